@@ -674,6 +674,32 @@ for step in range(5):
 """
 
 
+ACCURACY = """import torch
+net = torch.nn.Linear(8, 8).cuda()
+@torch.no_grad()
+def accuracy(x, y):
+    return (net(x).argmax(1) == y).float().mean().item()
+accuracy(*data)
+"""
+
+
+def test_a_model_called_inside_an_expression_of_an_evaluation_gets_its_batch_in_parts():
+    refused = refused_at("train.py:5 accuracy", "train.py:6 <module>")
+    after = texts(ACCURACY, "true-capacity", **refused)
+    parts = "(torch.cat([net(part) for part in x.chunk(2)]).argmax(1) == y)"
+    assert any(re.sub(r"chunk\(\d+\)", "chunk(2)", text).count(parts) for text in after)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_put"), [(ACCURACY, False), (ACCURACY.replace("@torch.no_grad()\n", ""), True)]
+)
+def test_a_program_without_a_backward_pass_and_no_grad_computes_no_gradients(text, is_put):
+    after = texts(text, "true-capacity")
+    assert (
+        any("import torch\n\ntorch.set_grad_enabled(False)\n" in text for text in after) is is_put
+    )
+
+
 GIVEN = """import torch
 def train(model, x, y, step):
     loss = torch.nn.functional.cross_entropy(model(x), y) * step

@@ -9,7 +9,11 @@ from helpers.fix.change import Change, Results
 from helpers.fix.graphs import loop_without_gradients, without_gradients
 from helpers.fix.program import Program
 from helpers.fix.recomputed import recomputed_parts
-from helpers.fix.regions import fails_in_evaluation, forward_regions
+from helpers.fix.regions import (
+    GRADIENT_FREE,
+    fails_in_evaluation,
+    forward_regions,
+)
 
 WEIGHTS = re.compile(r"\bnn\.|Module|Parameter|requires_grad|from_pretrained|models\.|\.load\(")
 """How a program says that it has something by which gradients could flow."""
@@ -25,6 +29,23 @@ def changes_of_activations(program: Program) -> Iterator[Change]:
             yield from loop_without_gradients(program, source, line)
     if program.trains:
         yield from recomputed_parts(program)
+    elif program.mentions(WEIGHTS):
+        yield from _without_any_gradients(program)
+
+
+def _without_any_gradients(program: Program) -> Iterator[Change]:
+    """One line for a program that has no backward pass."""
+    source = program.sources[0]
+    if not source.imports or program.mentions(GRADIENT_FREE):
+        return
+    last = source.imports[-1]
+    yield Change(
+        title=f"Compute no gradients ({source.place(last)})",
+        results=Results.SAME,
+        why="the program has no backward pass",
+        edits=(source.lines_after(last, "", "torch.set_grad_enabled(False)"),),
+        only_if_measured=True,
+    )
 
 
 def activations_in_ram(program: Program) -> Iterator[Change]:

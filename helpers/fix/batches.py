@@ -165,6 +165,33 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
                 costs="smaller GPU kernels, so it takes longer",
                 edits=(_concatenated(source, assign, batch, parts, ", dim=2"),),
             )
+    for source, call in _modules_without_gradients(program):
+        argument = source.operand(call.args[0].value)
+        of_part = f"{source.code(call.func)}(part)"
+        text = f"torch.cat([{of_part} for part in {argument}.chunk({parts})])"
+        yield Change(
+            title=f"Compute what {source.code(call.func)} gets in {parts} parts ({source.place(call)})",
+            results=Results.ROUNDED,
+            why="each sample is computed by itself",
+            costs="smaller GPU kernels, so it takes longer",
+            edits=(source.replaced(call, text),),
+            only_if_measured=True,
+        )
+
+
+def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+    """Calls of modules inside larger expressions, among those that led to the refused request."""
+    frames = list(calls_that_failed(program))
+    for at, (source, statement) in enumerate(frames):
+        if not any(is_without_gradients(*frame) for frame in frames[at:]):
+            continue
+        for call in source.find(cst.Call, statement):
+            is_larger = not isinstance(source.parent(call), cst.Assign)
+            is_module = isinstance(call.func, cst.Name) and program.is_module(
+                source.code(call.func)
+            )
+            if is_larger and is_module and len(call.args) == 1:
+                yield source, call
 
 
 def _assigned_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Assign]]:

@@ -14,6 +14,8 @@ from helpers.fix.source import Source, keyword
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
+NUMBERED_INPUT = re.compile(r"Embedding|input_ids|tokens|from_pretrained")
+"""How a program says that its model gets whole numbers, which need no conversion to bfloat16."""
 HALF = re.compile(r"""['"](bfloat16|bf16)['"]""")
 
 
@@ -46,14 +48,14 @@ def _own_switch(program: Program) -> Iterator[Change]:
 
 
 def _weights(program: Program) -> Iterator[Change]:
-    """Weights that are not trained: of a model that is put into evaluation where it is model, and
-    all of them in a program that does not train.
+    """Weights that are not trained: of a model that is put into evaluation where it is made, and all of
+    them in a program that does not train, if what the model gets may stay as it is.
     """
     for source, call in program.calls("eval"):
         assign = source.around(call, cst.Assign)
         if assign is not None and assign.value is call:
             yield _in_bfloat16(source, call, source.after(call, ".to(torch.bfloat16)"))
-    if program.trains:
+    if program.trains or not program.mentions(NUMBERED_INPUT):
         return
     for source, argument in program.find(cst.Arg):
         if re.fullmatch(r"(torch_)?dtype ?= ?torch\.float32,?", source.code(argument)):
