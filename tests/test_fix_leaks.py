@@ -416,3 +416,111 @@ def test_a_state_for_each_key_is_limited_late_and_only_where_it_is_asked_for_by_
     assert change.comes_late
     listed = f"{SESSIONS}print(model.cache.values())\n"
     assert not [after for after in texts(listed, "user-leak", own) if "while len" in after]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "name", "after"),
+    [
+        (
+            "def run(x, seen=[]):\n    seen.append(x)\n    return seen[0]\n",
+            2,
+            "a default",
+            "def run(x, seen=None):\n    if seen is None:\n        seen = []\n    seen.append(x)\n",
+        ),
+        (
+            "class Episode:\n    steps = []\n    def __init__(self):\n        self.n = 1\n"
+            "    def record(self, x):\n        self.steps.append(x)\n        return self.steps[0]\n",
+            6,
+            "Episode.steps",
+            "    def __init__(self):\n        self.steps = []\n        self.n = 1\n",
+        ),
+    ],
+)
+def test_a_collection_that_calls_or_objects_share_becomes_their_own_where_that_is_measured(
+    text, line, name, after
+):
+    own = [keeper(f"train.py:{line} run", name)]
+    change, changed = proposed(text, "user-leak", own)[0]
+    assert after in changed
+    assert change.only_if_measured and change.shows_late
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("outs = [model(x) for x in data]", "outs = [model(x).detach().cpu() for x in data]"),
+        ("heappush(outs, (1, model(x)))", "heappush(outs, (1, model(x).detach().cpu()))"),
+        ("outs = outs + [model(x)]", "outs = outs + [model(x).detach().cpu()]"),
+        ("outs.append(partial(f, model(x)))", "outs.append(partial(f, model(x).detach().cpu()))"),
+    ],
+)
+def test_tensors_are_seen_in_whatever_fills_a_collection(line, after):
+    changed = texts(
+        f"import torch\n{line}\nprint(outs)\n", "user-leak", [keeper("train.py:2 <module>", "outs")]
+    )
+    assert any(f"{after}\n" in text for text in changed)
+
+
+@pytest.mark.parametrize("cache", ["lru_cache", "lru_cache()", "lru_cache(512)", "functools.cache"])
+def test_a_cache_of_a_function_that_keeps_many_results_keeps_a_few(cache):
+    own = [keeper("train.py:2 f", "the lru_cache of f")]
+    first = texts(f"import torch\n@{cache}\ndef f(x):\n    return x\n", "user-leak", own)[0]
+    assert "lru_cache(maxsize=4)\ndef f" in first
+
+
+def test_graphs_of_gradients_are_let_go_where_that_is_measured():
+    text = (
+        "import torch\nfor x in data:\n    f(x).backward(create_graph=True)\n    w.grad.zero_()\n"
+    )
+    changes = proposed(text, "user-leak", [keeper("train.py:3 <module>", "w.grad")])
+    measured = {after: change.only_if_measured for change, after in changes}
+    assert measured[text.replace("w.grad.zero_()", "w.grad = None")] is False
+    assert measured[text.replace("create_graph=True", "create_graph=False")] is True
+
+
+def test_a_tensor_that_grows_by_concatenation_keeps_what_is_read_of_it():
+    text = "import torch\nfor x in data:\n    loss(x, queue[-64:])\n    queue = torch.cat([queue, x])\n"
+    change, after = proposed(text, "user-leak", [keeper("train.py:4 <module>", "queue")])[0]
+    assert "    queue = torch.cat([queue, x])[-64:]\n" in after
+    assert change.results is Results.SAME
+
+
+SOFT = """import torch
+
+class Soft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = x.softmax(-1)
+        {saves}ctx.out = out
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        {takes}return grad * ctx.out
+"""
+
+
+@pytest.mark.parametrize(
+    ("saves", "takes", "saved", "taken"),
+    [
+        (
+            "",
+            "",
+            "        ctx.save_for_backward(out)\n        return out",
+            "ctx.saved_tensors[-1]\n",
+        ),
+        (
+            "ctx.save_for_backward(x)\n        ",
+            "(x,) = ctx.saved_tensors\n        ",
+            "        ctx.save_for_backward(x, out)\n        return out",
+            "        (x,) = ctx.saved_tensors[:-1]\n        return grad * ctx.saved_tensors[-1]\n",
+        ),
+    ],
+)
+def test_an_output_that_its_function_keeps_is_saved_for_the_backward_pass(
+    saves, takes, saved, taken
+):
+    text = SOFT.format(saves=saves, takes=takes)
+    after = texts(text, "user-leak", [keeper("train.py:6 forward", "")])[0]
+    assert saved in after
+    assert after.endswith(taken)

@@ -12,7 +12,7 @@ import libcst as cst
 from helpers.fix.change import NOTHING, Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
-from helpers.fix.stores import PUTS, Store, is_number, last_name, stores_of
+from helpers.fix.stores import JOINS, PUTS, Store, is_number, joins, last_name, stores_of
 
 MOST_CACHED = 4
 ADDS = ("append", "add", "put", "appendleft")
@@ -20,8 +20,8 @@ HARMLESS = {"clone", "cpu", "detach", "dict", "item", "list", "mean", "sum", "tu
 """Calls in what is collected that need not be made where nobody reads it."""
 ASKS_BY_KEY = re.compile(r"\[\w+\]|\.")
 LAST_FEW = re.compile(r"\[-(\w+):?\]")
-UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache\((maxsize=)?None\))")
-"""Decorators of functions whose results are all kept."""
+UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)")
+"""Decorators of functions whose results are all kept, or many."""
 
 
 def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
@@ -42,9 +42,10 @@ def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change
     """
     for store in stores:
         ways = _reads(program, store.name)
-        if store.method not in ADDS:
+        is_joined = isinstance(store.value, cst.Call) and called(store.value) in JOINS
+        if store.method not in ADDS and not is_joined:
             continue
-        if ways == {"[-1]"}:
+        if ways == {"[-1]"} and not is_joined:
             yield _last_alone(program, store)
         else:
             yield from _last_few(program, store, ways)
@@ -109,7 +110,9 @@ def _last_few(program: Program, store: Store, ways: set[str]) -> Iterator[Change
         if last_name(other.code(other.statement(call)).split(" = ")[0]) == last_name(store.name)
     ]
     edits = [other.with_argument(call, "maxlen", most) for other, call in deques]
-    if not edits:
+    if not store.method:
+        edits = [source.after(store.value, f"[-{most}:]")]
+    elif not edits:
         edits = [source.lines_after(store.statement, f"del {store.name}[:-{most}]")]
     yield Change(
         title=f"Keep only the last {most} entries of {store.name} ({store.place})",
@@ -141,6 +144,9 @@ def _way(source: Source, name: cst.Name) -> str:
     if isinstance(outer, cst.Subscript):
         is_filled = isinstance(source.parent(outer), (cst.AssignTarget, cst.Del))
         return "" if is_filled else source.code(outer).removeprefix(source.code(node))
+    assign = source.around(node, cst.Assign)
+    if assign is not None and joins(source, assign):
+        return ""
     if isinstance(outer, cst.ComparisonTarget):
         return ".in"
     if isinstance(outer, cst.Attribute) and outer.attr.value in ("get", "pop"):
@@ -279,7 +285,26 @@ def _read_outside(program: Program, source: Source, owner: cst.ClassDef) -> set[
 
 
 def _gradients_let_go(program: Program) -> Iterator[Change]:
-    """zero_grad(set_to_none=False), which keeps the gradients between the steps."""
+    """Gradients that are kept between the steps, and graphs that are kept for their own sake."""
+    for source, call in program.calls("zero_"):
+        match = re.fullmatch(r"(.+\.grad)(\.data)?\.zero_", source.code(call.func))
+        if match and isinstance(source.parent(call), cst.Expr):
+            yield Change(
+                title=f"Free the gradient between steps ({source.place(call)})",
+                results=Results.SAME,
+                why="a missing gradient counts as zero wherever the next step computes one",
+                edits=(source.replaced(call, f"{match[1]} = None"),),
+            )
+    for source, call in program.calls("backward", "grad"):
+        for name in ("create_graph", "retain_graph"):
+            if keyword(call, name):
+                yield Change(
+                    title=f"Let go of the graph ({name}, {source.place(call)})",
+                    results=Results.SAME,
+                    why="no backward pass goes through it again",
+                    edits=(source.with_argument(call, name, "False"),),
+                    only_if_measured=True,
+                )
     for source, call in program.calls("zero_grad"):
         argument = keyword(call, "set_to_none")
         if argument is not None and source.code(argument.value) == "False":

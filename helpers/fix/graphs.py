@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
+from helpers.fix.functions import outputs_saved_for_backward
 from helpers.fix.program import Program
 from helpers.fix.regions import MOVES, forward_regions, is_without_gradients, names_that_train
 from helpers.fix.source import Source, called
@@ -23,6 +24,7 @@ def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Itera
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
     with_graphs = [grower for grower in growers if grower.with_graphs]
     if by_graph:
+        yield from outputs_saved_for_backward(program)
         yield from _cut_carried_states(program)
         yield from _cut_graphs(program, growers)
     if by_graph or with_graphs:
@@ -76,7 +78,10 @@ def _cut_assigned(
 
 def _detached(source: Source, statement: cst.CSTNode, name: str) -> Iterator[Change]:
     """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
-    for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
+    values = [f"{name}.detach()", f"tuple(part.detach() for part in {name})"]
+    if "requires_grad" in source.text.decode():
+        values[1:1] = [f"{name}.detach().requires_grad_()"]
+    for value in values:
         line = source.lines_after(statement, f"{name} = {value}")
         yield _graph_change(source, statement, line)
 
@@ -140,7 +145,7 @@ def _sum_without_its_graph(
 
 
 def _graph_change(source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
-    trains = bool(source.calls("backward"))
+    trains = bool(source.calls("backward", "grad"))
     results = Results.OTHER if trains else Results.SAME
     why = "no gradient is computed here, so none can be lost"
     if trains:
@@ -222,7 +227,7 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
         name = function.name.value
         goes_backward = source.calls("backward", "step", "fit", "train", below=function)
         computes = {called(call) for call in source.find(cst.Call, function.body)} - {*PUTS, *MOVES}
-        if name in training or name == "__init__" or goes_backward or not computes:
+        if name in (*training, "__init__", "backward") or goes_backward or not computes:
             continue
         first = function.decorators[0] if function.decorators else function
         yield Change(

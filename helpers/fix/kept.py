@@ -16,6 +16,7 @@ from helpers.fix.hooks import hooks_removed
 from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
 from helpers.fix.regions import is_without_gradients
+from helpers.fix.shared import changes_of_shared
 from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, is_number, stores_that_keep
 from helpers.fix.unused import emptied_before_they_are_filled, results_used
@@ -46,6 +47,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     yield from _circles_collected(program, growers)
     yield from changes_of_graphs(program, growth.growers)
     yield from _states_on_the_cpu(stores)
+    yield from changes_of_shared(stores)
     yield from changes_of_collections(program, stores)
     may_have_graphs = program.trains or any(
         grower.through_graph or grower.with_graphs for grower in growers
@@ -93,6 +95,8 @@ def _tensors_in(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpre
         parts = [element.value for element in value.elements]
     elif isinstance(value, cst.Dict):
         parts = [element.value for element in value.elements]
+    elif isinstance(value, cst.BinaryOperation) and isinstance(value.right, (cst.List, cst.Tuple)):
+        parts = [value.right]
     elif isinstance(value, cst.Lambda):
         parts = [parameter.default for parameter in value.params.params if parameter.default]
     elif isinstance(value, (cst.GeneratorExp, cst.ListComp)):
@@ -105,6 +109,8 @@ def _tensors_in(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpre
         and value.args
     ):
         parts = [value.args[0].value]
+    elif isinstance(value, cst.Call) and called(value) == "partial":
+        parts = [argument.value for argument in value.args[1:]]
     elif isinstance(value, cst.Call) and called(value)[:1].isupper():
         parts = [argument.value for argument in value.args]
     else:

@@ -11,6 +11,8 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, called
 from helpers.judge.program_facts import GrowerFacts
 
+JOINS = ("cat", "concat", "concatenate", "vstack", "hstack")
+PUTS_INTO_FIRST = ("heappush", "heappushpop", "insort", "setattr")
 PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "push", "update", "setdefault")
 
 NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
@@ -110,16 +112,29 @@ def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[St
                 and expression.args
             ):
                 yield Store(source, statement, function.value, expression.args[-1].value)
+            if called(expression) in PUTS_INTO_FIRST and len(expression.args) > 1:
+                yield Store(source, statement, expression.args[0].value, expression.args[-1].value)
         elif isinstance(small, cst.Assign) and expression is not None:
             target = small.targets[-1].target
             if isinstance(target, cst.Subscript):
                 yield Store(source, statement, target.value, expression)
-            elif isinstance(target, (cst.Name, cst.Attribute)) and isinstance(
-                expression, cst.BinaryOperation
+            elif isinstance(target, (cst.Name, cst.Attribute)) and (
+                isinstance(expression, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
+                or joins(source, small)
             ):
                 yield Store(source, statement, target, expression)
         elif isinstance(small, cst.AugAssign):
             yield Store(source, statement, small.target, small.value)
+
+
+def joins(source: Source, assign: cst.Assign) -> bool:
+    """Whether an assignment puts something behind the tensor that it assigns to."""
+    value = assign.value
+    if not isinstance(value, cst.Call) or called(value) not in JOINS:
+        return False
+    name = source.code(assign.targets[-1].target)
+    parts = source.find(cst.Element, value.args[0]) if value.args else []
+    return any(source.code(part.value) == name for part in parts)
 
 
 def is_number(source: Source, value: cst.BaseExpression) -> bool:
