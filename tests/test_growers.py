@@ -304,6 +304,47 @@ def test_what_a_loop_within_one_step_keeps_for_its_backward_pass_is_no_leak(
     assert ("Your program keeps" in out) is is_leak
 
 
+@pytest.mark.parametrize("steps", [0, 3], ids=["in the first step", "after three"])
+def test_what_a_loop_prepared_for_the_training_behind_it_did_not_grow(tmp_path, steps):
+    toy = Toy()
+    for _ in range(20):
+        raw = toy.alloc(3 * MIB, frames(30, "<module>", inside=""))
+        toy.alloc(2 * MIB, frames(31, "<module>", inside=""))
+        toy.free(raw)
+    for _ in range(steps):
+        activation = toy.alloc(4 * MIB, module(51, *frames(51, "<module>", inside="")))
+        gradient = toy.alloc(MIB, frames(53, "<module>", inside=BACKWARD))
+        toy.free(activation)
+        toy.free(gradient)
+    toy.alloc(4 * MIB, module(51, *frames(51, "<module>", inside="")))
+    path = tmp_path / "run.pickle"
+    assert not growth_of_recording(recording(refused(toy), path), path).growers
+
+
+@pytest.mark.parametrize(
+    ("gradient_bytes", "more_bytes"), [(3 * MIB, 2 * MIB), (0, 0)], ids=["backward", "nothing"]
+)
+def test_what_came_behind_the_same_layer_of_earlier_steps_is_still_to_come(
+    tmp_path, gradient_bytes, more_bytes
+):
+    toy = Toy()
+    for step in range(7):
+        batch = toy.alloc(MIB, frames(50, "epoch", inside=""))
+        layers = [toy.alloc(MIB, module(51, *frames(51, "epoch", inside=""))) for _ in range(2)]
+        if step == 6:
+            toy.say("oom", MIB, MIB, frames=module(51, *frames(51, "epoch", inside="")))
+            break
+        layers.append(toy.alloc(MIB, module(51, *frames(51, "epoch", inside=""))))
+        toy.free(batch)
+        if gradient_bytes:
+            toy.free(toy.alloc(gradient_bytes, frames(53, "epoch", inside=BACKWARD)))
+        for layer in layers:
+            toy.free(layer)
+    path = tmp_path / "run.pickle"
+    recording(toy, path)
+    assert evidence_from_trace(path).program.more_to_come_bytes == more_bytes
+
+
 def test_the_bytes_that_a_verdict_says_were_kept_belong_to_its_count_of_steps(leaking):
     path, _, _ = leaking
     growth = evidence_from_trace(path).program.growth

@@ -78,9 +78,20 @@ UNDER = repeat(6 * GIB)
         ),
         (dict(growth=CREPT), "cannot-tell", "weak"),
         (dict(growth=CREPT, without_limit=OVER), "true-capacity", "confirmed"),
+        (dict(growth=GREW, without_limit=OVER), "user-leak", "confirmed"),
         (
-            dict(growth=GREW, without_limit=OVER),
-            "user-leak",
+            dict(without_limit=UNDER, expandable=expandable(False)),
+            "allocator-fragmentation",
+            "likely",
+        ),
+        (
+            dict(without_limit=repeat(int(0.95 * CARD)), expandable=expandable(False)),
+            "true-capacity",
+            "likely",
+        ),
+        (
+            dict(growth=replace(GREW, rest_bytes=CARD + 1), without_limit=OVER),
+            "true-capacity",
             "confirmed",
         ),
         (
@@ -165,6 +176,14 @@ def test_which_facts_lead_to_which_cause(facts, cause, confidence):
     verdict = program_verdict(replace(FAILED, **facts))
     assert (verdict.cause, verdict.confidence) == (cause, confidence)
     assert verdict.headline and verdict.next_step.what
+
+
+def test_pieces_that_expandable_segments_do_not_join_come_with_no_setting():
+    facts = replace(FAILED, without_limit=UNDER, expandable=expandable(False))
+    verdict = program_verdict(facts)
+    assert "needs only 6.00 GiB of 8.00 GiB at once" in verdict.headline
+    assert "even with expandable segments" in verdict.headline
+    assert not verdict.next_step.command
 
 
 def test_a_program_that_all_but_fills_the_card_without_pieces_is_not_certain_to_lie_in_pieces():

@@ -126,7 +126,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         trained_bytes=_trained(requests, weights_bytes) if refusal else 0,
         growth=_growth(recorded, requests, operation if refusal else requests.fullest),
         runs_out_in_step=0 if refusal else _runs_out_in_step(study, recorded),
-        more_to_come_bytes=_more_to_come(requests, operation, refusal),
+        more_to_come_bytes=_more_to_come(recorded, requests, operation, refusal),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
@@ -326,9 +326,27 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
     return GrowthFacts(
         growers=tuple(growers),
         steps=steps if growers else len(growth.steps),
+        rest_bytes=_rest_of_step(recorded, operation),
         may_be_one_step=recorded.may_be_one_step,
         is_later=recorded.is_later,
     )
+
+
+def _rest_of_step(recorded: RecordedGrowth, operation: int) -> int:
+    """What the training step of an operation has live at most from there on, without what the steps
+    have kept; 0 where it was not recorded to its end.
+    """
+    growth = recorded.growth
+    if growth is None or not recorded.is_longer or not growth.steps.trains:
+        return 0
+    begun = growth.steps_at(operation)
+    if not 0 < begun < len(growth.steps):
+        return 0
+    requests = recorded.requests
+    end = int(growth.steps.begins[begun])
+    fullest = operation + int(requests.live[operation:end].argmax())
+    kept = [kept_at(row.grower, growth, requests, fullest) for row in recorded.growers]
+    return int(requests.live[fullest]) - sum(kept_bytes for kept_bytes, _ in kept)
 
 
 def _runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:
@@ -372,10 +390,12 @@ def _steps_as_full(
     return sum(peak >= needed for peak in peaks)
 
 
-def _more_to_come(requests: Requests, operation: int, refusal: Refusal | None) -> int:
-    """By how much the memory that was freed again rose behind each earlier request of the stack that
-    was refused, until the stack asked anew: the least of those that asked for no more. 0 where
-    there is none.
+def _more_to_come(
+    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+) -> int:
+    """By how much what was freed again rose behind the same request in earlier steps, up to their
+    ends; where no steps are seen, until the same stack asked anew. The least of those that asked
+    for no more than the refused request; 0 where there is none.
     """
     trace = requests.trace
     if refusal is None or trace.frame is None or not 0 <= operation < len(trace):
@@ -384,17 +404,29 @@ def _more_to_come(requests: Requests, operation: int, refusal: Refusal | None) -
     asked = requests.at[(requests.stack == stack) & (requests.at < operation)]
     if stack < 0 or not len(asked):
         return 0
+    begins = np.append(asked, operation)
+    if recorded.growth is not None and not recorded.is_longer:
+        begins = recorded.growth.steps.begins
+    step = np.searchsorted(begins, asked, "right")
+    running = int(np.searchsorted(begins, operation, "right"))
+    place = int((step == running).sum())
+    live = _freed_until(requests, operation)
+    rises = []
+    for number in range(1, running):
+        alike = asked[step == number][place:]
+        if len(alike) and trace.size[alike[0]] <= refusal.request_bytes:
+            behind = live[alike[0] : begins[number]]
+            rises.append(int(behind.max() - behind[0]))
+    return min(rises, default=0)
+
+
+def _freed_until(requests: Requests, operation: int) -> np.ndarray:
+    """The live bytes, after each operation, of what is freed until this one."""
     freed = (requests.until <= operation) & (requests.at >= 0)
-    change = np.zeros(len(trace) + 1, np.int64)
+    change = np.zeros(len(requests.trace) + 1, np.int64)
     np.add.at(change, requests.at[freed], requests.size[freed])
     np.add.at(change, requests.until[freed], -requests.size[freed])
-    live = np.cumsum(change)
-    rises = [
-        int(live[begin:end].max() - live[begin])
-        for begin, end in zip(asked, [*asked[1:], operation], strict=True)
-        if trace.size[begin] <= refusal.request_bytes
-    ]
-    return min(rises, default=0)
+    return np.cumsum(change)
 
 
 def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:

@@ -90,9 +90,13 @@ def steps_begun(requests: Requests) -> int:
 def _of_a_phase(requests: Requests, row: _Candidate, main: _Candidate | None) -> np.ndarray:
     """The passes of another loop in that phase between two steps of the main one in which the
     program ran out of memory, or which was the last before. None where the other loop is a part
-    of most steps.
+    of most steps, and where it only prepared what they train on.
     """
-    if main is None or len(main.begins) < FEWEST_STEPS:
+    if main is None:
+        return row.begins
+    if main.runs_backward and row.begins[-1] < main.begins[0]:
+        return row.begins[:0]
+    if len(main.begins) < FEWEST_STEPS:
         return row.begins
     step = np.searchsorted(main.begins, row.begins, "right")
     if len(np.unique(step)) > len(main.begins) / 2:
@@ -110,6 +114,8 @@ class _Candidate:
     runs, where no main loop lies. ``height``: how far live memory rises and falls back, in
     bytes, in the middle one of them. ``calls_modules``, ``frees``: in most of them modules are
     called, something is freed.
+    ``prepares``: none of its passes calls a module, and what comes behind the last of them does, as
+    where a training follows.
     ``may_be_layers``: a module that is called by another asks there: its passes may be layers of
     one. ``is_step``: what happens in between makes it a step.
     """
@@ -123,6 +129,7 @@ class _Candidate:
     runs_backward: bool = False
     calls_modules: bool = False
     frees: bool = False
+    prepares: bool = False
     may_be_layers: bool = False
     is_step: bool = False
 
@@ -266,6 +273,7 @@ def _scored(requests: Requests) -> list[_Candidate]:
             frees=bool(with_frees >= WITH_BACKWARD),
             runs_backward=bool(with_backward >= WITH_BACKWARD),
             calls_modules=bool(with_modules >= WITH_BACKWARD),
+            prepares=not with_modules and modules[-1] > modules[begins[-1]],
         )
         scored.append(row)
     outside = [row for row in scored if row.runs_backward or not (row.inside or row.builds)]
@@ -277,7 +285,7 @@ def _is_step(row: _Candidate, highest: float) -> bool:
     """Whether what happens between two beginnings makes it a step of a loop."""
     if row.runs_backward:
         return True
-    if row.may_be_layers and not row.frees:
+    if row.prepares or (row.may_be_layers and not row.frees):
         return False
     rises = row.frees and row.height >= SAME_HEIGHT * highest
     return row.calls_modules or rises

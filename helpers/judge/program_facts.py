@@ -88,11 +88,13 @@ class GrowthFacts:
     where nothing grows.
     ``may_be_one_step``: no backward pass was recorded, and a state that each of them makes of the
     one before carries a graph: they may be parts of one step. ``is_later``: the steps come after
-    the request that failed, so how much had grown until then is not known.
+    the request that failed, so how much had grown until then is not known. ``rest_bytes``: what
+    the step that failed needs at once beside what was kept; 0 where it is not known.
     """
 
     growers: Tuple[GrowerFacts, ...]
     steps: int
+    rest_bytes: int = 0
     may_be_one_step: bool = False
     is_later: bool = False
 

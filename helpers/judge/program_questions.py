@@ -63,9 +63,12 @@ def overfull_together(facts: ProgramFacts) -> CardFacts | None:
 
 def growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
     """Whether what grew is a good part of what fills the card, and the program goes on growing
-    beyond the card where nothing limits it.
+    beyond the card where nothing limits it; not where the step that failed needs more than the
+    card without what grew.
     """
     if not is_large(growth, refusal) or growth.kept_bytes < refusal.missing_bytes:
+        return False
+    if growth.rest_bytes > refusal.usable_bytes:
         return False
     if facts.without_limit is None or needs_more_than_it_can_have(facts, refusal):
         return True
@@ -150,6 +153,18 @@ def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
         return facts.steps_as_full >= STEADY_STEPS
     needed = refusal.allocated_bytes + refusal.request_bytes
     return facts.most_live_before_bytes >= needed
+
+
+def lies_in_pieces_whatever_the_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether the tensors of the whole program leave room on the card, and expandable segments do
+    not get it past the request.
+    """
+    limitless = facts.without_limit
+    expandable = facts.expandable
+    if limitless is None or expandable is None or expandable.fits or expandable.stopped:
+        return False
+    room = NEARLY_FULL * refusal.usable_bytes
+    return limitless.finishes and limitless.peak_allocated_bytes < room
 
 
 def is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:

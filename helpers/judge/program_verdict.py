@@ -48,6 +48,7 @@ from helpers.judge.program_questions import (
     growth_fills_the_card,
     is_large,
     is_too_much,
+    lies_in_pieces_whatever_the_setting,
     needed_bytes,
     needs_more_than_it_can_have,
     one_card_is_overfull,
@@ -101,6 +102,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return _others(facts, refusal)
     if only_lies_in_pieces(facts, refusal):
         return _fragmentation(facts, refusal)
+    if lies_in_pieces_whatever_the_setting(facts, refusal):
+        return _fragmentation_for_good(facts, refusal)
     if only_its_limit_refuses(facts, refusal):
         return _limited(facts, refusal)
     if facts.idle_checkpointing is not None:
@@ -481,6 +484,37 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         next_step=_start_anew(
             what="Set this before you start the program; a running program does not see it",
             command=command,
+            check=_checked_by(facts),
+        ),
+    )
+
+
+def _fragmentation_for_good(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """All that the program needs would fit, and expandable segments do not help."""
+    limitless = facts.without_limit
+    expandable = facts.expandable
+    assert limitless is not None and expandable is not None, "asked only where both ran"
+    peak, usable = told_apart(limitless.peak_allocated_bytes, refusal.usable_bytes)
+    request = show_bytes(refusal.request_bytes)
+    title = (
+        f"Fragmentation: no piece was free for {request}, even with expandable segments; the program "
+        f"needs only {peak} of {usable} at once"
+    )
+    return Verdict(
+        cause="allocator-fragmentation",
+        confidence="likely",
+        title=title,
+        summary=f"{title}.",
+        alternatives=[Alternative("true-capacity", "weak")],
+        evidence=[
+            of_repeat(limitless, facts),
+            of_refusal(facts, refusal),
+            of_repeat(expandable, facts),
+            *of_holding(facts),
+        ],
+        next_step=NextStep(
+            what="Make what stays on the card before the large tensors that come and go, or keep it "
+            "on the CPU until they are gone, so that it does not lie between them",
             check=_checked_by(facts),
         ),
     )
