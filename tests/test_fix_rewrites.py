@@ -7,6 +7,7 @@ pytest.importorskip("libcst")
 import torch
 from test_fix import GIB, program
 
+from helpers.fix.broadcasts import broadcasts_in_parts
 from helpers.fix.program import changed_files
 from helpers.fix.rewrites import rewritten_expressions
 from helpers.judge.program_facts import Holding
@@ -158,3 +159,23 @@ def test_the_last_layer_of_a_model_is_applied_only_where_its_caller_reads_it(tex
 def test_a_model_that_is_called_elsewhere_keeps_its_last_layer():
     for text in ("result = out[:, :-1]", "result = out[:, -1]\nprint(tagger(h, 0))"):
         assert rewritten(MODEL + text) == []
+
+
+PAIRS = [
+    ("result = F.relu(q[:, :, None] - q[:, None] + 0.2).mean()", "q.chunk(16)"),
+    ("result = torch.tanh(h.unsqueeze(2) + h.unsqueeze(1)).sum(-1)", "torch.cat("),
+    ("result = ((q[:, None] - g[None]).abs() + 0.1).log().sum()", "g[None]"),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), PAIRS)
+@pytest.mark.parametrize("end", ["", "\n(result.sum() * weight).backward()\n"])
+def test_all_pairs_of_rows_are_computed_in_parts(text, wanted, end):
+    text = f"weight = torch.ones((), requires_grad=True)\n{text}{end}"
+    line = len((TOP + SETTING).splitlines()) + 2
+    own = program(TOP + SETTING + text, holding=(Holding(f"train.py:{line} <module>", GIB),))
+    (change,) = broadcasts_in_parts(own)
+    after = changed_files(own, change)["train.py"].decode()
+    assert wanted in after
+    assert ("checkpoint(" in after) is bool(end)
+    torch.testing.assert_close(result_of(after), result_of(TOP + SETTING + text))

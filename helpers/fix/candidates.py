@@ -9,6 +9,7 @@ from dataclasses import replace
 from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
+from helpers.fix.broadcasts import broadcasts_in_parts
 from helpers.fix.change import Change, Edit
 from helpers.fix.detached import detached_results
 from helpers.fix.files import (
@@ -50,6 +51,7 @@ SMALLER: tuple[Proposals, ...] = (
     one_pool_for_graphs,
     data_on_the_cpu,
     rewritten_expressions,
+    broadcasts_in_parts,
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,
@@ -74,6 +76,7 @@ ONLY_TRAINING: tuple[Proposals, ...] = (
 """What makes no room where the card is too small for an evaluation."""
 ONLY_PASSES: tuple[Proposals, ...] = (
     rewritten_expressions,
+    broadcasts_in_parts,
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,

@@ -39,7 +39,7 @@ def optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
 
 def steps_one_by_one(program: Program) -> Iterator[Change]:
     """A step without temporaries as large as all weights, where a step failed: fused=True, which has
-    none, or foreach=False, which has those of one weight.
+    none; for optimizers without it foreach=False, which has those of one weight.
     """
     failed = next(calls_that_failed(program), None)
     if failed is not None:
@@ -57,6 +57,7 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
                 costs="nothing; it is faster",
                 edits=(source.with_argument(call, "fused", "True"),),
             )
+            continue
         yield Change(
             title=f"Update the weights one tensor at a time ({source.place(call)})",
             results=Results.ROUNDED,
