@@ -524,3 +524,16 @@ def test_an_output_that_its_function_keeps_is_saved_for_the_backward_pass(
     after = texts(text, "user-leak", [keeper("train.py:6 forward", "")])[0]
     assert saved in after
     assert after.endswith(taken)
+
+
+def test_a_comprehension_of_a_program_that_does_not_train_computes_no_graph():
+    text = "import torch\nouts = [model(x) for x in data]\nprint(outs)\n"
+    own = replace(keeper("train.py:2 <listcomp>", "outs"), with_graphs=True)
+    after = texts(text, "user-leak", [own])[0]
+    assert "with torch.no_grad():\n    outs = [model(x) for x in data]\n" in after
+
+
+def test_a_copy_of_a_model_goes_to_the_cpu_as_it_is():
+    text = "import copy\nkept = []\nfor x in data:\n    kept.append((1, copy.deepcopy(model)))\nprint(kept)\n"
+    changed = texts(text, "user-leak", [keeper("train.py:4 <module>", "kept")])
+    assert any("    kept.append((1, copy.deepcopy(model).cpu()))\n" in after for after in changed)

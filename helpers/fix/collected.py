@@ -19,7 +19,7 @@ ADDS = ("append", "add", "put", "appendleft")
 HARMLESS = {"clone", "cpu", "detach", "dict", "item", "list", "mean", "sum", "tuple"}
 """Calls in what is collected that need not be made where nobody reads it."""
 ASKS_BY_KEY = re.compile(r"\[\w+\]|\.")
-LAST_FEW = re.compile(r"\[-(\w+):?\]")
+LAST_FEW = re.compile(r"\[-(\d+|[A-Z_]+):?\]")
 UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)")
 """Decorators of functions whose results are all kept, or many."""
 
@@ -99,7 +99,7 @@ def _last_alone(program: Program, store: Store) -> Change:
 def _last_few(program: Program, store: Store, ways: set[str]) -> Iterator[Change]:
     """A list or a deque of which only the last few entries are read."""
     matches = [LAST_FEW.fullmatch(way) for way in ways]
-    numbers = {match[1] for match in matches if match}
+    numbers = {match[1] for match in matches if match and match[1] != "1"}
     if not numbers or not all(matches) or len(numbers) != 1 and not all(map(str.isdigit, numbers)):
         return
     most = max(numbers, key=lambda number: int(number) if number.isdigit() else 0)
@@ -214,6 +214,7 @@ def _unread_keys(program: Program) -> Iterator[Change]:
             costs="these entries cannot be used later",
             edits=tuple(edits),
             only_if_measured=True,
+            shows_late=True,
         )
 
 

@@ -194,10 +194,16 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
 
 
 def loop_without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
-    """The outermost loop around a line of no function, where no backward pass follows."""
+    """The outermost loop around a line of no function, or a comprehension on it, where no backward
+    pass follows.
+    """
     for statement in source.statements_at(line):
         above = list(source.above(statement))
-        loops = [outer for outer in above if isinstance(outer, (cst.For, cst.While))]
+        loops: list[cst.CSTNode] = [
+            outer for outer in above if isinstance(outer, (cst.For, cst.While))
+        ]
+        if not loops and source.find(cst.CompFor, statement):
+            loops = [statement]
         is_in_function = any(isinstance(outer, cst.FunctionDef) for outer in above)
         if not loops or is_in_function or is_without_gradients(source, statement):
             continue

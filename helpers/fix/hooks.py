@@ -143,9 +143,10 @@ def _at_the_end(
     yield Change(
         title=f"Remove the hook when it is no longer needed ({source.place(statement)})",
         results=Results.SAME,
-        why="whatever an earlier hook saw is no longer read",
+        why="the hooks of earlier turns no longer run",
         edits=tuple(edits),
         only_if_measured=True,
+        shows_late=True,
     )
 
 

@@ -174,9 +174,9 @@ def _is_one_number(value: cst.BaseExpression) -> bool:
 
 def _shortest(source: Source, store: Store, ending: str, text: str = "") -> str:
     """What is still missing of an ending: without gradients nothing needs detaching."""
-    detached = (
-        ".detach()" in text or ".data" in text or is_without_gradients(source, store.statement)
-    )
+    detached = any(
+        word in text for word in (".detach()", ".data", "deepcopy(")
+    ) or is_without_gradients(source, store.statement)
     if ".cpu()" in text or ".item()" in text:
         return ""
     if detached and ending.startswith(".detach()"):

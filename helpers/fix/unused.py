@@ -45,7 +45,7 @@ def results_used(
             why="the program then reads the result, as was probably meant",
             edits=(source.replaced(value, f"{target} = {source.code(value)}"),),
             only_if_measured=True,
-            shows_late=True,
+            shows_late=not is_tensor,
         )
 
 
