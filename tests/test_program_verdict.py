@@ -76,6 +76,15 @@ UNDER = repeat(6 * GIB)
             "allocator-fragmentation",
             "likely",
         ),
+        (
+            dict(
+                refusal=replace(REFUSED, allocated_bytes=2 * GIB),
+                growth=replace(GREW, growers=(replace(GREW.growers[0], kept_bytes=GIB),)),
+                replays=Replays("expandable_segments:True", peak_bytes=CARD - MIB),
+            ),
+            "allocator-fragmentation",
+            "likely",
+        ),
         (dict(growth=CREPT), "cannot-tell", "weak"),
         (dict(growth=CREPT, without_limit=OVER), "true-capacity", "confirmed"),
         (dict(growth=GREW, without_limit=OVER), "user-leak", "confirmed"),

@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 47_850,
     "fits": 29_330,
     "ground": 11_810,
-    "judge": 57_160,
+    "judge": 57_230,
     "magics": 15_320,
     "look": 56_430,
     "rehearse": 25_520,

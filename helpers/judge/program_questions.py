@@ -70,6 +70,8 @@ def growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Ref
         return False
     if growth.rest_bytes > refusal.usable_bytes:
         return False
+    if facts.without_limit is None and requests_pass(facts) and is_mostly_unused(refusal):
+        return False
     if facts.without_limit is None or needs_more_than_it_can_have(facts, refusal):
         return True
     return _ends_nearly_full(facts, growth, refusal)
@@ -89,6 +91,11 @@ def is_large(growth: GrowthFacts | None, refusal: Refusal) -> bool:
     if growth is None or not growth.growers:
         return False
     return LEAST_KEPT * growth.kept_bytes >= refusal.usable_bytes
+
+
+def is_mostly_unused(refusal: Refusal) -> bool:
+    """Whether more of the card lies unused in pieces than is live with the request."""
+    return refusal.unused_bytes > refusal.allocated_bytes + refusal.request_bytes
 
 
 def others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -141,13 +148,15 @@ def requests_pass(facts: ProgramFacts) -> bool:
 def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether another setting gets past the request, and the program had as much live before as
     it would have with it: in several steps, or where no steps are seen. Or all of it fits by
-    its peak without a limit.
+    its peak without a limit, or most of the card lies unused in pieces.
     """
     if facts.expandable is not None or needs_more_than_it_can_have(facts, refusal):
         return False
     if not requests_pass(facts) or goes_on_to_need_too_much(facts, refusal):
         return False
     if facts.without_limit is not None and facts.without_limit.finishes:
+        return True
+    if is_mostly_unused(refusal):
         return True
     if facts.growth is not None:
         return facts.steps_as_full >= STEADY_STEPS
