@@ -74,6 +74,25 @@ def _unread(store: Store, *, is_counted: bool) -> Change:
     )
 
 
+def last_entries(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """Lists whose reads cannot be told from the sources, of which some read a last entry: keep that
+    one, if both programs are measured to do the same to their ends.
+    """
+    for store in stores:
+        if store.method == "append" and program.mentions(r"\[-1\]"):
+            value = store.source.code(store.value)
+            yield Change(
+                title=f"Keep only the last entry of {store.name} ({store.place})",
+                results=Results.SAME,
+                why="the program reads no other entry",
+                edits=(
+                    store.source.replaced(store.statement.body[0], f"{store.name}[:] = [{value}]"),
+                ),
+                only_if_measured=True,
+                shows_late=True,
+            )
+
+
 def _last_alone(program: Program, store: Store) -> Change:
     source = store.source
     function = source.around(store.statement, cst.FunctionDef) or source.module

@@ -9,13 +9,14 @@ from itertools import chain
 import libcst as cst
 
 from helpers.fix.change import NOTHING, Change, Edit, Results
-from helpers.fix.collected import changes_of_collections, unread_entries
+from helpers.fix.collected import changes_of_collections, last_entries, unread_entries
 from helpers.fix.exceptions import exceptions_without_frames
 from helpers.fix.graphs import changes_of_graphs, passes_without_gradients
 from helpers.fix.hooks import hooks_removed
 from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
 from helpers.fix.regions import is_without_gradients
+from helpers.fix.second_order import gradients_without_cycles
 from helpers.fix.shared import changes_of_shared
 from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, is_number, stores_that_keep
@@ -42,6 +43,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
         return
     growers = growth.growers[:3]
     stores = list(stores_that_keep(program, growers))
+    yield from gradients_without_cycles(program)
     yield from exceptions_without_frames(program)
     yield from results_used(program, growers, stores)
     yield from _circles_collected(program, growers)
@@ -58,6 +60,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
         if is_needed or ending != ".detach()":  # without a graph it frees nothing
             yield from _kept_as(stores, ending, growers[0].bytes_per_step)
     yield from unread_entries(program, stores)
+    yield from last_entries(program, stores)
     yield from _cleared_at_the_end(stores)
     yield from passes_without_gradients(program, growers)
     yield from emptied_before_they_are_filled(program, stores)

@@ -1,0 +1,63 @@
+"""Gradients that keep their own graphs: a tensor and its gradient then hold each other.
+
+torch warns of it where ``backward`` is called with ``create_graph=True``, and recommends
+``torch.autograd.grad`` (torch/csrc/autograd/engine.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, keyword
+
+
+def gradients_without_cycles(program: Program) -> Iterator[Change]:
+    """``backward(create_graph=True)`` for tensors whose gradients are read in the same function, with
+    torch.autograd.grad instead.
+    """
+    for source, call in program.calls("backward"):
+        makes_graphs = keyword(call, "create_graph")
+        is_alone = isinstance(source.parent(call), cst.Expr)
+        if makes_graphs is None or not is_alone or not isinstance(call.func, cst.Attribute):
+            continue
+        reads = _gradients_read(source, call)
+        if not reads:
+            continue
+        tensors = list(dict.fromkeys(source.code(read.value) for read in reads))
+        results = ", ".join(map(_gradient_of, tensors))
+        words = [source.code(call.func.value), f"[{', '.join(tensors)}]"]
+        words.append(f"create_graph={source.code(makes_graphs.value)}")
+        computed = f"({results},) = torch.autograd.grad({', '.join(words)})"
+        yield Change(
+            title=f"Compute gradients that no tensor keeps ({source.place(call)})",
+            results=Results.SAME,
+            why="the same gradients",
+            costs=f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",
+            edits=(
+                source.instead(source.statement(call), source.statement(call), [computed]),
+                *(source.replaced(read, _gradient_of(source.code(read.value))) for read in reads),
+            ),
+            only_if_measured=True,
+        )
+
+
+def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
+    """Where the function of a backward pass reads a tensor's gradient behind it."""
+    function = source.around(call, cst.FunctionDef) or source.module
+    return [
+        read
+        for read in source.find(cst.Attribute, function)
+        if read.attr.value == "grad"
+        and source.line(read) > source.line(call)
+        and source.code(read.value).replace(".", "").isidentifier()
+        and not isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
+    ]
+
+
+def _gradient_of(tensor: str) -> str:
+    """The name for a tensor's gradient."""
+    return f"{tensor.replace('.', '_')}_grad"
