@@ -304,6 +304,25 @@ def test_what_a_loop_within_one_step_keeps_for_its_backward_pass_is_no_leak(
     assert ("Your program keeps" in out) is is_leak
 
 
+@pytest.mark.parametrize("loops", [["train.py:50 epoch"], []], ids=["inner steps", "steps"])
+def test_steps_within_a_step_keep_nothing_beyond_it(tmp_path, loops):
+    path = tmp_path / "run.pickle"
+    toy = Toy()
+    for _ in range(12):
+        batch = toy.alloc(MIB, frames(50, "epoch", inside=""))
+        toy.alloc(4 * MIB, module(51, *frames(51, "epoch", inside="")))
+        gradient = toy.alloc(MIB, frames(53, "epoch", inside=BACKWARD))
+        toy.free(gradient)
+        toy.free(batch)
+    record_of(path, [], ["train.py:50 epoch", "train.py:51 epoch"])
+    record = path.with_suffix(".record") / "record.json"
+    facts = json.loads(record.read_text())
+    facts["processes"][0]["part_of_step"]["loops"] = loops
+    record.write_text(json.dumps(facts))
+    growers = growth_of_recording(recording(refused(toy), path), path).growers
+    assert bool(growers) is not bool(loops)
+
+
 @pytest.mark.parametrize("steps", [0, 3], ids=["in the first step", "after three"])
 def test_what_a_loop_prepared_for_the_training_behind_it_did_not_grow(tmp_path, steps):
     toy = Toy()

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 86_545,
+    "allocator": 86_725,
     "agent": 1_480,
     "batch": 35_190,
     "commands": 18_180,
@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 48_370,
     "fits": 29_330,
     "ground": 11_810,
-    "judge": 57_230,
+    "judge": 57_210,
     "magics": 15_320,
     "look": 56_430,
     "rehearse": 25_520,

@@ -50,6 +50,28 @@ for batch in data:
 """
 
 
+INNER_STEPS = """\
+for task in tasks:
+    fast = weights
+    for _ in range(5):
+        loss = inner(task, fast)
+        gradients = torch.autograd.grad(loss, fast, create_graph=True)
+        fast = updated(fast, gradients)
+    meta = outer(task, fast)
+    meta.backward()
+"""
+
+
+def test_steps_whose_graph_another_backward_pass_goes_through_are_parts_of_its_step():
+    part = part_of_step(INNER_STEPS, 4)
+    assert (part.backward, part.loops) == (8, (3, 4, 5, 6))
+    assert part_of_step(UNROLLED, 4).loops == (3, 4)
+    single = UNROLLED.replace(
+        "    for _ in range(40):\n        state", "    if batch:\n        state"
+    )
+    assert part_of_step(single, 4).loops == ()
+
+
 @pytest.mark.parametrize(
     ("source", "line", "backward", "lines"),
     [

@@ -178,7 +178,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         if seen is longer:
             begun = growth.steps_at(requests.fullest)
         growers = tuple(_kept(grower, growth, requests, rows) for grower in growth.growers)
-        if not growth.steps.trains:
+        if not growth.steps.trains or growth.steps.line in lines_of_step(record, "loops"):
             growers = tuple(row for row in growers if not _lies_in_step(row, seen, step_lines))
             growth = replace(growth, growers=tuple(row.grower for row in growers))
         recorded = RecordedGrowth(
@@ -229,12 +229,13 @@ def keepers_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for process in processes for row in process.get("keepers", ())]
 
 
-def lines_of_step(record: Mapping[str, Any]) -> frozenset[str]:
+def lines_of_step(record: Mapping[str, Any], which: str = "lines") -> frozenset[str]:
     """The lines of the step that ran as the memory ran out, of those that a backward pass was to
-    follow in the same pass of their loop; of all processes.
+    follow in the same pass of their loop; of all processes. ``which``: "loops" for those in loops
+    whose passes are parts of that step.
     """
     parts = [process.get("part_of_step") or {} for process in record.get("processes", ())]
-    return frozenset(line for part in parts for line in part.get("lines", ()))
+    return frozenset(line for part in parts for line in part.get(which, ()))
 
 
 def _lies_in_step(row: KeptGrower, requests: Requests, step_lines: frozenset[str]) -> bool:
@@ -243,6 +244,8 @@ def _lies_in_step(row: KeptGrower, requests: Requests, step_lines: frozenset[str
     """
     if row.keeper is not None and not row.keeper.with_graph:
         return False
+    if row.grower.site.name in step_lines:  # the threads of a backward pass have no frames
+        return True
     held = _held_by(row.grower, requests, requests.fullest)
     stacks = requests.stack[held]
     frames = requests.trace.frames

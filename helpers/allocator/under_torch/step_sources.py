@@ -24,11 +24,12 @@ SUITES = ("body", "orelse", "finalbody")
 
 class PartOfStep(NamedTuple):
     """``backward``: the line of the backward pass; ``lines``: those that make what it goes through,
-    and its own.
+    and its own; ``loops``: those of them in loops, whose passes are parts of the step.
     """
 
     backward: int
     lines: tuple[int, ...]
+    loops: tuple[int, ...] = ()
 
 
 def running_part_of_step() -> dict[str, Any]:
@@ -51,6 +52,7 @@ def running_part_of_step() -> dict[str, Any]:
         return {
             "backward": _place(code, part.backward),
             "lines": [_place(called, line) for line in lines],
+            "loops": [_place(code, line) for line in part.loops],
         }
     return {}
 
@@ -86,9 +88,14 @@ def part_of_step(source: str, line: int) -> PartOfStep | None:
                 makers = _makers(suite[:at], _read_in(call))
                 calls_it = at == running and line in _lines_of(call)
                 if calls_it or suite[running] in makers:
-                    lines = {number for maker in makers for number in _lines_of(maker)}
-                    return PartOfStep(call.lineno, tuple(sorted({*lines, *_lines_of(call)})))
+                    parts = [node for maker in makers for node in ast.walk(maker)]
+                    loops = [node for node in parts if isinstance(node, LOOPS)]
+                    return PartOfStep(call.lineno, _in(*makers, call), _in(*loops))
     return None
+
+
+def _in(*nodes: ast.stmt | ast.expr) -> tuple[int, ...]:
+    return tuple(sorted({line for node in nodes for line in _lines_of(node)}))
 
 
 def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], int]]:
@@ -131,8 +138,14 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
             yield from _backward_calls(inner)
     for node in () if suites else ast.walk(statement):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if _is_backward(node.func.attr):
+            if _is_backward(node.func.attr) and not _keeps_graph(node):
                 yield node
+
+
+def _keeps_graph(call: ast.Call) -> bool:
+    """Whether a backward pass frees nothing, because another one goes through the same graph."""
+    words = [word for word in call.keywords if word.arg in ("create_graph", "retain_graph")]
+    return any(isinstance(word.value, ast.Constant) and word.value.value for word in words)
 
 
 def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
