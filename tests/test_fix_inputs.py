@@ -29,6 +29,7 @@ def test_data_of_which_each_step_reads_a_part_stays_in_ram():
     ("text", "holding"),
     [
         (DATA, ()),  # it holds no memory
+        (DATA + "images[0] = 0\n", HOLDING),  # it is written
         (DATA + "print(images.mean())\n", HOLDING),  # it is read as a whole
         (DATA.replace("read_images()", "Net()"), HOLDING),
     ],

@@ -152,3 +152,9 @@ def test_a_program_without_weights_has_no_gradients_to_do_without():
     text = "import torch\ndef product(n):\n    return torch.rand(n, n) @ torch.rand(n, n)\nproduct(8)\n"
     after = texts(text, "true-capacity", holding=(Holding("train.py:3 product", GIB),))
     assert not any("no_grad" in changed for changed in after)
+
+
+def test_a_function_that_runs_again_is_measured_and_a_module_is_not():
+    for text, is_measured in ((SOLVER, True), (CELL, False)):
+        first, *_ = recomputed_parts(program(TOP + text + END))
+        assert first.only_if_measured is is_measured

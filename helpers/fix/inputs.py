@@ -73,13 +73,20 @@ def _parts_moved(source: Source, target: cst.Name, move: str) -> list[Edit]:
             if outer.keyword is name or source.code(source.parent(outer)).startswith("len("):
                 continue
             return []
-        if not isinstance(outer, cst.Subscript):
+        if not isinstance(outer, cst.Subscript) or _is_written(source, outer):
             return []
         index = source.code(outer).removeprefix(f"{name.value}[").removesuffix("]")
         is_on_card = index.isidentifier() and _is_on_card(source, index)
         text = f"{name.value}[{index}.cpu()]" if is_on_card else source.code(outer)
         edits.append(source.replaced(outer, f"{text}{move}"))
     return edits
+
+
+def _is_written(source: Source, part: cst.Subscript) -> bool:
+    outer = source.parent(part)
+    return isinstance(outer, cst.AssignTarget) or (
+        isinstance(outer, cst.AugAssign) and outer.target is part
+    )
 
 
 def _is_on_card(source: Source, name: str, deep: int = 3) -> bool:

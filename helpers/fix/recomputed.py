@@ -124,13 +124,27 @@ def _under_checkpoints(
     for source, call in calls:
         edits += _under_checkpoint(source, call)
     places = [source.place(call) for source, call in calls]
-    return _recomputed(program, what, list(dict.fromkeys(places)), edits)
+    functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
+    return _recomputed(
+        program,
+        what,
+        list(dict.fromkeys(places)),
+        edits,
+        calls_functions=any(called(call) in functions for _, call in calls),
+    )
 
 
 def _recomputed(
-    program: Program, what: str, places: Sequence[str], edits: Iterable[Edit]
+    program: Program,
+    what: str,
+    places: Sequence[str],
+    edits: Iterable[Edit],
+    *,
+    calls_functions: bool = False,
 ) -> Change:
-    """Parts of a forward pass that run again in the backward pass."""
+    """Parts of a forward pass that run again in the backward pass. ``calls_functions``: of the program,
+    which may do something else, too, as append to a list, and would do it twice.
+    """
     keeps_statistics = program.mentions(RUNNING)
     return Change(
         title=f"Recompute {what} in the backward pass ({', '.join(places)})",
@@ -138,6 +152,7 @@ def _recomputed(
         why=UPDATED_TWICE if keeps_statistics else SAME_AGAIN,
         costs=RECOMPUTED,
         edits=tuple(dict.fromkeys(edits)),
+        only_if_measured=calls_functions,
     )
 
 
@@ -159,7 +174,8 @@ def _recomputed_turns(program: Program) -> Iterator[Change]:
                 edits = list(_as_function(source, loop, statements))
                 if edits:
                     place = source.place(loop)
-                    yield _recomputed(program, "each turn of the loop", [place], edits)
+                    turn = "each turn of the loop"
+                    yield _recomputed(program, turn, [place], edits, calls_functions=True)
 
 
 def _computed_first(source: Source, loop: cst.For) -> list[cst.SimpleStatementLine]:
