@@ -12,6 +12,7 @@ from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Results
 from helpers.fix.proof import Proof
 from helpers.fix.search import Trial
+from helpers.fix.view import results_in_words
 from helpers.judge.program_facts import GrowthFacts, ProgramFacts
 
 PROBE = """import torch
@@ -203,12 +204,14 @@ for epoch in range(9):
 """
 
 
-def test_an_object_that_is_never_emptied_is_emptied_before_it_is_filled_and_that_is_tried_late():
+def test_an_object_that_is_never_emptied_is_emptied_first_which_counts_as_different_unmeasured():
     own = [keeper("train.py:9 update", "metric.values")]
-    changes = proposed(METRIC, "user-leak", own)
-    (change,) = [change for change, after in changes if "    metric.reset()\n    for x" in after]
-    assert change.results is Results.OTHER
-    assert change.comes_late
+    change, after = proposed(METRIC, "user-leak", own)[0]
+    assert "    metric.reset()\n    for x" in after
+    trial = Trial(change, ended(), Proof(None, "on the CPU it fails"))
+    assert trial.results is Results.OTHER
+    why = "what was collected before no longer counts, as was probably meant"
+    assert results_in_words(trial) == f"different ({why}; not measured: on the CPU it fails)"
 
 
 def test_an_object_that_is_emptied_somewhere_is_not_emptied_again():

@@ -46,6 +46,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     yield from gradients_without_cycles(program)
     yield from exceptions_without_frames(program)
     yield from results_used(program, growers, stores)
+    yield from emptied_before_they_are_filled(program, stores)
     yield from _circles_collected(program, growers)
     yield from changes_of_graphs(program, growth.growers)
     yield from _states_on_the_cpu(stores)
@@ -63,7 +64,6 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     yield from last_entries(program, stores)
     yield from _cleared_at_the_end(stores)
     yield from passes_without_gradients(program, growers)
-    yield from emptied_before_they_are_filled(program, stores)
 
 
 def _circles_collected(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:

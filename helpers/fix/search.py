@@ -61,7 +61,7 @@ class Trial:
         if self.proof is not None and self.proof.differs:
             return Results.OTHER
         if self.measured is None:
-            return claimed
+            return Results.OTHER if self.change.shows_late else claimed
         if self.change.cuts_graphs:
             return self.measured
         return max(claimed, self.measured, key=list(Results).index)

@@ -109,7 +109,9 @@ def _emptied(program: Program, store: Store, owner: cst.ClassDef, method: str) -
         collector = source.code(call.func.value)
         yield Change(
             title=f"Empty {collector} before it is filled again ({source.place(loop)})",
-            results=Results.OTHER,
+            results=Results.SAME,
             why="what was collected before no longer counts, as was probably meant",
             edits=(source.lines_before(loop, f"{collector}.{method}()"),),
+            only_if_measured=True,
+            shows_late=True,
         )
