@@ -6,6 +6,7 @@ pytest.importorskip("libcst")
 from test_fix import GIB, texts
 
 from helpers.judge.program_facts import Holding
+from helpers.settings.trouble import SettingsTrouble
 
 DATA = """import torch
 images = read_images().to(device)
@@ -82,3 +83,17 @@ def test_a_module_that_a_step_does_not_train_gets_no_graph(text, wanted, count):
     detached = [changed for changed in detached if "chunk" not in changed]
     assert len(detached) == count
     assert wanted in detached[0]
+
+
+def test_a_variable_whose_name_torch_does_not_know_gets_its_name():
+    line = 'os.environ["PYTORCH_CUDA_ALLOC_CONFIG"] = "expandable_segments:True"'
+    trouble = SettingsTrouble(
+        kind="misspelt",
+        variable="PYTORCH_CUDA_ALLOC_CONFIG",
+        value="expandable_segments:True",
+        instead="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        why="has no effect",
+        where="train.py:2",
+    )
+    first, *_ = texts(f"import os\n{line}\nimport torch\n", "config-ineffective", settings=trouble)
+    assert first.splitlines()[1] == line.replace("CONFIG", "CONF")

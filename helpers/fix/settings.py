@@ -58,6 +58,11 @@ def _corrected(program: Program) -> Iterator[Change]:
                 source.replaced(node, source.code(node).replace(trouble.value, meant))
                 for node in strings
             ]
+            edits += [
+                source.replaced(node, source.code(node).replace(trouble.variable, variable))
+                for node in source.find(cst.SimpleString, statement)
+                if variable and source.code(node).strip("'\"") == trouble.variable
+            ]
             if trouble.kind == "late":
                 edits = list(_moved_up(source, statement))
             if edits:
