@@ -158,3 +158,32 @@ def test_a_function_that_runs_again_is_measured_and_a_module_is_not():
     for text, is_measured in ((SOLVER, True), (CELL, False)):
         first, *_ = recomputed_parts(program(TOP + text + END))
         assert first.only_if_measured is is_measured
+
+
+TWO_DEEP = """import torch
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)).cuda()
+
+
+def advance(u):
+    return u + net(u)
+
+
+def rollout(u):
+    for step in range(9):
+        u = advance(u)
+    return u
+
+
+for step in range(3):
+    start = torch.rand(4, 8, device="cuda")
+    end = rollout(start)
+    loss = (end - start).pow(2).mean()
+    loss.backward()
+"""
+
+
+def test_a_function_that_calls_a_module_through_another_is_part_of_the_forward_pass():
+    refused = (Holding("train.py:6 advance", GIB), Holding("train.py:11 rollout", GIB))
+    first, *others = texts(TWO_DEEP, "true-capacity", holding=refused)
+    assert "u = checkpoint(advance, u, use_reentrant=False)" in first
+    assert not any("no_grad" in after for after in others)

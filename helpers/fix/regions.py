@@ -103,7 +103,7 @@ def forward_regions(program: Program) -> Iterator[Region]:
                 continue
             losses = losses or sorted(assigned & wanted)
             wanted |= _names_in(source, earlier)
-            if _computes(program, source, earlier):
+            if _computes(program, source, earlier, siblings[:position]):
                 begins = position
         if begins == at or len(losses) != 1:
             continue
@@ -144,21 +144,35 @@ def names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
     return names
 
 
-def _computes(program: Program, source: Source, statement: cst.CSTNode) -> bool:
+def _computes(
+    program: Program, source: Source, statement: cst.CSTNode, before: Sequence[cst.CSTNode]
+) -> bool:
+    """Whether a statement computes on a batch: it calls more than what fetches or moves one, and
+    more than a function that is given nothing of the step ``before`` and calls no module.
+    """
     names = {called(call) for call in source.find(cst.Call, statement)} - MOVES
-    fetching = {
-        function.name.value
-        for other, function in program.find(cst.FunctionDef)
-        if function.name.value in names and not _calls_module(program, other, function)
-    }
-    return bool(names - fetching)
+    of_step = set().union(*(names_assigned(source, earlier) for earlier in before))
+    if _names_in(source, statement) & of_step:
+        return bool(names)
+    functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
+    return any(name not in functions or _calls_module(program, name, set()) for name in names)
 
 
-def _calls_module(program: Program, source: Source, function: cst.FunctionDef) -> bool:
-    """Whether a function calls a module, or one of its parameters, which may be one."""
-    parameters = {parameter.name.value for parameter in function.params.params}
-    names = {source.code(call.func) for call in source.find(cst.Call, function)}
-    return any(name in parameters or program.is_module(name) for name in names)
+def _calls_module(program: Program, name: str, seen: set[str]) -> bool:
+    """Whether a function, or one that it calls, calls a module, or a parameter, which may be one."""
+    seen.add(name)
+    for source, function in program.find(cst.FunctionDef):
+        if function.name.value != name:
+            continue
+        parameters = {parameter.name.value for parameter in function.params.params}
+        calls = source.find(cst.Call, function)
+        words = {source.code(call.func) for call in calls}
+        if any(word in parameters or program.is_module(word) for word in words):
+            return True
+        others = {called(call) for call in calls} - seen
+        if any(_calls_module(program, other, seen) for other in others):
+            return True
+    return False
 
 
 def names_that_train(program: Program) -> set[str]:
