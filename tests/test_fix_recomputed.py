@@ -154,8 +154,11 @@ def test_a_program_without_weights_has_no_gradients_to_do_without():
     assert not any("no_grad" in changed for changed in after)
 
 
-def test_a_function_that_runs_again_is_measured_and_a_module_is_not():
-    for text, is_measured in ((SOLVER, True), (CELL, False)):
+COLLECTS = SOLVER.replace("    return u + 0.1", "    seen.append(u)\n    return u + 0.1")
+
+
+def test_a_function_that_may_do_more_than_compute_is_measured():
+    for text, is_measured in ((SOLVER, False), (CELL, False), (COLLECTS, True)):
         first, *_ = recomputed_parts(program(TOP + text + END))
         assert first.only_if_measured is is_measured
 

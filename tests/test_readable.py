@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 35_190,
     "commands": 18_180,
     "face": 8_460,
-    "fix": 48_680,
+    "fix": 48_830,
     "fits": 29_330,
     "ground": 11_810,
     "judge": 57_210,

@@ -124,14 +124,33 @@ def _under_checkpoints(
     for source, call in calls:
         edits += _under_checkpoint(source, call)
     places = [source.place(call) for source, call in calls]
-    functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
     return _recomputed(
         program,
         what,
         list(dict.fromkeys(places)),
         edits,
-        calls_functions=any(called(call) in functions for _, call in calls),
+        may_do_more=any(_may_do_more(program, called(call)) for _, call in calls),
     )
+
+
+def _may_do_more(program: Program, name: str) -> bool:
+    """Whether a function of the program does more than to assign to names of its own and return."""
+    for source, function in program.find(cst.FunctionDef):
+        if function.name.value != name:
+            continue
+        if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
+            return True
+        if any(
+            not isinstance(node.value, cst.SimpleString) for node in source.find(cst.Expr, function)
+        ):
+            return True
+        targets: list[cst.AssignTarget | cst.AugAssign] = [
+            *source.find(cst.AssignTarget, function),
+            *source.find(cst.AugAssign, function),
+        ]
+        if any(isinstance(node.target, (cst.Attribute, cst.Subscript)) for node in targets):
+            return True
+    return False
 
 
 def _recomputed(
@@ -140,10 +159,10 @@ def _recomputed(
     places: Sequence[str],
     edits: Iterable[Edit],
     *,
-    calls_functions: bool = False,
+    may_do_more: bool = False,
 ) -> Change:
-    """Parts of a forward pass that run again in the backward pass. ``calls_functions``: of the program,
-    which may do something else, too, as append to a list, and would do it twice.
+    """Parts of a forward pass that run again in the backward pass. ``may_do_more``: than compute, as
+    append to a list, which they would do twice.
     """
     keeps_statistics = program.mentions(RUNNING)
     return Change(
@@ -152,7 +171,7 @@ def _recomputed(
         why=UPDATED_TWICE if keeps_statistics else SAME_AGAIN,
         costs=RECOMPUTED,
         edits=tuple(dict.fromkeys(edits)),
-        only_if_measured=calls_functions,
+        only_if_measured=may_do_more,
     )
 
 
@@ -175,7 +194,7 @@ def _recomputed_turns(program: Program) -> Iterator[Change]:
                 if edits:
                     place = source.place(loop)
                     turn = "each turn of the loop"
-                    yield _recomputed(program, turn, [place], edits, calls_functions=True)
+                    yield _recomputed(program, turn, [place], edits, may_do_more=True)
 
 
 def _computed_first(source: Source, loop: cst.For) -> list[cst.SimpleStatementLine]:
