@@ -124,3 +124,12 @@ def test_cards_of_one_job_that_are_not_evenly_full_are_one_line(sums, says):
 def test_cards_that_are_evenly_full_are_no_line(sums):
     run = replace(RUN, devices=used(*(size * GIB for size in sums)))
     assert not any("card 0 needs" in line for line in view.notes(run))
+
+
+def test_what_an_expandable_segment_asked_for_in_vain_is_no_need_of_the_card():
+    card = replace(RUN.device, total_bytes=10 * GIB)
+    full = replace(RUN, device=card, peak_reserved_bytes=7 * GIB, devices=used(10 * GIB))
+    assert full.left_bytes == 0
+    assert replace(full, expandable=True, retries=1).left_bytes == 3 * GIB
+    two = replace(full, devices=used(10 * GIB, processes=2))
+    assert replace(two, expandable=True, retries=1).left_bytes == 0

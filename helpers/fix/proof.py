@@ -194,7 +194,8 @@ def compared(before: Run, after: Run) -> Proof:
     same_steps = all(one == other for one, other in [*values, *weights])
     alike_prints = all(_prints_alike(one, other) for one, other in printed)
     if same_steps and all(one == other for one, other in printed):
-        return Proof(Results.SAME, f"the same to the bit, {where}", to_its_end=whole)
+        alike = "the same to the bit" if weights or values else "all that it prints is the same"
+        return Proof(Results.SAME, f"{alike}, {where}", to_its_end=whole)
     if same_steps and weights and alike_prints:
         says = "losses and weights the same to the bit, printed numbers up to rounding"
         return Proof(Results.SAME, f"{says}, {where}", to_its_end=whole)

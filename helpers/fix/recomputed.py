@@ -20,8 +20,8 @@ SAME_AGAIN = "each block is computed again from the same input, with the same ra
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
 """Layers that update running statistics in each forward pass, and libraries of models with them."""
 UPDATED_TWICE = (
-    "the training steps are the same, but BatchNorm updates its running statistics twice in each, "
-    "so an evaluation differs"
+    "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
+    "in each, so an evaluation differs"
 )
 SEGMENTS = 4
 LEAVES = re.compile(r"Linear|Dropout|Embedding|\w*Norm|Conv\w*|Parameter|Tensor|ReLU|GELU|SiLU")

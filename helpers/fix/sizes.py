@@ -50,7 +50,12 @@ class Kind:
 
 
 PORTION = Kind(PORTIONS, Results.ROUNDED, "the same work in smaller portions", "more GPU kernels")
-BATCH = Kind(BATCHES, Results.OTHER, "another batch size trains differently", "more steps")
+BATCH = Kind(
+    BATCHES,
+    Results.OTHER,
+    "each step computes with fewer samples",
+    "more steps for as many samples",
+)
 LENGTH = Kind(
     LENGTHS,
     Results.OTHER,

@@ -158,6 +158,8 @@ def results_in_words(trial: Trial) -> str:
         return f"{should_be}{trial.expected.value} ({why})"
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
+    if trial.change.shows_late and not proof.to_its_end:
+        return f"should be {trial.change.results.value} ({trial.change.why}; {proof.says})"
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
         return f"{trial.results.value} ({trial.change.why})"
     return proof.says

@@ -126,8 +126,14 @@ class Rehearsal:
 
     @property
     def left_bytes(self) -> int:
-        """What the fullest card has left at the peak, with the most that workspaces may take."""
-        together_bytes = max((use.sum_bytes for use in self.devices), default=0)
+        """What the fullest card has left at the peak, with the most that workspaces may take.
+
+        An expandable segment that asks in vain takes all that is left of the card before it gives
+        it back, so then the card's own peak tells nothing of one process.
+        """
+        asked_in_vain = self.expandable and self.retries > 0
+        counted = [use for use in self.devices if len(use.peak_bytes) > 1 or not asked_in_vain]
+        together_bytes = max((use.sum_bytes for use in counted), default=0)
         peak_bytes = max(self.peak_reserved_bytes or 0, together_bytes) + self.more_bytes
         return max(0, self.usable_bytes - peak_bytes)
 
