@@ -477,7 +477,7 @@ def test_graphs_of_gradients_are_let_go_where_that_is_measured():
     )
     changes = proposed(text, "user-leak", [keeper("train.py:3 <module>", "w.grad")])
     measured = {after: change.only_if_measured for change, after in changes}
-    assert measured[text.replace("w.grad.zero_()", "w.grad = None")] is False
+    assert measured[text.replace("w.grad.zero_()", "w.grad = None")]
     assert measured[text.replace("create_graph=True", "create_graph=False")] is True
 
 
@@ -540,3 +540,34 @@ def test_a_copy_of_a_model_goes_to_the_cpu_as_it_is():
     text = "import copy\nkept = []\nfor x in data:\n    kept.append((1, copy.deepcopy(model)))\nprint(kept)\n"
     changed = texts(text, "user-leak", [keeper("train.py:4 <module>", "kept")])
     assert any("    kept.append((1, copy.deepcopy(model).cpu()))\n" in after for after in changed)
+
+
+ONE_LINE = """import torch
+
+for phase in phases:
+    if phase == 1: loss = model(x).sum()
+    elif phase == 2: loss.backward()
+    else: model.eval()
+    kept.append(loss)
+"""
+
+
+def test_a_program_with_statements_behind_its_conditions_is_read():
+    own = [keeper("train.py:7 <module>", "kept", through_graph=True)]
+    assert [
+        after for after in texts(ONE_LINE, "user-leak", own) if "kept.append(loss.detach()" in after
+    ]
+
+
+def test_a_rule_that_cannot_read_a_program_is_left_out_and_named(monkeypatch, capsys):
+    def unreadable(program):
+        raise ValueError("no such line")
+        yield
+
+    monkeypatch.setattr("helpers.fix.candidates.SMALLER", (unreadable,))
+    own = [keeper("train.py:7 <module>", "kept")]
+    assert texts(ONE_LINE, "user-leak", own)
+    assert (
+        "unreadable could not read this program: ValueError: no such line"
+        in capsys.readouterr().err
+    )

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 35_190,
     "commands": 18_180,
     "face": 8_460,
-    "fix": 48_850,
+    "fix": 49_350,
     "fits": 29_330,
     "ground": 11_810,
     "judge": 57_210,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -116,7 +117,7 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
     proposals = [propose for propose in proposals if propose not in in_vain]
     late = []
     for propose in proposals:
-        for change in propose(program):
+        for change in _proposed(propose, program):
             key = (change.edits, tuple(change.environment.items()), tuple(change.replaces.items()))
             if key in seen or change.is_empty:
                 continue
@@ -127,6 +128,19 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
             else:
                 yield change
     yield from late
+
+
+def _proposed(propose: Proposals, program: Program) -> Iterator[Change]:
+    """What a rule proposes. Programs are written in any way: a rule that cannot read this one is left
+    out, and said to be.
+    """
+    try:
+        yield from propose(program)
+    except Exception as error:  # noqa: BLE001 - the other rules still apply
+        complaint = (
+            f"{propose.__name__} could not read this program: {type(error).__name__}: {error}"
+        )
+        print(f"casebook: {complaint}", file=sys.stderr)
 
 
 def _with_torch_imported(program: Program, change: Change) -> Change:

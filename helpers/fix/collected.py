@@ -71,6 +71,8 @@ def _unread(store: Store, *, is_counted: bool) -> Change:
         results=Results.SAME,
         why="the program reads no entry of it",
         edits=(source.replaced(store.statement.body[0], text),),
+        only_if_measured=True,
+        shows_late=True,
     )
 
 
@@ -112,6 +114,8 @@ def _last_alone(program: Program, store: Store) -> Change:
             )
             for other in alike
         ),
+        only_if_measured=True,
+        shows_late=True,
     )
 
 
@@ -190,9 +194,9 @@ def _way_of_length(source: Source, length: cst.Call) -> str:
     if isinstance(outer, cst.Arg):
         outer = source.parent(outer)
     is_limited = isinstance(outer, cst.Comparison) or source.code(outer).startswith("min(")
-    numbers = [number.value for number in source.find(cst.Integer, outer)]
+    numbers = [number.evaluated_value for number in source.find(cst.Integer, outer)]
     if is_limited and len(numbers) == 1:
-        return f"[-{int(numbers[0]) + 1}:]"
+        return f"[-{numbers[0] + 1}:]"
     return "len"
 
 
@@ -312,8 +316,9 @@ def _gradients_let_go(program: Program) -> Iterator[Change]:
             yield Change(
                 title=f"Free the gradient between steps ({source.place(call)})",
                 results=Results.SAME,
-                why="a missing gradient counts as zero wherever the next step computes one",
+                why="the optimizer skips weights without a gradient",
                 edits=(source.replaced(call, f"{match[1]} = None"),),
+                only_if_measured=True,
             )
     for source, call in program.calls("backward", "grad"):
         for name in ("create_graph", "retain_graph"):
@@ -331,8 +336,9 @@ def _gradients_let_go(program: Program) -> Iterator[Change]:
             yield Change(
                 title=f"Free the gradients between steps ({source.place(call)})",
                 results=Results.SAME,
-                why="a missing gradient counts as zero wherever the next step computes one",
+                why="the optimizer skips weights without a gradient",
                 edits=(source.replaced(argument.value, "True"),),
+                only_if_measured=True,
             )
 
 
@@ -383,6 +389,8 @@ def _limited_cache(cache: str, place: str, edits: Sequence[Edit]) -> Change:
         why="a missing entry is computed again",
         costs="entries that left the cache are computed again when they are needed",
         edits=tuple(edits),
+        only_if_measured=True,
+        shows_late=True,
     )
 
 

@@ -30,6 +30,13 @@ READS = (
     "write",
 )
 """Calls that look at an exception, and do not keep it."""
+LOOKS = (
+    cst.AssignTarget,
+    cst.Attribute,
+    cst.Comparison,
+    cst.Del,
+    cst.FormattedStringExpression,
+)
 
 
 def exceptions_without_frames(program: Program) -> Iterator[Change]:
@@ -73,7 +80,7 @@ def _keeps(source: Source, name: cst.Name, error: str) -> bool:
     if name.value != error:
         return False
     outer = source.parent(name)
-    if isinstance(outer, (cst.Attribute, cst.Comparison, cst.FormattedStringExpression)):
+    if isinstance(outer, LOOKS):
         return False
     call = source.parent(outer) if isinstance(outer, cst.Arg) else None
     return not (isinstance(call, cst.Call) and called(call) in READS)

@@ -361,7 +361,7 @@ def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 def places(source: Source) -> Iterator[Place]:
     """The expressions of a file's simple statements, the outer ones first."""
-    tree = _Plain().visit(ast.parse(source.text))
+    tree = _Plain().visit(ast.parse(source.text.decode()))
     for scope in ast.walk(tree):
         if isinstance(scope, (ast.Module, ast.FunctionDef)):
             yield from _places_in(source, scope.body, scope)

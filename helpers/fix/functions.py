@@ -26,6 +26,8 @@ def _saved(source: Source, forward: cst.FunctionDef, backward: cst.FunctionDef) 
     returned: set[str] = set()
     for statement in source.find(cst.Return, forward):
         returned |= {name.value for name in source.find(cst.Name, statement)}
+    if not forward.params.params or not backward.params.params:
+        return
     context = forward.params.params[0].name.value
     for assign in source.find(cst.Assign, forward):
         target, value = assign.targets[0].target, assign.value

@@ -14,7 +14,9 @@ from helpers.fix.source import Source, called
 from helpers.fix.stores import PUTS, last_name
 from helpers.judge.program_facts import GrowerFacts
 
-TAKES_GRADIENTS = r"\.grad\b|autograd\.grad|set_grad_enabled\(False|requires_grad"
+TAKES_GRADIENTS = (
+    r"\.grad\b|autograd\.functional|torch\.func\b|set_grad_enabled\(False|requires_grad"
+)
 """What a program says that wants gradients without a backward pass, or has turned them off."""
 TRAINS_AGAIN = ("train", "backward", "step", "fit")
 
@@ -40,7 +42,7 @@ def _cut_carried_states(program: Program) -> Iterator[Change]:
     """Detach what a turn of a training loop leaves for the next one, behind its backward pass."""
     for region in forward_regions(program):
         for name in sorted(region.carried - {region.loss}):
-            yield from _detached(region.source, region.backward, name)
+            yield from _detached(program, region.source, region.backward, name)
 
 
 def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
@@ -51,12 +53,15 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
                 if isinstance(small, cst.AugAssign):
                     text = source.operand(small.value)
                     cut = source.replaced(small.value, f"{text}.detach()")
-                    yield _sum_without_its_graph(source, small, source.place(statement), cut)
+                    yield _sum_without_its_graph(
+                        program, source, small, source.place(statement), cut
+                    )
                 elif isinstance(small, cst.Assign):
-                    yield from _cut_assigned(source, statement, small, growers)
+                    yield from _cut_assigned(program, source, statement, small, growers)
 
 
 def _cut_assigned(
+    program: Program,
     source: Source,
     statement: cst.SimpleStatementLine,
     assign: cst.Assign,
@@ -65,7 +70,7 @@ def _cut_assigned(
     """Detach what a statement assigns: an attribute where it is set, a variable behind it."""
     target = assign.targets[-1].target
     if isinstance(target, cst.Attribute):
-        yield from _cut_attribute(source, assign)
+        yield from _cut_attribute(program, source, assign)
         return
     keepers = {last_name(grower.keeper) for grower in growers}
     names = [source.code(target)]
@@ -73,17 +78,19 @@ def _cut_assigned(
         parts = [source.code(element.value) for element in target.elements]
         names = [part for part in parts if last_name(part) in keepers]
     for name in names:
-        yield from _detached(source, statement, name)
+        yield from _detached(program, source, statement, name)
 
 
-def _detached(source: Source, statement: cst.CSTNode, name: str) -> Iterator[Change]:
+def _detached(
+    program: Program, source: Source, statement: cst.CSTNode, name: str
+) -> Iterator[Change]:
     """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
     values = [f"{name}.detach()", f"tuple(part.detach() for part in {name})"]
     if "requires_grad" in source.text.decode():
         values[1:1] = [f"{name}.detach().requires_grad_()"]
     for value in values:
         line = source.lines_after(statement, f"{name} = {value}")
-        yield _graph_change(source, statement, line)
+        yield _graph_change(program, source, statement, line)
 
 
 def _cut_attributes(program: Program) -> Iterator[Change]:
@@ -96,25 +103,27 @@ def _cut_attributes(program: Program) -> Iterator[Change]:
         is_read = _reads_of(source, method, assign)
         computes = not isinstance(assign.value, cst.Name) or assign.value.value != "None"
         if is_read and computes:
-            yield from _cut_attribute(source, assign)
+            yield from _cut_attribute(program, source, assign)
 
 
-def _cut_attribute(source: Source, assign: cst.Assign) -> Iterator[Change]:
+def _cut_attribute(program: Program, source: Source, assign: cst.Assign) -> Iterator[Change]:
     """An attribute that is set without its graph, or read without it in the next step."""
     value = assign.value
     texts = [f"{source.operand(value)}.detach()"]
     if isinstance(value, cst.Tuple):
-        parts = ", ".join(f"{source.operand(part.value)}.detach()" for part in value.elements)
-        texts = [f"({parts})"]
+        if any(isinstance(part, cst.StarredElement) for part in value.elements):
+            return
+        parts = "".join(f"{source.operand(part.value)}.detach(), " for part in value.elements)
+        texts = [f"({parts.strip()})"]
     elif isinstance(value, cst.Name):
         texts.append(f"tuple(part.detach() for part in {value.value})")
     for text in texts:
-        yield _graph_change(source, assign, source.replaced(value, text))
+        yield _graph_change(program, source, assign, source.replaced(value, text))
     method = source.around(assign, cst.FunctionDef)
     reads = _reads_of(source, method, assign) if method else []
     if reads:
         edits = [source.replaced(read, f"{source.code(read)}.detach()") for read in reads]
-        yield _graph_change(source, assign, *edits)
+        yield _graph_change(program, source, assign, *edits)
 
 
 def _reads_of(source: Source, method: cst.FunctionDef, assign: cst.Assign) -> list[cst.Attribute]:
@@ -131,7 +140,7 @@ def _reads_of(source: Source, method: cst.FunctionDef, assign: cst.Assign) -> li
 
 
 def _sum_without_its_graph(
-    source: Source, statement: cst.AugAssign, place: str, cut: Edit
+    program: Program, source: Source, statement: cst.AugAssign, place: str, cut: Edit
 ) -> Change:
     """What is added up loses its graph; where the sum goes backward, the measurement finds it."""
     name = source.code(statement.target)
@@ -140,12 +149,12 @@ def _sum_without_its_graph(
         results=Results.SAME,
         why=f"detach() keeps the values, and no gradient flows through {name}",
         edits=(cut,),
-        only_if_measured=bool(source.calls("backward")),
+        only_if_measured=program.trains or program.mentions(TAKES_GRADIENTS),
     )
 
 
-def _graph_change(source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
-    trains = bool(source.calls("backward", "grad"))
+def _graph_change(program: Program, source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
+    trains = program.trains or program.mentions(TAKES_GRADIENTS)
     results = Results.OTHER if trains else Results.SAME
     why = "no gradient is computed here, so none can be lost"
     if trains:
@@ -179,6 +188,8 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
         statement = source.statement(call)
         block = source.around(statement, cst.IndentedBlock)
         if not program.trains or block is None or is_without_gradients(source, statement):
+            continue
+        if statement not in block.body:  # it follows an elif on one line
             continue
         following = list(block.body)[list(block.body).index(statement) + 1 :]
         evaluation = []
@@ -219,7 +230,7 @@ def _block_without_gradients(
         results=Results.SAME,
         why="no backward pass uses the values that it computes",
         edits=(source.within(first, last, "with torch.no_grad():"),),
-        only_if_measured=program.trains,
+        only_if_measured=program.trains or program.mentions(TAKES_GRADIENTS),
     )
 
 
@@ -241,5 +252,5 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
             results=Results.SAME,
             why="no backward pass uses the values that it returns",
             edits=(source.lines_before(first, "@torch.no_grad()"),),
-            only_if_measured=program.trains,
+            only_if_measured=program.trains or program.mentions(TAKES_GRADIENTS),
         )

@@ -180,6 +180,8 @@ def _before_returns(
         if source.around(returned, cst.FunctionDef) is not function:
             continue
         statement = source.statement(returned)
+        if not isinstance(statement, cst.SimpleStatementLine):
+            continue
         value = returned.value
         if value is None or isinstance(value, cst.Name):
             yield source.lines_before(statement, *lines)

@@ -74,7 +74,11 @@ def _named(frames: Sequence[str], folder: Path) -> Iterator[Path]:
 def _imported(text: bytes, path: Path, folder: Path) -> Iterator[Path]:
     """Files below the folder that a file imports."""
     roots = [path.parent, folder]
-    for node in ast.walk(ast.parse(text)):
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # of a newer Python than this one
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
                 yield from _files_of(name.name, roots)

@@ -83,10 +83,17 @@ def _parts_moved(source: Source, target: cst.Name, move: str) -> list[Edit]:
 
 
 def _is_written(source: Source, part: cst.Subscript) -> bool:
+    """Whether something is assigned to a part of a tensor, or changes it in place."""
+    inner: cst.CSTNode = part
     outer = source.parent(part)
-    return isinstance(outer, cst.AssignTarget) or (
-        isinstance(outer, cst.AugAssign) and outer.target is part
-    )
+    while isinstance(outer, (cst.Subscript, cst.Attribute)):
+        if isinstance(outer, cst.Attribute) and outer.attr.value.endswith("_"):
+            return True
+        inner, outer = outer, source.parent(outer)
+    if isinstance(outer, cst.Arg):
+        return outer.keyword is not None and outer.keyword.value == "out"
+    is_added_to = isinstance(outer, cst.AugAssign) and outer.target is inner
+    return isinstance(outer, cst.AssignTarget) or is_added_to
 
 
 def _is_on_card(source: Source, name: str, deep: int = 3) -> bool:

@@ -16,7 +16,9 @@ from helpers.fix.source import Source, called
 
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
-SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
+SAME_AGAIN = (
+    "each block is computed again from the same input, with the same random numbers of torch"
+)
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
 """Layers that update running statistics in each forward pass, and libraries of models with them."""
 UPDATED_TWICE = (
@@ -129,14 +131,20 @@ def _under_checkpoints(
         what,
         list(dict.fromkeys(places)),
         edits,
-        may_do_more=any(_may_do_more(program, called(call)) for _, call in calls),
+        may_do_more=any(_may_do_more(program, *place) for place in calls),
     )
 
 
-def _may_do_more(program: Program, name: str) -> bool:
-    """Whether a function of the program does more than to assign to names of its own and return."""
-    for source, function in program.find(cst.FunctionDef):
-        if function.name.value != name:
+def _may_do_more(program: Program, user: Source, call: cst.Call) -> bool:
+    """Whether what is called may do more than to assign to names of its own and return: a function
+    of the program, else the forward pass of any of its modules.
+    """
+    functions = list(program.find(cst.FunctionDef))
+    wanted = called(call)
+    if wanted not in {function.name.value for _, function in functions}:
+        wanted = "forward"
+    for source, function in functions:
+        if function.name.value != wanted or function in user.above(call):
             continue
         if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
             return True

@@ -90,6 +90,8 @@ def forward_regions(program: Program) -> Iterator[Region]:
         statement = source.statement(call)
         block = source.around(statement, cst.IndentedBlock) or source.module
         siblings = list(block.body)
+        if statement not in siblings:  # it follows an elif on one line
+            continue
         at = siblings.index(statement)
         wanted = _names_in(source, call.func)
         begins = at

@@ -265,7 +265,7 @@ def unread_attention_weights(program: Program) -> Iterator[Change]:
     edits = []
     lines = []
     for source, call in program.find(cst.Call):
-        is_attention = re.search("att", source.code(call.func), re.IGNORECASE)
+        is_attention = re.search("attn|attention", source.code(call.func), re.IGNORECASE)
         if not is_attention or len(call.args) < 3 or keyword(call, "need_weights"):
             continue
         if _leaves_second_result(source, call):
@@ -292,4 +292,4 @@ def _leaves_second_result(source: Source, call: cst.Call) -> bool:
     second = source.code(target.elements[1].value)
     function = source.around(call, cst.FunctionDef) or source.module
     names = [name.value for name in source.find(cst.Name, function)]
-    return second.startswith("_") or names.count(second) == 1
+    return second == "_" or names.count(second) == 1

@@ -21,8 +21,11 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
     """
     for source, call in program.calls("backward"):
         makes_graphs = keyword(call, "create_graph")
-        is_alone = isinstance(source.parent(call), cst.Expr)
-        if makes_graphs is None or not is_alone or not isinstance(call.func, cst.Attribute):
+        is_alone = isinstance(source.statement(call), cst.SimpleStatementLine)
+        has_a_gradient = any(argument.keyword is None for argument in call.args)
+        if makes_graphs is None or not is_alone or has_a_gradient:
+            continue
+        if not isinstance(call.func, cst.Attribute):
             continue
         reads = _gradients_read(source, call)
         if not reads:
@@ -48,11 +51,17 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
 def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
     """Where the function of a backward pass reads a tensor's gradient behind it."""
     function = source.around(call, cst.FunctionDef) or source.module
+    counters: set[str] = set()
+    loops: list[cst.For | cst.CompFor] = []
+    loops += [*source.find(cst.For, function), *source.find(cst.CompFor, function)]
+    for loop in loops:
+        counters |= {name.value for name in source.find(cst.Name, loop.target)}
     return [
         read
         for read in source.find(cst.Attribute, function)
         if read.attr.value == "grad"
         and source.line(read) > source.line(call)
+        and source.code(read.value).split(".")[0] not in counters
         and source.code(read.value).replace(".", "").isidentifier()
         and not isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
     ]

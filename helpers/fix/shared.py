@@ -33,7 +33,9 @@ def _new_for_each_call(store: Store) -> Iterator[Change]:
             continue
         made = f"    {name} = {source.code(parameter.default)}"
         statements = function.body.body
-        first = statements[0 if function.get_docstring() is None else 1]
+        first = statements[min(1, len(statements) - 1)]
+        if function.get_docstring() is None:
+            first = statements[0]
         edits = (
             source.replaced(parameter.default, "None"),
             source.lines_before(first, f"if {name} is None:", made),

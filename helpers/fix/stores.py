@@ -102,6 +102,9 @@ def last_name(keeper: str) -> str:
 
 
 def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Store]:
+    """What a statement stores; a line of several statements is left as it is."""
+    if len(statement.body) > 1:
+        return
     for small in statement.body:
         expression = getattr(small, "value", None)
         if isinstance(small, cst.Expr) and isinstance(expression, cst.Call):
