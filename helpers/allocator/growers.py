@@ -165,6 +165,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     record = record_of(path)
     rows = keepers_of(record)
     step_lines = lines_of_step(record)
+    loop_lines = lines_of_step(record, "loops")
     ended_well = record.get("exit_code") == 0 and not record.get("stopped")
     shown = []
     why_not = ""
@@ -178,7 +179,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         if seen is longer:
             begun = growth.steps_at(requests.fullest)
         growers = tuple(_kept(grower, growth, requests, rows) for grower in growth.growers)
-        if not growth.steps.trains or growth.steps.line in lines_of_step(record, "loops"):
+        if not growth.steps.trains or growth.steps.line in loop_lines:
             growers = tuple(row for row in growers if not _lies_in_step(row, seen, step_lines))
             growth = replace(growth, growers=tuple(row.grower for row in growers))
         recorded = RecordedGrowth(

@@ -35,6 +35,9 @@ STATISTICS = re.compile(r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\
 """Layers that compute over the whole batch."""
 
 
+SMALLER_KERNELS = "smaller GPU kernels, so it takes longer"
+
+
 def micro_batches(program: Program) -> Iterator[Change]:
     """Each training step in parts of its batch, the fewest first."""
     if program.mentions(STATISTICS):
@@ -96,7 +99,7 @@ def _tensors_given(region: Region) -> set[str]:
 
 def _plain_names(source: Source, target: cst.BaseExpression) -> set[str]:
     is_plain = isinstance(target, (cst.Name, cst.Tuple))
-    return {name.value for name in source.find(cst.Name, target)} if is_plain else set()
+    return source.names_in(target) if is_plain else set()
 
 
 def _in_parts(region: Region, inputs: list[str], parts: int) -> Edit:
@@ -149,34 +152,35 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
         batch = _batch_of(source, assign)
         if not batch:
             continue
-        yield Change(
-            title=f"Compute each batch in {parts} parts ({source.place(assign)})",
-            results=Results.ROUNDED,
-            why="each sample is computed by itself",
-            costs="smaller GPU kernels, so it takes longer",
-            edits=(_concatenated(source, assign, batch, parts, ""),),
-            only_if_measured=True,
-        )
+        edit = _concatenated(source, assign, batch, parts, "")
+        yield _in_chunks(f"Compute each batch in {parts} parts ({source.place(assign)})", edit)
         if draws and len(batch) == 1:
             yield Change(
                 title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
                 results=Results.OTHER,
                 why="at the edge of a strip the convolutions see zeros, not the next rows",
-                costs="smaller GPU kernels, so it takes longer",
+                costs=SMALLER_KERNELS,
                 edits=(_concatenated(source, assign, batch, parts, ", dim=2"),),
             )
     for source, call in _modules_without_gradients(program):
         argument = source.operand(call.args[0].value)
         of_part = f"{source.code(call.func)}(part)"
         text = f"torch.cat([{of_part} for part in {argument}.chunk({parts})])"
-        yield Change(
-            title=f"Compute what {source.code(call.func)} gets in {parts} parts ({source.place(call)})",
-            results=Results.ROUNDED,
-            why="each sample is computed by itself",
-            costs="smaller GPU kernels, so it takes longer",
-            edits=(source.replaced(call, text),),
-            only_if_measured=True,
+        title = (
+            f"Compute what {source.code(call.func)} gets in {parts} parts ({source.place(call)})"
         )
+        yield _in_chunks(title, source.replaced(call, text))
+
+
+def _in_chunks(title: str, edit: Edit) -> Change:
+    return Change(
+        title=title,
+        results=Results.ROUNDED,
+        why="each sample is computed by itself",
+        costs=SMALLER_KERNELS,
+        edits=(edit,),
+        only_if_measured=True,
+    )
 
 
 def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Call]]:

@@ -20,13 +20,14 @@ def broadcasts_in_parts(program: Program) -> Iterator[Change]:
     """``(a[:, None] - b[None]).abs().mean()`` and the like, for a part of the rows of ``a`` at a time;
     in a program that trains each part is computed again in the backward pass.
     """
-    lines = {(source.name, line) for source, line in program.holding_places()}
+    holding = program.holding_lines
     for source in program.sources:
         done: set[int] = set()
         for place in places(source):
+            if (source.name, place.line) not in holding or place.line in done:
+                continue
             text = _in_parts(place, recomputes=program.trains)
-            is_at_work = (source.name, place.line) in lines
-            if not text or not is_at_work or place.line in done:
+            if not text:
                 continue
             done.add(place.line)
             yield Change(

@@ -46,7 +46,7 @@ def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change
         if store.method not in ADDS and not is_joined:
             continue
         if ways == {"[-1]"} and not is_joined:
-            yield _last_alone(program, store)
+            yield _kept_alone(store, _alike(program, store))
         else:
             yield from _last_few(program, store, ways)
 
@@ -82,20 +82,11 @@ def last_entries(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
     """
     for store in stores:
         if store.method == "append" and program.mentions(r"\[-1\]"):
-            value = store.source.code(store.value)
-            yield Change(
-                title=f"Keep only the last entry of {store.name} ({store.place})",
-                results=Results.SAME,
-                why="the program reads no other entry",
-                edits=(
-                    store.source.replaced(store.statement.body[0], f"{store.name}[:] = [{value}]"),
-                ),
-                only_if_measured=True,
-                shows_late=True,
-            )
+            yield _kept_alone(store, [store])
 
 
-def _last_alone(program: Program, store: Store) -> Change:
+def _alike(program: Program, store: Store) -> list[Store]:
+    """The lists of the same function of which only the last entry is read."""
     source = store.source
     function = source.around(store.statement, cst.FunctionDef) or source.module
     alike: list[Store] = []
@@ -103,6 +94,12 @@ def _last_alone(program: Program, store: Store) -> Change:
         for other in stores_of(source, statement):
             if other.method == "append" and _reads(program, other.name) == {"[-1]"}:
                 alike.append(other)
+    return alike
+
+
+def _kept_alone(store: Store, alike: Sequence[Store]) -> Change:
+    """The last entry of lists in place of all; ``store``: the one that grew."""
+    source = store.source
     names = " and ".join(other.name for other in alike)
     return Change(
         title=f"Keep only the last entry of {names} ({store.place})",
@@ -177,8 +174,8 @@ def _way(source: Source, name: cst.Name) -> str:
     is_filled = isinstance(outer, cst.Attribute) and outer.attr.value in (*PUTS, "clear")
     is_made = source.around(node, cst.AssignTarget) is not None
     names_it = isinstance(outer, cst.Param) and outer.name is node
-    declares = isinstance(outer, cst.AnnAssign) and outer.target is node
-    declares = declares or isinstance(outer, cst.NameItem)
+    is_annotated = isinstance(outer, cst.AnnAssign) and outer.target is node
+    declares = is_annotated or isinstance(outer, cst.NameItem)
     if is_filled or is_made or names_it or declares:
         return ""
     if isinstance(function, cst.Call) and called(function) == "len":
@@ -313,13 +310,8 @@ def _gradients_let_go(program: Program) -> Iterator[Change]:
     for source, call in program.calls("zero_"):
         match = re.fullmatch(r"(.+\.grad)(\.data)?\.zero_", source.code(call.func))
         if match and isinstance(source.parent(call), cst.Expr):
-            yield Change(
-                title=f"Free the gradient between steps ({source.place(call)})",
-                results=Results.SAME,
-                why="the optimizer skips weights without a gradient",
-                edits=(source.replaced(call, f"{match[1]} = None"),),
-                only_if_measured=True,
-            )
+            title = f"Free the gradient between steps ({source.place(call)})"
+            yield _freed(title, source.replaced(call, f"{match[1]} = None"))
     for source, call in program.calls("backward", "grad"):
         for name in ("create_graph", "retain_graph"):
             if keyword(call, name):
@@ -333,13 +325,18 @@ def _gradients_let_go(program: Program) -> Iterator[Change]:
     for source, call in program.calls("zero_grad"):
         argument = keyword(call, "set_to_none")
         if argument is not None and source.code(argument.value) == "False":
-            yield Change(
-                title=f"Free the gradients between steps ({source.place(call)})",
-                results=Results.SAME,
-                why="the optimizer skips weights without a gradient",
-                edits=(source.replaced(argument.value, "True"),),
-                only_if_measured=True,
-            )
+            title = f"Free the gradients between steps ({source.place(call)})"
+            yield _freed(title, source.replaced(argument.value, "True"))
+
+
+def _freed(title: str, edit: Edit) -> Change:
+    return Change(
+        title=title,
+        results=Results.SAME,
+        why="the optimizer skips weights without a gradient",
+        edits=(edit,),
+        only_if_measured=True,
+    )
 
 
 def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Change]:

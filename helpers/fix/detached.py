@@ -71,9 +71,9 @@ def _module_calls(program: Program, region: Region) -> Iterator[tuple[cst.Call, 
 def _is_fed_by(region: Region, call: cst.Call, weights: str) -> bool:
     """Whether what a module gets comes from another one that the step changes."""
     source = region.source
-    read = {name.value for argument in call.args for name in source.find(cst.Name, argument)}
+    read = set().union(*(source.names_in(argument) for argument in call.args))
     for statement in _statements_of(region):
         for assign in source.find(cst.Assign, statement):
             if source.code(assign.targets[0].target) in read:
-                read |= {name.value for name in source.find(cst.Name, assign.value)}
+                read |= source.names_in(assign.value)
     return any(f"{name}.parameters()" in weights for name in read)

@@ -25,7 +25,7 @@ def outputs_saved_for_backward(program: Program) -> Iterator[Change]:
 def _saved(source: Source, forward: cst.FunctionDef, backward: cst.FunctionDef) -> Iterator[Change]:
     returned: set[str] = set()
     for statement in source.find(cst.Return, forward):
-        returned |= {name.value for name in source.find(cst.Name, statement)}
+        returned |= source.names_in(statement)
     if not forward.params.params or not backward.params.params:
         return
     context = forward.params.params[0].name.value

@@ -21,6 +21,11 @@ TAKES_GRADIENTS = (
 TRAINS_AGAIN = ("train", "backward", "step", "fit")
 
 
+def may_take_gradients(program: Program) -> bool:
+    """Whether a program goes backward, or says that it wants gradients without that."""
+    return program.trains or program.mentions(TAKES_GRADIENTS)
+
+
 def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
     """Changes that compute no graph, or let go of it, the largest part of the program last."""
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
@@ -149,12 +154,12 @@ def _sum_without_its_graph(
         results=Results.SAME,
         why=f"detach() keeps the values, and no gradient flows through {name}",
         edits=(cut,),
-        only_if_measured=program.trains or program.mentions(TAKES_GRADIENTS),
+        only_if_measured=may_take_gradients(program),
     )
 
 
 def _graph_change(program: Program, source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
-    trains = program.trains or program.mentions(TAKES_GRADIENTS)
+    trains = may_take_gradients(program)
     results = Results.OTHER if trains else Results.SAME
     why = "no gradient is computed here, so none can be lost"
     if trains:
@@ -171,7 +176,7 @@ def _graph_change(program: Program, source: Source, statement: cst.CSTNode, *edi
 
 def passes_without_gradients(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
     """no_grad for the functions and around the loops of a program that takes no gradients."""
-    if program.trains or program.mentions(TAKES_GRADIENTS):
+    if may_take_gradients(program):
         return
     places = list(program.places([grower.line for grower in growers]))
     places += program.places([grower.asked_at for grower in growers])
@@ -186,12 +191,13 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
     """no_grad for what a training loop does between model.eval() and model.train()."""
     for source, call in program.calls("eval"):
         statement = source.statement(call)
-        block = source.around(statement, cst.IndentedBlock)
-        if not program.trains or block is None or is_without_gradients(source, statement):
+        siblings = source.siblings(statement)
+        is_in_block = source.around(statement, cst.IndentedBlock) is not None
+        if not program.trains or not is_in_block or is_without_gradients(source, statement):
             continue
-        if statement not in block.body:  # it follows an elif on one line
+        if not siblings:
             continue
-        following = list(block.body)[list(block.body).index(statement) + 1 :]
+        following = siblings[siblings.index(statement) + 1 :]
         evaluation = []
         for other in following:
             if source.calls(*TRAINS_AGAIN, below=other):
@@ -218,7 +224,7 @@ def loop_without_gradients(program: Program, source: Source, line: int) -> Itera
         is_in_function = any(isinstance(outer, cst.FunctionDef) for outer in above)
         if not loops or is_in_function or is_without_gradients(source, statement):
             continue
-        if not source.calls("backward", "step", "fit", "train", below=loops[-1]):
+        if not source.calls(*TRAINS_AGAIN, below=loops[-1]):
             yield _block_without_gradients(program, source, loops[-1], loops[-1])
 
 
@@ -230,7 +236,7 @@ def _block_without_gradients(
         results=Results.SAME,
         why="no backward pass uses the values that it computes",
         edits=(source.within(first, last, "with torch.no_grad():"),),
-        only_if_measured=program.trains or program.mentions(TAKES_GRADIENTS),
+        only_if_measured=may_take_gradients(program),
     )
 
 
@@ -242,7 +248,7 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
     training = names_that_train(program)
     for function in source.functions_at(line):
         name = function.name.value
-        goes_backward = source.calls("backward", "step", "fit", "train", below=function)
+        goes_backward = source.calls(*TRAINS_AGAIN, below=function)
         computes = {called(call) for call in source.find(cst.Call, function.body)} - {*PUTS, *MOVES}
         if name in (*training, "__init__", "backward") or goes_backward or not computes:
             continue
@@ -252,5 +258,5 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
             results=Results.SAME,
             why="no backward pass uses the values that it returns",
             edits=(source.lines_before(first, "@torch.no_grad()"),),
-            only_if_measured=program.trains or program.mentions(TAKES_GRADIENTS),
+            only_if_measured=may_take_gradients(program),
         )

@@ -18,7 +18,7 @@ SIZES = ("shape", "size", "ndim", "dtype", "numel")
 
 def data_on_the_cpu(program: Program) -> Iterator[Change]:
     """Tensors that hold the memory and of which only parts are read: in RAM, each part moved."""
-    holding = {(source.name, line) for source, line in program.holding_places()}
+    holding = program.holding_lines
     for source, assign in program.find(cst.Assign):
         target = assign.targets[0].target
         lines = range(source.line(assign), source.end_line(assign) + 1)
@@ -101,7 +101,7 @@ def _is_on_card(source: Source, name: str, deep: int = 3) -> bool:
     for assign in source.find(cst.Assign):
         if source.code(assign.targets[0].target) != name or not deep:
             continue
-        others = {node.value for node in source.find(cst.Name, assign.value)} - {name}
+        others = source.names_in(assign.value) - {name}
         if ON_CARD.search(source.code(assign.value)):
             return True
         if any(_is_on_card(source, other, deep - 1) for other in others):

@@ -86,6 +86,11 @@ class Program:
         return self.places(frames)
 
     @property
+    def holding_lines(self) -> set[tuple[str, int]]:
+        """The names of the files with these lines."""
+        return {(source.name, line) for source, line in self.holding_places()}
+
+    @property
     def times_too_large(self) -> float:
         """How many times what it can have of the card the program needs; 1 where that is not
         known.

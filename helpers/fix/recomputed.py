@@ -106,11 +106,7 @@ def _targets(source: Source, loop: Loop) -> set[str]:
     if isinstance(loop, cst.While):
         return set()
     target = loop.target if isinstance(loop, cst.For) else loop.for_in.target
-    return _names(source, target)
-
-
-def _names(source: Source, node: cst.CSTNode) -> set[str]:
-    return {name.value for name in source.find(cst.Name, node)}
+    return source.names_in(target)
 
 
 def _is_inside(source: Source, call: cst.Call, blocks: Sequence[tuple[Source, cst.Call]]) -> bool:
@@ -237,7 +233,7 @@ def _as_function(
         *source.find(cst.AugAssign, function),
     ]
     later = [node for node in stored if source.line(node) >= source.line(loop)]
-    changing = set().union(*(_names(source, node.target) for node in later))
+    changing = set().union(*(source.names_in(node.target) for node in later))
     given = sorted(reads_first(source, statements) & changing)
     assigned = set().union(*(names_assigned(source, statement) for statement in statements))
     names = source.find(cst.Name, function)

@@ -81,19 +81,18 @@ class Region:
     @property
     def read_after(self) -> set[str]:
         """Names that the statements behind the backward pass mention."""
-        return set().union(*(_names_in(self.source, node) for node in self.after))
+        return set().union(*(self.source.names_in(node) for node in self.after))
 
 
 def forward_regions(program: Program) -> Iterator[Region]:
     """The forward pass before each backward pass of the sources."""
     for source, call in program.calls("backward"):
         statement = source.statement(call)
-        block = source.around(statement, cst.IndentedBlock) or source.module
-        siblings = list(block.body)
-        if statement not in siblings:  # it follows an elif on one line
+        siblings = source.siblings(statement)
+        if not siblings:
             continue
         at = siblings.index(statement)
-        wanted = _names_in(source, call.func)
+        wanted = source.names_in(call.func)
         begins = at
         losses: list[str] = []
         for position in reversed(range(at)):
@@ -104,7 +103,7 @@ def forward_regions(program: Program) -> Iterator[Region]:
             if not assigned & wanted:
                 continue
             losses = losses or sorted(assigned & wanted)
-            wanted |= _names_in(source, earlier)
+            wanted |= source.names_in(earlier)
             if _computes(program, source, earlier, siblings[:position]):
                 begins = position
         if begins == at or len(losses) != 1:
@@ -122,17 +121,13 @@ def forward_regions(program: Program) -> Iterator[Region]:
         )
 
 
-def _names_in(source: Source, node: cst.CSTNode) -> set[str]:
-    return {name.value for name in source.find(cst.Name, node)}
-
-
 def reads_first(source: Source, statements: Sequence[cst.CSTNode]) -> set[str]:
     """Names that statements read before they assign them."""
     first: set[str] = set()
     assigned: set[str] = set()
     for statement in statements:
         for assign in source.find(cst.Assign, statement):
-            first |= _names_in(source, assign.value) - assigned
+            first |= source.names_in(assign.value) - assigned
         assigned |= names_assigned(source, statement)
     return first
 
@@ -142,7 +137,7 @@ def names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
     names: set[str] = set()
     for assign in source.find(cst.Assign, statement):
         for target in assign.targets:
-            names |= _names_in(source, target.target)
+            names |= source.names_in(target.target)
     return names
 
 
@@ -154,7 +149,7 @@ def _computes(
     """
     names = {called(call) for call in source.find(cst.Call, statement)} - MOVES
     of_step = set().union(*(names_assigned(source, earlier) for earlier in before))
-    if _names_in(source, statement) & of_step:
+    if source.names_in(statement) & of_step:
         return bool(names)
     functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
     return any(name not in functions or _calls_module(program, name, set()) for name in names)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 import libcst as cst
 
@@ -187,13 +187,10 @@ def _rows() -> Iterator[Rewrite]:
             )
 
 
-REWRITES: Sequence[Rewrite] = (
-    *_attentions(),
-    *_differences(),
-    *_narrowed(),
-    *_classes(),
-    *_rows(),
+REWRITES: Sequence[Rewrite] = tuple(
+    dict.fromkeys(chain(_attentions(), _differences(), _narrowed(), _classes(), _rows()))
 )
+"""Each once: some are spelled alike."""
 
 
 def rewritten_expressions(program: Program) -> Iterator[Change]:

@@ -21,7 +21,8 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
     """
     for source, call in program.calls("backward"):
         makes_graphs = keyword(call, "create_graph")
-        is_alone = isinstance(source.statement(call), cst.SimpleStatementLine)
+        statement = source.statement(call)
+        is_alone = isinstance(statement, cst.SimpleStatementLine)
         has_a_gradient = any(argument.keyword is None for argument in call.args)
         if makes_graphs is None or not is_alone or has_a_gradient:
             continue
@@ -41,7 +42,7 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
             why="the same gradients",
             costs=f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",
             edits=(
-                source.instead(source.statement(call), source.statement(call), [computed]),
+                source.instead(statement, statement, [computed]),
                 *(source.replaced(read, _gradient_of(source.code(read.value))) for read in reads),
             ),
             only_if_measured=True,
@@ -55,7 +56,7 @@ def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
     loops: list[cst.For | cst.CompFor] = []
     loops += [*source.find(cst.For, function), *source.find(cst.CompFor, function)]
     for loop in loops:
-        counters |= {name.value for name in source.find(cst.Name, loop.target)}
+        counters |= source.names_in(loop.target)
     return [
         read
         for read in source.find(cst.Attribute, function)

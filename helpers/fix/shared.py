@@ -32,15 +32,14 @@ def _new_for_each_call(store: Store) -> Iterator[Change]:
         if name != store.name or parameter.default is None or not _is_new(parameter.default):
             continue
         made = f"    {name} = {source.code(parameter.default)}"
+        has_docstring = function.get_docstring() is not None
         statements = function.body.body
-        first = statements[min(1, len(statements) - 1)]
-        if function.get_docstring() is None:
-            first = statements[0]
+        first = statements[1 if has_docstring and len(statements) > 1 else 0]
         edits = (
             source.replaced(parameter.default, "None"),
             source.lines_before(first, f"if {name} is None:", made),
         )
-        yield _own(f"Make a new {name} in each call", source.place(function), edits)
+        yield collected_anew(f"Make a new {name} in each call ({source.place(function)})", edits)
 
 
 def _new_for_each_object(store: Store) -> Iterator[Change]:
@@ -57,7 +56,8 @@ def _new_for_each_object(store: Store) -> Iterator[Change]:
             continue
         line = f"{store.name} = {source.code(value)}"
         edits = (source.lines_before(starts[0].body.body[0], line),)
-        yield _own(f"Give each object its own {store.name}", source.place(statement), edits)
+        title = f"Give each object its own {store.name} ({source.place(statement)})"
+        yield collected_anew(title, edits)
 
 
 def _value_of(source: Source, statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
@@ -80,9 +80,10 @@ def _is_new(value: cst.BaseExpression) -> bool:
     return isinstance(value, (cst.List, cst.Dict, cst.Set))
 
 
-def _own(title: str, place: str, edits: tuple[Edit, ...]) -> Change:
+def collected_anew(title: str, edits: tuple[Edit, ...]) -> Change:
+    """A change by which something is collected from the beginning again."""
     return Change(
-        title=f"{title} ({place})",
+        title=title,
         results=Results.SAME,
         why="what was collected before no longer counts, as was probably meant",
         edits=edits,

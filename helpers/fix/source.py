@@ -110,6 +110,17 @@ class Source:
         nodes = self._nodes if below is None else self._below(below)
         return [node for node in nodes if isinstance(node, kind)]
 
+    def names_in(self, node: cst.CSTNode) -> set[str]:
+        """The names that are written in a node."""
+        return {name.value for name in self.find(cst.Name, node)}
+
+    def siblings(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
+        """The statements of the block that a statement is one of; none for what follows a condition
+        on its own line.
+        """
+        block = self.around(statement, cst.IndentedBlock) or self.module
+        return list(block.body) if statement in block.body else []
+
     def calls(self, *names: str, below: cst.CSTNode | None = None) -> list[cst.Call]:
         """Calls of functions or methods with these names, whatever stands before the dot."""
         return [call for call in self.find(cst.Call, below) if called(call) in names]

@@ -103,31 +103,27 @@ def last_name(keeper: str) -> str:
 
 def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Store]:
     """What a statement stores; a line of several statements is left as it is."""
-    if len(statement.body) > 1:
+    small, *others = statement.body
+    if others:
         return
-    for small in statement.body:
-        expression = getattr(small, "value", None)
-        if isinstance(small, cst.Expr) and isinstance(expression, cst.Call):
-            function = expression.func
-            if (
-                isinstance(function, cst.Attribute)
-                and function.attr.value in PUTS
-                and expression.args
-            ):
-                yield Store(source, statement, function.value, expression.args[-1].value)
-            if called(expression) in PUTS_INTO_FIRST and len(expression.args) > 1:
-                yield Store(source, statement, expression.args[0].value, expression.args[-1].value)
-        elif isinstance(small, cst.Assign) and expression is not None:
-            target = small.targets[-1].target
-            if isinstance(target, cst.Subscript):
-                yield Store(source, statement, target.value, expression)
-            elif isinstance(target, (cst.Name, cst.Attribute)) and (
-                isinstance(expression, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
-                or joins(source, small)
-            ):
-                yield Store(source, statement, target, expression)
-        elif isinstance(small, cst.AugAssign):
-            yield Store(source, statement, small.target, small.value)
+    expression = getattr(small, "value", None)
+    if isinstance(small, cst.Expr) and isinstance(expression, cst.Call):
+        function = expression.func
+        if isinstance(function, cst.Attribute) and function.attr.value in PUTS and expression.args:
+            yield Store(source, statement, function.value, expression.args[-1].value)
+        if called(expression) in PUTS_INTO_FIRST and len(expression.args) > 1:
+            yield Store(source, statement, expression.args[0].value, expression.args[-1].value)
+    elif isinstance(small, cst.Assign) and expression is not None:
+        target = small.targets[-1].target
+        if isinstance(target, cst.Subscript):
+            yield Store(source, statement, target.value, expression)
+        elif isinstance(target, (cst.Name, cst.Attribute)) and (
+            isinstance(expression, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
+            or joins(source, small)
+        ):
+            yield Store(source, statement, target, expression)
+    elif isinstance(small, cst.AugAssign):
+        yield Store(source, statement, small.target, small.value)
 
 
 def joins(source: Source, assign: cst.Assign) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
+from helpers.fix.shared import collected_anew
 from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, last_name
 from helpers.judge.program_facts import GrowerFacts
@@ -26,7 +27,7 @@ def results_used(
     keepers |= {last_name(store.name) for store in stores}
     kept: set[str] = set()
     for store in stores:
-        kept |= {name.value for name in store.source.find(cst.Name, store.value)}
+        kept |= store.source.names_in(store.value)
     for source, statement in program.find(cst.Expr):
         value = statement.value
         name = _changed(value)
@@ -107,11 +108,7 @@ def _emptied(program: Program, store: Store, owner: cst.ClassDef, method: str) -
         if loop is None or not isinstance(call.func, cst.Attribute):
             continue
         collector = source.code(call.func.value)
-        yield Change(
-            title=f"Empty {collector} before it is filled again ({source.place(loop)})",
-            results=Results.SAME,
-            why="what was collected before no longer counts, as was probably meant",
-            edits=(source.lines_before(loop, f"{collector}.{method}()"),),
-            only_if_measured=True,
-            shows_late=True,
+        yield collected_anew(
+            f"Empty {collector} before it is filled again ({source.place(loop)})",
+            (source.lines_before(loop, f"{collector}.{method}()"),),
         )
