@@ -443,7 +443,16 @@ def test_the_league_names_the_program_as_it_is_and_each_change(tmp_path):
     good = Trial(Change("Set it", Results.SAME, "", ""), replace(first, exit_code=0))
     shown = league(good, [good], first)
     assert [row["change"] for row in shown.rows] == ["as it is", "Set it"]
-    assert shown.title == "It fits with: Set it"
+    assert shown.title == "The program fits with: Set it"
+
+
+def test_the_league_does_not_promise_room_for_a_gpu_context(tmp_path):
+    first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
+    peak_bytes = first.usable_bytes - 100 * MIB
+    tight = replace(first, exit_code=0, peak_reserved_bytes=peak_bytes)
+    winner = Trial(Change("Set it", Results.SAME, "", ""), tight)
+    condition = "if the GPU context takes less than 100.00 MiB"
+    assert league(winner, [winner], first).title == f"The program fits {condition} with: Set it"
 
 
 @pytest.mark.parametrize(

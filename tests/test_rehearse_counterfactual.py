@@ -316,6 +316,17 @@ def test_json_stays_one_object_and_has_the_repeats(rehearse):
     assert code == 1 and shape["counterfactual"] == kept and not shape["fits"]
 
 
+@pytest.mark.parametrize("left_bytes", [4 * GIB, 64 << 20])
+def test_json_says_where_a_program_fits_only_if_its_gpu_context_is_small(rehearse, left_bytes):
+    peak_bytes = FINISHED.usable_bytes - left_bytes
+    rehearsed = replace(FINISHED, peak_reserved_bytes=peak_bytes)
+    _, printed, _, _ = rehearse("--json", runs=[rehearsed])
+    shape = json.loads(printed.out)
+    is_tight = left_bytes < GIB
+    assert shape["fits"] and shape["may_not_fit"] == is_tight
+    assert shape["says"].startswith("May not fit" if is_tight else "Fits")
+
+
 def test_nothing_runs_again_where_that_was_asked_or_memory_sufficed(rehearse):
     code, printed, kept, ends = rehearse("--no-counterfactual", runs=[RAN_OUT, FINISHED])
     assert code == 1 and ends == [FINISHED] and "once more" not in printed.err

@@ -392,7 +392,7 @@ class Bench:
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import answer, headline, several, will_run_out
+    from helpers.rehearse.view import answer, headline, may_not_fit, several, will_run_out
 
     if not arguments.json:
         print_lines(bench.settings.taken, sys.stderr)
@@ -416,6 +416,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
             "says": headline(rehearsal, verdict),
             **shapes[-1],
             "fits": rehearsal.fits and not will_run_out(rehearsal, verdict),
+            "may_not_fit": may_not_fit(rehearsal),
             "counterfactual": counterfactual.as_shape(),
             "verdict": as_dict(verdict) if verdict else None,
         }

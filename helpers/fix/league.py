@@ -24,7 +24,7 @@ def league(winner: Trial | None, trials: Sequence[Trial], first: Rehearsal) -> S
     """The peak of the program as it is and with each change; hatched where it runs out."""
     title = "No change that was tried lets the program finish"
     if winner is not None:
-        title = f"It fits with: {winner.change.title}"
+        title = f"The program {outcome(winner, first)} with: {winner.change.title}"
     rows = [("as it is", "runs out of memory", first.peak_reserved_bytes, False)]
     for trial in trials:
         peak = trial.rehearsal.peak_reserved_bytes

@@ -176,6 +176,11 @@ def depends_on_outside(rehearsal: Rehearsal) -> bool:
     return rehearsal.fits and not rehearsal.device.held_bytes and too_little
 
 
+def may_not_fit(rehearsal: Rehearsal) -> bool:
+    """It fits, and what is not counted or known only as a range may be too much."""
+    return rehearsal.between or depends_on_outside(rehearsal)
+
+
 def next_step(rehearsal: Rehearsal) -> str:
     """What to do after a rehearsal that ended well."""
     if rehearsal.stopped:
