@@ -121,6 +121,18 @@ def refused(toy):
     return toy
 
 
+@pytest.mark.parametrize("last_length", [4, 100])
+def test_a_step_that_needs_more_than_all_before_it_stands_beside_what_they_kept(
+    tmp_path, last_length
+):
+    path = tmp_path / "run.pickle"
+    recording(loop(30, leak, lambda step: last_length if step == 29 else 4), path)
+    _, out, _ = run("whatif", path, "--only", "--json", "--capacity", "300MiB")
+    is_larger = last_length == 100
+    verdict = json.loads(out)["verdict"]
+    assert verdict["title"].startswith("The step that failed needed") is is_larger
+
+
 def test_a_trace_that_ends_while_its_layers_are_made_did_not_reach_its_first_step(tmp_path):
     toy = Toy()
     for layer in range(20):

@@ -44,6 +44,7 @@ GREW = GrowthFacts(
     (GrowerFacts("eval.py:7 main", "eval.py:5 main", 50 * MIB, 2 * GIB, "`outputs`"),), 40
 )
 CREPT = GrowthFacts((GrowerFacts("eval.py:9 main", "eval.py:9 main", 1024, 40 * 1024),), 40)
+LARGER_STEP = replace(GREW, rest_so_far_bytes=4 * GIB, usual_rest_bytes=GIB)
 STEADY = GrowthFacts((), 40)
 
 
@@ -66,6 +67,13 @@ UNDER = repeat(6 * GIB)
         (dict(without_limit=OVER, growth=GREW), "user-leak", "confirmed"),
         (dict(growth=GREW), "user-leak", "likely"),
         (dict(growth=replace(GREW, may_be_one_step=True)), "cannot-tell", "weak"),
+        (dict(growth=LARGER_STEP), "cannot-tell", "weak"),
+        (dict(growth=replace(LARGER_STEP, usual_rest_bytes=4 * GIB)), "user-leak", "likely"),
+        (
+            dict(growth=LARGER_STEP, without_limit=OVER),
+            "user-leak",
+            "confirmed",
+        ),
         (
             dict(growth=GREW, replays=Replays("expandable_segments:True", peak_bytes=CARD - MIB)),
             "user-leak",

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 86_725,
+    "allocator": 86_960,
     "agent": 1_480,
     "batch": 35_190,
     "commands": 18_180,
@@ -19,10 +19,10 @@ MOST_TOKENS = {
     "fix": 49_350,
     "fits": 29_330,
     "ground": 11_810,
-    "judge": 57_210,
+    "judge": 57_440,
     "magics": 15_320,
     "look": 56_430,
-    "rehearse": 25_550,
+    "rehearse": 25_570,
     "settings": 11_910,
     "share": 13_140,
     "tell": 37_110,

@@ -247,7 +247,7 @@ def _lies_in_step(row: KeptGrower, requests: Requests, step_lines: frozenset[str
         return False
     if row.grower.site.name in step_lines:  # the threads of a backward pass have no frames
         return True
-    held = _held_by(row.grower, requests, requests.fullest)
+    held = held_by(row.grower, requests, requests.fullest)
     stacks = requests.stack[held]
     frames = requests.trace.frames
     in_step = [stack >= 0 and not step_lines.isdisjoint(frames[stack]) for stack in stacks]
@@ -258,7 +258,7 @@ def _kept(
     grower: Grower, growth: Growth, requests: Requests, rows: list[dict[str, Any]]
 ) -> KeptGrower:
     """A grower with who keeps what it asked for."""
-    held = _held_by(grower, requests, requests.fullest)
+    held = held_by(grower, requests, requests.fullest)
     addresses = requests.trace.address
     blocks: dict[int, int] = {}
     if addresses is not None:
@@ -268,7 +268,7 @@ def _kept(
     return KeptGrower(grower, _keeper_of(blocks, rows), held_bytes)
 
 
-def _held_by(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
+def held_by(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
     """The requests of a grower's call site that are live after an operation, by their numbers."""
     sites = np.array([site == grower.site for site in requests.sites])
     return np.flatnonzero(requests.alive(operation) & sites[requests.site])
@@ -282,7 +282,7 @@ def kept_at(grower: Grower, growth: Growth, requests: Requests, operation: int) 
     next steps replace it. Of the first no more than a later one kept, and nothing where none
     followed for long: a library's workspace is made there, and stays.
     """
-    held = _held_by(grower, requests, operation)
+    held = held_by(grower, requests, operation)
     sizes = requests.size[held]
     begun = growth.steps_at(operation)
     if grower.how != KEPT:

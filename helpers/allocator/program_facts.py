@@ -23,6 +23,7 @@ from helpers.allocator.growers import (
     KeptGrower,
     RecordedGrowth,
     growth_of_recording,
+    held_by,
     kept_at,
 )
 from helpers.allocator.kinds import asked_by_model, bytes_by_kind
@@ -124,7 +125,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         holding=_holding(requests, operation if refusal else requests.peak),
         asked_before_forward_bytes=weights_bytes,
         trained_bytes=_trained(requests, weights_bytes) if refusal else 0,
-        growth=_growth(recorded, requests, operation if refusal else requests.fullest),
+        growth=_growth(recorded, requests, operation if refusal else requests.fullest, refusal),
         runs_out_in_step=0 if refusal else _runs_out_in_step(study, recorded),
         more_to_come_bytes=_more_to_come(recorded, requests, operation, refusal),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
@@ -294,7 +295,9 @@ def _trained(requests: Requests, weights_bytes: int) -> int:
     return min(kinds["gradients"], weights_bytes) + kinds["optimizer state"]
 
 
-def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> GrowthFacts | None:
+def _growth(
+    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+) -> GrowthFacts | None:
     """What grows over the steps of a program; None where too few of them are seen.
 
     ``requests``: of the recording itself; ``operation``: up to which it counts what was kept.
@@ -302,6 +305,7 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
     growth = recorded.growth
     if growth is None:
         return None
+    rest_so_far_bytes, usual_rest_bytes = _rest_by_step(recorded, requests, operation, refusal)
     growers = []
     steps = 0
     for row in recorded.growers:
@@ -327,6 +331,8 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
         growers=tuple(growers),
         steps=steps if growers else len(growth.steps),
         rest_bytes=_rest_of_step(recorded, operation),
+        rest_so_far_bytes=rest_so_far_bytes,
+        usual_rest_bytes=usual_rest_bytes,
         may_be_one_step=recorded.may_be_one_step,
         is_later=recorded.is_later,
     )
@@ -347,6 +353,28 @@ def _rest_of_step(recorded: RecordedGrowth, operation: int) -> int:
     fullest = operation + int(requests.live[operation:end].argmax())
     kept = [kept_at(row.grower, growth, requests, fullest) for row in recorded.growers]
     return int(requests.live[fullest]) - sum(kept_bytes for kept_bytes, _ in kept)
+
+
+def _rest_by_step(
+    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+) -> tuple[int, int]:
+    """What was live beside what is kept: with a refused request, and at most in a step before it.
+    Both 0 where no step came before it.
+    """
+    growth = recorded.growth
+    if growth is None or recorded.is_longer or refusal is None:
+        return 0, 0
+    begun = growth.steps_at(operation)
+    if begun < 2 or operation >= len(requests.live):
+        return 0, 0
+    asked = np.zeros(len(requests.live), np.int64)
+    for row in recorded.growers:
+        held = held_by(row.grower, requests, operation)
+        np.add.at(asked, requests.at[held], requests.size[held])
+    rest = requests.live - np.cumsum(asked)
+    first, running = growth.steps.begins[[0, begun - 1]]
+    refused_bytes = 0 if refusal.fails_in_replay else refusal.request_bytes  # else it is recorded
+    return int(rest[operation]) + refused_bytes, int(rest[first:running].max(initial=0))
 
 
 def _runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:

@@ -90,11 +90,15 @@ class GrowthFacts:
     one before carries a graph: they may be parts of one step. ``is_later``: the steps come after
     the request that failed, so how much had grown until then is not known. ``rest_bytes``: what
     the step that failed needs at once beside what was kept; 0 where it is not known.
+    ``rest_so_far_bytes``: what it had live with the refused request beside what was kept, and
+    ``usual_rest_bytes``: the most of that in a step before it; 0 where they are not known.
     """
 
     growers: Tuple[GrowerFacts, ...]
     steps: int
     rest_bytes: int = 0
+    rest_so_far_bytes: int = 0
+    usual_rest_bytes: int = 0
     may_be_one_step: bool = False
     is_later: bool = False
 

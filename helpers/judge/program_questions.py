@@ -13,6 +13,8 @@ NEARLY_FULL = 0.9
 """So much of the card live at once leaves little that could lie in pieces."""
 ALL_BUT_FULL = 0.97
 """So much of the card live at once may be too much for a card that has a context on it."""
+LARGER = 1.25
+"""Times what a step needs, by which steps of one size do not differ."""
 ANOTHERS_BYTES = GIB
 """More than this of the card, neither free nor this process's, is more than a context takes
 (300 to 700 MiB, by chip and release)."""
@@ -75,6 +77,15 @@ def growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Ref
     if facts.without_limit is None or needs_more_than_it_can_have(facts, refusal):
         return True
     return _ends_nearly_full(facts, growth, refusal)
+
+
+def failed_in_a_larger_step(growth: GrowthFacts, refusal: Refusal) -> bool:
+    """Whether the step that failed had come to need more beside what was kept than any step before
+    it, and one like those would have found room.
+    """
+    is_larger = growth.rest_so_far_bytes > LARGER * growth.usual_rest_bytes > 0
+    usual_need_bytes = growth.kept_bytes + growth.usual_rest_bytes
+    return is_larger and usual_need_bytes < NEARLY_FULL * refusal.usable_bytes
 
 
 def _ends_nearly_full(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:

@@ -44,6 +44,7 @@ from helpers.judge.program_facts import (
 from helpers.judge.program_questions import (
     all_but_fills_the_card,
     even_shares_fit,
+    failed_in_a_larger_step,
     goes_on_to_need_too_much,
     growth_fills_the_card,
     is_large,
@@ -95,6 +96,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
     if facts.growth is not None and growth_fills_the_card(facts, facts.growth, refusal):
         if facts.growth.may_be_one_step and facts.without_limit is None:
             return _leak_or_one_long_step(facts, facts.growth, refusal)
+        if facts.without_limit is None and failed_in_a_larger_step(facts.growth, refusal):
+            return _leak_or_larger_step(facts, facts.growth, refusal)
         return _leak(facts, facts.growth, refusal)
     if one_card_is_overfull(facts):
         return _uneven(facts)
@@ -330,6 +333,34 @@ def _leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Re
             what="Shorten the loop if one backward pass follows all of it; else detach what each "
             "pass hands to the next",
             check=_checked_by(facts),
+        ),
+    )
+
+
+def _leak_or_larger_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+    """What the steps keep is a good part of the card, and the step that failed was a larger one."""
+    needed = show_bytes(growth.rest_so_far_bytes)
+    usual = show_bytes(growth.usual_rest_bytes)
+    kept = f"your program also {keeps(growth.growers[0], growth)}"
+    title = f"The step that failed needed {needed} at once, no step before it more than {usual}"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=title,
+        summary=f"{title}; {kept}.",
+        alternatives=[Alternative("true-capacity", "weak"), Alternative("user-leak", "weak")],
+        evidence=[
+            of_refusal(facts, refusal),
+            size_evidence(
+                "usual-step", growth.usual_rest_bytes, facts, "Needed at most in a step before it"
+            ),
+            of_growth(facts, growth),
+        ],
+        missing=[_repeat_decides(facts)],
+        next_step=NextStep(
+            what="Rehearse the program: its run without a memory limit will decide whether the "
+            "largest step alone is too large",
+            command=_rehearse(facts),
         ),
     )
 
