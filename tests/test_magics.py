@@ -281,8 +281,18 @@ def test_many_tensors_in_a_circle_without_a_name_are_counted_and_let_go(cells):
     )
     _, _, listed, freed = cells(longest_look(60), circle, "%vram", "%vram free")
     assert rows(listed["text"]) == {"objects without a name": "2.29 MiB"}
-    assert "30,001 tensors; no name leads to them" in listed["text"]
+    assert "30,001 tensors that no name leads to" in listed["text"]
     assert "2.29 MiB on cpu came back." in freed["text"]
+
+
+def test_a_tensor_that_only_a_library_keeps_is_not_called_one_of_a_graph(cells):
+    *_, listed = cells(
+        "import ctypes\nimage = torch.ones(600, 1000)",
+        "ctypes.pythonapi.Py_IncRef(ctypes.py_object(image)); del image",
+        "%vram",
+    )
+    assert rows(listed["text"]) == {"a library": "2.29 MiB"}
+    assert "1 tensor that no object of Python refers to" in listed["text"]
 
 
 def test_what_was_not_looked_at_in_time_is_counted_once():

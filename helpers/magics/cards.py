@@ -137,8 +137,10 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
         parts = [f"{part.name} in {said(part.where)}" for part in holder.parts[:2]]
         return "; ".join([*parts, *_graph(holder)])
     if holder.kind == "circle":
-        still = ", yet a library keeps them" if after_free else ""
-        return f"{_tensors(holder.tensors)}; no name leads to them{still}"
+        still = ", yet a library keeps" if after_free else ""
+        return f"{_tensors(holder.tensors)} that no name leads to{still}"
+    if holder.kind == "library":
+        return f"{_tensors(holder.tensors)} that no object of Python refers to"
     if holder.kind == "graph":
         owners = holdings.owners_of_graphs()
         of = f" of {' or '.join(owners[:MOST_OWNERS])}" if owners else ""

@@ -89,8 +89,8 @@ class Holder:
     """One name, and the tensors that no earlier name reaches.
 
     ``kind``: variable, output (of a cell), error (its frames), module, thread, widgets (that are
-    open), circle (of objects), graph (of autograd, which alone keeps them), unnamed (no tensor of
-    Python) or unknown. ``bytes``: by device. ``parts``: where in the object they lie, most bytes
+    open), circle (of objects), graph (of autograd, which alone keeps them), library (which alone
+    keeps them), unnamed (no tensor of Python) or unknown. ``bytes``: by device. ``parts``: where in the object they lie, most bytes
     first. ``also``: other names that reach some of them. ``grows``: whether it may grow while cells
     run, which a module or an optimizer does not. ``is_mutable``: whether it has a method clear.
     ``is_exception``: whether it is an exception that a variable keeps. ``lacks_model``: whether it
@@ -218,8 +218,8 @@ def holdings_of(
         before = len(walk.reached)
         steps = walk.run_from(root.beginnings)
         reached = dict(itertools.islice(walk.reached.items(), before, None))
-        steps += [step for key, step in reached.items() if storages[key].address in counted]
-        shared.append((root.name, steps))
+        addresses = {storages[key].address for key in reached}
+        shared.append((root.name, addresses & counted, steps))
         if reached:
             holder = _holder(root, reached, storages, counted, torch)
             holder.what = described(root.object, torch)
@@ -253,7 +253,7 @@ def large_storages(torch: ModuleType) -> dict[int, Storage]:
 
 def _is_listed(storage: Storage) -> bool:
     """Whether it is on a GPU or large. A small one may carry a large graph."""
-    if storage.tensor.device.type == "cpu":
+    if storage.tensor.is_cpu:
         return storage.bytes >= LARGE_ON_CPU or storage.has_graph
     return storage.bytes > 0
 
@@ -432,7 +432,8 @@ def _without_a_name(
     storages: dict[int, Storage], counted: set[int], complete: bool
 ) -> list[Holder]:
     """The tensors that no name leads to: those that objects refer to, and those that only a
-    graph of autograd keeps. Where the look was not complete, nobody knows whether a name does.
+    graph of autograd keeps, or a library where there is no graph. Where the look was not complete,
+    nobody knows whether a name does.
     """
     rest = [storage for storage in storages.values() if storage.address not in counted]
     if not rest:
@@ -441,30 +442,33 @@ def _without_a_name(
         holder = Holder("not looked at in time", "unknown")
         _count(holder, rest)
         return [holder]
+    has_graph = any(storage.has_graph for storage in storages.values())
+    circle = Holder("objects without a name", "circle")
+    others = Holder("graphs of autograd", "graph") if has_graph else Holder("a library", "library")
     by_objects = referred_to(rest)
-    holders = []
-    for kind, name in (("circle", "objects without a name"), ("graph", "graphs of autograd")):
-        holder = Holder(name, kind)
-        is_circle = kind == "circle"
+    for holder in (circle, others):
+        is_circle = holder is circle
         unnamed = [storage for storage in rest if (storage.address in by_objects) == is_circle]
         _count(holder, unnamed)
         holder.tensors = len(unnamed)
-        holders.append(holder)
-    return holders
+    return [circle, others]
 
 
 def _add_other_names(
-    holders: list[Holder], shared: list[tuple[str, list[Step]]], storages: dict[int, Storage]
+    holders: list[Holder],
+    shared: list[tuple[str, set[int], list[Step]]],
+    storages: dict[int, Storage],
 ) -> None:
     """Say of each holder which later names reach some of its tensors, as far as time allows.
 
-    ``shared``: of each name the steps to what earlier names had reached, and to views of it.
+    ``shared``: of each name the storages that earlier names had reached, by their addresses, and
+    the steps to what these names had reached.
     """
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
-    for name, steps in shared:
+    for name, addresses, steps in shared:
         walk = Walk(storages, ends_at - time.thread_time())
         walk.run_from(steps)
-        reached = {storages[key].address for key in walk.reached}
+        reached = addresses | {storages[key].address for key in walk.reached}
         for holder in holders:
             if not reached.isdisjoint(holder.addresses):
                 holder.note_other_name(name)

@@ -22,7 +22,6 @@ from ..allocator.under_torch.keepers import Storage
 from .devices import allocated_bytes, initialised
 from .holdings import (
     Holdings,
-    find_holdings,
     holdings_of,
     kept_errors,
     large_storages,
@@ -95,7 +94,8 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     alive = {address: one for address, one in followed.items() if not one.reference.expired()}
     left = _left(holdings, dropped, frozenset(alive))
     if left is None:
-        left = find_holdings(torch, shell)
+        with looking(torch):
+            left = holdings_of(large_storages(torch), torch, shell, began)
     add_unnamed(torch, left)
     after = _bytes_by_device(alive.values())
     after.update(allocated_bytes(torch))

@@ -139,15 +139,19 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
 
 def storages_of(torch: Any, *devices: str) -> dict[int, Storage]:
     """The storages of all tensors on some kinds of device, by the id of the tensor."""
-    storages = {id(tensor): storage_of(tensor, devices) for tensor in tensors_of(torch)}
-    return {key: storage for key, storage in storages.items() if storage is not None}
+    storages = {}
+    for tensor in tensors_of(torch):
+        storage = storage_of(tensor, devices)
+        if storage is not None:
+            storages[id(tensor)] = storage
+    return storages
 
 
 def storage_of(tensor: Any, devices: Sequence[str]) -> Storage | None:
     """The storage of a tensor; None where it lies on no device of these kinds."""
     try:
         storage = tensor.untyped_storage()
-        if storage.device.type not in devices:  # of a fake tensor it is meta: it has no bytes
+        if _kind_of(storage.device) not in devices:  # of a fake tensor it is meta: it has no bytes
             return None
         return Storage(
             tensor=tensor,
@@ -157,6 +161,12 @@ def storage_of(tensor: Any, devices: Sequence[str]) -> Storage | None:
         )
     except (RuntimeError, NotImplementedError, AttributeError):
         return None  # a wrapper without a storage of its own; what it wraps is a tensor too
+
+
+@functools.cache
+def _kind_of(device: Any) -> str:
+    """The kind of a device, "cuda" of "cuda:0"; kept, since torch writes it anew each time."""
+    return str(device.type)
 
 
 def tensors_of(torch: Any) -> Iterator[Any]:
