@@ -540,6 +540,59 @@ def test_the_first_step_names_what_keeps_the_memory(cells, make, loop, first):
     assert f"1. {first}" in failed["text"]
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "join"),
+    [
+        ("kept = torch.zeros(0, 1000)", "kept", "torch.cat([kept, row])"),
+        ("class Kept: pass\nkept = Kept(); kept.rows = torch.zeros(0, 1000)", "kept.rows", "torch.vstack((row, kept.rows))"),
+        ("kept = {'rows': None}", "kept['rows']", "row if kept['rows'] is None else torch.concat([kept['rows'], row])"),
+    ],
+)  # fmt: skip
+def test_a_tensor_that_is_joined_with_more_is_said_to_grow_at_that_line(cells, make, name, join):
+    *_, failed = cells(
+        make,
+        f"for _ in range(9):\n    row = torch.ones(300, 1000)\n    {name} = {join}",
+        SMALL_CARD,
+    )
+    said = f"1. {name} takes 10.30 MiB and grows each time cell 4, line 3 runs"
+    assert said in " ".join(failed["text"].split())
+    assert "put there by cell 4, line 3" in failed["text"]
+
+
+def test_a_tensor_whose_oldest_part_is_dropped_is_not_said_to_grow(cells):
+    *_, failed = cells(
+        "kept = torch.zeros(900, 1000)",
+        "for _ in range(9):\n    kept = torch.cat([kept[300:], torch.ones(300, 1000)])",
+        SMALL_CARD,
+    )
+    assert "1. The largest variable is kept" in failed["text"]
+
+
+def test_what_grows_in_the_failed_call_is_the_first_step(cells):
+    *_, failed = cells(
+        "def evaluate():\n    outputs = []\n    for _ in range(9):\n"
+        "        outputs.append(torch.ones(300, 1000))\n    " + SMALL_CARD,
+        "evaluate()",
+    )
+    said = "1. outputs keeps 9 tensors, 10.30 MiB (added to at cell 3, line 4, in evaluate()):"
+    assert said in " ".join(failed["text"].split())
+
+
+def test_a_list_of_a_library_is_not_said_to_grow_at_a_line_that_adds_to_one_of_that_name(
+    cells, tmp_path
+):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    library = f"import torch\ndef run():\n    outputs = [torch.ones(600, 1000) for _ in range(9)]\n    {SMALL_CARD}\n"
+    (folder / "a_library.py").write_text(library)
+    *_, failed = cells(
+        f"sys.path.insert(0, {str(folder)!r})\nimport a_library\noutputs = []\noutputs.append(1)",
+        "a_library.run()",
+    )
+    assert "outputs[...] in a_library.py:4, in run()" in failed["text"]
+    assert "added to at" not in failed["text"]
+
+
 def test_the_error_of_a_cell_is_let_go_of_though_a_kept_exception_has_its_frames(cells):
     *_, freed, kept = cells(
         "def load(rows):\n    pool = torch.ones(rows, 1000)\n    if rows > 600:\n        "
@@ -676,6 +729,7 @@ def test_an_optimizer_whose_model_was_deleted_is_said_to_be_kept(cells, keeps_mo
     )
     is_said = "steps keeps 3.81 MiB for parameters that no model has" in failed["text"]
     assert is_said is not keeps_model
+    assert ("largest variable is steps" in failed["text"]) is keeps_model, "one step for a name"
 
 
 def test_a_view_does_not_hide_the_generator_that_has_the_larger_tensor(cells):

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 86_960,
+    "allocator": 87_230,
     "agent": 1_480,
     "batch": 35_190,
     "commands": 18_180,
@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 29_330,
     "ground": 11_810,
     "judge": 57_440,
-    "magics": 15_320,
+    "magics": 15_540,
     "look": 56_430,
     "rehearse": 25_570,
     "settings": 11_910,

@@ -158,7 +158,7 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     leads_on = part.tensors > 1 if part.collection else holder.grows
     if leads_on and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
-    lines = [f"put there by {said(line)}" for line in part.lines[:1]]
+    lines = [f"put there by {said(line)}" for line in (holder.joins or part.lines)[:1]]
     return "; ".join([words, *_graph(holder), *lines])
 
 

@@ -21,15 +21,14 @@ from .names import last_cell_naming, said
 from .runs import Growth, Runs
 from .unnamed import add_unnamed
 
-SIGNS = re.compile(
-    r"out of memory|_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
-)
-
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-"""Texts of torch's own errors: c10/cuda/CUDACachingAllocator.cpp, aten/src/ATen/cuda/Exceptions.cpp,
-c10/core/impl/alloc_cpu.cpp, and the CUDA and HIP runtimes.
+SIGNS = re.compile(
+    r"out of memory|_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+)
+"""Texts of torch's own errors: c10/cuda/CUDACachingAllocator.cpp,
+aten/src/ATen/cuda/Exceptions.cpp, c10/core/impl/alloc_cpu.cpp, and the CUDA and HIP runtimes.
 """
 REQUESTED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)? ?\w+)")
 ALLOCATED = re.compile(r"allocated memory (\d+(?:\.\d+)? ?\w+) is allocated by PyTorch")
@@ -56,9 +55,9 @@ WORTH = 0.05
 class Failure:
     """An out-of-memory in a cell.
 
-    ``place`` and ``code``: the line of the notebook that
-    asked. ``requested``: bytes, None where the error does not say. ``device``: "cuda:0", "cpu", or
-    empty where it is not known. ``last_named``: the last cell with the name of each variable that
+    ``place`` and ``code``: the line of the notebook that asked. ``requested``: bytes, None where
+    the error does not say. ``device``: "cuda:0", "cpu", or empty where it is not known.
+    ``last_named``: the last cell with the name of each variable that
     this cell does not name. ``allocated``, ``in_pieces``: bytes of tensors and of what torch
     kept for later when it failed, by the error; by now the failed line has let go of its own.
     """
@@ -167,13 +166,12 @@ def _steps(failure: Failure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _step_of_leftovers(failure)
     kept = {}
-    for holder in failure.holdings.of_kind("variable", "module"):
-        step = _step_of_holder(holder, failure)
+    for holder in failure.holdings.of_kind("variable", "module", "error", "widgets"):
+        step = _step_of_kept(holder, failure) or _step_of_holder(holder, failure)
         most = _bytes(holder, failure) + _most_in_graphs(holder, failure)
         if step and most > WORTH * (failure.requested or 0):
             kept[holder.name] = step
     yield from kept.values()
-    yield from _steps_of_kept(failure)
     yield from _step_of_graphs(failure, besides=kept)
     yield from _steps_of_others(failure)
     yield from _step_of_pieces(failure)
@@ -210,8 +208,8 @@ def _step_of_failed_call(failure: Failure) -> Iterator[str]:
 
 def _step_of_holder(holder: Holder, failure: Failure) -> str:
     """What to change where a name keeps results; empty where it does not."""
-    if holder.is_exception:
-        return ""
+    if holder.joins and _is_large(holder.parts[0].bytes, failure):
+        return _about_joined(holder)
     for part in holder.parts_worth_a_line:
         if part.name in holder.with_parameters:
             continue
@@ -237,7 +235,7 @@ def _about_growth(holder: Holder, failure: Failure) -> str:
     is_collection = part.collection and part.tensors > 1 or part.kind == "function"
     is_added_to = is_collection and part.lines and part.name not in holder.with_parameters
     size = _bytes(holder, failure) if holder.is_mutable else part.bytes
-    if is_added_to and size > LARGE * (failure.allocated or 0):
+    if is_added_to and _is_large(size, failure):
         return _about_collection(holder, part, failure)
     return ""
 
@@ -247,8 +245,9 @@ def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
     if holder.is_mutable and len(holder.parts) > 1 and not holder.has_graph:
         name, tensors, size = holder.name, holder.tensors, _bytes(holder, failure)
     graph = " with their graphs" if part.graphs else ""
-    size += _graph_bytes(holder, failure)
     most = _most_in_graphs(holder, failure) if part.graphs else 0
+    if not most:
+        size += _graph_bytes(holder, failure)
     more = f" and up to {show_bytes(most)} in those graphs" if most else ""
     now = f" {how_to_empty(holder)} empties it." if holder.kind == "module" else ""
     return (
@@ -256,6 +255,21 @@ def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
         "numbers (.item()) or copies on the CPU (.detach().cpu()), or only the last ones."
         f"{now}"
     )
+
+
+def _about_joined(holder: Holder) -> str:
+    tensor = holder.parts[0]
+    line = said(holder.joins[0])
+    return (
+        f"{tensor.name} takes {show_bytes(tensor.bytes)} and grows each time {line} runs, which "
+        "needs the old and the new tensor at once: put the parts into a list on the CPU (.cpu()) "
+        "and join them once, or make the tensor once in its final size and fill it."
+    )
+
+
+def _is_large(size: int, failure: Failure) -> bool:
+    """Whether it is much of what all tensors took."""
+    return size > LARGE * (failure.allocated or 0)
 
 
 def _about_frames(holder: Holder, part: Keeper, failure: Failure) -> str:
@@ -305,28 +319,26 @@ def _added_at(part: Keeper) -> str:
     return f" (added to at {', '.join(map(said, part.lines))})" if part.lines else ""
 
 
-def _steps_of_kept(failure: Failure) -> Iterator[str]:
-    """What keeps variables of functions and callbacks, and does not look like it."""
-    for holder in failure.holdings.of_kind("variable", "widgets"):
-        size = _bytes(holder, failure)
-        if size <= WORTH * (failure.requested or 0):
-            continue
-        if holder.is_exception:
-            yield (
-                f"{holder.name} is a kept exception, and keeps the variables of the functions that "
-                f"it came through, {show_bytes(size)}: keep str({holder.name}) instead. "
-                f"%vram free {holder.name} deletes it."
-            )
-        elif holder.lacks_model:
-            yield (
-                f"{holder.name} keeps {show_bytes(size)} for parameters that no model has. If "
-                f"their model was deleted or made anew, %vram free {holder.name} lets go of them."
-            )
-        elif holder.kind == "widgets":
-            yield (
-                f"Widgets that were not closed keep {show_bytes(size)} in their callbacks: call "
-                "close() on each that you replace. ipywidgets.Widget.close_all() closes all."
-            )
+def _step_of_kept(holder: Holder, failure: Failure) -> str:
+    """What to do about what does not look as if it kept tensors; empty where it is none of that."""
+    size = show_bytes(_bytes(holder, failure))
+    if holder.is_exception:
+        return (
+            f"{holder.name} is a kept exception, and keeps the variables of the functions that it "
+            f"came through, {size}: keep str({holder.name}) instead. %vram free {holder.name} "
+            "deletes it."
+        )
+    if holder.lacks_model:
+        return (
+            f"{holder.name} keeps {size} for parameters that no model has. If their model was "
+            f"deleted or made anew, %vram free {holder.name} lets go of them."
+        )
+    if holder.kind == "widgets":
+        return (
+            f"Widgets that were not closed keep {size} in their callbacks: call close() on each "
+            "that you replace. ipywidgets.Widget.close_all() closes all."
+        )
+    return ""
 
 
 def how_to_empty(holder: Holder) -> str:
@@ -415,7 +427,11 @@ def _graph_bytes(holder: Holder, failure: Failure) -> int:
 
 
 def _most_in_graphs(holder: Holder, failure: Failure) -> int:
-    """What its graphs may keep where this torch does not show whose graph keeps what."""
+    """What its graphs may keep where this torch does not show whose graph keeps what. A failed
+    call has several variables, and nobody knows whose graph it is.
+    """
+    if holder.kind == "error":
+        return _graph_bytes(holder, failure)
     return _of_no_name(failure) if holder.has_graph and not holder.graph_bytes else 0
 
 

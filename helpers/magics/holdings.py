@@ -29,6 +29,7 @@ from ..allocator.under_torch.keepers import (
     globals_by_module,
     keepers_in,
     length_of,
+    lines_that_join,
     referred_to,
     storages_of,
     variables_of,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 
+OF_A_LIBRARY = "variable of a library"
+"""The kind of what a library's function has: no line of the notebook puts anything there."""
 DEVICES = ("cuda", "xpu", "mps", "cpu")
 LEFT_OVER = ("output", "error", "circle")
 LARGE_ON_CPU = 1 << 20
@@ -90,14 +93,15 @@ class Holder:
 
     ``kind``: variable, output (of a cell), error (its frames), module, thread, widgets (that are
     open), circle (of objects), graph (of autograd, which alone keeps them), library (which alone
-    keeps them), unnamed (no tensor of Python) or unknown. ``bytes``: by device. ``parts``: where in the object they lie, most bytes
-    first. ``also``: other names that reach some of them. ``grows``: whether it may grow while cells
-    run, which a module or an optimizer does not. ``is_mutable``: whether it has a method clear.
-    ``is_exception``: whether it is an exception that a variable keeps. ``lacks_model``: whether it
-    is an optimizer whose parameters no module has. ``graph_bytes``: by device, of ``bytes`` what
-    only graphs of its tensors keep. ``uses``: how often they use the same parameter.
+    keeps them), unnamed (no tensor of Python) or unknown. ``bytes``: by device. ``parts``: where in
+    the object they lie, most bytes first. ``also``: other names that reach some of them.
+    ``grows``: whether it may grow while cells run, which a module or an optimizer does not.
+    ``is_mutable``: whether it has a method clear. ``is_exception``: whether it is an exception that
+    a variable keeps. ``lacks_model``: whether it is an optimizer whose parameters no module has.
+    ``graph_bytes``: by device, of ``bytes`` what only graphs of its tensors keep. ``uses``: how
+    often they use the same parameter.
     ``with_parameters``, ``of_optimizers``: the names of the parts that are parameters, and states
-    of optimizers.
+    of optimizers. ``joins``: the lines that join its largest part, a tensor, with others.
     """
 
     name: str
@@ -116,6 +120,7 @@ class Holder:
     uses: int = 0
     with_parameters: frozenset[str] = frozenset()
     of_optimizers: frozenset[str] = frozenset()
+    joins: list[str] = field(default_factory=list)
 
     @property
     def has_graph(self) -> bool:
@@ -224,7 +229,8 @@ def holdings_of(
             holder = _holder(root, reached, storages, counted, torch)
             holder.what = described(root.object, torch)
             holder.is_mutable = issubclass(type(root.object), (dict, list, set, collections.deque))
-            holder.is_exception = issubclass(type(root.object), BaseException)
+            is_exception = issubclass(type(root.object), BaseException)
+            holder.is_exception = is_exception and root.kind == "variable"
             order = rank(root.object, torch)
             holder.grows = order not in (MODULE, OPTIMIZER)
             holder.lacks_model = order == OPTIMIZER and lacks_model(root.object, torch)
@@ -343,7 +349,8 @@ def _variables_of_failed_calls(error: BaseException) -> Iterator[Step]:
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in itertools.dropwhile(lambda frame: not is_own(frame.f_code.co_filename), frames):
-        yield from variables_of(frame, "error")
+        kind = "error" if is_own(frame.f_code.co_filename) else OF_A_LIBRARY
+        yield from variables_of(frame, kind)
 
 
 def _holder(
@@ -480,5 +487,12 @@ def _other_libraries(shell: InteractiveShell) -> list[str]:
 
 
 def add_lines(holders: list[Holder]) -> None:
-    """Find the lines of the notebook that put tensors where the parts of each lie."""
-    find_lines([part for holder in holders for part in holder.parts_worth_a_line])
+    """Find the lines of the notebook that put tensors where the parts of each lie, and those that
+    let a single tensor grow.
+    """
+    parts = [part for holder in holders for part in holder.parts_worth_a_line]
+    find_lines([part for part in parts if part.kind != OF_A_LIBRARY])
+    for holder in holders:
+        largest = holder.parts[0] if holder.parts else None
+        if largest is not None and largest.tensors == 1 and largest.kind != OF_A_LIBRARY:
+            holder.joins = lines_that_join(largest)

@@ -25,7 +25,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from .cells import cells, place
-from .keeping_lines import carrying_lines, functions_by_line, keeping_lines, remaking_lines
+from .keeping_lines import (
+    carrying_lines,
+    functions_by_line,
+    joining_lines,
+    keeping_lines,
+    remaking_lines,
+)
 from .own_files import files_of_the_program, is_own, is_own_class, only_line, running_frames
 
 LONGEST_S = 1.5
@@ -139,12 +145,8 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
 
 def storages_of(torch: Any, *devices: str) -> dict[int, Storage]:
     """The storages of all tensors on some kinds of device, by the id of the tensor."""
-    storages = {}
-    for tensor in tensors_of(torch):
-        storage = storage_of(tensor, devices)
-        if storage is not None:
-            storages[id(tensor)] = storage
-    return storages
+    storages = {id(tensor): storage_of(tensor, devices) for tensor in tensors_of(torch)}
+    return {key: storage for key, storage in storages.items() if storage is not None}
 
 
 def storage_of(tensor: Any, devices: Sequence[str]) -> Storage | None:
@@ -500,7 +502,7 @@ def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
 
 def find_lines(keepers: list[Keeper]) -> None:
     """The lines that keep, in the file that has the name, else in another of the program's."""
-    sources = {path: "".join(linecache.getlines(path)) for path in sorted(files_of_the_program())}
+    sources = _sources()
     for keeper in keepers:
         if keeper.kind in ("cache", "circle"):
             keeper.lines = [keeper.where] if keeper.where else []
@@ -517,6 +519,15 @@ def find_lines(keepers: list[Keeper]) -> None:
                 break
         if keeper.is_attribute_with_graph and not keeper.lines:
             keeper.lines = _lines_of(carrying_lines, keeper.name, keeper, sources)
+
+
+def lines_that_join(keeper: Keeper) -> list[str]:
+    """The lines that join a tensor with others and give its name to the result."""
+    return _lines_of(joining_lines, keeper.name, keeper, _sources())
+
+
+def _sources() -> dict[str, str]:
+    return {path: "".join(linecache.getlines(path)) for path in sorted(files_of_the_program())}
 
 
 def _collections(keeper: Keeper) -> list[str]:

@@ -25,6 +25,9 @@ HOOKS = {
 MOVING = frozenset("contiguous cuda double float half to".split())
 """Methods of a tensor after which it is the same elsewhere: a name bound to that keeps nothing."""
 
+JOINING = frozenset("cat column_stack concat concatenate dstack hstack row_stack vstack".split())
+"""Functions of torch whose result has all elements of the tensors that they are given."""
+
 OF_OPTIMIZERS = ("state", "param_groups")
 """Collections of an optimizer: what is added to them is added to the optimizer."""
 
@@ -44,11 +47,7 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     words = HOOKS.get(name, (name,))
     if not any(re.search(rf"\b{re.escape(word)}\b", source) for word in words):
         return ()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    lines = {node.lineno for node in ast.walk(tree) if _adds_to(node, name)}
+    lines = {node.lineno for node in _nodes_of(source) if _adds_to(node, name)}
     return tuple(sorted(lines))
 
 
@@ -60,12 +59,8 @@ def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
     name = last_name(attribute)
     if f".{name}" not in source:
         return ()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
     nodes = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name
+        node for node in _nodes_of(source) if isinstance(node, ast.Attribute) and node.attr == name
     ]
     if not any(isinstance(node.ctx, ast.Load) for node in nodes):
         return ()
@@ -81,11 +76,37 @@ def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
     written = _without_owner(entry)
     if last_name(entry) not in source:
         return ()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    return tuple(sorted(node.lineno for node in _nodes_of(source) if _remakes(node, written)))
+
+
+def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
+    """The lines of a source that join a tensor, such as "self.kept", with others and bind it to the
+    result: it grows each time that they run. In order; empty where none does so, and where the
+    source is no Python.
+    """
+    if last_name(tensor) not in source:
         return ()
-    return tuple(sorted(node.lineno for node in ast.walk(tree) if _remakes(node, written)))
+    written = _without_owner(tensor)
+    return tuple(sorted(node.lineno for node in _nodes_of(source) if _joins(node, written)))
+
+
+def _joins(node: ast.AST, tensor: str) -> TypeGuard[ast.stmt]:
+    if not isinstance(node, ast.Assign):
+        return False
+    if not any(_is_written(target, tensor) for target in node.targets):
+        return False
+    calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
+    joins = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in JOINING]
+    joined = [part for call in joins for argument in call.args for part in _parts(argument)]
+    return any(_is_written(part, tensor) for part in joined)
+
+
+def _nodes_of(source: str) -> list[ast.AST]:
+    """All parts of a source; none where it is no Python."""
+    try:
+        return list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
 
 
 def _remakes(node: ast.AST, entry: str) -> TypeGuard[ast.stmt]:
@@ -97,9 +118,9 @@ def _remakes(node: ast.AST, entry: str) -> TypeGuard[ast.stmt]:
     return is_bound and any(_is_written(part, entry) for part in ast.walk(node.value))
 
 
-def _is_written(expression: ast.AST, entry: str) -> bool:
-    is_entry = isinstance(expression, ast.Subscript)
-    return is_entry and _without_owner(ast.unparse(expression)) == entry
+def _is_written(expression: ast.AST, name: str) -> bool:
+    is_name = isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript))
+    return is_name and _without_owner(ast.unparse(expression)) == name
 
 
 def _without_owner(expression: str) -> str:
