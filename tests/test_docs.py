@@ -190,3 +190,12 @@ def test_public_programs_are_rehearsed_as_the_reference_says():
     assert (
         f"{last} of {len(rows)} public programs run to their end, {first} at the first try" in says
     )
+
+
+def test_where_it_is_decided_names_functions_that_exist():
+    section = PAGES["CONTRIBUTING.md"].split("## Where it is decided\n")[1].split("\n## ")[0]
+    named = re.findall(r"`(\w+(?:/\w+)+\.py)`(?: `(\w+)`)?", section)
+    assert len(named) >= 20
+    for path, function in named:
+        defined = re.findall(r"(?m)^ *def (\w+)\(", (ROOT / "helpers" / path).read_text())
+        assert not function or function in defined, (path, function)
