@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 49_350,
     "fits": 29_330,
     "ground": 11_810,
-    "judge": 57_440,
+    "judge": 57_900,
     "magics": 15_540,
     "look": 56_430,
     "rehearse": 25_570,

@@ -1,0 +1,216 @@
+"""Answers for a recorded program that needs more memory than its cards have for it."""
+
+from __future__ import annotations
+
+from helpers.ground.shapes import LONGEST_TITLE, Alternative, Missing, NextStep, Verdict
+from helpers.ground.units import show_bytes, told_apart
+from helpers.judge.program_evidence import (
+    also_grows,
+    of_holding,
+    of_refusal,
+    of_repeat,
+    size_evidence,
+)
+from helpers.judge.program_facts import CardFacts, ProgramFacts, Refusal
+from helpers.judge.program_questions import (
+    goes_on_to_need_too_much,
+    needs_more_than_it_can_have,
+    requests_pass,
+)
+from helpers.judge.program_steps import (
+    allowed_in_words,
+    check_by_rehearsing,
+    rehearse_command,
+    repeat_would_decide,
+)
+
+
+def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    repeat = facts.without_limit
+    is_over = needs_more_than_it_can_have(facts, refusal)
+    needed = refusal.allocated_bytes + refusal.request_bytes
+    least = "at least "
+    if repeat is not None and is_over:
+        needed = max(needed, repeat.repeatable_peak_bytes)
+        least = "at least " if repeat.stopped else ""
+    elif refusal.fails_in_replay and facts.peak_allocated_bytes > refusal.usable_bytes:
+        needed = facts.peak_allocated_bytes
+        least = "" if facts.recording_is_whole else "at least "
+        is_over = True
+    place = _largest_place(facts, refusal)
+    needed_words, usable_words = told_apart(needed, refusal.usable_bytes)
+    usable = allowed_in_words(facts, refusal, usable_words)
+    title = f"The program needs {least}{needed_words} at once; it can use {usable}"
+    if len(title + place) <= LONGEST_TITLE:
+        title += place
+    if needed <= refusal.usable_bytes and is_over:
+        title = f"The program needs more at once than the {usable} that it can use"
+    elif needed <= refusal.usable_bytes:
+        request = show_bytes(refusal.request_bytes)
+        title = (
+            f"The program needs at least {needed_words} at once; it can use {usable}, where no "
+            f"setting finds a piece for the last {request}"
+        )
+        if goes_on_to_need_too_much(facts, refusal):
+            to_come = show_bytes(facts.more_to_come_bytes)
+            title = (
+                f"The program needs {needed_words} at once and then {to_come} more, as it did at "
+                f"this place before; it can use {usable}"
+            )
+        elif requests_pass(facts):
+            live = show_bytes(refusal.allocated_bytes)
+            title = f"{live} of the {usable} that the program can use is in use, and {request} "
+            title += "more did not fit"
+    evidence = [of_refusal(facts, refusal)]
+    if repeat is not None:
+        evidence.insert(0, of_repeat(repeat, facts))
+    if facts.expandable is not None:
+        evidence.append(of_repeat(facts.expandable, facts))
+    elif facts.replays is not None and facts.replays.needs_bytes:
+        more = facts.replays.needs_bytes
+        evidence.append(size_evidence("needs", more, facts, "Still missing with the best setting"))
+    evidence += of_holding(facts) + also_grows(facts)
+    grows_later = facts.growth is not None and bool(facts.growth.growers) and facts.growth.is_later
+    is_certain = is_over and not grows_later
+    summary = f"{title}."
+    if not facts.reached_first_step:
+        summary += " It failed before its first step ended."
+    use_less = "Use less memory at once"
+    if needed > refusal.usable_bytes:
+        missing = show_bytes(needed - refusal.usable_bytes)
+        use_less = f"Use at least {missing} less memory at once"
+    what = f"{use_less}: {_ways_to_use_less(facts, needed)}"
+    side_effects = "slower; a different batch size may change training results"
+    if facts.first_change is not None:
+        what = f"{use_less}. First try: {facts.first_change.title}"
+        side_effects = facts.first_change.costs
+    if repeat is None and not is_certain and facts.command:
+        what += ". How much it needs in all is not known"
+    return Verdict(
+        cause="true-capacity",
+        confidence="confirmed" if is_certain else "likely",
+        title=title,
+        summary=summary,
+        alternatives=[] if is_certain else [Alternative("user-leak", "weak")],
+        evidence=evidence,
+        missing=[] if is_certain else [repeat_would_decide(facts)],
+        next_step=NextStep(what=what, check=check_by_rehearsing(facts), blast_radius=side_effects),
+    )
+
+
+def _ways_to_use_less(facts: ProgramFacts, needed: int) -> str:
+    """What to change first: a smaller batch helps little where the model itself, with what its
+    training adds, is most of what the program needs.
+    """
+    weights_bytes = facts.asked_before_forward_bytes
+    model_bytes = weights_bytes + facts.trained_bytes
+    if 2 * model_bytes < needed:
+        return "a smaller batch first, then shorter inputs, checkpointing or offload"
+    if facts.trained_bytes:
+        return (
+            f"{show_bytes(model_bytes)} is weights, gradients and optimizer states, which have one "
+            "size whatever the batch: train fewer weights (LoRA), use an 8-bit optimizer, offload "
+            "or split them; a smaller batch saves only of the rest"
+        )
+    return (
+        f"{show_bytes(weights_bytes)} was there before the first forward pass, so load the weights in "
+        "fewer bits, offload or split them, or use a smaller model; a smaller batch saves little"
+    )
+
+
+def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
+    """Where the most of what the program needs is asked for, to go on with; empty where no line
+    is known.
+    """
+    largest = facts.holding[0].bytes if facts.holding else 0
+    if refusal.where and refusal.request_bytes > largest:
+        return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
+    if facts.holding:
+        when = "" if refusal.fails_in_replay else " when it failed"
+        return f"; {facts.holding[0].line} holds the most ({show_bytes(largest)}{when})"
+    return ""
+
+
+def uneven_cards(facts: ProgramFacts) -> Verdict:
+    """One card of the job is full, and the others have room."""
+    fullest = max(facts.cards, key=lambda card: card.bytes)
+    others = [card for card in facts.cards if card is not fullest]
+    most = max(card.bytes for card in others)
+    the_others = f"the other {len(others)} cards have at most {show_bytes(most)} each"
+    if len(others) == 1:
+        the_others = f"the other card has {show_bytes(most)}"
+    if not most:
+        the_others = f"{len(others)} more {'is' if len(others) == 1 else 'are'} empty"
+    title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
+    evidence = [
+        size_evidence(f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}")
+        for card in facts.cards
+    ]
+    if facts.refusal is not None:
+        evidence.insert(0, of_refusal(facts, facts.refusal))
+    evidence += of_holding(facts)
+    return Verdict(
+        cause="multi-gpu-imbalance",
+        confidence="likely",
+        title=title,
+        summary=f"{title}. An even share would fit on each card.",
+        evidence=evidence,
+        next_step=NextStep(
+            what="Spread the memory over the cards: map_location and set_device to each rank's own "
+            "card, DistributedDataParallel instead of DataParallel, outputs gathered on the host",
+            check=check_by_rehearsing(facts),
+        ),
+    )
+
+
+def too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
+    """Several processes share a card that does not hold them together."""
+    usable = show_bytes(facts.usable_bytes)
+    needed = show_bytes(card.bytes)
+    title = f"{card.processes} processes together need {needed} on card {card.index}, which has {usable}"
+    says = f"Needed on card {card.index} by all processes together"
+    evidence = [size_evidence("together", card.bytes, facts, says)]
+    cause = "true-capacity"
+    what = "Give each process a card of its own, or less to do"
+    if card.bytes - card.unused_bytes <= facts.usable_bytes:
+        cause = "allocator-cache-not-returned"
+        unused = show_bytes(card.unused_bytes)
+        title += f"; {unused} of that is cache that no tensor uses"
+        evidence.append(
+            size_evidence(
+                "cached", card.unused_bytes, facts, "Cached by PyTorch and not used by any tensor"
+            )
+        )
+        what = "Call torch.cuda.empty_cache() in the process that waits, before the other starts"
+    return Verdict(
+        cause=cause,
+        confidence="likely",
+        title=title,
+        summary=f"{title}.",
+        evidence=evidence,
+        next_step=NextStep(what=what, command=rehearse_command(facts)),
+    )
+
+
+def held_by_others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """The rest of the card belongs to somebody else: whose it is, the recording cannot say."""
+    others_bytes = facts.capacity_bytes - refusal.room_bytes
+    title = f"{show_bytes(others_bytes)} of the card is in use, but not by this program"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=title,
+        summary=f"{title}. Without that, the request would have succeeded.",
+        alternatives=[Alternative("external-holder", "weak")],
+        evidence=[
+            of_refusal(facts, refusal),
+            size_evidence(
+                "others", others_bytes, facts, "In use on the card, but not by this process"
+            ),
+        ],
+        missing=[Missing("who uses the card", "casebook diagnose live --wide")],
+        next_step=NextStep(
+            what="See who uses the card while the program runs",
+            command="casebook diagnose live --wide",
+        ),
+    )

@@ -1,0 +1,123 @@
+"""Answers for a recorded program whose free memory is in pieces that are too small."""
+
+from __future__ import annotations
+
+from helpers.ground.shapes import Alternative, NextStep, Verdict
+from helpers.ground.shell import word
+from helpers.ground.units import show_bytes, told_apart
+from helpers.judge.program_evidence import (
+    EXPANDABLE,
+    also_grows,
+    keeps,
+    of_holding,
+    of_refusal,
+    of_repeat,
+    size_evidence,
+)
+from helpers.judge.program_facts import ProgramFacts, Refusal
+from helpers.judge.program_questions import all_but_fills_the_card, is_large
+from helpers.judge.program_steps import (
+    allowed_in_words,
+    check_by_rehearsing,
+    gets_past,
+    repeat_would_decide,
+    start_anew,
+)
+
+
+def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    setting = EXPANDABLE
+    if facts.expandable is None and facts.replays is not None:
+        setting = facts.replays.passes_with or ""
+    named_setting = setting or "the default settings"
+    request = show_bytes(refusal.request_bytes)
+    limit = f" in {show_bytes(refusal.usable_bytes)}" if refusal.is_limited else ""
+    title = f"Fragmentation: no free piece{limit} was large enough for {request}; "
+    if facts.expandable is not None and facts.expandable.finishes:
+        title += f"the same program finishes with {named_setting}"
+    elif facts.expandable is None and not refusal.fails_in_replay:
+        title += gets_past(named_setting)
+    else:
+        title += f"the same program goes on with {named_setting}"
+    evidence = [
+        of_refusal(facts, refusal),
+        size_evidence(
+            "unused", refusal.unused_bytes, facts, "Cached by PyTorch in pieces without a tensor"
+        ),
+    ]
+    if facts.expandable is not None:
+        evidence.insert(0, of_repeat(facts.expandable, facts))
+    elif facts.most_live_before_bytes:
+        says = "Allocated at once earlier in the same run, on the same card"
+        evidence.append(size_evidence("live-before", facts.most_live_before_bytes, facts, says))
+    command = f"export {word(f'{facts.conf_variable}={setting}')}"
+    if not setting:
+        command = f"unset {facts.conf_variable}"
+    summary = f"{title}."
+    if refusal.is_limited:
+        summary += f" The program limits itself to {allowed_in_words(facts, refusal)}."
+    growth = facts.growth
+    alternatives = []
+    if growth is not None and is_large(growth, refusal):
+        summary += (
+            f" It also {keeps(growth.growers[0], growth)}; a longer run will fail because of that."
+        )
+        evidence += also_grows(facts)
+        alternatives.append(Alternative("user-leak", "weak"))
+    repeat = facts.expandable
+    if repeat is not None and all_but_fills_the_card(repeat, refusal):
+        spare = show_bytes(refusal.usable_bytes - repeat.peak_allocated_bytes)
+        summary += f" Even so, its tensors leave only {spare} of the card; a context may need more."
+        alternatives.append(Alternative("true-capacity", "weak"))
+    is_whole = refusal.fails_in_replay and facts.recording_is_whole
+    whole_program_passed = facts.expandable is not None or is_whole
+    replays = facts.replays
+    if facts.expandable is None and replays is not None and replays.peak_bytes:
+        says = f"Peak reserved when the recording is replayed with {named_setting}"
+        evidence.append(size_evidence("replayed", replays.peak_bytes, facts, says))
+    is_certain = not alternatives and whole_program_passed
+    return Verdict(
+        cause="allocator-fragmentation",
+        confidence="confirmed" if is_certain else "likely",
+        title=title,
+        summary=summary,
+        alternatives=alternatives,
+        evidence=evidence,
+        missing=[] if is_certain else [repeat_would_decide(facts)],
+        next_step=start_anew(
+            what="Set this before you start the program; a running program does not see it",
+            command=command,
+            check=check_by_rehearsing(facts),
+        ),
+    )
+
+
+def fragmentation_for_good(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """All that the program needs would fit, and expandable segments do not help."""
+    limitless = facts.without_limit
+    expandable = facts.expandable
+    assert limitless is not None and expandable is not None, "asked only where both ran"
+    peak, usable = told_apart(limitless.peak_allocated_bytes, refusal.usable_bytes)
+    request = show_bytes(refusal.request_bytes)
+    title = (
+        f"Fragmentation: no piece was free for {request}, even with expandable segments; the program "
+        f"needs only {peak} of {usable} at once"
+    )
+    return Verdict(
+        cause="allocator-fragmentation",
+        confidence="likely",
+        title=title,
+        summary=f"{title}.",
+        alternatives=[Alternative("true-capacity", "weak")],
+        evidence=[
+            of_repeat(limitless, facts),
+            of_refusal(facts, refusal),
+            of_repeat(expandable, facts),
+            *of_holding(facts),
+        ],
+        next_step=NextStep(
+            what="Make what stays on the card before the large tensors that come and go, or keep it "
+            "on the CPU until they are gone, so that it does not lie between them",
+            check=check_by_rehearsing(facts),
+        ),
+    )

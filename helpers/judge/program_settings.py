@@ -1,0 +1,113 @@
+"""Answers for a recorded program that failed by a setting, its own limit or idle checkpointing."""
+
+from __future__ import annotations
+
+from helpers.ground.shapes import Alternative, NextStep, Verdict
+from helpers.ground.shell import word
+from helpers.ground.units import show_bytes
+from helpers.judge.program_evidence import (
+    of_holding,
+    of_refusal,
+    of_repeat,
+    size_evidence,
+    text_evidence,
+)
+from helpers.judge.program_facts import IdleCheckpointing, ProgramFacts, Refusal
+from helpers.judge.program_questions import needed_bytes
+from helpers.judge.program_steps import (
+    allowed_in_words,
+    check_by_rehearsing,
+    repeat_would_decide,
+    start_anew,
+)
+
+
+def ineffective_setting(facts: ProgramFacts) -> Verdict:
+    trouble = facts.settings
+    assert trouble is not None, "asked only where there is one"
+    evidence = [text_evidence("setting", f"{trouble.variable}={trouble.value}", facts, trouble.why)]
+    if facts.refusal is not None:
+        evidence.append(of_refusal(facts, facts.refusal))
+    if facts.expandable is not None:
+        evidence.append(of_repeat(facts.expandable, facts))
+    is_measured = trouble.fatal or facts.expandable is not None
+    is_exported = bool(trouble.instead and not trouble.overwritten_in)
+    return Verdict(
+        cause="config-ineffective",
+        confidence="confirmed" if is_measured else "likely",
+        title=trouble.says,
+        summary=f"{trouble.says}.",
+        evidence=evidence,
+        next_step=start_anew(
+            what=trouble.advice[:1].upper() + trouble.advice[1:],
+            command=f"export {word(trouble.instead)}" if is_exported else "",
+        ),
+    )
+
+
+def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """The program's own limit is what refused: the card has the room."""
+    least = "" if facts.without_limit is not None and facts.without_limit.finishes else "at least "
+    needed = show_bytes(needed_bytes(facts, refusal))
+    room = show_bytes(refusal.room_bytes)
+    title = f"The program needs {least}{needed} but limits itself to {allowed_in_words(facts, refusal)}; "
+    title += f"the card has {room}"
+    evidence = [
+        of_refusal(facts, refusal),
+        size_evidence(
+            "allowed", refusal.allowed_bytes, facts, "The limit that this process sets for itself"
+        ),
+    ]
+    if facts.without_limit is not None:
+        evidence.append(of_repeat(facts.without_limit, facts))
+    evidence += of_holding(facts)
+    return Verdict(
+        cause="config-ineffective",
+        confidence="likely",
+        title=title,
+        summary=f"{title}.",
+        alternatives=[] if not least else [Alternative("true-capacity", "weak")],
+        evidence=evidence,
+        missing=[] if not least else [repeat_would_decide(facts)],
+        next_step=NextStep(
+            what="Raise or drop the share in set_per_process_memory_fraction, or in the allocator's "
+            "per_process_memory_fraction",
+            check=check_by_rehearsing(facts),
+            blast_radius="other programs on the card get less memory",
+        ),
+    )
+
+
+def idle_checkpointing(
+    facts: ProgramFacts, checkpointing: IdleCheckpointing, refusal: Refusal
+) -> Verdict:
+    """Nobody has measured what the program needs with its checkpointing in force."""
+    place = f" ({checkpointing.where})" if checkpointing.where else ""
+    title = (
+        "Gradient checkpointing is on but has no effect: "
+        f"{checkpointing.model} is in evaluation mode{place}"
+    )
+    mode = (
+        "The model was in evaluation mode when the memory ran out; transformers applies "
+        "checkpointing only in training mode"
+    )
+    evidence = [
+        text_evidence("checkpointing-in-eval", "training=False", facts, mode),
+        of_refusal(facts, refusal),
+    ]
+    if facts.without_limit is not None:
+        evidence.append(of_repeat(facts.without_limit, facts))
+    return Verdict(
+        cause="config-ineffective",
+        confidence="likely",
+        title=title,
+        summary=f"{title}. Each layer's activations are kept for the backward pass.",
+        alternatives=[Alternative("true-capacity", "weak")],
+        evidence=evidence,
+        next_step=NextStep(
+            what="Call model.train() before each training step; if this pass is an evaluation, "
+            "run it under torch.no_grad()",
+            check=check_by_rehearsing(facts),
+            blast_radius="dropout and batch statistics are on in training mode",
+        ),
+    )

@@ -1,0 +1,58 @@
+"""Next steps and phrases that several answers about a recorded program share."""
+
+from __future__ import annotations
+
+from helpers.ground.shapes import Missing, NextStep
+from helpers.ground.units import show_bytes
+from helpers.judge.program_facts import ProgramFacts, Refusal
+
+
+def first_change_title(facts: ProgramFacts) -> str:
+    """The change that ``fix`` tries first; empty where none is known."""
+    return facts.first_change.title if facts.first_change else ""
+
+
+def allowed_in_words(facts: ProgramFacts, refusal: Refusal, usable: str = "") -> str:
+    """What the process can have, and whose limit that is; ``usable``: its words for the size."""
+    usable = usable or show_bytes(refusal.usable_bytes)
+    if not refusal.is_limited:
+        return usable
+    return f"{usable} (set_per_process_memory_fraction {facts.fraction:g})"
+
+
+def gets_past(setting: str) -> str:
+    return f"{setting} gets past this request; the rest was not recorded"
+
+
+def start_anew(what: str, command: str, check: str = "") -> NextStep:
+    """A step that changes a variable of the program's environment."""
+    return NextStep(
+        what=what,
+        command=command,
+        check=check,
+        blast_radius="every program that you start from this shell uses the setting, in place of "
+        "the variable's earlier value",
+    )
+
+
+def rehearse_command(facts: ProgramFacts) -> str:
+    """The command that would decide, for the program that was recorded."""
+    card = facts.card_options or "--gpu 4090"
+    return f"casebook rehearse {card} -- {facts.command or 'python train.py'}"
+
+
+def check_by_rehearsing(facts: ProgramFacts) -> str:
+    return f"{rehearse_command(facts)}  # runs the program on simulated GPU memory of this size; needs no GPU"
+
+
+def repeat_would_decide(facts: ProgramFacts) -> Missing:
+    return Missing(
+        "a run of the same program without a memory limit; only a rehearsal can do that",
+        rehearse_command(facts),
+    )
+
+
+def end_of_room(facts: ProgramFacts, refusal: Refusal) -> str:
+    if not refusal.is_limited:
+        return "the card is full"
+    return f"it reaches its own limit of {allowed_in_words(facts, refusal)}"
