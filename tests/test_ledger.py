@@ -13,7 +13,8 @@ from helpers.ground.shapes import seen
 from helpers.ground.units import Quantity
 from helpers.judge.case_names import names_of
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.ledger import DRIVER, MESSAGE, ledgers_of
+from helpers.judge.ledger import ledgers_of
+from helpers.judge.ledger_rows import DRIVER, MESSAGE
 from helpers.look import rocm
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import BundleWriter

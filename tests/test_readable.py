@@ -11,15 +11,15 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 87_230,
+    "allocator": 87_400,
     "agent": 1_480,
     "batch": 35_190,
     "commands": 18_180,
     "face": 8_460,
     "fix": 49_350,
-    "fits": 29_330,
+    "fits": 29_380,
     "ground": 11_810,
-    "judge": 57_900,
+    "judge": 58_260,
     "magics": 15_540,
     "look": 56_430,
     "rehearse": 25_570,

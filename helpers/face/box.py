@@ -6,7 +6,7 @@ from functools import cached_property
 from html import escape
 
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.ledger import GpuLedger
+from helpers.judge.ledger_rows import GpuLedger
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, host_pools
 from helpers.look.gpus import gpus as read_gpus

@@ -12,6 +12,13 @@ from typing import Any
 
 from helpers.fits.answer import Answer
 from helpers.fits.contexts import Contexts
+from helpers.fits.headline import (
+    headline,
+    incomplete_file,
+    longest_line,
+    per_card,
+    with_the_context,
+)
 from helpers.fits.start import tokens_to_serve
 from helpers.fits.ways import Way
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
@@ -24,173 +31,6 @@ from helpers.tell.values import Column
 
 ENDS = ("bytes", "low_bytes", "high_bytes")
 ASK = "casebook fits MODEL --gpu NAME --context N"
-
-
-def headline(answer: Answer) -> str:
-    """Yes, no, or what is missing to say it; before it, that a file is incomplete."""
-    return f"{_incomplete_file(answer)}{_says(answer)}"
-
-
-def _incomplete_file(answer: Answer) -> str:
-    """How much of a file is there whose end is not, to put before an answer."""
-    if answer.cut_off:
-        return f"The file is incomplete ({answer.cut_off}). Once it is whole: "
-    return ""
-
-
-def _says(answer: Answer) -> str:
-    if answer.incomplete and answer.fits is None:
-        within = _within(answer)
-        least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
-        part = f"{answer.incomplete}; what is here needs at least {least}"
-        return f"Cannot tell whether it fits{within}: {part}"
-    if answer.ran is not None:
-        return _of_a_log(answer)
-    if answer.ceiling_bytes is None and answer.rows[0]["bytes"]:
-        weights = show_bytes(answer.rows[0]["bytes"])
-        return f"The weights take {weights}{_per_card(answer)}; name a card to learn whether the model fits"
-    contexts = answer.contexts
-    is_part_unknown = contexts.longest is None and answer.cache["need_bytes"] is None
-    if answer.spare_bytes is None or is_part_unknown:
-        why = "; ".join(answer.missing[:2])
-        return f"Cannot tell whether it fits{_within(answer)}: {why}"
-    if contexts.longest is None:
-        return _by_the_sum(answer)
-    if contexts.longest < contexts.least:
-        likely = "" if answer.fits is False else "likely "
-        return f"The model {likely}does not fit{_within(answer)}: {_too_much(answer)}"
-    if contexts.has_no_end and answer.fits:
-        return "The model fits with a context of any length: a token takes no memory of its own"
-    return f"{_with_the_context(answer)}{_longest_in_the_headline(answer)}"
-
-
-def _with_the_context(answer: Answer) -> str:
-    """Whether the model fits, with the context asked for where there is one."""
-    contexts = answer.contexts
-    asked = contexts.asked
-    if asked is None:
-        return "The model fits" if contexts.holds_a_model else "The model likely fits"
-    tokens = f"the {asked:,} tokens asked for"
-    if asked <= (contexts.longest_low or 0):
-        return f"The model fits with {tokens}"
-    if asked <= (contexts.longest or 0):
-        return f"The model likely fits with {tokens}"
-    likely = "" if answer.fits is False else "likely "
-    if contexts.holds_a_model:
-        return f"The model fits, but {likely}not with {tokens}"
-    return f"The model {likely}does not fit with {tokens}"
-
-
-def _longest_in_the_headline(answer: Answer) -> str:
-    """The longest context to ask for; empty where it is as likely as what was asked for."""
-    contexts = answer.contexts
-    tokens = contexts.longest_to_ask_for or 0
-    beside = _beside(answer)
-    if tokens == contexts.longest_low == contexts.longest:
-        return f"; the longest context is {tokens:,}{beside}"
-    if tokens == contexts.longest_low:
-        return f"; the longest context that certainly fits is {tokens:,}{beside}"
-    if contexts.asked is None:
-        return f" with a context of up to {tokens:,}{beside}"
-    return ""
-
-
-def longest_line(answer: Answer) -> str:
-    """The longest context to ask for, and how sure that is; empty where none can be solved for."""
-    contexts = answer.contexts
-    tokens = contexts.longest_to_ask_for
-    if tokens is None or tokens < contexts.least or contexts.has_no_end or answer.ran is not None:
-        return ""
-    if answer.incomplete or answer.ceiling_bytes is None:
-        return ""
-    if tokens != contexts.longest_low:
-        return f"Longest context: likely {tokens:,} tokens{_beside(answer)}"
-    if tokens == contexts.longest:
-        return f"Longest context: {tokens:,} tokens{_beside(answer)}"
-    return f"Longest context: {tokens:,} tokens, certain to fit{_beside(answer)}"
-
-
-def _within(answer: Answer) -> str:
-    if answer.ceiling_bytes is None:
-        return ""
-    return f" in {show_bytes(answer.ceiling_bytes)}{_per_card(answer)}"
-
-
-def _per_card(figures: Answer | Way) -> str:
-    """That sizes are those of one of several cards."""
-    return " per card" if figures.cards_alike > 1 else ""
-
-
-def _by_the_sum(answer: Answer) -> str:
-    """Whether it fits by what is left, where no context can be solved for."""
-    left = answer.spare_bytes or 0
-    likely = "" if answer.fits is not None else "likely "
-    if left >= 0:
-        return f"The model {likely}fits{_within(answer)}: {show_bytes(left)} to spare"
-    return f"The model {likely}does not fit{_within(answer)}: {show_bytes(-left)} too much"
-
-
-def _too_much(answer: Answer) -> str:
-    """By how much it misses with the context reckoned with, and what takes most."""
-    weights = answer.rows[0]["bytes"]
-    contexts = answer.contexts
-    short = show_bytes(max(0, -(answer.spare_bytes or 0)))
-    misses = f"{short} too much"
-    if contexts.served:
-        misses += f" with a context of {contexts.served:,}"
-    if weights and answer.ceiling_bytes and weights > answer.ceiling_bytes:
-        return f"{misses}; the weights alone take {show_bytes(weights)}"
-    others = next(row["bytes"] for row in answer.rows if row["part"] == "others")
-    if others:
-        return f"{misses}; others hold {show_bytes(others)}"
-    if not contexts.longest:
-        return f"{misses}; nothing is left for it beside the weights"
-    return f"{misses}; beside the weights there is room for {contexts.longest:,} tokens"
-
-
-def _beside(answer: Answer) -> str:
-    """That nothing was asked for, the server's own default where it is another, and the model's
-    maximum. Nothing where a context that was asked for is too long, and the model has as much.
-    """
-    contexts = answer.contexts
-    if contexts.longest_to_ask_for == contexts.model:
-        return ", the model's own maximum"
-    parts = []
-    if (contexts.longest_low or 0) < (contexts.asked or 0) <= (contexts.model or 0):
-        return ""
-    if contexts.asked is None:
-        parts.append("asked: none")
-    if contexts.default not in (None, contexts.model, contexts.asked):
-        parts.append(f"{answer.program}'s default here is {contexts.default:,}")
-    if contexts.model is not None:
-        parts.append(f"the model's own maximum is {contexts.model:,}")
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _of_a_log(answer: Answer) -> str:
-    """How a server's log ended, and what it had room for."""
-    wanted = answer.contexts.asked
-    longest = answer.solved.get("context")
-    tokens = answer.solved.get("tokens")
-    layers = answer.solved.get("layers_on_gpu")
-    if answer.ran and answer.fits is False and tokens and wanted:
-        return (
-            f"The server runs, but a request of {wanted:,} tokens does not fit: its pool holds "
-            f"{tokens:,}"
-        )
-    if answer.ran and answer.fits is False:
-        return f"The server runs with {layers} layers on the card, the rest on the CPU"
-    if answer.ran:
-        left = answer.spare_bytes
-        rest = "" if left is None or left < 0 else f": {show_bytes(left)} to spare"
-        return f"It fits{_within(answer)}{rest}"
-    left = answer.spare_bytes
-    head = f"It does not fit{_within(answer)}"
-    if left is not None and left < 0:
-        head += f": {show_bytes(-left)} too much"
-    if longest and wanted and longest < wanted:
-        head += f"; the longest context is {longest:,} (asked: {wanted:,})"
-    return head
 
 
 def rows_table(answer: Answer) -> Shown:
@@ -215,7 +55,7 @@ def rows_table(answer: Answer) -> Shown:
     sizes = [Column(f"{head}, GiB", "0.01") for head in ("likely", "at best", "at worst")]
     return Shown(
         f"What {answer.program} needs",
-        [f"part{_per_card(answer)}", *sizes, "source"],
+        [f"part{per_card(answer)}", *sizes, "source"],
         [list(row) for row in cells],
         notes=["-: no bound is known"] if is_open else [],
         result=headline(answer),
@@ -254,7 +94,7 @@ def total_line(answer: Answer) -> str:
     if total is None or answer.ceiling_bytes is None or answer.ran is not None:
         return ""
     card = show_bytes(answer.ceiling_bytes)
-    each = _per_card(answer)
+    each = per_card(answer)
     if fills_its_share(answer):
         not_taken = [
             row["bytes"] or 0 for row in answer.rows if row["part"] in ("reserve", "others")
@@ -322,7 +162,7 @@ def solved_lines(answer: Answer) -> list[str]:
         lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
     if contexts.token_bytes:
         size = show_bytes(contexts.token_bytes)
-        lines.append(f"Each token of context takes {size}{_per_card(answer)}")
+        lines.append(f"Each token of context takes {size}{per_card(answer)}")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
     requests = shown.pop("slots", None)
     if contexts.has_no_end:
@@ -424,9 +264,9 @@ def _lines_of_a_way(way: Way) -> list[str]:
     """A way with what results, and the lines to paste."""
     says = f"{way.option}: {way.says}"
     if way.context:
-        total = f"likely fit (about {show_bytes(way.total_bytes)}{_per_card(way)})"
+        total = f"likely fit (about {show_bytes(way.total_bytes)}{per_card(way)})"
         if way.certain:
-            total = f"certainly fit (at most {show_bytes(way.most_bytes)}{_per_card(way)})"
+            total = f"certainly fit (at most {show_bytes(way.most_bytes)}{per_card(way)})"
         says += f"; {way.context:,} tokens {total}"
     lines = wrapped(says, "  ", "      ", SCREEN)
     if way.kind != "card":  # on another card the line is the same
@@ -490,7 +330,7 @@ def as_text(answer: Answer, wide: bool = False) -> str:
     table = rows_table(answer)
     head, longest = headline(answer), longest_line(answer)
     if longest:
-        head = f"{_incomplete_file(answer)}{_with_the_context(answer)}"
+        head = f"{incomplete_file(answer)}{with_the_context(answer)}"
     out = [*wrapped(head, "", "  ", SCREEN)]
     if longest:
         out += wrapped(longest, "", "  ", SCREEN)

@@ -12,28 +12,21 @@ fdinfo KiB, and KFD counts in blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAIL
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading, not_available, seen
-from helpers.ground.units import MIB, Quantity, show_bytes
-from helpers.judge.contradictions import RESERVED, TOTALS_AGREE, contradictions, pools_by_layer
+from helpers.ground.units import MIB
+from helpers.judge.contradictions import RESERVED, contradictions, pools_by_layer
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.failing_card import card_of, is_total_of_slice
-from helpers.judge.holders import is_itself
-from helpers.judge.message_account import Account
-from helpers.judge.message_sums import MessageSums, sums_of
+from helpers.judge.ledger_rows import DRIVER, TOOL, GpuLedger, LedgerRow, with_rest
+from helpers.judge.message_ledger import add_message
 from helpers.judge.posted_processes import listed_beside
 from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure, beside
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, holding, in_sight, numbered_by_host, one_each
-from helpers.look.message import Message
 from helpers.look.nvidia import MigSlice
 
-DRIVER = "driver"
-MESSAGE = "message"
-TOOL = "tool"
-SAID = "the error message"
 COMPUTE = ("KFD bank", "HSA pool", "torch")
 SECOND_PLACE = {
     "sysfs VRAM": "sysfs GTT",
@@ -51,82 +44,6 @@ GRAIN_BYTES = {
     "amd-smi": MIB,
 }
 """What a holder's size may be off by, by its source: fdinfo prints KiB, the tools whole MiB."""
-
-
-@dataclass(frozen=True)
-class LedgerRow:
-    """One part of what is in use.
-
-    ``kind``: process (the failing one), other_process, outside, reserved, unattributed.
-
-    ``bytes`` without a value is a holder whose share was not measured; it is then within the
-    unattributed rest. A negative rest means that processes were counted twice (shared memory)
-    or at another moment; a contradiction then says so.
-    """
-
-    kind: str
-    words: str
-    bytes: Reading
-    source: str
-    pid: int = 0
-    """The process, where the row is one that a number names."""
-
-
-@dataclass(frozen=True)
-class GpuLedger:
-    """One source's account of one GPU; ``pci`` is empty where a message does not tell which GPU
-    it means.
-
-    ``account`` is driver, message or tool, ``left`` what total less used is. The rows that have a
-    value add up to ``used`` within ``tolerance_bytes``. Where ``used`` is not known there is no
-    unattributed row.
-    """
-
-    pci: str
-    account: str
-    total: Reading
-    used: Reading
-    rows: tuple[LedgerRow, ...]
-    tolerance_bytes: int
-    contradictions: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    left: str = "free"
-    part: str = ""
-    """The MIG device whose memory it counts, where the GPU is cut into several."""
-
-    @property
-    def place(self) -> str:
-        """The GPU by its address, and the part of it."""
-        return f"{self.pci} {self.part}".strip()
-
-    def sum_bytes(self, *kinds: str) -> int:
-        """What the rows of these kinds (all, where none is given) hold together; rows without a
-        value count nothing.
-        """
-        return sum(row.bytes.bytes for row in self.rows if not kinds or row.kind in kinds)
-
-
-def with_rest(book: GpuLedger, words: str) -> GpuLedger:
-    """The ledger with its rest.
-
-    A rest below zero is named, and stands as a row only where it is more than the tolerance.
-    """
-    used = book.used
-    held = book.sum_bytes()
-    rest = used.bytes - held
-    if not used.ok or -book.tolerance_bytes <= rest <= 0:
-        return book
-    against = book.contradictions
-    if rest < 0:
-        more = (
-            f"the parts make {show_bytes(held)}, more than the {show_bytes(used.bytes)} in use "
-            f"({used.source})"
-        )
-        against = (*against, more)
-        words = "counted more than once, or at another moment"
-    left = seen(rest, "bytes", f"{used.source} less the rows above", used.item)
-    row = LedgerRow("unattributed", words, left, used.source)
-    return replace(book, rows=(*book.rows, row), contradictions=against)
 
 
 def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
@@ -147,7 +64,7 @@ def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
         books = {card.pci: _of_card(evidence.bundle, card) for card in cards}
     for account in evidence.accounts:
         if account.message.event == "refused" and account.message.side == "device":
-            _add_message(books, account, cards)
+            add_message(books, account, cards)
             break
     of_box = [book for pair in books.values() for book in pair]
     return (*of_box, *_of_tools(evidence))
@@ -186,35 +103,6 @@ def _printed(figure: Figure) -> Reading:
     if figure.bytes is None:
         return not_available("the tool did not measure it", "bytes", figure.source)
     return seen(figure.bytes, "bytes", figure.source)
-
-
-def _add_message(
-    books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
-) -> None:
-    """Put the ledger of a message beside the driver's of the GPU that it means."""
-    card = card_of(account.message, cards)
-    book = _of_message(account, card)
-    if book is None:
-        return
-    if card is None:
-        books.setdefault("", []).append(book)
-        return
-    memories = books[card.pci]
-    fitting = [at for at, memory in enumerate(memories) if _is_of(memory, account.message)]
-    if len(fitting) != 1:
-        memories.append(book)
-        return
-    of_driver = memories[fitting[0]]
-    compared = replace(_compared(book, of_driver, card), part=of_driver.part)
-    memories[fitting[0]] = _split(of_driver, account.message)
-    memories.insert(fitting[0] + 1, compared)
-
-
-def _is_of(book: GpuLedger, message: Message) -> bool:
-    """Whether the driver's ledger may be of the memory that a message is about."""
-    return (
-        not book.part or message.capacity is None or is_total_of_slice(book.total, message.capacity)
-    )
 
 
 def _of_card(bundle: Bundle, gpu: Gpu) -> list[GpuLedger]:
@@ -391,128 +279,3 @@ def _holder_row(holder: Holder, away: bool) -> LedgerRow:
 def _spread(holders: list[Holder]) -> int:
     """What the readings of these may be off by together, in bytes."""
     return sum(GRAIN_BYTES.get(holder.source, MIB) for holder in holders if holder.memory.ok)
-
-
-def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
-    """The ledger of a message; None where it gives no amounts."""
-    message = account.message
-    amounts = (message.capacity, message.free, message.process, message.allocated)
-    if not any((*amounts, message.reserved_total)):
-        return None
-    why = "the message does not give both the capacity and what is free"
-    used = not_available(why, "bytes", SAID)
-    if account.used:
-        source = f"{SAID}: capacity less what is free"
-        used = seen(max(0, account.used.bytes), "bytes", source)
-    rows = _own_rows(account)
-    for pid, size in account.others:
-        number = "" if pid is None else f": {pid}"
-        words = f"another process that the message names{number}"
-        rows.append(LedgerRow("other_process", words, _said(size, ""), SAID))
-    book = GpuLedger(
-        pci=gpu.pci if gpu else "",
-        account=MESSAGE,
-        total=_said(message.capacity, "capacity"),
-        used=used,
-        rows=tuple(rows),
-        tolerance_bytes=account.tolerance_bytes,
-        contradictions=account.contradictions,
-    )
-    if account.own:
-        return with_rest(book, "others, or no owner: the message counts only what it names")
-    return with_rest(
-        book, "this process outside torch, others, or no owner: the message does not say"
-    )
-
-
-def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
-    """This process: allocated, cached, and the rest of it (context, libraries)."""
-    message = sums.message
-    rows = []
-    if message.allocated:
-        graphs = ""
-        if message.private_pools:
-            graphs = f" (including {message.private_pools.text} in private pools)"
-        reading = _said(message.allocated, "allocated")
-        rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
-    if sums.stranded is not None:
-        size = max(0, sums.stranded.bytes)
-        reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
-        rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
-    elif sums.held and not message.allocated:
-        reading = _said(sums.held, "reserved")
-        rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
-    rest = sums.context if sums.held else sums.own
-    if rest and (rest.bytes > 0 or not rows):
-        words = f"{name}: context and libraries" if rows else name
-        reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
-        rows.append(LedgerRow("process", words, reading, SAID))
-    return rows
-
-
-def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
-    """The driver's ledger with the parts of the failing program in place of the one holder that
-    it is by its size; unchanged where no holder, or more than one, fits.
-    """
-    if message.process is None or not message.allocated:
-        return of_driver
-    fitting = [
-        row
-        for row in of_driver.rows
-        if row.kind in ("other_process", "outside")
-        and row.bytes.ok
-        and is_itself(row.bytes.bytes, message.process)
-    ]
-    if len(fitting) != 1:
-        return of_driver
-    holder = fitting[0]
-    sums = sums_of(replace(message, process=None, non_torch=None, others=(), pids=()))
-    parts = _own_rows(sums, holder.words)
-    left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
-    if left < -sums.tolerance_bytes:
-        return of_driver
-    parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
-    if left > 0:
-        source = f"{holder.source} less torch's parts"
-        reading = seen(left, "bytes", source, holder.bytes.item)
-        words = f"{holder.words}: context and libraries"
-        parts.append(LedgerRow("process", words, reading, source, holder.pid))
-    position = of_driver.rows.index(holder)
-    return replace(
-        of_driver,
-        rows=(*of_driver.rows[:position], *parts, *of_driver.rows[position + 1 :]),
-        tolerance_bytes=of_driver.tolerance_bytes + sums.tolerance_bytes,
-    )
-
-
-def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:
-    """The message's ledger with what the box says otherwise."""
-    margin = of_message.tolerance_bytes + of_driver.tolerance_bytes + TOTALS_AGREE
-    total = of_message.total
-    pools = [pool for pool in gpu.pools if pool.layer in ("torch", "KFD bank") and pool.total.ok]
-    apart = [pool for pool in pools if abs(pool.total.bytes - total.bytes) > margin]
-    if total.ok and pools and apart == pools:
-        totals = " and ".join(f"{pool.layer} {pool.total.show()}" for pool in pools)
-        odd = (
-            f"the message's capacity is {total.show()}; the capture has {totals}: another GPU "
-            "or another boot"
-        )
-        of_message = replace(of_message, contradictions=(*of_message.contradictions, odd))
-    then = of_message.used
-    now = of_driver.used
-    more = then.bytes - (now.bytes - of_driver.sum_bytes("reserved"))
-    # HIP's free leaves out graphics memory, so there the message may well have less in use.
-    is_another_use = more > margin or (gpu.vendor == "NVIDIA" and more < -margin)
-    if then.ok and now.ok and is_another_use:
-        note = (
-            f"In use at the failure, by the message: {then.show()}; at the capture, by the "
-            f"driver: {now.show()}."
-        )
-        of_message = replace(of_message, notes=(*of_message.notes, note))
-    return of_message
-
-
-def _said(quantity: Quantity | None, figure: str) -> Reading:
-    if quantity is None:
-        return not_available(f"the message gives no {figure}", "bytes", SAID)
-    return seen(quantity.bytes, "bytes", f"{SAID}: {quantity.text}")

@@ -14,7 +14,7 @@ from typing import Any
 from helpers.ground.shapes import NOT_AVAILABLE, Missing, Reading, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.ledger import LedgerRow
+from helpers.judge.ledger_rows import LedgerRow
 from helpers.judge.program_facts import FirstChange
 from helpers.look import kernel_log
 from helpers.look.gpus import gpus

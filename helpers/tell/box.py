@@ -14,7 +14,7 @@ from helpers.judge.box_observations import TOTALS
 from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
-from helpers.judge.ledger import GpuLedger
+from helpers.judge.ledger_rows import GpuLedger
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity

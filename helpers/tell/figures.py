@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
-from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
+from helpers.judge.ledger_rows import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
 from helpers.tell.figure_style import ALARM, MUTED, PALETTE, SERIES, Look
 from helpers.tell.shown import Shown

@@ -20,7 +20,7 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
 if TYPE_CHECKING:
-    from helpers.judge.ledger import GpuLedger
+    from helpers.judge.ledger_rows import GpuLedger
 
 _UNITS = {"KiB": KIB, "KB": KIB, "kB": KIB, "MiB": MIB, "MB": MIB, "GiB": GIB, "GB": GIB}
 NOT_READ = "…"

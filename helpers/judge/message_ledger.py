@@ -1,0 +1,172 @@
+"""The ledger of an out-of-memory message, and what it says beside that of the driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from helpers.ground.shapes import Reading, not_available, seen
+from helpers.ground.units import Quantity
+from helpers.judge.contradictions import TOTALS_AGREE
+from helpers.judge.failing_card import card_of, is_total_of_slice
+from helpers.judge.holders import is_itself
+from helpers.judge.ledger_rows import MESSAGE, GpuLedger, LedgerRow, with_rest
+from helpers.judge.message_account import Account
+from helpers.judge.message_sums import MessageSums, sums_of
+from helpers.look.gpus import Gpu
+from helpers.look.message import Message
+
+SAID = "the error message"
+
+
+def add_message(
+    books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
+) -> None:
+    """Put the ledger of a message beside the driver's of the GPU that it means."""
+    card = card_of(account.message, cards)
+    book = _of_message(account, card)
+    if book is None:
+        return
+    if card is None:
+        books.setdefault("", []).append(book)
+        return
+    memories = books[card.pci]
+    fitting = [at for at, memory in enumerate(memories) if _is_of(memory, account.message)]
+    if len(fitting) != 1:
+        memories.append(book)
+        return
+    of_driver = memories[fitting[0]]
+    compared = replace(_compared(book, of_driver, card), part=of_driver.part)
+    memories[fitting[0]] = _split(of_driver, account.message)
+    memories.insert(fitting[0] + 1, compared)
+
+
+def _is_of(book: GpuLedger, message: Message) -> bool:
+    """Whether the driver's ledger may be of the memory that a message is about."""
+    return (
+        not book.part or message.capacity is None or is_total_of_slice(book.total, message.capacity)
+    )
+
+
+def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
+    """The ledger of a message; None where it gives no amounts."""
+    message = account.message
+    amounts = (message.capacity, message.free, message.process, message.allocated)
+    if not any((*amounts, message.reserved_total)):
+        return None
+    why = "the message does not give both the capacity and what is free"
+    used = not_available(why, "bytes", SAID)
+    if account.used:
+        source = f"{SAID}: capacity less what is free"
+        used = seen(max(0, account.used.bytes), "bytes", source)
+    rows = _own_rows(account)
+    for pid, size in account.others:
+        number = "" if pid is None else f": {pid}"
+        words = f"another process that the message names{number}"
+        rows.append(LedgerRow("other_process", words, _said(size, ""), SAID))
+    book = GpuLedger(
+        pci=gpu.pci if gpu else "",
+        account=MESSAGE,
+        total=_said(message.capacity, "capacity"),
+        used=used,
+        rows=tuple(rows),
+        tolerance_bytes=account.tolerance_bytes,
+        contradictions=account.contradictions,
+    )
+    if account.own:
+        return with_rest(book, "others, or no owner: the message counts only what it names")
+    return with_rest(
+        book, "this process outside torch, others, or no owner: the message does not say"
+    )
+
+
+def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
+    """This process: allocated, cached, and the rest of it (context, libraries)."""
+    message = sums.message
+    rows = []
+    if message.allocated:
+        graphs = ""
+        if message.private_pools:
+            graphs = f" (including {message.private_pools.text} in private pools)"
+        reading = _said(message.allocated, "allocated")
+        rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
+    if sums.stranded is not None:
+        size = max(0, sums.stranded.bytes)
+        reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
+        rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
+    elif sums.held and not message.allocated:
+        reading = _said(sums.held, "reserved")
+        rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
+    rest = sums.context if sums.held else sums.own
+    if rest and (rest.bytes > 0 or not rows):
+        words = f"{name}: context and libraries" if rows else name
+        reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
+        rows.append(LedgerRow("process", words, reading, SAID))
+    return rows
+
+
+def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
+    """The driver's ledger with the parts of the failing program in place of the one holder that
+    it is by its size; unchanged where no holder, or more than one, fits.
+    """
+    if message.process is None or not message.allocated:
+        return of_driver
+    fitting = [
+        row
+        for row in of_driver.rows
+        if row.kind in ("other_process", "outside")
+        and row.bytes.ok
+        and is_itself(row.bytes.bytes, message.process)
+    ]
+    if len(fitting) != 1:
+        return of_driver
+    holder = fitting[0]
+    sums = sums_of(replace(message, process=None, non_torch=None, others=(), pids=()))
+    parts = _own_rows(sums, holder.words)
+    left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
+    if left < -sums.tolerance_bytes:
+        return of_driver
+    parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
+    if left > 0:
+        source = f"{holder.source} less torch's parts"
+        reading = seen(left, "bytes", source, holder.bytes.item)
+        words = f"{holder.words}: context and libraries"
+        parts.append(LedgerRow("process", words, reading, source, holder.pid))
+    position = of_driver.rows.index(holder)
+    return replace(
+        of_driver,
+        rows=(*of_driver.rows[:position], *parts, *of_driver.rows[position + 1 :]),
+        tolerance_bytes=of_driver.tolerance_bytes + sums.tolerance_bytes,
+    )
+
+
+def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:
+    """The message's ledger with what the box says otherwise."""
+    margin = of_message.tolerance_bytes + of_driver.tolerance_bytes + TOTALS_AGREE
+    total = of_message.total
+    pools = [pool for pool in gpu.pools if pool.layer in ("torch", "KFD bank") and pool.total.ok]
+    apart = [pool for pool in pools if abs(pool.total.bytes - total.bytes) > margin]
+    if total.ok and pools and apart == pools:
+        totals = " and ".join(f"{pool.layer} {pool.total.show()}" for pool in pools)
+        odd = (
+            f"the message's capacity is {total.show()}; the capture has {totals}: another GPU "
+            "or another boot"
+        )
+        of_message = replace(of_message, contradictions=(*of_message.contradictions, odd))
+    then = of_message.used
+    now = of_driver.used
+    more = then.bytes - (now.bytes - of_driver.sum_bytes("reserved"))
+    # HIP's free leaves out graphics memory, so there the message may well have less in use.
+    is_another_use = more > margin or (gpu.vendor == "NVIDIA" and more < -margin)
+    if then.ok and now.ok and is_another_use:
+        note = (
+            f"In use at the failure, by the message: {then.show()}; at the capture, by the "
+            f"driver: {now.show()}."
+        )
+        of_message = replace(of_message, notes=(*of_message.notes, note))
+    return of_message
+
+
+def _said(quantity: Quantity | None, figure: str) -> Reading:
+    if quantity is None:
+        return not_available(f"the message gives no {figure}", "bytes", SAID)
+    return seen(quantity.bytes, "bytes", f"{SAID}: {quantity.text}")

@@ -1,0 +1,69 @@
+"""The readings that would decide, and why one that was asked for is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from helpers.ground.shapes import (
+    Missing,
+)
+from helpers.judge import table
+from helpers.judge.case_names import fill, names_of
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.posted_processes import processes
+from helpers.judge.worlds import reading_for
+from helpers.look.wordings import lines as forms
+
+NO_EVIDENCE = CaseEvidence()
+
+
+def missing_readings(
+    deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence
+) -> list[Missing]:
+    """The readings that would decide, as they are taken in the world of the failure, without
+    those that were handed over.
+    """
+    names = names_of(evidence, ())
+    rows = dict.fromkeys(not_handed_over(deciding, evidence))
+    return [Missing(reading=reading, how=fill(how, names)) for _, reading, how in rows]
+
+
+def not_handed_over(
+    deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence
+) -> Iterator[tuple[str, str, str]]:
+    """The readings, by name, as they are taken in the world of the failure, without those that
+    were handed over.
+    """
+    for row in deciding:
+        if not _was_handed_over(row[0], evidence):
+            yield reading_for(row, evidence)
+
+
+def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
+    """Whether a reading, by its name in failures.json, is in what was handed over."""
+    if reading == "kernel-log" and evidence.bundle is not None:
+        from helpers.look.kernel_log import readable  # only a captured box has a log
+
+        return readable(evidence.bundle).ok
+    if reading == "kernel-log":
+        rows_of_the_log = {line.id for line in forms(log=True)}
+        return any(message.row in rows_of_the_log for message in evidence.messages)
+    if reading == "holders":
+        return any(row.bytes for row in processes(evidence))
+    if reading == "host":
+        return evidence.bundle is not None or any(
+            figure.pool == "available" for figure in evidence.figures
+        )
+    return reading == "ceilings" and evidence.bundle is not None
+
+
+def missing_reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
+    """A reading that would decide, by its name in diagnosis.json."""
+    _, reading, how = deciding_reading(name, evidence)
+    return Missing(reading, fill(how, names_of(evidence, ())))
+
+
+def deciding_reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> tuple[str, str, str]:
+    """A reading of diagnosis.json as it is taken in the world of the failure."""
+    row = table("diagnosis")["missing"][name]
+    return reading_for((name, row["reading"], row["how"]), evidence)

@@ -1,0 +1,149 @@
+"""The answer where no cause is decided: what is possible, and which reading would tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from helpers.ground.shapes import (
+    Alternative,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+    seen,
+)
+from helpers.judge import form, table
+from helpers.judge.case_names import fill, names_of
+from helpers.judge.confidence import Weighed
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.headlines import open_headline
+from helpers.judge.missing_readings import (
+    deciding_reading,
+    missing_readings,
+    not_handed_over,
+)
+from helpers.judge.next_step import step_of_a_refusal
+from helpers.judge.observation import SILENT, Observation
+from helpers.judge.verdict_evidence import (
+    as_evidence,
+    listed_observations,
+    sums_as_evidence,
+    unique_rows,
+)
+from helpers.look.message import Message
+
+
+def undecided(
+    near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
+) -> Verdict:
+    """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
+    decides = (row.failure.decides for row in near)
+    deciding = list(dict.fromkeys(not_handed_over(decides, evidence)))
+    nothing_decides = not deciding
+    if any(observation.name == "own-error" for observation in observations):
+        deciding.insert(0, deciding_reading("own-error"))
+    named = [message for message in evidence.messages if message.event not in SILENT]
+    is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
+    if is_own and not named:
+        return _own_answer()
+    text = evidence.error_text
+    has_no_number = nothing_decides and not any(message.numbers for message in named)
+    is_garbled = any(_lacks_its_capacity(message) for message in named)
+    if named and (has_no_number or (nothing_decides and is_garbled)):
+        deciding.append(deciding_reading("message"))
+    elif not named and not (form("printed").search(text) and form("complaint").search(text)):
+        deciding.append(deciding_reading("message"))
+    if evidence.bundle is None and len(deciding) < 3:
+        deciding.append(deciding_reading("look", evidence))
+    if not deciding:
+        deciding.append(deciding_reading("moment"))
+    missing = missing_readings(deciding, evidence)
+    shown = [observation for row in near for observation in row.speaks_for]
+    rows = as_evidence(shown or observations[:12]) + sums_as_evidence(evidence)
+    if not rows:
+        rows = [_nothing_used(evidence)]
+    against = [observation for row in near for observation in row.against]
+    names = names_of(evidence, observations)
+    step = _step_that_decides(deciding[0][0], missing[0], names)
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=open_headline((row.failure for row in near), (*shown, *observations), evidence),
+        summary=_summary_of_open(near, observations, evidence),
+        alternatives=[Alternative(row.failure.cause, "weak") for row in near],
+        evidence=unique_rows(rows),
+        against=unique_rows(as_evidence(against), "against-"),
+        missing=missing,
+        next_step=step_of_a_refusal(names, evidence, observations, nothing_decides) or step,
+    )
+
+
+def _own_answer() -> Verdict:
+    """Of a text that a rehearsal printed: the evidence is in its recording."""
+    title = "This is an answer of casebook rehearse, not a program's error"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=title,
+        summary=f"{title}. Its evidence is in the recording.",
+        next_step=NextStep(
+            "Run the command after “All evidence:” in the text, or give the program's own output, "
+            "whose file the text names last"
+        ),
+    )
+
+
+def _lacks_its_capacity(message: Message) -> bool:
+    """Whether a line of torch's allocator has no card's size that could be read: each is printed
+    with it.
+    """
+    is_of_allocator = message.program == "torch" and message.allocated is not None
+    return is_of_allocator and message.capacity is None and message.reserved_total is None
+
+
+def _step_that_decides(name: str, missing: Missing, names: Mapping[str, str]) -> NextStep:
+    """The reading to take, by its name, and what each of its answers means."""
+    what = f"Still needed: {missing.reading}"
+    answer = table("failures")["answers"].get(name)
+    if answer:
+        what += f". {fill(answer, names)}"
+    precondition = "none"
+    if name in table("failures")["while running"]:
+        precondition = "the program is running or has just failed"
+    return NextStep(what=what, command=missing.how, precondition=precondition)
+
+
+def _summary_of_open(
+    near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
+) -> str:
+    """What stays open, or why nothing could be made of what was handed over."""
+    if near:
+        causes = "; ".join(row.failure.title.rstrip(".") for row in near)
+        summary = f"Still possible: {causes}."
+    elif _is_prose_alone(evidence, observations):
+        summary = (
+            "No line of the text is a known error message, and descriptions in words are not read. "
+            "Paste the program's output itself, from the first error on."
+        )
+    elif observations:
+        summary = f"These readings show no cause: {listed_observations(observations[:3])}."
+    else:
+        summary = "Nothing in what you gave explains a failure."
+    if evidence.unused and not observations:
+        unused = evidence.unused[:200].rstrip(".")
+        summary += f" {unused[:1].upper()}{unused[1:]}."
+    return summary
+
+
+def _is_prose_alone(evidence: CaseEvidence, observations: tuple[Observation, ...]) -> bool:
+    """Whether words were handed over, and no line of them is one that a program prints."""
+    if evidence.messages or not (evidence.error_text.strip() or evidence.narrative.strip()):
+        return False
+    return not any(observation.hard for observation in observations)
+
+
+def _nothing_used(evidence: CaseEvidence) -> Evidence:
+    """How much text was read, where nothing of it could be used."""
+    length = sum(len(text) for _, _, text in evidence.texts)
+    reading = seen(f"{length} characters", "text", "the text handed over")
+    return Evidence("read", reading, "The text was read, but none of its lines is a known error")
