@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,23 +137,36 @@ def read_report(batches: Sequence[Path]) -> Report:
             else:
                 anchor = f"run-{len(sections) + 1}"
                 sections.append(Section(run, anchor, path.parent, gone(run)))
-        for path in sorted(batch.iterdir()):
-            without_record = path.is_dir() and not (path / "run.json").exists()
-            if without_record and any(path.glob("*.ipynb")):
-                unreadable.append(f"{path.name}: a run's folder without a run.json")
-    sections = told_apart(sections)
-    report = Report(folder, tuple(batches), sections, unreadable)
-    if not report.is_large:
-        return report
-    ran = sorted(
-        (section for section in sections if section.ran), key=lambda section: not section.lost
-    )
+        for path in _folders_without_record(batch):
+            unreadable.append(f"{path.name}: a run's folder without a run.json")
+    report = Report(folder, tuple(batches), told_apart(sections), unreadable)
+    if report.is_large:
+        return replace(report, sections=_with_links(report.sections, folder))
+    return report
+
+
+def _folders_without_record(batch: Path) -> Iterator[Path]:
+    """Folders of runs of which no record was written."""
+    for path in sorted(batch.iterdir()):
+        without_record = path.is_dir() and not (path / "run.json").exists()
+        if without_record and any(path.glob("*.ipynb")):
+            yield path
+
+
+def _with_links(sections: Sequence[Section], folder: Path) -> list[Section]:
+    """The sections, each with a link to the page of its run where it has one: of as many as fit,
+    the lost ones first.
+    """
+    ran = [section for section in sections if section.ran]
+    ran.sort(key=lambda section: not section.lost)
     with_page = {section.anchor for section in ran[:MOST_RUN_PAGES]}
-    for number, section in enumerate(sections):
+    linked = []
+    for section in sections:
+        link = section.link
         if section.anchor in with_page:
             link = quote(f"{section.folder.relative_to(folder)}/index.html")
-            sections[number] = replace(section, link=link)
-    return report
+        linked.append(replace(section, link=link))
+    return linked
 
 
 def page(folder: Path) -> str:

@@ -36,20 +36,35 @@ def share(arguments: argparse.Namespace) -> int:
     --force: replace files that are there
     Example: share 20260301T210000Z-quick --issue rocm
     """
-    from helpers.look.files import write_atomic
-    from helpers.share import (
-        TRACKERS,
-        issue_text,
-        page_of,
-        read_choices,
-        review_of,
-        subject_of,
-        whom_to_ask,
-    )
-    from helpers.tell.pdf import write_pdf
+    from helpers.share import subject_of
 
     # Figures are drawn in this process, and matplotlib would keep its list of fonts at home.
     os.environ.setdefault("MPLCONFIGDIR", str(OUTPUTS / "cache" / "matplotlib"))
+    _refuse_wrong_use(arguments)
+    target = own_file(arguments.target) if arguments.target else named_batch("")
+    about = subject_of(target, whole=bool(arguments.review or arguments.include))
+    choices = _choices(about, arguments.include)
+    if arguments.review:
+        return _review(about, target, choices, arguments)
+    answer = _write_page(about, choices, arguments)
+    if about.no_bundle:
+        print(f"Without a box: {about.no_bundle}", file=sys.stderr)
+    print(answer["left_out"], file=sys.stderr)
+    if arguments.json:
+        print_json(answer)
+        return 0
+    print(f"Open: {answer['page']}")
+    if answer.get("whom_to_ask"):
+        print(f"Before you send the issue: {answer['whom_to_ask']}.")
+    for name in ("pdf", "issue"):
+        if name in answer:
+            print(f"{name}: {answer[name]}")
+    return 0
+
+
+def _refuse_wrong_use(arguments: argparse.Namespace) -> None:
+    from helpers.share import TRACKERS
+
     tracker = arguments.issue
     if tracker and tracker not in TRACKERS:
         raise WrongUse(f"--issue {tracker}: expected one of {', '.join(TRACKERS)}")
@@ -57,19 +72,32 @@ def share(arguments: argparse.Namespace) -> int:
     if arguments.out and not (out.parent.is_dir() and out.suffix == ".html"):
         expected = "expected a file that ends in .html, in an existing folder"
         raise WrongUse(f"--out {out}: {expected}")
-    target = own_file(arguments.target) if arguments.target else named_batch("")
-    about = subject_of(target, whole=bool(arguments.review or arguments.include))
-    choices: frozenset[str] = frozenset()
-    if arguments.include:
-        choices = read_choices(Path(arguments.include))
-        unknown = review_of(about).unknown(choices)
-        if unknown:
-            print(CHANGED.format(unknown), file=sys.stderr)
-    if arguments.review:
-        return _review(about, target, choices, arguments)
+
+
+def _choices(about: Subject, path: str) -> frozenset[str]:
+    """The texts that were ticked, of a file of choices; says how many of them are not here."""
+    from helpers.share import read_choices, review_of
+
+    if not path:
+        return frozenset()
+    choices = read_choices(Path(path))
+    unknown = review_of(about).unknown(choices)
+    if unknown:
+        print(CHANGED.format(unknown), file=sys.stderr)
+    return choices
+
+
+def _write_page(
+    about: Subject, choices: frozenset[str], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Write the page, its PDF and the tracker's report; what --json prints of them."""
+    from helpers.look.files import write_atomic
+    from helpers.share import issue_text, page_of, whom_to_ask
+    from helpers.tell.pdf import write_pdf
+
+    tracker = arguments.issue
     shared = page_of(about, choices)
-    if not arguments.out:
-        out = _place(shared.name)
+    out = Path(arguments.out) if arguments.out else _place(shared.name)
     pdf = out.with_suffix(".pdf")
     report = out.with_name(f"{out.stem}.{tracker}.md")
     files = [out]
@@ -92,19 +120,7 @@ def share(arguments: argparse.Namespace) -> int:
         write_atomic(report, issue_text(tracker, about))
         answer["issue"] = str(report)
         answer["whom_to_ask"] = whom_to_ask(tracker, about.verdict)
-    if about.no_bundle:
-        print(f"Without a box: {about.no_bundle}", file=sys.stderr)
-    print(shared.left_out, file=sys.stderr)
-    if arguments.json:
-        print_json(answer)
-        return 0
-    print(f"Open: {out}")
-    if answer.get("whom_to_ask"):
-        print(f"Before you send the issue: {answer['whom_to_ask']}.")
-    for name in ("pdf", "issue"):
-        if name in answer:
-            print(f"{name}: {answer[name]}")
-    return 0
+    return answer
 
 
 def _review(

@@ -105,16 +105,7 @@ def answer(given: Given) -> Answer:
         inputs = {**inputs, "n_ctx": contexts.served}
     sheets = _sheets(given, inputs)
     sheet = sheets[LIKELY]
-    parts = {
-        part: figure
-        for part, figure in PARTS.items()
-        if part != "vision" or sheet.given("projector_weights_bytes")
-    }
-    is_refused = given.path and sheet.is_pooled and (sheet.value("spare") or 0) < 0
-    if is_refused or (
-        given.ran is None and sheet.is_pooled and (sheet.value("available") or 0) < 0
-    ):
-        parts["kv"] = "need_bytes"  # no pool is filled: what the context would take
+    parts = _parts(given, sheet)
     ends = _ends_by_sum(sheets, list(parts.values()))
     rows = [_row(ends, part, figure) for part, figure in parts.items()]
     spare = {end: sheets[end].value("spare") for end in ENDS}
@@ -126,15 +117,8 @@ def answer(given: Given) -> Answer:
         verdict = _verdict(spare, ceiling, sheets[LOW])
     if given.incomplete and verdict:
         verdict = None
-    open_end = sheets[HIGH] if verdict is None else sheet
-    missing = [*given.missing, *_missing(open_end, *ASKS)]
-    if given.incomplete:
-        missing.insert(0, given.incomplete)
-    elif verdict is None and contexts.longest is None and None not in spare.values():
-        missing.append("what the server measures at start: at least it fits, at most it does not")
-    if not sheet.family:
-        name = given.program[:40] or "(none)"
-        missing.append(f"program {name}: not known, counted without rounding")
+    is_between = verdict is None and contexts.longest is None and None not in spare.values()
+    missing = _missing_figures(given, sheets[HIGH] if verdict is None else sheet, is_between)
     source = inputs.get("ceiling_words") or ""
     if not source and ceiling is not None:
         source = sheet.sources.get("ceiling", "")
@@ -167,6 +151,32 @@ def answer(given: Given) -> Answer:
         incomplete=given.incomplete,
         cut_off=given.cut_off,
     )
+
+
+def _parts(given: Given, sheet: Sheet) -> dict[str, str]:
+    """The parts of what a model takes, each with the figure that counts it."""
+    parts = dict(PARTS)
+    if not sheet.given("projector_weights_bytes"):
+        del parts["vision"]
+    if not sheet.is_pooled:
+        return parts
+    is_refused = given.path and (sheet.value("spare") or 0) < 0
+    if is_refused or (given.ran is None and (sheet.value("available") or 0) < 0):
+        parts["kv"] = "need_bytes"  # no pool is filled: what the context would take
+    return parts
+
+
+def _missing_figures(given: Given, sheet: Sheet, is_between: bool) -> list[str]:
+    """What is not known, in words. ``is_between``: it fits at least, and does not at most."""
+    missing = [*given.missing, *_missing(sheet, *ASKS)]
+    if given.incomplete:
+        missing.insert(0, given.incomplete)
+    elif is_between:
+        missing.append("what the server measures at start: at least it fits, at most it does not")
+    if not sheet.family:
+        name = given.program[:40] or "(none)"
+        missing.append(f"program {name}: not known, counted without rounding")
+    return missing
 
 
 def _sheets(given: Given, inputs: dict[str, Any]) -> dict[str, Sheet]:

@@ -187,16 +187,8 @@ def _config(config: dict[str, Any], path: Path) -> Given:
         text = {**text, **part_of(text.get(part))}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
     models = table("models")
-    if text.get("is_encoder_decoder") is True:
-        raise wrong(path, "an encoder beside the decoder", "a model that is a decoder alone")
-    for name in (
-        "block_configs",
-        "per_layer_config",
-    ):  # of Nemotron-NAS; of Gemma 4 as transformers 5.24 writes it
-        if text.get(name):
-            expected = "the model's GGUF, which names the heads of each layer"
-            raise wrong(path, f"{name}: layers have heads of their own", expected)
     header = named(text, models["config"])
+    _refuse_unlike_layers(text, path)
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
@@ -207,14 +199,7 @@ def _config(config: dict[str, Any], path: Path) -> Given:
         header["n_head_kv"] = 1  # transformers configuration_falcon.py
     if kind in models["one_shared_expert"]:
         header.setdefault("n_expert_shared", 1)
-    types = _first(text, models["types"], (list, str)) or ()
-    places = _first(text, models["attention_at"], (list,))
-    linear = part_of(text.get("linear_attn_config"))
-    if linear:
-        header.update(named(linear, models["linear_attention"]))
-        places = [layer - 1 for layer in linear.get("full_attn_layers") or ()]
-    if places:
-        types = ["attention" if at in places else "mamba" for at in range(header["n_layer"])]
+    types = _types_of_layers(text, header)
     if isinstance(text.get("moe_layer_freq"), list):  # a flag for each layer
         header["n_dense"] = text["moe_layer_freq"].count(0)
     inputs = layer_inputs(header, kind, types)
@@ -234,6 +219,32 @@ def _config(config: dict[str, Any], path: Path) -> Given:
             "so more tokens fit than are said."
         )
     return _note_architecture(model, kind)
+
+
+def _types_of_layers(text: Mapping[str, Any], header: dict[str, Any]) -> Sequence[str]:
+    """What kind each layer is, as the config says; adds to the header what it says of linear
+    attention.
+    """
+    models = table("models")
+    places = _first(text, models["attention_at"], (list,))
+    linear = part_of(text.get("linear_attn_config"))
+    if linear:
+        header.update(named(linear, models["linear_attention"]))
+        places = [layer - 1 for layer in linear.get("full_attn_layers") or ()]
+    if places:
+        return ["attention" if at in places else "mamba" for at in range(header["n_layer"])]
+    return _first(text, models["types"], (list, str)) or ()
+
+
+def _refuse_unlike_layers(text: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError for a model whose layers are not all those of one decoder."""
+    if text.get("is_encoder_decoder") is True:
+        raise wrong(path, "an encoder beside the decoder", "a model that is a decoder alone")
+    # block_configs is of Nemotron-NAS, per_layer_config of Gemma 4 as transformers 5.24 writes it.
+    for name in ("block_configs", "per_layer_config"):
+        if text.get(name):
+            expected = "the model's GGUF, which names the heads of each layer"
+            raise wrong(path, f"{name}: layers have heads of their own", expected)
 
 
 def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:

@@ -120,38 +120,51 @@ def _of_shares(
             says = f"In use of {total.text}, by whom the message does not say"
             yield "unexplained-full", total.bytes - free.bytes, says
         return
+    yield from _beside_torch(account, total)
     outside = plus(account.outside).bytes
-    if account.context and account.held:
-        if account.context.bytes > max(account.held.bytes, total.bytes // OTHER_LIBRARY):
-            says = f"In this process beside torch's allocator, which has {account.held.text}"
-            yield "beside-torch", account.context.bytes, says
     # Where the message does not give this process, what is left with its context is its own.
     process = max(plus(account.held).bytes, total.bytes - free.bytes - outside)
     if account.own:
         process = account.own.bytes
-    named = plus(*(size for _, size in account.others)).bytes
-    if named and named >= NAMED_SHARE * outside:
-        yield "outside-named", named, ""
+    others_are_small = outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
     says = (
         f"In use outside this process, of {total.text}; this process has {show_bytes(process)}, "
         f"and {free.text} is free"
     )
     if outside > max(total.bytes // 2, process):
         yield "outside-most", outside, says
-    others_are_small = outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
     would_fit_alone = free.bytes < requested.bytes and account.fits_alone
-    if would_fit_alone and not others_are_small:
-        if account.fragmentation != LIKELY and not account.beyond_limit:
-            alone = f"if nothing else used the card, {requested.text} would fit"
-            yield "outside-decides", outside, f"{says}; {alone}"
+    is_explained = account.fragmentation == LIKELY or account.beyond_limit
+    if would_fit_alone and not others_are_small and not is_explained:
+        alone = f"if nothing else used the card, {requested.text} would fit"
+        yield "outside-decides", outside, f"{says}; {alone}"
     if outside > CONTEXT_BYTES // 2:
         yield "outside-some", outside, says
+    yield from _of_named_others(account, outside, process)
+    if others_are_small and account.fragmentation != LIKELY:
+        yield from _of_own_memory(account, total, free, requested, process)
+
+
+def _beside_torch(account: Account, total: Quantity) -> Iterator[Decided]:
+    """More in this process than a context takes, that torch does not hold."""
+    if not account.context or not account.held:
+        return
+    if account.context.bytes > max(account.held.bytes, total.bytes // OTHER_LIBRARY):
+        says = f"In this process beside torch's allocator, which has {account.held.text}"
+        yield "beside-torch", account.context.bytes, says
+
+
+def _of_named_others(account: Account, outside: int, process: int) -> Iterator[Decided]:
+    """Other processes that the message names: whether they explain what is in use outside this
+    one, of so many bytes, and whether they are of its size.
+    """
+    named = plus(*(size for _, size in account.others)).bytes
+    if named and named >= NAMED_SHARE * outside:
+        yield "outside-named", named, ""
     alike = [size for _, size in account.others if abs(size.bytes - process) <= process // 10]
     if len(alike) >= 2:
         says = f"{len(alike)} other processes of this one's size"
         yield "others-alike", len(alike) * process, says
-    if others_are_small and account.fragmentation != LIKELY:
-        yield from _of_own_memory(account, total, free, requested, process)
 
 
 def _of_own_memory(

@@ -4,7 +4,7 @@ settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from helpers.ground.shapes import Reading, seen
@@ -160,11 +160,23 @@ def _holders(
             is_certain = holder.memory.bytes >= whose.NAMED_SHARE * outside
             for observation in _of_holder(holder, total, failing, is_rank):
                 yield replace(observation, proof=observation.proof and is_certain)
-        sizes = [holder.memory.bytes for holder in one_each(holders)]
-        others = [size for size in sizes if not whose.is_within(size, failing)]
-        for account in evidence.accounts:
-            if account.outside and sum(others) >= whose.NAMED_SHARE * account.outside.bytes > 0:
-                yield make_observation("outside-named", sum(others), "holders", "bundle")
+        yield from _others_explained(holders, failing, evidence)
+    yield from _zombies(bundle, cards)
+
+
+def _others_explained(
+    holders: Sequence[Holder], failing: list[tuple[int, int]], evidence: CaseEvidence
+) -> Iterator[Observation]:
+    """Holders beside the failing program that cover what a message leaves outside it."""
+    sizes = [holder.memory.bytes for holder in one_each(holders)]
+    others = sum(size for size in sizes if not whose.is_within(size, failing))
+    for account in evidence.accounts:
+        if account.outside and others >= whose.NAMED_SHARE * account.outside.bytes > 0:
+            yield make_observation("outside-named", others, "holders", "bundle")
+
+
+def _zombies(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
+    """Processes that have ended and still have a device open."""
     numbers = {holder.pid for card in cards for holder in card.holders}
     for process in processes(bundle):
         if process.state == "Z" and process.pid in numbers:

@@ -182,33 +182,56 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     itself and one of its size (a rank beside it) are none, nor is one without a figure.
     """
     listed = [row for row in processes(evidence) if row.pid]
-    zombies = [row for row in listed if row.state == "Z"]
-    for zombie in zombies:
+    for zombie in [row for row in listed if row.state == "Z"]:
         yield "zombie", str(zombie.pid)
         if zombie.parent and zombie.parent != INIT:
             yield "parent", str(zombie.parent)
     rows = [(row.bytes or 0, row.pid, row.name, row.state) for row in listed]
     for account in evidence.accounts:
         rows += [(size.bytes, pid, "", "") for pid, size in account.others if pid]
-    seen_here: set[int] = set()
-    if evidence.bundle is not None:
-        # Only a captured box needs every layer's reader.
-        from helpers.judge.failing_card import holders_beside
-        from helpers.look.gpus import gpus
-        from helpers.look.holders import HOST_PID
-
-        cards = gpus(evidence.bundle)
-        for card in cards:
-            for holder in holders_beside(card, cards, evidence):
-                if holder.memory.ok:
-                    rows.append((holder.memory.bytes, holder.pid, holder.name, holder.state))
-                if HOST_PID not in holder.note:
-                    seen_here.add(holder.pid)
+    captured, seen_here = _captured_holders(evidence)
+    rows += captured
     states = {pid: state for _, pid, _, state in rows if state}
     rows = [row for row in rows if _covers(row[0], row[2], evidence)]
-    if not rows:
-        return
-    size, pid, name, _ = max(rows)
+    if rows:
+        size, pid, name, _ = max(rows)
+        yield from _of_largest(size, pid, name, evidence, seen_here, states)
+
+
+def _captured_holders(
+    evidence: CaseEvidence,
+) -> tuple[list[tuple[int, int, str, str]], set[int]]:
+    """Bytes, pid, name and state of each holder of a captured box, and the pids that are of its
+    own name space.
+    """
+    rows: list[tuple[int, int, str, str]] = []
+    seen_here: set[int] = set()
+    if evidence.bundle is None:
+        return rows, seen_here
+    # Only a captured box needs every layer's reader.
+    from helpers.judge.failing_card import holders_beside
+    from helpers.look.gpus import gpus
+    from helpers.look.holders import HOST_PID
+
+    cards = gpus(evidence.bundle)
+    for card in cards:
+        for holder in holders_beside(card, cards, evidence):
+            if holder.memory.ok:
+                rows.append((holder.memory.bytes, holder.pid, holder.name, holder.state))
+            if HOST_PID not in holder.note:
+                seen_here.add(holder.pid)
+    return rows, seen_here
+
+
+def _of_largest(
+    size: int,
+    pid: int | None,
+    name: str,
+    evidence: CaseEvidence,
+    seen_here: set[int],
+    states: Mapping[int | None, str],
+) -> Iterator[tuple[str, str]]:
+    """The process that holds most, in the words of each place that names it."""
     yield "holds", show_bytes(size)
     if _is_of_the_host(pid, seen_here, evidence):
         yield "hostpid", str(pid)

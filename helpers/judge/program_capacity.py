@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from helpers.ground.shapes import LONGEST_TITLE, Alternative, Missing, NextStep, Verdict
+from dataclasses import dataclass
+
+from helpers.ground.shapes import LONGEST_TITLE, Alternative, Evidence, Missing, NextStep, Verdict
 from helpers.ground.units import show_bytes, told_apart
 from helpers.judge.program_evidence import (
     also_grows,
@@ -25,66 +27,28 @@ from helpers.judge.program_steps import (
 )
 
 
+@dataclass(frozen=True)
+class _Need:
+    """What a program is known to need at once: ``is_over``: more than it can have; ``is_least``:
+    it may need more than that.
+    """
+
+    bytes: int
+    is_over: bool
+    is_least: bool
+
+
 def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    repeat = facts.without_limit
-    is_over = needs_more_than_it_can_have(facts, refusal)
-    needed = refusal.allocated_bytes + refusal.request_bytes
-    least = "at least "
-    if repeat is not None and is_over:
-        needed = max(needed, repeat.repeatable_peak_bytes)
-        least = "at least " if repeat.stopped else ""
-    elif refusal.fails_in_replay and facts.peak_allocated_bytes > refusal.usable_bytes:
-        needed = facts.peak_allocated_bytes
-        least = "" if facts.recording_is_whole else "at least "
-        is_over = True
-    place = _largest_place(facts, refusal)
-    needed_words, usable_words = told_apart(needed, refusal.usable_bytes)
-    usable = allowed_in_words(facts, refusal, usable_words)
-    title = f"The program needs {least}{needed_words} at once; it can use {usable}"
-    if len(title + place) <= LONGEST_TITLE:
-        title += place
-    if needed <= refusal.usable_bytes and is_over:
-        title = f"The program needs more at once than the {usable} that it can use"
-    elif needed <= refusal.usable_bytes:
-        request = show_bytes(refusal.request_bytes)
-        title = (
-            f"The program needs at least {needed_words} at once; it can use {usable}, where no "
-            f"setting finds a piece for the last {request}"
-        )
-        if goes_on_to_need_too_much(facts, refusal):
-            to_come = show_bytes(facts.more_to_come_bytes)
-            title = (
-                f"The program needs {needed_words} at once and then {to_come} more, as it did at "
-                f"this place before; it can use {usable}"
-            )
-        elif requests_pass(facts):
-            live = show_bytes(refusal.allocated_bytes)
-            title = f"{live} of the {usable} that the program can use is in use, and {request} "
-            title += "more did not fit"
-    evidence = [of_refusal(facts, refusal)]
-    if repeat is not None:
-        evidence.insert(0, of_repeat(repeat, facts))
-    if facts.expandable is not None:
-        evidence.append(of_repeat(facts.expandable, facts))
-    elif facts.replays is not None and facts.replays.needs_bytes:
-        more = facts.replays.needs_bytes
-        evidence.append(size_evidence("needs", more, facts, "Still missing with the best setting"))
-    evidence += of_holding(facts) + also_grows(facts)
+    """The program needs more than the card has for it."""
+    need = _need_of(facts, refusal)
     grows_later = facts.growth is not None and bool(facts.growth.growers) and facts.growth.is_later
-    is_certain = is_over and not grows_later
+    is_certain = need.is_over and not grows_later
+    title = _need_in_words(facts, refusal, need)
     summary = f"{title}."
     if not facts.reached_first_step:
         summary += " It failed before its first step ended."
-    use_less = "Use less memory at once"
-    if needed > refusal.usable_bytes:
-        missing = show_bytes(needed - refusal.usable_bytes)
-        use_less = f"Use at least {missing} less memory at once"
-    what = f"{use_less}: {_ways_to_use_less(facts, needed)}"
-    side_effects = "slower; a different batch size may change training results"
-    if facts.first_change is not None:
-        what = f"{use_less}. First try: {facts.first_change.title}"
-        side_effects = facts.first_change.costs
-    if repeat is None and not is_certain and facts.command:
+    what, side_effects = _how_to_use_less(facts, refusal, need)
+    if facts.without_limit is None and not is_certain and facts.command:
         what += ". How much it needs in all is not known"
     return Verdict(
         cause="true-capacity",
@@ -92,10 +56,78 @@ def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         title=title,
         summary=summary,
         alternatives=[] if is_certain else [Alternative("user-leak", "weak")],
-        evidence=evidence,
+        evidence=_evidence_of_need(facts, refusal),
         missing=[] if is_certain else [repeat_would_decide(facts)],
         next_step=NextStep(what=what, check=check_by_rehearsing(facts), blast_radius=side_effects),
     )
+
+
+def _need_of(facts: ProgramFacts, refusal: Refusal) -> _Need:
+    """The most that is known: of a repeat without a limit, of the replay, or at the refusal."""
+    needed_bytes = refusal.allocated_bytes + refusal.request_bytes
+    repeat = facts.without_limit
+    if repeat is not None and needs_more_than_it_can_have(facts, refusal):
+        most_bytes = max(needed_bytes, repeat.repeatable_peak_bytes)
+        return _Need(most_bytes, is_over=True, is_least=bool(repeat.stopped))
+    if refusal.fails_in_replay and facts.peak_allocated_bytes > refusal.usable_bytes:
+        is_least = not facts.recording_is_whole
+        return _Need(facts.peak_allocated_bytes, is_over=True, is_least=is_least)
+    return _Need(needed_bytes, is_over=False, is_least=True)
+
+
+def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
+    """What the program needs and what it can have, with the line that asks for most of it."""
+    needed, usable = told_apart(need.bytes, refusal.usable_bytes)
+    usable = allowed_in_words(facts, refusal, usable)
+    if need.bytes > refusal.usable_bytes:
+        least = "at least " if need.is_least else ""
+        words = f"The program needs {least}{needed} at once; it can use {usable}"
+        place = _largest_place(facts, refusal)
+        return f"{words}{place}" if len(words + place) <= LONGEST_TITLE else words
+    if need.is_over:
+        return f"The program needs more at once than the {usable} that it can use"
+    request = show_bytes(refusal.request_bytes)
+    if goes_on_to_need_too_much(facts, refusal):
+        to_come = show_bytes(facts.more_to_come_bytes)
+        return (
+            f"The program needs {needed} at once and then {to_come} more, as it did at this place "
+            f"before; it can use {usable}"
+        )
+    if requests_pass(facts):
+        live = show_bytes(refusal.allocated_bytes)
+        return (
+            f"{live} of the {usable} that the program can use is in use, and {request} more did "
+            "not fit"
+        )
+    return (
+        f"The program needs at least {needed} at once; it can use {usable}, where no setting finds "
+        f"a piece for the last {request}"
+    )
+
+
+def _evidence_of_need(facts: ProgramFacts, refusal: Refusal) -> list[Evidence]:
+    """The refused request between the repeats that were made, and the lines that hold most."""
+    evidence = [of_refusal(facts, refusal)]
+    if facts.without_limit is not None:
+        evidence.insert(0, of_repeat(facts.without_limit, facts))
+    if facts.expandable is not None:
+        evidence.append(of_repeat(facts.expandable, facts))
+    elif facts.replays is not None and facts.replays.needs_bytes:
+        more = facts.replays.needs_bytes
+        evidence.append(size_evidence("needs", more, facts, "Still missing with the best setting"))
+    return [*evidence, *of_holding(facts), *also_grows(facts)]
+
+
+def _how_to_use_less(facts: ProgramFacts, refusal: Refusal, need: _Need) -> tuple[str, str]:
+    """What to change, and its side effects."""
+    less = "Use less memory at once"
+    if need.bytes > refusal.usable_bytes:
+        missing = show_bytes(need.bytes - refusal.usable_bytes)
+        less = f"Use at least {missing} less memory at once"
+    if facts.first_change is not None:
+        return f"{less}. First try: {facts.first_change.title}", facts.first_change.costs
+    side_effects = "slower; a different batch size may change training results"
+    return f"{less}: {_ways_to_use_less(facts, need.bytes)}", side_effects
 
 
 def _ways_to_use_less(facts: ProgramFacts, needed: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from helpers.ground.shapes import Alternative, NextStep, Verdict
+from collections.abc import Sequence
+
+from helpers.ground.shapes import Alternative, Evidence, NextStep, Verdict
 from helpers.ground.shell import word
 from helpers.ground.units import show_bytes, told_apart
 from helpers.judge.program_evidence import (
@@ -30,26 +32,7 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if facts.expandable is None and facts.replays is not None:
         setting = facts.replays.passes_with or ""
     named_setting = setting or "the default settings"
-    request = show_bytes(refusal.request_bytes)
-    limit = f" in {show_bytes(refusal.usable_bytes)}" if refusal.is_limited else ""
-    title = f"Fragmentation: no free piece{limit} was large enough for {request}; "
-    if facts.expandable is not None and facts.expandable.finishes:
-        title += f"the same program finishes with {named_setting}"
-    elif facts.expandable is None and not refusal.fails_in_replay:
-        title += gets_past(named_setting)
-    else:
-        title += f"the same program goes on with {named_setting}"
-    evidence = [
-        of_refusal(facts, refusal),
-        size_evidence(
-            "unused", refusal.unused_bytes, facts, "Cached by PyTorch in pieces without a tensor"
-        ),
-    ]
-    if facts.expandable is not None:
-        evidence.insert(0, of_repeat(facts.expandable, facts))
-    elif facts.most_live_before_bytes:
-        says = "Allocated at once earlier in the same run, on the same card"
-        evidence.append(size_evidence("live-before", facts.most_live_before_bytes, facts, says))
+    title = _pieces_in_words(facts, refusal, named_setting)
     command = f"export {word(f'{facts.conf_variable}={setting}')}"
     if not setting:
         command = f"unset {facts.conf_variable}"
@@ -57,12 +40,13 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if refusal.is_limited:
         summary += f" The program limits itself to {allowed_in_words(facts, refusal)}."
     growth = facts.growth
+    more_evidence: list[Evidence] = []
     alternatives = []
     if growth is not None and is_large(growth, refusal):
         summary += (
             f" It also {keeps(growth.growers[0], growth)}; a longer run will fail because of that."
         )
-        evidence += also_grows(facts)
+        more_evidence += also_grows(facts)
         alternatives.append(Alternative("user-leak", "weak"))
     repeat = facts.expandable
     if repeat is not None and all_but_fills_the_card(repeat, refusal):
@@ -71,10 +55,6 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         alternatives.append(Alternative("true-capacity", "weak"))
     is_whole = refusal.fails_in_replay and facts.recording_is_whole
     whole_program_passed = facts.expandable is not None or is_whole
-    replays = facts.replays
-    if facts.expandable is None and replays is not None and replays.peak_bytes:
-        says = f"Peak reserved when the recording is replayed with {named_setting}"
-        evidence.append(size_evidence("replayed", replays.peak_bytes, facts, says))
     is_certain = not alternatives and whole_program_passed
     return Verdict(
         cause="allocator-fragmentation",
@@ -82,7 +62,7 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         title=title,
         summary=summary,
         alternatives=alternatives,
-        evidence=evidence,
+        evidence=_evidence_of_pieces(facts, refusal, named_setting, more_evidence),
         missing=[] if is_certain else [repeat_would_decide(facts)],
         next_step=start_anew(
             what="Set this before you start the program; a running program does not see it",
@@ -90,6 +70,41 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             check=check_by_rehearsing(facts),
         ),
     )
+
+
+def _pieces_in_words(facts: ProgramFacts, refusal: Refusal, setting: str) -> str:
+    """That no free piece was large enough, and what the program does with a setting."""
+    request = show_bytes(refusal.request_bytes)
+    limit = f" in {show_bytes(refusal.usable_bytes)}" if refusal.is_limited else ""
+    words = f"Fragmentation: no free piece{limit} was large enough for {request}"
+    if facts.expandable is not None and facts.expandable.finishes:
+        return f"{words}; the same program finishes with {setting}"
+    if facts.expandable is None and not refusal.fails_in_replay:
+        return f"{words}; {gets_past(setting)}"
+    return f"{words}; the same program goes on with {setting}"
+
+
+def _evidence_of_pieces(
+    facts: ProgramFacts, refusal: Refusal, setting: str, more: Sequence[Evidence]
+) -> list[Evidence]:
+    """The refused request, the unused pieces, and what a repeat or the replay with a setting
+    showed; ``more`` comes before the replay.
+    """
+    pieces = "Cached by PyTorch in pieces without a tensor"
+    evidence = [
+        of_refusal(facts, refusal),
+        size_evidence("unused", refusal.unused_bytes, facts, pieces),
+    ]
+    if facts.expandable is not None:
+        return [of_repeat(facts.expandable, facts), *evidence, *more]
+    if facts.most_live_before_bytes:
+        says = "Allocated at once earlier in the same run, on the same card"
+        evidence.append(size_evidence("live-before", facts.most_live_before_bytes, facts, says))
+    evidence += more
+    if facts.replays is not None and facts.replays.peak_bytes:
+        says = f"Peak reserved when the recording is replayed with {setting}"
+        evidence.append(size_evidence("replayed", facts.replays.peak_bytes, facts, says))
+    return evidence
 
 
 def fragmentation_for_good(facts: ProgramFacts, refusal: Refusal) -> Verdict:

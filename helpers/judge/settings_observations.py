@@ -49,10 +49,7 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
         origin = "bundle"
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
-    code = [text for _, _, text in evidence.texts if form("in code").search(text)]
-    findings: list[Finding] = []
-    if evidence.bundle is not None or evidence.variables or code:
-        findings += _of_environment(evidence, code)
+    findings = _findings(evidence)
     misspelt = [(f.name, f.value) for f in findings if f.verdict == "misspelt"]
     yield from _of_allocator_text(evidence, [*pairs, *misspelt], origin)
     not_in_force: set[str] = set()
@@ -71,6 +68,21 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
     if evidence.bundle is not None or posted:
         yield from _of_kernel_parameters(evidence, posted)
+    yield from _of_settings_in_force(pairs, not_in_force, origin)
+
+
+def _findings(evidence: CaseEvidence) -> list[Finding]:
+    """What the audit finds in the variables at hand and in posted code; nothing without either."""
+    code = [text for _, _, text in evidence.texts if form("in code").search(text)]
+    if evidence.bundle is None and not evidence.variables and not code:
+        return []
+    return list(_of_environment(evidence, code))
+
+
+def _of_settings_in_force(
+    pairs: Iterable[tuple[str, str]], not_in_force: set[str], origin: str
+) -> Iterator[Observation]:
+    """Two settings that other causes ask for."""
     for name, value in pairs:
         is_of_allocator = "ALLOC_CONF" in name and name not in not_in_force
         if is_of_allocator and EXPANDABLE_ON.search(value):

@@ -68,6 +68,7 @@ class _Holders:
     """The holders of one GPU, gathered source by source."""
 
     def __init__(self, bundle: Bundle, address: str):
+        self.bundle = bundle
         self.address = address
         self.processes = {process.pid: process for process in processes.processes(bundle)}
         self.is_outside = is_outside(bundle)
@@ -120,27 +121,9 @@ def holders_of(
     ``layers``: what each layer says of it, by the layer's name.
     """
     holders = _Holders(bundle, address)
-    source = "DRM fdinfo (VRAM and GTT)" if integrated else "DRM fdinfo"
-    for client in drm.clients(bundle):
-        if client.pci != address:
-            continue
-        memory = client.region("vram")
-        gtt = client.region("gtt")
-        if integrated and memory.ok and gtt.ok:
-            memory = sum_of([memory, gtt])
-        note = ""
-        if len(client.pids) > 1:
-            others = ", ".join(str(pid) for pid in client.pids[1:])
-            note = f"the same client is open in pid {others}"
-        holders.add(client.pids[0], memory, source, note=note)
+    _add_drm_clients(holders, integrated=bool(integrated))
     if "node" in layers:
-        gpu_id = layers["node"].gpu_id.value
-        for process in kfd.processes(bundle):
-            vram = process.vram.get(gpu_id)
-            if vram is not None:
-                is_idle = vram.ok and vram.value == 0
-                note = "only opened the device" if is_idle else ""
-                holders.add(process.pid, vram, "KFD", note=note)
+        _add_kfd_processes(holders, layers["node"].gpu_id.value)
     for holder in nvidia.holders(bundle):
         if holder.pci == address:
             instance = holder.gpu_instance
@@ -157,6 +140,33 @@ def holders_of(
         if smi.pci == address and smi.pid not in listed:
             holders.add(smi.pid, smi.vram, "amd-smi", name=smi.name)
     return tuple(sorted(holders.by_source.values(), key=_largest))
+
+
+def _add_drm_clients(holders: _Holders, integrated: bool) -> None:
+    """Those of the DRM's fdinfo; an APU's have their memory in two places."""
+    source = "DRM fdinfo (VRAM and GTT)" if integrated else "DRM fdinfo"
+    for client in drm.clients(holders.bundle):
+        if client.pci != holders.address:
+            continue
+        memory = client.region("vram")
+        gtt = client.region("gtt")
+        if integrated and memory.ok and gtt.ok:
+            memory = sum_of([memory, gtt])
+        note = ""
+        if len(client.pids) > 1:
+            others = ", ".join(str(pid) for pid in client.pids[1:])
+            note = f"the same client is open in pid {others}"
+        holders.add(client.pids[0], memory, source, note=note)
+
+
+def _add_kfd_processes(holders: _Holders, gpu_id: int) -> None:
+    """Those of KFD on the GPU with that number."""
+    for process in kfd.processes(holders.bundle):
+        vram = process.vram.get(gpu_id)
+        if vram is not None:
+            is_idle = vram.ok and vram.value == 0
+            note = "only opened the device" if is_idle else ""
+            holders.add(process.pid, vram, "KFD", note=note)
 
 
 def unattributed(

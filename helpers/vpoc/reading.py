@@ -234,6 +234,13 @@ def _bounded(path: Path, size: int) -> None:
         raise TradesError(f"{path.name}: {show_bytes(size)} of trades are above {limit}")
 
 
+def _named_column(name: str, names: Sequence[str]) -> str:
+    """A column by its name, or by its number from 1 where none has that name."""
+    if name not in names and name.isdigit() and 1 <= int(name) <= len(names):
+        return names[int(name) - 1]
+    return name
+
+
 def column_names(
     names: Sequence[str], columns: Mapping[str, str], notes: list[str], path: Path
 ) -> dict[str, str]:
@@ -247,18 +254,14 @@ def column_names(
         listed += f" and {len(names) - MOST_LISTED} more"
     roles = {}
     for role, usual_names in COLUMNS.items():
+        usual = [plain_names[name] for name in usual_names if name in plain_names]
         if role in columns:
-            name = columns[role]
-            if name not in names and name.isdigit() and 1 <= int(name) <= len(names):
-                name = names[int(name) - 1]
+            name = _named_column(columns[role], names)
             if name not in names:
                 raise TradesError(f"{path.name}: no column {name!r}; it has {listed}")
             roles[role] = name
-            continue
-        for usual in usual_names:
-            if usual in plain_names:
-                roles[role] = plain_names[usual]
-                break
+        elif usual:
+            roles[role] = usual[0]
     missing = [role for role in ("price", "volume") if role not in roles]
     if missing:
         what = f"{' or '.join(missing)} among {listed}"
