@@ -62,13 +62,15 @@ Row = dict[str, str]
 class Answer:
     """What a tool says of a run: its peak (None: it gives none), whether it runs out (None: between).
 
-    ``retries``: how often torch's allocator gave cached memory back to go on, where it was rehearsed.
+    ``retries``: how often torch's allocator gave cached memory back to go on, where it was rehearsed;
+    ``between``: the least and the most that its peak may be, where that is no one figure.
     """
 
     peak_bytes: int | None
     oom: bool | None
     seconds: float | None
     retries: int = 0
+    between: Sequence[int] = ()
 
 
 class Failed(Exception):
@@ -122,7 +124,7 @@ def rehearse_row(row: Row, held: int, python: str) -> Answer:
         argv = [sys.executable, "-m", "helpers", "rehearse", *options, "--", "python", str(JOB)]
         argv += [*job, "--zero-grad", zero_grad]
         ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    return answer_of(ended.stderr)
+    return answer_of(ended.stdout or ended.stderr)
 
 
 def answer_of(text: str) -> Answer:
@@ -138,7 +140,8 @@ def answer_of(text: str) -> Answer:
     usable_bytes = run["device"]["total_bytes"] - run["device"]["held_bytes"]
     is_between = run["fits"] and peak_bytes + run["more_bytes"] > usable_bytes
     oom = None if is_between else not run["fits"]
-    return Answer(peak_bytes, oom, run["seconds"], run["retries"])
+    between = run["reserved_between_bytes"] or ()
+    return Answer(peak_bytes, oom, run["seconds"], run["retries"], tuple(between))
 
 
 def published(row: Row, tool: str) -> Answer | None:
@@ -206,6 +209,23 @@ def table(rows: Iterable[Row], answers: dict[str, Answer]) -> list[str]:
     return lines
 
 
+def within(rows: Iterable[Row], answers: dict[str, Answer]) -> str:
+    """How often a peak was measured between the least and the most that was said."""
+    pairs = [
+        (int(row["ground_bytes"]), answers.get(row["path"]))
+        for row in rows
+        if row["real_oom"] == "false"
+    ]
+    ranges = [(truth, *answer.between) for truth, answer in pairs if answer and answer.between]
+    if not ranges:
+        return "no peak was said as a range"
+    held = sum(least <= truth <= most for truth, least, most in ranges)
+    width = median((most - least) / truth for truth, least, most in ranges)
+    return (
+        f"{held} of {len(ranges)} peaks lie in the range that was said, {width:.0%} wide (median)"
+    )
+
+
 def by_batch(by_tool: dict[str, list[tuple[Row, Answer]]]) -> list[str]:
     """The same runs, those with a small batch apart."""
     lines = []
@@ -245,7 +265,7 @@ def main() -> int:
         off = error_of(row, answer)
         words = "ran out of memory on the real card" if off is None else f"off by {off:.2%}"
         print(f"{name}, {row['gpu']}: {words}", flush=True)
-    print("", *table(rows, answers), sep="\n")
+    print("", *table(rows, answers), within(rows, answers), sep="\n")
     print(f"published: {len(rows)} runs, {failures} failed; {RESULTS.relative_to(ROOT)}")
     return 1 if failures else 0
 

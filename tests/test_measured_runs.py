@@ -92,13 +92,14 @@ def test_the_program_of_a_row_knows_its_model():
 def test_a_rehearsal_is_read_behind_what_the_program_wrote():
     run = {"exit_code": 0, "ooms": 0, "error": "", "peak_reserved_bytes": 6, "more_bytes": 0}
     run |= {
+        "reserved_between_bytes": [5, 7],
         "retries": 3,
         "fits": True,
         "seconds": 2.5,
         "device": {"total_bytes": 12, "held_bytes": 2},
     }
     said = "a warning\n{\n of the program\n" + json.dumps(run, indent=1) + "\n"
-    assert published.answer_of(said) == published.Answer(6, oom=False, seconds=2.5, retries=3)
+    assert published.answer_of(said) == published.Answer(6, False, 2.5, 3, (5, 7))
     assert published.answer_of(json.dumps(run | {"more_bytes": 5}, indent=1)).oom is None
     ran_out = run | {"exit_code": 1, "ooms": 1, "fits": False}
     assert published.answer_of(json.dumps(ran_out, indent=1)).oom is True

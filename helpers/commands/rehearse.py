@@ -671,7 +671,12 @@ def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, fol
 
 
 def _shape(rehearsal: Rehearsal) -> dict[str, Any]:
-    return {**asdict(rehearsal), "label": rehearsal.label, "fits": rehearsal.fits}
+    return {
+        **asdict(rehearsal),
+        "label": rehearsal.label,
+        "fits": rehearsal.fits,
+        "reserved_between_bytes": rehearsal.reserved_between,
+    }
 
 
 VERBS = (record, rehearse)

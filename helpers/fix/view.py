@@ -115,6 +115,9 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
             f"Workspace: {show_bytes(after.more_bytes)} more is set aside for its libraries; where "
             "cuDNN gets less, it runs slower"
         )
+    if after.reserved_between:
+        least, most = map(show_bytes, after.reserved_between)
+        yield f"With cuDNN's workspaces it reserves between {least} and {most}"
     yield f"Results: {results_in_words(winner)}"
     yield f"Cost: {change.costs}"
 

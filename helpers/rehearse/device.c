@@ -289,7 +289,7 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
 }
 
 /* ------------------------------------------------------------------------ counts */
-enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_MANAGED, N_FFT_BYTES, N_KINDS };
+enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_MANAGED, N_FFT_BYTES, N_DNN_BYTES, N_KINDS };
 static u64 counts[N_KINDS];
 static u64 now(void) { return counts[N_LAUNCH] + counts[N_BLAS] + counts[N_LT] + counts[N_DNN]; } /* "time" */
 static void in_child(void) { /* a context is its process's own: the driver refuses it to a child (cudaErrorInitializationError) */

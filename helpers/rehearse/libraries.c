@@ -97,17 +97,33 @@ API int cudnnFindConvolutionForwardAlgorithmEx(void *h, void *x, void *xp, void 
 API int cudnnFindConvolutionBackwardDataAlgorithmEx(void *h, void *x, void *xp, void *w, void *wp, void *c, void *y, void *yp, int n, int *g, char *r) { (void)h; (void)x; (void)xp; (void)w; (void)wp; (void)c; (void)y; (void)yp; return perf(n, g, r); }
 API int cudnnFindConvolutionBackwardFilterAlgorithmEx(void *h, void *x, void *xp, void *w, void *wp, void *c, void *y, void *yp, int n, int *g, char *r) { (void)h; (void)x; (void)xp; (void)w; (void)wp; (void)c; (void)y; (void)yp; return perf(n, g, r); }
 
-/* the graph interface: descriptors are opaque; each search finds one plan */
-API int cudnnBackendCreateDescriptor(int type, void **d) { handle(d, 64); *(int *)*d = type; return OK; }
+/* the graph interface: each search finds one plan. A part of a graph knows how much memory the tensors of its convolution
+   take: most plans copy those into another layout. Numbers of parts and attributes: cudnn_graph_v9.h */
+static int elem_size(int t) { return t == 1 ? 8 : t == 2 || t == 9 ? 2 : t == 3 ? 1 : 4; }
+typedef struct { int type, data_type; u64 bytes; } part;
+enum { CONFIG = 3, SEARCH = 4, PLAN = 5, FORWARD = 10, BACKWARD_DATA = 12, GRAPH = 15, IS_PART = 15, DATA_TYPE = 901, DIMENSIONS = 902 };
+API int cudnnBackendCreateDescriptor(int type, void **d) { handle(d, sizeof(part)); ((part *)*d)->type = type; return OK; }
 API int cudnnBackendDestroyDescriptor(void *d) { free(d); return OK; }
 API int cudnnBackendInitialize(void *d) { (void)d; return OK; }
 API int cudnnBackendFinalize(void *d) { (void)d; return OK; }
-API int cudnnBackendSetAttribute(void *d, int name, int type, long long n, const void *v) { (void)d; (void)name; (void)type; (void)n; (void)v; return OK; }
+API int cudnnBackendSetAttribute(void *d, int name, int type, long long n, const void *v) {
+    part *p = d;
+    int convolves = p->type >= FORWARD && p->type <= BACKWARD_DATA;
+    int collects = convolves || p->type == GRAPH || p->type == SEARCH || p->type == CONFIG || p->type == PLAN;
+    if (name == DATA_TYPE) p->data_type = *(const int *)v;
+    if (name == DIMENSIONS) {
+        p->bytes = (u64)elem_size(p->data_type);
+        for (long long i = 0; i < n; i++) p->bytes *= ((const u64 *)v)[i];
+    }
+    for (long long i = 0; type == IS_PART && collects && i < n; i++) p->bytes += ((part *const *)v)[i]->bytes;
+    return OK;
+}
 API int cudnnBackendGetAttribute(void *d, int name, int type, long long want, long long *got, void *v) {
-    (void)d; (void)type;
+    (void)type;
     long long n = 0;
     switch (name) {
-    case 202: case 300: n = 1; break;   /* results of a search; the engine of a configuration */
+    case 202: n = 1; if (v && want > 0) (*(part **)v)->bytes = ((part *)d)->bytes; break; /* results of a search */
+    case 300: n = 1; break;                                                 /* the engine of a configuration */
     case 303: case 402: n = 1; if (v && want > 0) put_z(v, 0, S.ws); break; /* workspace */
     case 304: n = 1; if (v && want > 0) put_i(v, 0, 0); break;              /* shared memory */
     case 1301: n = 1; if (v && want > 0) put_z(v, 0, 0); break;             /* number of the engine */
@@ -116,7 +132,13 @@ API int cudnnBackendGetAttribute(void *d, int name, int type, long long want, lo
     if (got) *got = n;
     return OK;
 }
-API int cudnnBackendExecute(void *h, void *plan, void *pack) { (void)h; (void)plan; (void)pack; note(N_DNN); return OK; }
+API int cudnnBackendExecute(void *h, void *plan, void *pack) {
+    (void)h; (void)pack;
+    u64 bytes = ((part *)plan)->bytes;
+    if (bytes > counts[N_DNN_BYTES]) counts[N_DNN_BYTES] = bytes;
+    note(N_DNN);
+    return OK;
+}
 #define DNN(f) API int f(void) { note(N_DNN); return OK; }
 DNN(cudnnConvolutionForward) DNN(cudnnConvolutionBackwardData) DNN(cudnnConvolutionBackwardFilter)
 DNN(cudnnConvolutionBiasActivationForward) DNN(cudnnBatchNormalizationForwardTrainingEx)
@@ -124,7 +146,6 @@ DNN(cudnnBatchNormalizationForwardInference) DNN(cudnnBatchNormalizationBackward
 
 /* recurrent nets: the weights' places are computed so that PyTorch can lay them out */
 typedef struct { int set, cell, bias, dirs, type, in, hid, proj, layers; } rnn;
-static int elem_size(int t) { return t == 1 ? 8 : t == 2 || t == 9 ? 2 : t == 3 ? 1 : 4; }
 API int cudnnSetRNNDescriptor_v8(void *d, int algo, int cell, int bias, int dir, int input, int type, int prec, int math, int in, int hid, int proj, int layers, void *drop, unsigned aux) {
     (void)algo; (void)input; (void)prec; (void)math; (void)drop; (void)aux;
     rnn r = {1, cell, bias, dir ? 2 : 1, type, in, hid, proj ? proj : hid, layers};

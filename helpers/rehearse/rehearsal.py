@@ -65,8 +65,9 @@ class Rehearsal:
     so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an
     optimizer. ``whose``: whose fault it is where it failed: memory, the program or the
     rehearsal, and why, in one line. ``more_bytes``: how much higher the peak may be by
-    workspaces of libraries, of which only a range is known. ``allocations``: how many there were
-    in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
+    workspaces of libraries, of which only a range is known. ``at_once_bytes``: the most that
+    cuDNN may ask for in one call, where a card has it (0: its workspaces are known).
+    ``allocations``: how many there were in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
     processes held of each card. ``step_peaks``: the most that one process had allocated until
     which step of an optimizer began, where it rose. ``limits``: what it was told.
     ``has_buckets``: alone, it exchanged gradients as DistributedDataParallel does.
@@ -93,6 +94,7 @@ class Rehearsal:
     steps: int = 0
     whose: str = ""
     more_bytes: int = 0
+    at_once_bytes: int = 0
     allocations: int = 0
     expandable: bool = False
     devices: tuple[CardUse, ...] = ()
@@ -118,6 +120,18 @@ class Rehearsal:
         """What every figure and trace of it is to be called."""
         alone = f", {self.rank_in_words} alone" if self.limits.world else ""
         return f"rehearsed on {self.device.words}, torch {self.torch}{alone}"
+
+    @property
+    def reserved_between(self) -> tuple[int, int] | None:
+        """The least and the most that the reserved peak may be where cuDNN decides; else None.
+
+        Its workspaces come and go, and what they leave is used again, so the peak may be lower,
+        too, but not below what was allocated without them.
+        """
+        if not self.at_once_bytes or not self.peak_allocated_bytes or not self.peak_reserved_bytes:
+            return None
+        most_bytes = self.peak_reserved_bytes + self.at_once_bytes
+        return self.peak_allocated_bytes, min(most_bytes, self.usable_bytes)
 
     @property
     def usable_bytes(self) -> int:

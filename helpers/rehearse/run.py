@@ -43,7 +43,7 @@ from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
 from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
 from helpers.rehearse.torches import NEEDS, Torch
-from helpers.rehearse.trust import exact, trust, workspaces
+from helpers.rehearse.trust import cudnn_at_once, exact, trust, workspaces
 from helpers.rehearse.words import WORDS
 
 PROGRAMS = Path(__file__).resolve().parent / "under_torch"
@@ -258,6 +258,7 @@ def _rehearsal(
         step_peaks=tuple((step, peak) for row in told for step, peak in row.get("step_peaks", ())),
         whose=whose(recording, told, torch.version) if recording.exit_code else "",
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
+        at_once_bytes=cudnn_at_once(told, limits.cudnn_bytes),
         allocations=peaks.allocations,
         expandable=trace.expandable,
         devices=uses_of_cards(recording.folder, limits.gpus),

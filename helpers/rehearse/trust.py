@@ -113,7 +113,8 @@ def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
             continue
         most_bytes = _most_bytes(row, count, cudnn_bytes)
         more_bytes += most_bytes
-        extent = f"and may be up to {show_bytes(most_bytes)} more"
+        at_once_bytes = cudnn_at_once(told, cudnn_bytes) if row["count"] == "cudnn" else 0
+        extent = f"and may be up to {show_bytes(max(most_bytes, at_once_bytes))} more"
         if not most_bytes:
             extent = "as --cudnn-workspace says"
         says = row["says"].format(many=count, least=show_bytes(cudnn_bytes), range=extent)
@@ -130,6 +131,23 @@ def _most_bytes(row: Row, count: int, cudnn_bytes: int) -> int:
     if most_mib and cudnn_bytes:
         return 0
     return int(most_mib << 20) + row["times"] * count
+
+
+def cudnn_at_once(told: Told, cudnn_bytes: int) -> int:
+    """The most that one call of cuDNN may ask for where a card has it; 0 where there was none, or
+    ``cudnn_bytes`` says it.
+
+    A plan that does not get its workspace makes room for a smaller one (Conv_v8.cpp), so this is no
+    need of the program.
+    """
+    row = next(row for row in WORDS["workspaces"] if row["count"] == "cudnn")
+    counts = [process["counts"] for process in told if process["counts"].get("cudnn")]
+    if not counts or cudnn_bytes:
+        return 0
+    most_bytes = _most_bytes(row, 1, cudnn_bytes)
+    if os.environ.get(row["cap"], "").isdigit():
+        return most_bytes
+    return max(most_bytes, *(process.get("convolution_bytes", 0) for process in counts))
 
 
 def exact(told: Told) -> bool:

@@ -66,9 +66,8 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
     least = "at least " if rehearsal.at_least else ""
     if _saw_no_use(rehearsal):
         return "Cannot tell: no use of the GPU was seen"
-    if rehearsal.more_bytes:
-        takes = "DistributedDataParallel's buckets" if rehearsal.has_buckets else "libraries"
-        peak += f", and {takes} may take up to {show_bytes(rehearsal.more_bytes)} more"
+    if not rehearsal.exit_code:
+        peak = peak_in_words(rehearsal)
     if verdict is not None and will_run_out(rehearsal, verdict):
         says = f"Will not fit in {usable} for long. {verdict.headline}"
     elif rehearsal.between:
@@ -95,6 +94,18 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
     if not rehearsal.exact:
         says += ", as far as the rehearsal can tell (see NOT TO BE TRUSTED below)"
     return says
+
+
+def peak_in_words(rehearsal: Rehearsal) -> str:
+    """The reserved peak, and what of it libraries decide."""
+    peak = show_bytes(rehearsal.peak_reserved_bytes)
+    more = show_bytes(rehearsal.more_bytes)
+    if rehearsal.has_buckets and rehearsal.more_bytes:
+        return f"{peak}, and DistributedDataParallel's buckets may take up to {more} more"
+    if rehearsal.reserved_between:
+        least, most = map(show_bytes, rehearsal.reserved_between)
+        return f"{peak} without cuDNN's workspaces, and between {least} and {most} with them"
+    return f"{peak}, and libraries may take up to {more} more" if rehearsal.more_bytes else peak
 
 
 def _change(verdict: Verdict, run_next: tuple[str, str]) -> list[str]:

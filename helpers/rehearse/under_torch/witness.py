@@ -35,7 +35,7 @@ Library = Any  # the device's own functions, by ctypes
 # In the order of device.c.
 COUNTS = (
     "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives "
-    "managed transform_bytes"
+    "managed transform_bytes convolution_bytes"
 ).split()
 
 COMPILER = "torch._dynamo"
