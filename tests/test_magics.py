@@ -292,7 +292,7 @@ def test_a_tensor_that_only_a_library_keeps_is_not_called_one_of_a_graph(cells):
         "%vram",
     )
     assert rows(listed["text"]) == {"a library": "2.29 MiB"}
-    assert "1 tensor that no object of Python refers to" in listed["text"]
+    assert "1 tensor that no known object refers to" in listed["text"]
 
 
 def test_what_was_not_looked_at_in_time_is_counted_once():
@@ -349,9 +349,13 @@ class Tags(HTMLParser):
     def __init__(self):
         super().__init__()
         self.tags = set()
+        self.attributes = set()
+        self.styles = []
 
     def handle_starttag(self, tag, attributes):
         self.tags.add(tag)
+        self.attributes.update(name for name, _ in attributes)
+        self.styles += [value for name, value in attributes if name == "style"]
 
 
 def test_nothing_of_the_notebook_becomes_markup(cells):
@@ -361,6 +365,19 @@ def test_nothing_of_the_notebook_becomes_markup(cells):
     parser.feed(listed["html"])
     assert "script" not in parser.tags
     assert "&lt;script&gt;" in listed["html"]
+
+
+def test_a_card_needs_no_script_and_nothing_of_a_front_end(cells):
+    *_, failed = cells("kept = [torch.ones(600, 1000) for _ in range(9)]", SMALL_CARD)
+    parser = Tags()
+    parser.feed(failed["html"])
+    assert parser.tags == set("b code div li ol table tbody td th tr".split())
+    assert parser.attributes == {"style"}
+    styles = " ".join(parser.styles)
+    assert "url(" not in styles
+    variables = re.findall(r"var\(([^()]*)\)", styles)
+    assert variables, "JupyterLab's font"
+    assert all("," in variable for variable in variables), "other front ends have none of these"
 
 
 def test_a_measured_cell_is_run_as_any_other(cells):
@@ -575,6 +592,40 @@ def test_what_grows_in_the_failed_call_is_the_first_step(cells):
         "evaluate()",
     )
     said = "1. outputs keeps 9 tensors, 10.30 MiB (added to at cell 3, line 4, in evaluate()):"
+    assert said in " ".join(failed["text"].split())
+
+
+@pytest.mark.parametrize(
+    ("make", "keep", "name"),
+    [
+        ("import numpy\nkept = numpy.empty(9, dtype=object)", "kept[index] = row", "kept"),
+        ("import queue\nkept = queue.Queue()", "kept.put(row)", "kept.queue"),
+        (
+            "class Kept:\n    __slots__ = ('rows',)\nkept = Kept(); kept.rows = []",
+            "kept.rows.append(row)",
+            "kept.rows",
+        ),
+    ],
+)
+def test_collections_that_are_no_lists_are_named_with_the_line(cells, make, keep, name):
+    *_, failed = cells(
+        make,
+        f"for index in range(9):\n    row = torch.ones(300, 1000)\n    {keep}\n    del row",
+        SMALL_CARD,
+    )
+    said = f"1. {name} keeps 9 tensors, 10.30 MiB (added to at cell 4, line 3):"
+    assert said in " ".join(failed["text"].split())
+
+
+def test_what_a_running_thread_keeps_is_the_first_step(cells):
+    *_, failed, _ = cells(
+        "import threading\nready, stop = threading.Event(), threading.Event()\ndef load():\n"
+        "    parts = [torch.ones(300, 1000) for _ in range(9)]\n    ready.set(); stop.wait(60)\n"
+        "worker = threading.Thread(target=load, name='loader')\nworker.start(); ready.wait(60)",
+        SMALL_CARD,
+        "stop.set(); worker.join()",
+    )
+    said = "1. A function that runs in thread loader keeps 10.30 MiB (parts[...] in cell 3, line 5"
     assert said in " ".join(failed["text"].split())
 
 

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 87_400,
+    "allocator": 87_570,
     "agent": 1_480,
     "batch": 35_250,
     "commands": 18_280,
@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 29_500,
     "ground": 11_810,
     "judge": 58_830,
-    "magics": 15_540,
+    "magics": 15_620,
     "look": 56_470,
     "rehearse": 25_840,
     "settings": 11_910,

@@ -140,7 +140,7 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
         still = ", yet a library keeps" if after_free else ""
         return f"{_tensors(holder.tensors)} that no name leads to{still}"
     if holder.kind == "library":
-        return f"{_tensors(holder.tensors)} that no object of Python refers to"
+        return f"{_tensors(holder.tensors)} that no known object refers to"
     if holder.kind == "graph":
         owners = holdings.owners_of_graphs()
         of = f" of {' or '.join(owners[:MOST_OWNERS])}" if owners else ""

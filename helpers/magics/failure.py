@@ -166,7 +166,7 @@ def _steps(failure: Failure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _step_of_leftovers(failure)
     kept = {}
-    for holder in failure.holdings.of_kind("variable", "module", "error", "widgets"):
+    for holder in failure.holdings.of_kind("variable", "module", "error", "thread", "widgets"):
         step = _step_of_kept(holder, failure) or _step_of_holder(holder, failure)
         most = _bytes(holder, failure) + _most_in_graphs(holder, failure)
         if step and most > WORTH * (failure.requested or 0):
@@ -332,6 +332,12 @@ def _step_of_kept(holder: Holder, failure: Failure) -> str:
         return (
             f"{holder.name} keeps {size} for parameters that no model has. If their model was "
             f"deleted or made anew, %vram free {holder.name} lets go of them."
+        )
+    if holder.kind == "thread":
+        part = holder.parts[0]
+        return (
+            f"A function that runs in {holder.name} keeps {size} ({part.name} in "
+            f"{said(part.where)}): have it end, or let go of them."
         )
     if holder.kind == "widgets":
         return (

@@ -19,12 +19,18 @@ NARROWEST = 24
 NARROWEST_COLUMN = 40
 """Characters for words; in fewer, nearly each would stand on a line of its own."""
 
+WIDTH_EM = 0.6
+"""Of a character in a front end's font, on average; a word gets one character more than it has."""
+
 STYLE = (
     "border-left:4px solid {colour};padding:.3em .8em;margin:.4em 0;"
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);color:inherit;max-width:60em"
 )
 RED, BLUE = "#d1453b", "#3b82c4"
-CELL = "text-align:{align};padding:.15em .5em .15em 0;vertical-align:top;white-space:{space}"
+CELL = (
+    "display:block;flex:{flex};min-width:0;text-align:{align};padding:.15em .5em .15em 0;"
+    "white-space:pre-line;overflow-wrap:anywhere"
+)
 
 
 @dataclass
@@ -108,8 +114,7 @@ def _aligned(table: Table, width: int) -> list[str]:
     """The rows for a terminal: the lines of the last column stay below it, or stand below the row
     where the others leave it too little.
     """
-    *columns, _ = zip(table.heads, *table.rows)
-    widths = [max(map(len, column)) for column in columns]
+    *widths, _ = _widths(table)
     before = sum(widths) + 2 * len(widths)
     is_below = width - before < NARROWEST_COLUMN
     indent = " " * (4 if is_below else before)
@@ -127,21 +132,36 @@ def _aligned(table: Table, width: int) -> list[str]:
     return lines
 
 
+def _widths(table: Table) -> list[int]:
+    """The length of the longest cell of each column."""
+    return [max(map(len, column)) for column in zip(table.heads, *table.rows)]
+
+
 def _table_html(table: Table) -> str:
-    lines = [_row_html(table.heads, "th", table)]
-    lines += [_row_html(row, "td", table) for row in table.rows]
-    style = "border-collapse:collapse;margin:.4em 0;overflow-wrap:normal;word-break:normal"
-    table_html = f'<table style="{style}">{"".join(lines)}</table>'
-    return f'<div style="overflow-x:auto">{table_html}</div>'
+    """A table whose last column stands below the others where these leave it too little width. A
+    front end that takes styles away shows an ordinary table.
+    """
+    styles = _cell_styles(table)
+    lines = [_row_html(table.heads, "th", styles)]
+    lines += [_row_html(row, "td", styles) for row in table.rows]
+    body = f'<tbody style="display:block">{"".join(lines)}</tbody>'
+    return f'<table style="display:block;border:0;margin:.4em 0">{body}</table>'
 
 
-def _row_html(row: Row, tag: str, table: Table) -> str:
-    cells = []
-    for number, cell in enumerate(row):
-        style = CELL.format(align="left", space="pre-line")
+def _cell_styles(table: Table) -> list[str]:
+    """The style of the cells of each column."""
+    *widths, _ = _widths(table)
+    styles = []
+    for number, width in enumerate(widths):
+        align = "left"
         if number in table.numbers:
-            style = CELL.format(align="right", space="nowrap")
-        if number == len(row) - 1:  # a long word there is cut, and none of another column
-            style += ";overflow-wrap:anywhere;min-width:6em"
-        cells.append(f'<{tag} style="{style}">{html.escape(cell)}</{tag}>')
-    return f"<tr>{''.join(cells)}</tr>"
+            align = "right"
+        styles.append(CELL.format(flex=f"0 1 {(width + 1) * WIDTH_EM:.1f}em", align=align))
+    return [*styles, CELL.format(flex=f"1 1 {NARROWEST * WIDTH_EM:.1f}em", align="left")]
+
+
+def _row_html(row: Row, tag: str, styles: list[str]) -> str:
+    cells = [
+        f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for cell, style in zip(row, styles)
+    ]
+    return f'<tr style="display:flex;flex-wrap:wrap;padding:0">{"".join(cells)}</tr>'

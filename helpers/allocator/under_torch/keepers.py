@@ -341,8 +341,18 @@ def _inside(step: Step) -> Iterator[Step]:
     elif issubclass(kind, (types.GeneratorType, BaseException)):
         for variable in _frames_kept_by(inside):
             yield variable._replace(collection=step.collection, container=step.container)
+    elif _is_array_of_objects(inside):
+        entries = sys.modules["numpy"].ndarray.tolist(inside)
+        yield from _alike(step, entries, entries)
     elif not issubclass(kind, (types.ModuleType, types.FrameType)):
         yield from _attributes(step, inside)
+
+
+def _is_array_of_objects(inside: Any) -> bool:
+    """Whether it is an array of numpy that refers to objects, which Python's collector never sees."""
+    numpy = sys.modules.get("numpy")
+    array: Any = getattr(numpy, "ndarray", None)
+    return array is not None and issubclass(type(inside), array) and inside.dtype.hasobject
 
 
 def length_of(collection: Any) -> int:
@@ -422,7 +432,7 @@ def _named(step: Step, inside: Any, referents: list[Any]) -> Iterator[Step]:
         try:
             attributes = dict(object.__getattribute__(inside, "__dict__"))
         except AttributeError:
-            attributes = {}
+            attributes = dict(_slots(inside))
     for group in OF_MODULES:  # a module's parts are written as its attributes
         if isinstance(attributes.get(group), dict):
             attributes.update(attributes.pop(group))
@@ -431,6 +441,17 @@ def _named(step: Step, inside: Any, referents: list[Any]) -> Iterator[Step]:
     for value in referents:
         if not issubclass(type(value), (dict, type, types.ModuleType, types.FrameType)):
             yield _further(step, value, step.name)
+
+
+def _slots(inside: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object whose class names them in __slots__."""
+    for kind in type.__dict__["__mro__"].__get__(type(inside)):
+        for name, member in type.__dict__["__dict__"].__get__(kind).items():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    yield name, member.__get__(inside)
+                except AttributeError:
+                    continue  # not set yet
 
 
 def _further(step: Step, value: Any, name: str, container: Any = None) -> Step:

@@ -28,8 +28,8 @@ MOVING = frozenset("contiguous cuda double float half to".split())
 JOINING = frozenset("cat column_stack concat concatenate dstack hstack row_stack vstack".split())
 """Functions of torch whose result has all elements of the tensors that they are given."""
 
-OF_OPTIMIZERS = ("state", "param_groups")
-"""Collections of an optimizer: what is added to them is added to the optimizer."""
+INNER = ("state", "param_groups", "queue")
+"""Collections inside an optimizer or a queue: what is added to them is added to that."""
 
 
 def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     name = last_name(collection)
     if not name:
         return ()
-    if name in OF_OPTIMIZERS and "." in collection:
+    if name in INNER and "." in collection:
         name = last_name(collection.rpartition(".")[0])
     words = HOOKS.get(name, (name,))
     if not any(re.search(rf"\b{re.escape(word)}\b", source) for word in words):
