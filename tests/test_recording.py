@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from helpers.allocator.circumstances import record_of
 from helpers.allocator.under_torch.peaks_before_reset import PeaksBeforeReset
 
@@ -92,16 +94,30 @@ def test_the_snapshot_of_a_program_that_recorded_itself_has_its_command(tmp_path
     assert command[1:] == [str(program), "--token", "***", "--steps", "3"]
 
 
-def test_a_program_that_a_launcher_started_has_the_launchers_command(tmp_path):
+LAUNCHER = (
+    "import subprocess, sys\n"
+    "subprocess.run([sys.executable, *sys.argv[1:]], env={'LOCAL_RANK': '0'}, check=True)\n"
+)
+
+
+@pytest.mark.parametrize("name", ["torchrun", "accelerate-launch"])
+def test_a_program_that_a_launcher_started_has_the_launchers_command(tmp_path, name):
     program, snapshot = failing_program(tmp_path)
-    launcher = tmp_path / "torchrun"
-    launcher.write_text(
-        f"#!{sys.executable}\nimport subprocess, sys\n"
-        "subprocess.run([sys.executable, *sys.argv[1:]], env={'LOCAL_RANK': '0'}, check=True)\n"
-    )
+    launcher = tmp_path / name
+    launcher.write_text(f"#!{sys.executable}\n{LAUNCHER}")
     launcher.chmod(0o755)
     subprocess.run([launcher, program, "--steps", "3"], check=True)
-    assert record_of(snapshot)["command"] == ["torchrun", str(program), "--steps", "3"]
+    assert record_of(snapshot)["command"] == [name, str(program), "--steps", "3"]
+
+
+def test_a_program_that_a_module_started_has_the_command_of_that_module(tmp_path):
+    program, snapshot = failing_program(tmp_path)
+    folder = tmp_path / "accelerate/commands"
+    folder.mkdir(parents=True)
+    (folder / "launch.py").write_text(LAUNCHER)
+    start = ["-m", "accelerate.commands.launch", str(program), "--steps", "3"]
+    subprocess.run([sys.executable, *start], check=True, cwd=tmp_path)
+    assert record_of(snapshot)["command"] == ["python", *start]
 
 
 def test_a_file_beside_a_snapshot_that_does_not_name_it_is_not_its_record(tmp_path):

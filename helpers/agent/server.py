@@ -1,7 +1,7 @@
-"""The server: each tool is a command of the workbook, with typed inputs and the JSON that it prints.
+"""The server: each tool is a command of the workbook, with typed inputs and the JSON it prints.
 
-A path must lie below a folder that the person named, or be a file that the workbook wrote. What else
-an agent passes is a value of an option, never an option. No tool runs a command as root.
+A path must lie below a folder that the person named, or be a file that the workbook wrote. What
+else an agent passes is a value of an option, never an option. No tool runs a command as root.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Tools:
     async def whatif(
         self, context: Context, trace: Trace, gpu: Card = "", capacity_bytes: Capacity = 0
     ) -> Answer:
-        """The setting that saves a recorded run, or how many bytes are missing and in which lines."""
+        """The setting that saves a recorded run, or the bytes that are missing and their lines."""
         options = _options(gpu=gpu, capacity=capacity_bytes)
         return await answer(context, "whatif", self.below(trace), *options)
 
@@ -130,7 +130,7 @@ class Tools:
         capacity_bytes: Capacity = 0,
         seconds: Seconds = 0,
     ) -> Answer:
-        """Run a program of the person's, as it is, on a simulated card: does it fit, else why not?"""
+        """Run a program of the person's on a simulated card: does it fit, and if not, why?"""
         options = _options(gpu=gpu, capacity=capacity_bytes, seconds=seconds)
         where = self.below(folder)
         return await answer(context, "rehearse", *options, "--", *command, folder=where)
@@ -159,10 +159,10 @@ def _options(**values: object) -> list[str]:
 
 
 def server(roots: Sequence[Path]) -> MCPServer:
-    """The server for the files below ``roots``; ``run()`` of it speaks over standard input and output."""
+    """The server for the files below ``roots``. Its ``run()`` speaks over stdin and stdout."""
     tools = Tools(roots)
     instructions = INSTRUCTIONS.read_text(encoding="utf-8")
-    made = MCPServer("vram-casebook", version=__version__, instructions=instructions)
+    served = MCPServer("vram-casebook", version=__version__, instructions=instructions)
     for tool in (
         tools.capture,
         tools.diagnose,
@@ -174,5 +174,5 @@ def server(roots: Sequence[Path]) -> MCPServer:
         tools.rehearse,
         tools.fix,
     ):
-        made.add_tool(tool)
-    return made
+        served.add_tool(tool)
+    return served

@@ -173,7 +173,7 @@ class Holdings:
     """All holders, most bytes first.
 
     ``stopped``: where the look had to stop early, after how long and at how many tensors, as a
-    sentence. ``other_libraries`` names variables whose arrays are not torch's; they are not counted.
+    sentence. ``other_libraries``: variables whose arrays are not torch's, and are not counted.
     """
 
     holders: list[Holder]

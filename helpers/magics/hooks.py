@@ -70,7 +70,7 @@ class Extension:
                 from . import view
 
                 view.show(measured)
-        except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the person's cell must not suffer
+        except Exception as error:  # noqa: BLE001 - the person's cell must not suffer
             print(f"vram_casebook: no answer, because of {_short(error)}")
 
     def _explain(self, error: BaseException, cell: str, torch: ModuleType) -> None:
@@ -117,7 +117,7 @@ class Extension:
             return
         try:
             self._answer(torch, words, cell)
-        except Exception as error:  # noqa: BLE001 - a lost card, objects of any kind: one line, no traceback of ours
+        except Exception as error:  # noqa: BLE001 - a lost card, objects of any kind
             print(f"%vram: no answer, because of {_short(error)}")
 
     def _answer(self, torch: ModuleType, words: list[str], cell: str | None) -> None:

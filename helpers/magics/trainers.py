@@ -1,7 +1,8 @@
 """Callbacks for the Trainers of Hugging Face and Lightning: torch's memory history is kept from the
 start of training, a snapshot is written at the first out-of-memory, and the answer is printed.
 
-``Trainer(..., callbacks=[transformers_callback()])``, ``Trainer(callbacks=[lightning_callback()])``.
+``Trainer(..., callbacks=[transformers_callback()])``, and for Lightning
+``Trainer(callbacks=[lightning_callback()])``.
 """
 
 from __future__ import annotations

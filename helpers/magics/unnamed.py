@@ -1,5 +1,6 @@
-"""Blocks of torch's allocator that belong to no tensor of Python: what only graphs of autograd keep,
-and the workspaces of libraries. Where torch kept a history, with the lines that asked for them.
+"""Blocks of torch's allocator that belong to no tensor of Python: what only graphs of autograd
+keep, and the workspaces of libraries. Where torch kept a history, with the lines that asked for
+them.
 """
 
 from __future__ import annotations

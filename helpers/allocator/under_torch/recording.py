@@ -9,8 +9,10 @@ from typing import Any
 
 from .recorder import DEFAULT_EVENTS, Recorder
 
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 """Programs that start others, each in an environment that says its rank."""
+MODULES = ("torch.distributed.run", "accelerate.commands.launch")
+"""Those that ``python -m`` starts."""
 OF_A_RANK = ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")
 
 
@@ -35,6 +37,8 @@ def _launcher() -> list[str]:
         name = os.path.basename(word)
         if name in LAUNCHERS:
             return [name, *words[number + 1 :]]
+        if word in MODULES:
+            return ["python", "-m", *words[number:]]
     return []
 
 
