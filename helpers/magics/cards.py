@@ -36,7 +36,7 @@ def of_failure(failure: Failure) -> Card:
                 f"line had {show_bytes(gone)} of its own, and has let go of it since."
             )
     growth = failure.growth
-    if growth is not None and growth.bytes_each:
+    if growth.bytes_each:
         sentences.append(
             f"Each of the last {growth.runs} runs of this cell left at least "
             f"{show_bytes(growth.bytes_each)} more."
@@ -142,9 +142,8 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     if holder.kind == "library":
         return f"{_tensors(holder.tensors)} that no known object refers to"
     if holder.kind == "graph":
-        owners = holdings.owners_of_graphs()
-        of = f" of {' or '.join(owners[:MOST_OWNERS])}" if owners else ""
-        return f"{_tensors(holder.tensors)} that a backward pass{of} would need"
+        owners = _owners_of_graphs(holdings)
+        return f"{_tensors(holder.tensors)} that a backward pass of {owners} would need"
     words = holder.what
     if holder.kind == "thread":
         words = "a function that runs"
@@ -174,6 +173,11 @@ def _tensors(count: int) -> str:
     return f"{count:,} tensor" if count == 1 else f"{count:,} tensors"
 
 
+def _owners_of_graphs(holdings: Holdings) -> str:
+    owners = holdings.owners_of_graphs() or ["a variable"]
+    return " or ".join(owners[:MOST_OWNERS])
+
+
 def _let_go_with(holder: Holder, holdings: Holdings) -> str:
     if holder.kind == "variable":
         return f"%vram free {' '.join([holder.name, *holder.other_variables])}"
@@ -182,8 +186,7 @@ def _let_go_with(holder: Holder, holdings: Holdings) -> str:
     if holder.kind == "widgets":
         return "ipywidgets.Widget.close_all()"
     if holder.kind == "graph":
-        owners = holdings.owners_of_graphs()
-        return f"deleting what has the graph: {' or '.join(owners[:MOST_OWNERS])}" if owners else ""
+        return f"deleting what has the graph: {_owners_of_graphs(holdings)}"
     return "%vram free" if holder.kind in ("output", "error", "unknown") else ""
 
 

@@ -81,7 +81,8 @@ def _card(ledgers: dict[str, Ledger]) -> Card:
             {**ledger.at_peak, **ledger.now}, key=lambda line: -ledger.at_peak.get(line, 0)
         )
         for line in lines[:MOST_LINES]:
-            peak, now = ledger.at_peak.get(line, 0), ledger.now.get(line, 0)
+            peak = ledger.at_peak.get(line, 0)
+            now = ledger.now.get(line, 0)
             if peak or now:
                 rows.append((device, show_bytes(peak), show_bytes(now), line))
     return Card(

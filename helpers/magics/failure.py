@@ -18,7 +18,7 @@ from ..ground.units import parse_size, show_bytes
 from .devices import DeviceUse, OtherProcess, devices_in_use, other_processes, question_of_others
 from .holdings import Holder, Holdings, add_lines, find_holdings
 from .names import last_cell_naming, said
-from .runs import Growth, Runs
+from .runs import NO_GROWTH, Growth, Runs
 from .unnamed import add_unnamed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Failure:
     in_pieces: int | None = None
     use: DeviceUse | None = None
     others: list[OtherProcess] = field(default_factory=list)
-    growth: Growth | None = None
+    growth: Growth = NO_GROWTH
     last_named: dict[str, int] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
 
@@ -228,9 +228,8 @@ def _step_of_holder(holder: Holder, failure: Failure) -> str:
 
 def _about_growth(holder: Holder, failure: Failure) -> str:
     """What to keep in a collection that grows: with each run, or by a line that adds to it."""
-    entries = failure.growth.entries_each if failure.growth else {}
     part = holder.parts[0]
-    if holder.name in entries:
+    if holder.name in failure.growth.entries_each:
         return _about_collection(holder, part, failure)
     is_collection = part.collection and part.tensors > 1 or part.kind == "function"
     is_added_to = is_collection and part.lines and part.name not in holder.with_parameters
@@ -241,9 +240,13 @@ def _about_growth(holder: Holder, failure: Failure) -> str:
 
 
 def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
-    name, tensors, size = part.collection or part.name, part.tensors, part.bytes
+    name = part.collection or part.name
+    tensors = part.tensors
+    size = part.bytes
     if holder.is_mutable and len(holder.parts) > 1 and not holder.has_graph:
-        name, tensors, size = holder.name, holder.tensors, _bytes(holder, failure)
+        name = holder.name
+        tensors = holder.tensors
+        size = _bytes(holder, failure)
     graph = " with their graphs" if part.graphs else ""
     most = _most_in_graphs(holder, failure) if part.graphs else 0
     if not most:

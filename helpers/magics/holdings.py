@@ -493,6 +493,8 @@ def add_lines(holders: list[Holder]) -> None:
     parts = [part for holder in holders for part in holder.parts_worth_a_line]
     find_lines([part for part in parts if part.kind != OF_A_LIBRARY])
     for holder in holders:
-        largest = holder.parts[0] if holder.parts else None
-        if largest is not None and largest.tensors == 1 and largest.kind != OF_A_LIBRARY:
+        if not holder.parts:
+            continue
+        largest = holder.parts[0]
+        if largest.tensors == 1 and largest.kind != OF_A_LIBRARY:
             holder.joins = lines_that_join(largest)

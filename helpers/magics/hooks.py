@@ -56,7 +56,8 @@ class Extension:
         following = None
         if result.info is self._running:
             self._running = None
-            following, self._following = self._following, None
+            following = self._following
+            self._following = None
         torch = sys.modules.get("torch")
         cell = getattr(result.info, "raw_cell", None)
         if torch is None or not isinstance(cell, str):
@@ -74,9 +75,8 @@ class Extension:
             print(f"vram_casebook: no answer, because of {_short(error)}")
 
     def _explain(self, error: BaseException, cell: str, torch: ModuleType) -> None:
-        from . import (
-            failure,
-        )  # here and below: a notebook in which nothing fails imports none of it
+        # Here and below: a notebook in which nothing fails imports none of it.
+        from . import failure
 
         out_of_memory = failure.out_of_memory(error)
         if out_of_memory is None:

@@ -178,7 +178,8 @@ def _results_with(errors: list[BaseException], shell: InteractiveShell) -> list[
         return []
     kind = type(shell.last_execution_result)
     results: list[Any] = [candidate for candidate in gc.get_objects() if type(candidate) is kind]
-    kept, named = set(map(id, errors)), set(map(id, names_of_the_person(shell).values()))
+    kept = set(map(id, errors))
+    named = set(map(id, names_of_the_person(shell).values()))
     return [
         result for result in results if id(result.error_in_exec) in kept and id(result) not in named
     ]

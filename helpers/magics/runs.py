@@ -43,6 +43,9 @@ class Growth:
     entries_each: dict[str, int]
 
 
+NO_GROWTH = Growth(0, 0, {})
+
+
 class Runs:
     """The last runs of each cell, by its text."""
 
@@ -62,21 +65,18 @@ class Runs:
             self._of_cell.popitem(last=False)
         runs.append(Run(sum(allocated.values()), _lengths(shell)))
 
-    def growth(self, cell: str) -> Growth | None:
-        """What grew with each of the last runs of a cell; None where nothing did so thrice."""
+    def growth(self, cell: str) -> Growth:
+        """What grew with each of the last runs of a cell, where it ran three times."""
         runs = list(self._of_cell.get(cell, ()))
         if len(runs) < FEWEST_RUNS:
-            return None
+            return NO_GROWTH
         entries = {}
         for name in runs[-1].lengths:
             steps = _steps([run.lengths.get(name) for run in runs])
             if steps and min(steps) > 0:
                 entries[name] = min(steps)
         steps = _steps([run.allocated for run in runs])
-        grows = bool(steps) and min(steps) > 0
-        if not grows and not entries:
-            return None
-        return Growth(len(runs), min(steps) if grows else 0, entries)
+        return Growth(len(runs), max(0, min(steps)), entries)
 
 
 def _steps(values: list[int | None]) -> list[int]:

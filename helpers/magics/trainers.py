@@ -35,7 +35,8 @@ class _Watch:
 
     def end(self) -> None:
         """Stop, and print the answer where memory ran out."""
-        ended, self.recording = self.recording, None
+        ended = self.recording
+        self.recording = None
         if ended is None:
             return
         atexit.unregister(self.end)

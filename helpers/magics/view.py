@@ -26,7 +26,8 @@ STYLE = (
     "border-left:4px solid {colour};padding:.3em .8em;margin:.4em 0;"
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);color:inherit;max-width:60em"
 )
-RED, BLUE = "#d1453b", "#3b82c4"
+RED = "#d1453b"
+BLUE = "#3b82c4"
 CELL = (
     "display:block;flex:{flex};min-width:0;text-align:{align};padding:.15em .5em .15em 0;"
     "white-space:pre-line;overflow-wrap:anywhere"
