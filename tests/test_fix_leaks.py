@@ -1,5 +1,6 @@
 """Changes of what a program keeps without need: hooks, exceptions, states, results thrown away."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,10 @@ pytest.importorskip("libcst")
 from test_fix import ended, keeper, program, proposed, texts
 from test_fix_doors import searched
 
+from helpers.commands.fix import DEEP
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Results
+from helpers.fix.imports import sources_of
 from helpers.fix.proof import Proof
 from helpers.fix.search import Trial
 from helpers.fix.view import results_in_words
@@ -557,6 +560,18 @@ def test_a_program_with_statements_behind_its_conditions_is_read():
     assert [
         after for after in texts(ONE_LINE, "user-leak", own) if "kept.append(loss.detach()" in after
     ]
+
+
+def test_a_file_with_a_sum_of_very_many_terms_is_read_or_left_out(tmp_path):
+    (tmp_path / "train.py").write_text(f"import torch\nx = {' + '.join(450 * ['y'])}\n")
+    assert sources_of(["python", "train.py"], tmp_path, []) == []
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEP)
+    try:
+        (source,) = sources_of(["python", "train.py"], tmp_path, [])
+    finally:
+        sys.setrecursionlimit(limit)
+    assert source.imports_torch
 
 
 def test_a_rule_that_cannot_read_a_program_is_left_out_and_named(monkeypatch, capsys):

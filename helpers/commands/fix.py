@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from helpers.rehearse.rehearsal import Rehearsal
     from helpers.trials.targets import Target
 
+DEEP = 5_000
+"""Calls in each other: a sum of many terms is a deep tree."""
+
 
 def fix(arguments: argparse.Namespace) -> int:
     """Find a change that makes your program fit a card; each change is rehearsed, not predicted.
@@ -55,6 +58,7 @@ def fix(arguments: argparse.Namespace) -> int:
     from helpers.rehearse.rehearsal import Limits
     from helpers.trials.user_program import check_script
 
+    sys.setrecursionlimit(DEEP)
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if arguments.notebook:
         command = _of_notebook(arguments, command)

@@ -191,7 +191,8 @@ def _program(command: Sequence[str], evidence: CaseEvidence) -> Program:
     sources = sources_of(command, folder, _frames(facts))
     if not sources:
         raise NoFix(
-            "the program has no Python file below this folder; start fix where its sources are"
+            "no Python file of the program below this folder could be read; "
+            "start fix where its sources are"
         )
     files = settings_files(command, sources, folder)
     return Program(sources, list(command), facts, files)

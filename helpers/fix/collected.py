@@ -376,7 +376,9 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
         ]
         if match[0] == "cache":
             edits += source.with_import("from functools import lru_cache")
-        yield _limited_cache("of a function", source.place(decorator), edits)
+        function = source.around(decorator, cst.FunctionDef)
+        name = f"of {function.name.value}" if function else "of a function"
+        yield _limited_cache(name, source.place(decorator), edits)
 
 
 def _limited_cache(cache: str, place: str, edits: Sequence[Edit]) -> Change:

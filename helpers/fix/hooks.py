@@ -143,7 +143,7 @@ def _at_the_end(
     yield Change(
         title=f"Remove the hook when it is no longer needed ({source.place(statement)})",
         results=Results.SAME,
-        why="the hooks of earlier turns no longer run",
+        why="the hooks of earlier iterations no longer run",
         edits=tuple(edits),
         only_if_measured=True,
         shows_late=True,

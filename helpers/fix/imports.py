@@ -33,7 +33,7 @@ def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> l
             text = path.read_bytes()
             kind = Notebook if path.suffix == ".ipynb" else Source
             sources[path] = kind(str(path.relative_to(folder)), text)
-        except (OSError, ValueError, cst.ParserSyntaxError):
+        except (OSError, ValueError, cst.ParserSyntaxError, RecursionError):
             continue
         waiting += _imported(sources[path].text, path, folder)
     return list(sources.values())

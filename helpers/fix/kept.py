@@ -77,10 +77,10 @@ def _circles_collected(program: Program, growers: Sequence[GrowerFacts]) -> Iter
                 continue
             collects = source.lines_after(loops[-1].body.body[-1], "gc.collect()")
             yield Change(
-                title=f"Collect garbage at the end of each turn ({source.place(loops[-1])})",
+                title=f"Collect garbage at the end of each iteration ({source.place(loops[-1])})",
                 results=Results.SAME,
                 why="garbage is what nothing refers to any more",
-                costs="the time of a collection in each turn",
+                costs="the time of a collection in each iteration",
                 edits=(*source.with_import("import gc"), collects),
             )
 

@@ -38,7 +38,7 @@ def recomputed_parts(program: Program) -> Iterator[Change]:
     blocks = [block for block in blocks if not _is_inside(block[0], block[1], blocks)]
     in_loops = [block for block in blocks if _loop_around(*block) is not None]
     if in_loops:
-        yield _under_checkpoints(program, "what each turn of the loop calls", in_loops)
+        yield _under_checkpoints(program, "what each iteration of the loop calls", in_loops)
     yield from _recomputed_turns(program)
     yield from _recomputed_layers(program)
     one_by_one = [block for block in blocks if block not in in_loops]
@@ -197,8 +197,8 @@ def _recomputed_turns(program: Program) -> Iterator[Change]:
                 edits = list(_as_function(source, loop, statements))
                 if edits:
                     place = source.place(loop)
-                    turn = "each turn of the loop"
-                    yield _recomputed(program, turn, [place], edits, may_do_more=True)
+                    what = "each iteration of the loop"
+                    yield _recomputed(program, what, [place], edits, may_do_more=True)
 
 
 def _computed_first(source: Source, loop: cst.For) -> list[cst.SimpleStatementLine]:

@@ -158,8 +158,8 @@ def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
 
 
 def _classes() -> Iterator[Rewrite]:
-    """A row of zeros with a one for each class, where the number of the class does."""
-    aim = "Use the numbers of classes instead of rows of zeros with a one"
+    """One-hot vectors where the index of the class does."""
+    aim = "Use class indices instead of one-hot vectors"
     for words in ("Y, C", "Y, num_classes=C", "Y"):
         for ones in (f"one_hot({words}).float()", f"one_hot({words}).to(D)", f"one_hot({words})"):
             yield Rewrite(aim, f"cross_entropy(L, {ones})", "F.cross_entropy(L, Y)")

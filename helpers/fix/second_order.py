@@ -37,7 +37,7 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
         words.append(f"create_graph={source.code(makes_graphs.value)}")
         computed = f"({results},) = torch.autograd.grad({', '.join(words)})"
         yield Change(
-            title=f"Compute gradients that no tensor keeps ({source.place(call)})",
+            title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
             results=Results.SAME,
             why="the same gradients",
             costs=f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",

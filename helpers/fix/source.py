@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -14,8 +14,6 @@ from typing import TypeVar
 import libcst as cst
 from libcst.metadata import (
     ByteSpanPositionProvider,
-    CodeRange,
-    CodeSpan,
     MetadataWrapper,
     ParentNodeProvider,
     PositionProvider,
@@ -32,7 +30,8 @@ class Source:
     """A Python file of the program. ``name``: its path below the program's folder; ``text``: what
     it says, in UTF-8 whatever its own encoding is.
 
-    Raises libcst.ParserSyntaxError where it is no Python, and UnicodeDecodeError.
+    Raises libcst.ParserSyntaxError where it is no Python, UnicodeDecodeError, and RecursionError
+    where its expressions are too deep.
     """
 
     def __init__(self, name: str, text: bytes) -> None:
@@ -42,6 +41,9 @@ class Source:
         self.text = text.decode(encoding).encode()
         self.wrapper = MetadataWrapper(cst.parse_module(self.text.decode()), unsafe_skip_copy=True)
         self.module = self.wrapper.module
+        self._spans = self.wrapper.resolve(ByteSpanPositionProvider)
+        self._places = self.wrapper.resolve(PositionProvider)
+        self._parents = self.wrapper.resolve(ParentNodeProvider)
         self._codes: dict[cst.CSTNode, str] = {}
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
@@ -56,18 +58,6 @@ class Source:
         if match is None or match[1] != self.name.rsplit("/", 1)[-1]:
             return 0
         return int(match[2])
-
-    @cached_property
-    def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:
-        return self.wrapper.resolve(ByteSpanPositionProvider)
-
-    @cached_property
-    def _places(self) -> Mapping[cst.CSTNode, CodeRange]:
-        return self.wrapper.resolve(PositionProvider)
-
-    @cached_property
-    def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
-        return self.wrapper.resolve(ParentNodeProvider)
 
     def code(self, node: cst.CSTNode) -> str:
         """A node as it is written."""
