@@ -99,15 +99,13 @@ for step in range(10):
 
 
 @pytest.mark.parametrize("through_graph", [True, False])
-def test_a_sum_first_loses_its_graph_and_is_called_no_list(through_graph):
+def test_a_sum_loses_its_graph_if_that_is_measured(through_graph):
     own = keeper("train.py:7 <module>", "total", through_graph)
     changes = proposed(SUM, "user-leak", [own])
-    first, after = changes[0]
-    assert "total += model(batch).pow(2).mean().detach()\n" in after
-    assert first.title == "Keep total without its graph (train.py:7)"
-    kept = [change for change, after in changes if "total += " in after]
-    assert not any("entries" in change.title or "entry" in change.costs for change in kept)
-    assert any(change.title == "Add total up on the CPU (train.py:7)" for change in kept)
+    cut = "total += model(batch).pow(2).mean().detach()\n"
+    first = next(change for change, after in changes if cut in after)
+    assert first.title == "Keep total without graphs (train.py:7)"
+    assert first.only_if_measured
 
 
 @pytest.mark.parametrize(
@@ -148,10 +146,6 @@ def test_what_is_expected_of_the_results_and_was_not_measured_is_said_so():
         ("output.detach()", "history.append(output.detach().cpu())"),
         ("a + b", "history.append((a + b).detach().cpu())"),
         ("tuple(t for t in parts)", "history.append(tuple(t.detach().cpu() for t in parts))"),
-        (
-            "lambda out=output, step=step: show(out, step)",
-            "history.append(lambda out=output.detach().cpu(), step=step: show(out, step))",
-        ),
     ],
 )
 def test_what_a_list_keeps_is_kept_without_its_graph_or_on_the_cpu(entry, expected):
@@ -427,8 +421,7 @@ MEASURED = {
     "detached_term.py": ("out.pow(2).mean().detach()", Results.OTHER),
     "zeroed.py": ("set_to_none=True", Results.OTHER),
     "drawn_once.py": ("while len(self.cache) >=", Results.OTHER),
-    "one_before.py": ("states.clear()", Results.OTHER),
-    "by_method.py": ("trial.net = None", Results.OTHER),
+    "one_before.py": ("while len(states) >=", Results.OTHER),
     "padded.py": ("x.chunk(", Results.OTHER),
     "vocabulary.py": ("checkpoint(loss_of", Results.ROUNDED),
 }
@@ -499,8 +492,10 @@ def test_a_difference_with_smaller_numbers_is_not_said_to_be_the_same():
 
 def test_recomputed_blocks_with_running_statistics_are_said_to_change_the_results():
     text = """import torch
-mlp = torch.nn.Sequential(a, torch.nn.{norm}(8), b, c)
-loss = mlp(x).mean()
+mlp = torch.nn.ModuleList([torch.nn.{norm}(8), torch.nn.Sequential(b, c)])
+for block in mlp:
+    x = block(x)
+loss = x.mean()
 loss.backward()
 """
 
@@ -515,9 +510,9 @@ loss.backward()
 
 def test_a_list_that_is_read_under_another_name_keeps_its_entries():
     shorter = [
-        change for text, change in every_change("aliased.py").items() if b"kept[:] = [" in text
+        change for text, change in every_change("aliased.py").items() if b"del kept[:-" in text
     ]
-    assert all(change.only_if_measured for change in shorter)
+    assert not shorter
 
 
 def test_a_file_keeps_its_encoding_its_mark_and_its_line_ends():

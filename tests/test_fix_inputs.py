@@ -3,42 +3,9 @@
 import pytest
 
 pytest.importorskip("libcst")
-from test_fix import GIB, texts
+from test_fix import texts
 
-from helpers.judge.program_facts import Holding
 from helpers.settings.trouble import SettingsTrouble
-
-DATA = """import torch
-images = read_images().to(device)
-net = torch.nn.Linear(8, 8).to(device)
-for step in range(9):
-    pick = torch.randint(0, len(images), (64,), device=device)
-    loss = net(images[pick]).mean() + net(images[step : step + 8]).mean()
-    loss.backward()
-"""
-HOLDING = (Holding("train.py:2 <module>", 4 * GIB),)
-
-
-def test_data_of_which_each_step_reads_a_part_stays_in_ram():
-    first, *_ = texts(DATA, "true-capacity", holding=HOLDING)
-    assert "images = read_images()\n" in first
-    assert "net(images[pick.cpu()].to(device)).mean()" in first
-    assert "net(images[step : step + 8].to(device)).mean()" in first
-
-
-@pytest.mark.parametrize(
-    ("text", "holding"),
-    [
-        (DATA, ()),  # it holds no memory
-        (DATA + "images[0] = 0\n", HOLDING),  # it is written
-        (DATA + "print(images.mean())\n", HOLDING),  # it is read as a whole
-        (DATA.replace("read_images()", "Net()"), HOLDING),
-    ],
-)
-def test_data_that_is_small_or_read_as_a_whole_stays_where_it_is(text, holding):
-    after = texts(text, "true-capacity", holding=holding)
-    assert not any("images[pick.cpu()]" in changed for changed in after)
-
 
 NETWORKS = """import torch
 from torch.nn.functional import softplus

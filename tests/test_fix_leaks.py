@@ -70,17 +70,6 @@ def test_an_object_that_can_remove_its_hooks_is_told_to():
             "    token = layer.register_forward_hook(hook)\n    y = model(x)\n",
             "    token = layer.register_forward_hook(hook)\n    y = model(x)\n    token.remove()\n",
         ),
-        (
-            "    for m in model.modules():\n        m.register_forward_hook(hook)\n    y = model(x)\n",
-            "    handles = []\n    for m in model.modules():\n"
-            "        handles.append(m.register_forward_hook(hook))\n    y = model(x)\n"
-            "    for handle in handles:\n        handle.remove()\n",
-        ),
-        (
-            "    taken = [m.register_forward_hook(hook) for m in parts]\n    y = model(x)\n",
-            "    taken = [m.register_forward_hook(hook) for m in parts]\n    y = model(x)\n"
-            "    for handle in taken:\n        handle.remove()\n",
-        ),
     ],
 )
 def test_hooks_registered_in_each_turn_of_a_loop_are_removed_at_its_end(body, after):
@@ -165,20 +154,8 @@ print(best[0])
 def test_a_shorter_list_that_nobody_keeps_is_kept_and_measured(thrown):
     own = [keeper("train.py:6 <module>", "best")]
     change, after = proposed(KEPT.format(thrown=thrown), "user-leak", own)[0]
-    assert f"    best = {thrown}\n" in after
+    assert f"    best[:] = {thrown}\n" in after
     assert change.only_if_measured
-
-
-def test_a_list_of_the_module_is_shortened_in_place_by_a_function():
-    text = "import torch\nbest = []\ndef keep(x):\n    best.append(x)\n    best[-3:]\nkeep(y)\n"
-    after = texts(text, "user-leak", [keeper("train.py:4 keep", "best")])[0]
-    assert "    best[:] = best[-3:]\n" in after
-
-
-def test_a_detached_tensor_that_nobody_keeps_is_kept():
-    text = "import torch\nbank = []\ndef remember(x):\n    x.detach()\n    bank.append(x)\n"
-    after = texts(text, "user-leak", [keeper("train.py:5 remember", "bank")])[0]
-    assert "    x = x.detach()\n" in after
 
 
 def test_a_name_that_only_stands_for_numbers_is_not_taken_for_a_tensor():
@@ -314,9 +291,7 @@ for x in batches:
     ("made", "read", "after"),
     [
         ("[]", "recent[-5:]", "    recent.append(model(x))\n    del recent[:-5]\n"),
-        ("[]", "sum(recent[-SIZE:])", "    recent.append(model(x))\n    del recent[:-SIZE]\n"),
-        ("deque()", "list(recent)[-3:]", "recent = deque(maxlen=3)\n"),
-        ("[]", "recent[-2], min(len(recent), 9)", "    del recent[:-10]\n"),
+        ("[]", "sum(recent[-9:]) - recent[-1]", "    del recent[:-9]\n"),
     ],
 )
 def test_a_list_of_which_only_the_last_entries_are_read_keeps_no_more(made, read, after):
@@ -331,47 +306,6 @@ def test_a_list_that_may_be_read_anywhere_is_not_cut(read):
     own = [keeper("train.py:6 <module>", "recent")]
     changed = texts(WINDOW.format(made="[]", read=read), "user-leak", own)
     assert not [after for after in changed if "del recent" in after]
-
-
-@pytest.mark.parametrize(
-    ("read", "after"),
-    [
-        ("len(recent)", "    recent.append(None)\n    print(len(recent))\n"),
-        ("x", "    model(x)\n    print(x)\n"),
-    ],
-)
-def test_what_nobody_reads_is_not_collected(read, after):
-    own = [keeper("train.py:6 <module>", "recent")]
-    assert [
-        text
-        for text in texts(WINDOW.format(made="[]", read=read), "user-leak", own)
-        if after in text
-    ]
-
-
-RUNS = """import torch
-
-
-def trial(rate):
-    net = build(rate)
-    return {"rate": rate, "loss": train(net), "net": net}
-
-
-runs = []
-for rate in rates:
-    runs.append(trial(rate))
-best = min(runs, key=lambda run: run["loss"])
-print(best["rate"])
-"""
-
-
-def test_an_entry_of_a_dictionary_whose_key_nobody_names_is_left_out_and_measured():
-    own = [keeper("train.py:11 <module>", "runs")]
-    change, after = proposed(RUNS, "user-leak", own)[0]
-    assert 'return {"rate": rate, "loss": train(net)}\n' in after
-    assert change.only_if_measured
-    named = texts(f'{RUNS}best["net"].save()\n', "user-leak", own)
-    assert not [after for after in named if '"loss": train(net)}' in after]
 
 
 def test_where_nothing_is_known_to_keep_it_what_fills_a_collection_is_tried():
@@ -397,67 +331,12 @@ def test_a_program_in_which_nothing_grows_gets_changes_all_the_same():
     assert not list(candidates(own, "user-leak"))
 
 
-def test_objects_that_refer_to_each_other_are_collected_in_each_turn():
-    text = "import torch\nfor game in games:\n    root = Node(play(game))\n    Node(root)\n"
-    own = replace(keeper("train.py:3 <module>", "objects"), in_circle=True)
-    change, after = proposed(text, "user-leak", [own])[0]
-    assert after == text.replace("torch\n", "torch\nimport gc\n") + "    gc.collect()\n"
-    assert change.results is Results.SAME
-
-
-SESSIONS = """import torch
-
-class Model:
-    def answer(self, x, session):
-        past = self.cache.get(session)
-        self.cache[session] = join(past, x)
-        return self.cache[session]
-"""
-
-
-def test_a_state_for_each_key_is_limited_late_and_only_where_it_is_asked_for_by_key():
-    own = [keeper("train.py:6 answer", "model.cache")]
-    changes = proposed(SESSIONS, "user-leak", own)
-    (change,) = [change for change, after in changes if "while len(self.cache) >= 4:" in after]
-    assert change.comes_late
-    listed = f"{SESSIONS}print(model.cache.values())\n"
-    assert not [after for after in texts(listed, "user-leak", own) if "while len" in after]
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "name", "after"),
-    [
-        (
-            "def run(x, seen=[]):\n    seen.append(x)\n    return seen[0]\n",
-            2,
-            "a default",
-            "def run(x, seen=None):\n    if seen is None:\n        seen = []\n    seen.append(x)\n",
-        ),
-        (
-            "class Episode:\n    steps = []\n    def __init__(self):\n        self.n = 1\n"
-            "    def record(self, x):\n        self.steps.append(x)\n        return self.steps[0]\n",
-            6,
-            "Episode.steps",
-            "    def __init__(self):\n        self.steps = []\n        self.n = 1\n",
-        ),
-    ],
-)
-def test_a_collection_that_calls_or_objects_share_becomes_their_own_where_that_is_measured(
-    text, line, name, after
-):
-    own = [keeper(f"train.py:{line} run", name)]
-    change, changed = proposed(text, "user-leak", own)[0]
-    assert after in changed
-    assert change.only_if_measured and change.shows_late
-
-
 @pytest.mark.parametrize(
     ("line", "after"),
     [
         ("outs = [model(x) for x in data]", "outs = [model(x).detach().cpu() for x in data]"),
-        ("heappush(outs, (1, model(x)))", "heappush(outs, (1, model(x).detach().cpu()))"),
-        ("outs = outs + [model(x)]", "outs = outs + [model(x).detach().cpu()]"),
-        ("outs.append(partial(f, model(x)))", "outs.append(partial(f, model(x).detach().cpu()))"),
+        ("outs.append((1, [model(x)]))", "outs.append((1, [model(x).detach().cpu()]))"),
+        ("outs.append(Out(y=model(x)))", "outs.append(Out(y=model(x).detach().cpu()))"),
     ],
 )
 def test_tensors_are_seen_in_whatever_fills_a_collection(line, after):
@@ -472,71 +351,6 @@ def test_a_cache_of_a_function_that_keeps_many_results_keeps_a_few(cache):
     own = [keeper("train.py:2 f", "the lru_cache of f")]
     first = texts(f"import torch\n@{cache}\ndef f(x):\n    return x\n", "user-leak", own)[0]
     assert "lru_cache(maxsize=4)\ndef f" in first
-
-
-def test_graphs_of_gradients_are_let_go_where_that_is_measured():
-    text = (
-        "import torch\nfor x in data:\n    f(x).backward(create_graph=True)\n    w.grad.zero_()\n"
-    )
-    changes = proposed(text, "user-leak", [keeper("train.py:3 <module>", "w.grad")])
-    measured = {after: change.only_if_measured for change, after in changes}
-    assert measured[text.replace("w.grad.zero_()", "w.grad = None")]
-    assert measured[text.replace("create_graph=True", "create_graph=False")] is True
-
-
-def test_a_tensor_that_grows_by_concatenation_keeps_what_is_read_of_it():
-    text = "import torch\nfor x in data:\n    loss(x, queue[-64:])\n    queue = torch.cat([queue, x])\n"
-    change, after = proposed(text, "user-leak", [keeper("train.py:4 <module>", "queue")])[0]
-    assert "    queue = torch.cat([queue, x])[-64:]\n" in after
-    assert change.results is Results.SAME
-
-
-SOFT = """import torch
-
-class Soft(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        out = x.softmax(-1)
-        {saves}ctx.out = out
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        {takes}return grad * ctx.out
-"""
-
-
-@pytest.mark.parametrize(
-    ("saves", "takes", "saved", "taken"),
-    [
-        (
-            "",
-            "",
-            "        ctx.save_for_backward(out)\n        return out",
-            "ctx.saved_tensors[-1]\n",
-        ),
-        (
-            "ctx.save_for_backward(x)\n        ",
-            "(x,) = ctx.saved_tensors\n        ",
-            "        ctx.save_for_backward(x, out)\n        return out",
-            "        (x,) = ctx.saved_tensors[:-1]\n        return grad * ctx.saved_tensors[-1]\n",
-        ),
-    ],
-)
-def test_an_output_that_its_function_keeps_is_saved_for_the_backward_pass(
-    saves, takes, saved, taken
-):
-    text = SOFT.format(saves=saves, takes=takes)
-    after = texts(text, "user-leak", [keeper("train.py:6 forward", "")])[0]
-    assert saved in after
-    assert after.endswith(taken)
-
-
-def test_a_comprehension_of_a_program_that_does_not_train_computes_no_graph():
-    text = "import torch\nouts = [model(x) for x in data]\nprint(outs)\n"
-    own = replace(keeper("train.py:2 <listcomp>", "outs"), with_graphs=True)
-    after = texts(text, "user-leak", [own])[0]
-    assert "with torch.no_grad():\n    outs = [model(x) for x in data]\n" in after
 
 
 def test_a_copy_of_a_model_goes_to_the_cpu_as_it_is():

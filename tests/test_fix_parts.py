@@ -1,7 +1,5 @@
 """Batches and evaluations in parts, and what is left as it is."""
 
-import re
-
 import pytest
 
 pytest.importorskip("libcst")
@@ -141,13 +139,6 @@ accuracy(*data)
 """
 
 
-def test_a_model_called_inside_an_expression_of_an_evaluation_gets_its_batch_in_parts():
-    refused = refused_at("train.py:5 accuracy", "train.py:6 <module>")
-    after = texts(ACCURACY, "true-capacity", **refused)
-    parts = "(torch.cat([net(part) for part in x.chunk(2)]).argmax(1) == y)"
-    assert any(re.sub(r"chunk\(\d+\)", "chunk(2)", text).count(parts) for text in after)
-
-
 @pytest.mark.parametrize(
     ("text", "is_put"), [(ACCURACY, False), (ACCURACY.replace("@torch.no_grad()\n", ""), True)]
 )
@@ -265,18 +256,6 @@ for x, y in loader:
     assert not any("whole_loss" in after for after in texts(text, "true-capacity"))
     printed = f"{text}    print(loss.item())\n"
     assert any("loss = whole_loss\n" in after for after in texts(printed, "true-capacity"))
-
-
-def test_a_short_sequence_is_not_cut_into_more_segments_than_it_has_layers():
-    text = """import torch
-mlp = torch.nn.Sequential({layers})
-loss = mlp(x).mean()
-loss.backward()
-"""
-    short = texts(text.format(layers="a, b, c"), "true-capacity")
-    long = texts(text.format(layers="a, b, c, d"), "true-capacity")
-    assert not any("checkpoint_sequential" in after for after in short)
-    assert any("checkpoint_sequential(mlp, 4, x" in after for after in long)
 
 
 def test_attention_is_written_as_the_file_writes_such_calls():

@@ -64,16 +64,6 @@ RUNGE_KUTTA = f"""{BLOCK}def pass_through(u):
         step += 1
     return u
 """
-INLINE = """net = nn.Linear(8, 8)
-
-
-def pass_through(u):
-    old = torch.zeros_like(u)
-    for rate in (0.1, 0.2, 0.3):
-        slope = torch.tanh(net(u)) - old.sin()
-        old, u = u, u + rate * slope.exp()
-    return u + old
-"""
 ENCODER = """layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
 net = nn.TransformerEncoder(layer, 2)
 
@@ -105,7 +95,6 @@ def pass_through(x):
         (SOLVER, "u = checkpoint(advance, u, step, use_reentrant=False)"),
         (CELL, "h, c = checkpoint(net, x[:, at], (h, c), use_reentrant=False)"),
         (RUNGE_KUTTA, "k = checkpoint(net, u, use_reentrant=False)"),
-        (INLINE, "old, u = checkpoint(one_turn, old, rate, u, use_reentrant=False)"),
         (ENCODER, "layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)"),
         (BLOCKS, "x + checkpoint(self.up, self.down(x), use_reentrant=False) +"),
     ],

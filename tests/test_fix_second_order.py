@@ -38,15 +38,3 @@ def test_the_gradient_of_an_attribute_gets_a_name_of_its_own():
 def test_a_backward_pass_without_graphs_of_its_gradients_stays():
     changed = texts(FORCES.format(atoms="atoms", how=""), "user-leak", KEPT)
     assert not [after for after in changed if "autograd.grad" in after]
-
-
-def test_of_a_list_whose_reads_the_source_does_not_show_the_last_entry_is_kept_if_measured():
-    text = "import torch\nseen = {}\nfor x in batches:\n    seen[name].append(x)\n"
-    text += "    use({key: values[-1] for key, values in seen.items()})\n"
-    own = [keeper("train.py:4 <module>", "seen")]
-    changes = [
-        change
-        for change, after in proposed(text, "user-leak", own)
-        if "    seen[name][:] = [x]\n" in after
-    ]
-    assert changes[0].only_if_measured and changes[0].shows_late

@@ -10,7 +10,6 @@ from dataclasses import replace
 from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
-from helpers.fix.broadcasts import broadcasts_in_parts
 from helpers.fix.change import Change, Edit
 from helpers.fix.detached import detached_results
 from helpers.fix.files import (
@@ -18,7 +17,6 @@ from helpers.fix.files import (
     smaller_batches_in_files,
     smaller_portions_in_files,
 )
-from helpers.fix.inputs import data_on_the_cpu
 from helpers.fix.kept import changes_of_what_is_kept
 from helpers.fix.loads import changes_of_loads, emptied_before_children, one_pool_for_graphs
 from helpers.fix.losses import cross_entropy_in_parts
@@ -50,9 +48,7 @@ SMALLER: tuple[Proposals, ...] = (
     one_device_a_rank,
     changes_of_loads,
     one_pool_for_graphs,
-    data_on_the_cpu,
     rewritten_expressions,
-    broadcasts_in_parts,
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,
@@ -77,7 +73,6 @@ ONLY_TRAINING: tuple[Proposals, ...] = (
 """What makes no room where the card is too small for an evaluation."""
 ONLY_PASSES: tuple[Proposals, ...] = (
     rewritten_expressions,
-    broadcasts_in_parts,
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,

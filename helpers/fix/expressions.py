@@ -1,7 +1,6 @@
 """Expressions of a program compared with patterns, however they are spelled.
 
-A pattern is an expression whose capital letters stand for any expression, and ``*X`` for all
-arguments of a call: ``(A @ B.mT).softmax(-1)``
+A pattern is an expression whose capital letters stand for any expression: ``(A @ B.mT).softmax(-1)``
 fits ``torch.softmax(q.matmul(k.transpose(-2, -1)), dim=-1)``, and it fits ``scores.softmax(-1)``
 behind ``scores = q @ k.mT`` where nobody else reads ``scores``.
 """
@@ -26,7 +25,6 @@ METHODS = set(
 """Functions of torch that are methods of their first argument, too."""
 OF_TORCH = re.compile(r"(?:torch|F|nn)(?:\.\w+)*\.\w+")
 LETTER = re.compile("[A-Z]")
-ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
 ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
 ORDER = ("p", "ord", "dim", "axis")
 """Keywords that may as well stand behind the other arguments, in this order."""
@@ -208,55 +206,15 @@ class Place:
 
     def rewritten(self, match: Match, template: str) -> tuple[Edit, ...]:
         """``template``, with what its letters stand for, in place of what the pattern fits."""
-        tree = ast.parse(template, mode="eval")
-        text = ast.unparse(_Filled(self, match).visit(tree))
+
+        def filled(letter: re.Match[str]) -> str:
+            name = letter[0]
+            return f"({self.text(match, name)})" if name in match.letters else name
+
+        written = re.sub(r"\b[A-Z]\b", filled, template)
+        text = ast.unparse(ast.parse(written, mode="eval"))  # with no more brackets than it needs
         removed = [self.source.without_lines(other.statement) for other in match.through]
         return (*removed, self.source.in_place_of(self.node, text))
-
-
-class _Filled(ast.NodeTransformer):
-    """A template with what its letters stand for."""
-
-    def __init__(self, place: Place, match: Match) -> None:
-        self.place = place
-        self.match = match
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._filled(node, is_in_brackets=False)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        arguments = [self._filled(argument, is_in_brackets=True) for argument in node.args]
-        words = [
-            ast.keyword(word.arg, self._filled(word.value, is_in_brackets=True))
-            for word in node.keywords
-        ]
-        return ast.Call(self.visit(node.func), arguments, words)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        index = self._filled(node.slice, is_in_brackets=True)
-        return ast.Subscript(self.visit(node.value), index, node.ctx)
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        parts = [
-            self._filled(part, is_in_brackets=True) for part in (node.test, node.body, node.orelse)
-        ]
-        return ast.IfExp(*parts)
-
-    def visit_Starred(self, node: ast.Starred) -> ast.expr:
-        row = self._filled(node.value, is_in_brackets=True)
-        return row if isinstance(node.value, ast.Name) else ast.Starred(row, node.ctx)
-
-    def _filled(self, node: ast.expr, *, is_in_brackets: bool) -> ast.expr:
-        if not isinstance(node, ast.Name):
-            filled = self.visit(node)
-            assert isinstance(filled, ast.expr)
-            return filled
-        if node.id not in self.match.letters:
-            return node
-        text = self.place.text(self.match, node.id)
-        part, _ = self.match.letters[node.id]
-        needs_brackets = not isinstance(part, ATOMS) and not is_in_brackets
-        return ast.Name(f"({text})" if needs_brackets else text, ast.Load())
 
 
 def _is_changed(node: ast.AST, before: Names, after: Names) -> bool:
@@ -292,8 +250,6 @@ def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> M
         wanted, seen = getattr(pattern, part, None), getattr(node, part, None)
         pairs = [(wanted, seen)]
         if isinstance(wanted, list) and isinstance(seen, list):
-            if len(wanted) == 1 and isinstance(wanted[0], ast.Starred) and seen:
-                wanted, seen = [wanted[0].value], [_in_a_row(seen)]
             if len(wanted) != len(seen):
                 return None
             pairs = list(zip(wanted, seen, strict=True))
@@ -306,16 +262,6 @@ def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> M
             elif one != other:
                 return None
     return match
-
-
-def _in_a_row(arguments: Sequence[ast.expr]) -> ast.expr:
-    """Several arguments as one expression."""
-    if len(arguments) == 1:
-        return arguments[0]
-    row = ast.Tuple(list(arguments), ast.Load())
-    row.lineno, row.col_offset = arguments[0].lineno, arguments[0].col_offset
-    row.end_lineno, row.end_col_offset = arguments[-1].end_lineno, arguments[-1].end_col_offset
-    return row
 
 
 @cache

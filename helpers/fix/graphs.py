@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
-from helpers.fix.functions import outputs_saved_for_backward
 from helpers.fix.program import Program
 from helpers.fix.regions import MOVES, forward_regions, is_without_gradients, names_that_train
 from helpers.fix.source import Source, called
@@ -31,7 +30,6 @@ def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Itera
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
     with_graphs = [grower for grower in growers if grower.with_graphs]
     if by_graph:
-        yield from outputs_saved_for_backward(program)
         yield from _cut_carried_states(program)
         yield from _cut_graphs(program, growers)
     if by_graph or with_graphs:
@@ -44,7 +42,7 @@ def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Itera
 
 
 def _cut_carried_states(program: Program) -> Iterator[Change]:
-    """Detach what a turn of a training loop leaves for the next one, behind its backward pass."""
+    """Detach what an iteration leaves for the next one, behind its backward pass."""
     for region in forward_regions(program):
         for name in sorted(region.carried - {region.loss}):
             yield from _detached(program, region.source, region.backward, name)
@@ -52,48 +50,27 @@ def _cut_carried_states(program: Program) -> Iterator[Change]:
 
 def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
     """Detach the state that is handed from step to step with its graph."""
+    keepers = {last_name(grower.keeper) for grower in growers}
     for source, line in program.places([grower.line for grower in growers if grower.through_graph]):
         for statement in source.statements_at(line):
-            for small in statement.body:
-                if isinstance(small, cst.AugAssign):
-                    text = source.operand(small.value)
-                    cut = source.replaced(small.value, f"{text}.detach()")
-                    yield _sum_without_its_graph(
-                        program, source, small, source.place(statement), cut
-                    )
-                elif isinstance(small, cst.Assign):
-                    yield from _cut_assigned(program, source, statement, small, growers)
-
-
-def _cut_assigned(
-    program: Program,
-    source: Source,
-    statement: cst.SimpleStatementLine,
-    assign: cst.Assign,
-    growers: Sequence[GrowerFacts],
-) -> Iterator[Change]:
-    """Detach what a statement assigns: an attribute where it is set, a variable behind it."""
-    target = assign.targets[-1].target
-    if isinstance(target, cst.Attribute):
-        yield from _cut_attribute(program, source, assign)
-        return
-    keepers = {last_name(grower.keeper) for grower in growers}
-    names = [source.code(target)]
-    if isinstance(target, cst.Tuple):
-        parts = [source.code(element.value) for element in target.elements]
-        names = [part for part in parts if last_name(part) in keepers]
-    for name in names:
-        yield from _detached(program, source, statement, name)
+            for assign in source.find(cst.Assign, statement):
+                target = assign.targets[-1].target
+                if isinstance(target, cst.Attribute):
+                    yield from _cut_attribute(program, source, assign)
+                    continue
+                names = [source.code(target)]
+                if isinstance(target, cst.Tuple):
+                    parts = [source.code(element.value) for element in target.elements]
+                    names = [part for part in parts if last_name(part) in keepers]
+                for name in names:
+                    yield from _detached(program, source, statement, name)
 
 
 def _detached(
     program: Program, source: Source, statement: cst.CSTNode, name: str
 ) -> Iterator[Change]:
     """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
-    values = [f"{name}.detach()", f"tuple(part.detach() for part in {name})"]
-    if "requires_grad" in source.text.decode():
-        values[1:1] = [f"{name}.detach().requires_grad_()"]
-    for value in values:
+    for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
         line = source.lines_after(statement, f"{name} = {value}")
         yield _graph_change(program, source, statement, line)
 
@@ -101,61 +78,39 @@ def _detached(
 def _cut_attributes(program: Program) -> Iterator[Change]:
     """Detach what the methods of an object compute of what they left there the last time."""
     for source, assign in program.find(cst.Assign):
-        target = assign.targets[-1].target
-        method = source.around(assign, cst.FunctionDef)
-        if not isinstance(target, cst.Attribute) or method is None:
-            continue
-        is_read = _reads_of(source, method, assign)
-        computes = not isinstance(assign.value, cst.Name) or assign.value.value != "None"
-        if is_read and computes:
+        is_attribute = isinstance(assign.targets[-1].target, cst.Attribute)
+        if is_attribute and _reads_of(source, assign) and source.code(assign.value) != "None":
             yield from _cut_attribute(program, source, assign)
 
 
 def _cut_attribute(program: Program, source: Source, assign: cst.Assign) -> Iterator[Change]:
     """An attribute that is set without its graph, or read without it in the next step."""
     value = assign.value
-    texts = [f"{source.operand(value)}.detach()"]
-    if isinstance(value, cst.Tuple):
-        if any(isinstance(part, cst.StarredElement) for part in value.elements):
-            return
-        parts = "".join(f"{source.operand(part.value)}.detach(), " for part in value.elements)
-        texts = [f"({parts.strip()})"]
-    elif isinstance(value, cst.Name):
-        texts.append(f"tuple(part.detach() for part in {value.value})")
+    texts = []
+    if not isinstance(value, cst.Tuple):
+        texts.append(f"{source.operand(value)}.detach()")
+    if isinstance(value, (cst.Name, cst.Tuple)):
+        texts.append(f"tuple(part.detach() for part in {source.code(value)})")
     for text in texts:
         yield _graph_change(program, source, assign, source.replaced(value, text))
-    method = source.around(assign, cst.FunctionDef)
-    reads = _reads_of(source, method, assign) if method else []
+    reads = _reads_of(source, assign)
     if reads:
         edits = [source.replaced(read, f"{source.code(read)}.detach()") for read in reads]
         yield _graph_change(program, source, assign, *edits)
 
 
-def _reads_of(source: Source, method: cst.FunctionDef, assign: cst.Assign) -> list[cst.Attribute]:
+def _reads_of(source: Source, assign: cst.Assign) -> list[cst.Attribute]:
     """Where a method computes with an attribute before it assigns it."""
+    method = source.around(assign, cst.FunctionDef)
     name = source.code(assign.targets[-1].target)
-    last = source.line(assign)
     return [
         read
         for read in source.find(cst.Attribute, method)
-        if source.code(read) == name
-        and source.line(read) <= last
+        if method is not None
+        and source.code(read) == name
+        and source.line(read) <= source.line(assign)
         and isinstance(source.parent(read), (cst.Arg, cst.BinaryOperation, cst.Element))
     ]
-
-
-def _sum_without_its_graph(
-    program: Program, source: Source, statement: cst.AugAssign, place: str, cut: Edit
-) -> Change:
-    """What is added up loses its graph; where the sum goes backward, the measurement finds it."""
-    name = source.code(statement.target)
-    return Change(
-        title=f"Keep {name} without its graph ({place})",
-        results=Results.SAME,
-        why=f"detach() keeps the values, and no gradient flows through {name}",
-        edits=(cut,),
-        only_if_measured=may_take_gradients(program),
-    )
 
 
 def _graph_change(program: Program, source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
@@ -164,11 +119,10 @@ def _graph_change(program: Program, source: Source, statement: cst.CSTNode, *edi
     why = "no gradient is computed here, so none can be lost"
     if trains:
         why = "gradients no longer reach earlier steps; the values of this step stay the same"
-    place = source.place(statement)
     return Change(
-        f"Cut the graph that reaches back to the first step ({place})",
-        results,
-        why,
+        title=f"Cut the graph that reaches back to the first step ({source.place(statement)})",
+        results=results,
+        why=why,
         edits=edits,
         cuts_graphs=trains,
     )
@@ -195,32 +149,23 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
         is_in_block = source.around(statement, cst.IndentedBlock) is not None
         if not program.trains or not is_in_block or is_without_gradients(source, statement):
             continue
-        if not siblings:
-            continue
-        following = siblings[siblings.index(statement) + 1 :]
-        evaluation = []
-        for other in following:
-            if source.calls(*TRAINS_AGAIN, below=other):
-                break
-            if not isinstance(other, cst.SimpleStatementLine) or not isinstance(
+        evaluation: list[cst.CSTNode] = []
+        for other in siblings[siblings.index(statement) + 1 :] if siblings else ():
+            ends = isinstance(other, cst.SimpleStatementLine) and isinstance(
                 other.body[0], cst.Return
-            ):
-                evaluation.append(other)
+            )
+            if ends or source.calls(*TRAINS_AGAIN, below=other):
+                break
+            evaluation.append(other)
         if evaluation:
             yield _block_without_gradients(program, source, evaluation[0], evaluation[-1])
 
 
 def loop_without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
-    """The outermost loop around a line of no function, or a comprehension on it, where no backward
-    pass follows.
-    """
+    """The outermost loop around a line of no function, where no backward pass follows."""
     for statement in source.statements_at(line):
         above = list(source.above(statement))
-        loops: list[cst.CSTNode] = [
-            outer for outer in above if isinstance(outer, (cst.For, cst.While))
-        ]
-        if not loops and source.find(cst.CompFor, statement):
-            loops = [statement]
+        loops = [outer for outer in above if isinstance(outer, (cst.For, cst.While))]
         is_in_function = any(isinstance(outer, cst.FunctionDef) for outer in above)
         if not loops or is_in_function or is_without_gradients(source, statement):
             continue

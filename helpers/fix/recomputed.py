@@ -11,7 +11,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
-from helpers.fix.regions import forward_regions, names_assigned, names_that_train, reads_first
+from helpers.fix.regions import forward_regions, names_that_train
 from helpers.fix.source import Source, called
 
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
@@ -25,42 +25,36 @@ UPDATED_TWICE = (
     "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
     "in each, so an evaluation differs"
 )
-SEGMENTS = 4
 LEAVES = re.compile(r"Linear|Dropout|Embedding|\w*Norm|Conv\w*|Parameter|Tensor|ReLU|GELU|SiLU")
 """Modules that keep little beside their input."""
 Loop = cst.For | cst.While | cst.ListComp | cst.GeneratorExp
 
 
 def recomputed_parts(program: Program) -> Iterator[Change]:
-    """What loops call, what they compute themselves, and other blocks, each under a checkpoint."""
+    """What loops call, and other blocks, each under a checkpoint."""
     blocks = [(source, call) for source, call in _training_calls(program) if call.args]
     blocks = [block for block in blocks if _is_block(program, *block)]
     blocks = [block for block in blocks if not _is_inside(block[0], block[1], blocks)]
     in_loops = [block for block in blocks if _loop_around(*block) is not None]
     if in_loops:
         yield _under_checkpoints(program, "what each iteration of the loop calls", in_loops)
-    yield from _recomputed_turns(program)
     yield from _recomputed_layers(program)
     one_by_one = [block for block in blocks if block not in in_loops]
     if len(one_by_one) > 1:
         yield _under_checkpoints(program, "each block", one_by_one)
-    yield from _checkpointed_sequences(program)
-
-
-def _training_nodes(program: Program) -> Iterator[tuple[Source, cst.CSTNode]]:
-    """Functions through which gradients flow, and the statements before a backward pass."""
-    training = names_that_train(program)
-    for source, function in program.find(cst.FunctionDef):
-        if function.name.value in training and not source.calls("backward", below=function):
-            yield source, function
-    for region in forward_regions(program):
-        for statement in region.forward:
-            if isinstance(statement, (cst.For, cst.While)):
-                yield region.source, statement
 
 
 def _training_calls(program: Program) -> Iterator[tuple[Source, cst.Call]]:
-    for source, node in _training_nodes(program):
+    """Calls in functions through which gradients flow, and in loops before a backward pass."""
+    training = names_that_train(program)
+    around: list[tuple[Source, cst.CSTNode]] = []
+    for source, function in program.find(cst.FunctionDef):
+        if function.name.value in training and not source.calls("backward", below=function):
+            around.append((source, function))
+    for region in forward_regions(program):
+        loops = [node for node in region.forward if isinstance(node, (cst.For, cst.While))]
+        around += [(region.source, loop) for loop in loops]
+    for source, node in around:
         for call in source.find(cst.Call, node):
             yield source, call
 
@@ -102,7 +96,7 @@ def _is_block(program: Program, source: Source, call: cst.Call) -> bool:
 
 
 def _targets(source: Source, loop: Loop) -> set[str]:
-    """The names that a loop gives a new value in each turn."""
+    """The names that a loop gives a new value in each iteration."""
     if isinstance(loop, cst.While):
         return set()
     target = loop.target if isinstance(loop, cst.For) else loop.for_in.target
@@ -188,76 +182,6 @@ def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
     return [*source.with_import(CHECKPOINT), source.replaced(call, text)]
 
 
-def _recomputed_turns(program: Program) -> Iterator[Change]:
-    """The assignments at the head of a loop as a function that is called under a checkpoint."""
-    for source, node in _training_nodes(program):
-        for loop in source.find(cst.For, node):
-            statements = _computed_first(source, loop)
-            if statements and _loop_around(source, statements[0]) is loop:
-                edits = list(_as_function(source, loop, statements))
-                if edits:
-                    place = source.place(loop)
-                    what = "each iteration of the loop"
-                    yield _recomputed(program, what, [place], edits, may_do_more=True)
-
-
-def _computed_first(source: Source, loop: cst.For) -> list[cst.SimpleStatementLine]:
-    """The statements at the head of a loop that only assign to names."""
-    statements = []
-    for statement in loop.body.body:
-        if not isinstance(statement, cst.SimpleStatementLine):
-            break
-        small = statement.body[0]
-        target = small.targets[0].target if isinstance(small, cst.Assign) else None
-        if not isinstance(target, (cst.Name, cst.Tuple)) or source.find(cst.Subscript, target):
-            break
-        statements.append(statement)
-    is_one_call = len(statements) == 1 and _is_call(statements[0])
-    return [] if is_one_call else statements
-
-
-def _is_call(statement: cst.SimpleStatementLine) -> bool:
-    small = statement.body[0]
-    return isinstance(small, cst.Assign) and isinstance(small.value, cst.Call)
-
-
-def _as_function(
-    source: Source, loop: cst.For, statements: Sequence[cst.SimpleStatementLine]
-) -> Iterator[Edit]:
-    """Statements of a loop as a function of what changes from turn to turn."""
-    function = source.around(loop, cst.FunctionDef) or source.module
-    last_line = source.end_line(statements[-1])
-    stored: list[cst.AssignTarget | cst.For | cst.AugAssign] = [
-        *source.find(cst.AssignTarget, function),
-        *source.find(cst.For, function),
-        *source.find(cst.AugAssign, function),
-    ]
-    later = [node for node in stored if source.line(node) >= source.line(loop)]
-    changing = set().union(*(source.names_in(node.target) for node in later))
-    given = sorted(reads_first(source, statements) & changing)
-    assigned = set().union(*(names_assigned(source, statement) for statement in statements))
-    names = source.find(cst.Name, function)
-    read_later = {name.value for name in names if source.line(name) > last_line}
-    wanted = sorted(assigned & {*given, *read_later})
-    if not set(given) & set(wanted) or "one_turn" in source.text.decode():
-        return
-    indent = source.indent(statements[0])
-    body = "\n".join(source.code(statement) for statement in statements)
-    results = ", ".join(wanted)
-    words = ", ".join(given)
-    yield from source.with_import(CHECKPOINT)
-    yield source.instead(
-        statements[0],
-        statements[-1],
-        [
-            f"def one_turn({words}):",
-            *(f"    {line}" for line in body.replace(f"\n{indent}", "\n").splitlines()),
-            f"    return {results}",
-            f"{results} = checkpoint(one_turn, {words}, use_reentrant=False)",
-        ],
-    )
-
-
 def _recomputed_layers(program: Program) -> Iterator[Change]:
     """The layers of nn.TransformerEncoder and nn.TransformerDecoder."""
     edits: list[Edit] = []
@@ -273,42 +197,3 @@ def _recomputed_layers(program: Program) -> Iterator[Change]:
             places.append(source.place(assign))
     if edits:
         yield _recomputed(program, "each layer", places, edits)
-
-
-def _checkpointed_sequences(program: Program) -> Iterator[Change]:
-    """Long nn.Sequential modules called in a forward pass, in segments under checkpoints."""
-    for source in program.sources:
-        names = _sequences(source)
-        edits: list[Edit] = []
-        places = []
-        for call in source.find(cst.Call):
-            if source.code(call.func) in names and len(call.args) == 1:
-                if _has_one_inside(source, call, names):
-                    continue
-                argument = source.code(call.args[0].value)
-                words = f"{source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False"
-                text = f"checkpoint_sequential({words})"
-                edits.append(source.replaced(call, text))
-                places.append(source.place(call))
-        imports = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
-        if edits:
-            yield _recomputed(program, "the layers", places, [*imports, *edits])
-
-
-def _has_one_inside(source: Source, call: cst.Call, names: set[str]) -> bool:
-    """Whether a call of a sequence is made with the result of another."""
-    inner = source.find(cst.Call, call.args[0])
-    return any(source.code(other.func) in names for other in inner)
-
-
-def _sequences(source: Source) -> set[str]:
-    """Attributes and variables that hold an nn.Sequential with a layer for each segment or more."""
-    names = set()
-    for assign in source.find(cst.Assign):
-        value = assign.value
-        if not isinstance(value, cst.Call) or called(value) != "Sequential":
-            continue
-        is_listed = any(argument.star for argument in value.args)
-        if is_listed or len(value.args) >= SEGMENTS:
-            names |= {source.code(target.target) for target in assign.targets}
-    return names

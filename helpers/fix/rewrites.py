@@ -10,9 +10,8 @@ from itertools import chain, product
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results
 from helpers.fix.expressions import Match, Place, places
-from helpers.fix.losses import last_layers
 from helpers.fix.program import Program
 from helpers.fix.source import Source, keyword
 
@@ -26,10 +25,6 @@ LOWEST = re.compile(
     r"float\(['\"]-inf['\"]\)|-(torch|math|np)\.inf|-?1e\d+|-\d+\.0|.*finfo\(.+\)\.min"
 )
 """What masks a score."""
-KEEPS_NEARLY_ALL = re.compile(r"(:, ?)?(:-1|1:|:)(, ?:)?")
-"""An index that takes all positions but one."""
-ROWS = 256
-"""Rows of a matrix of all against all that are computed at a time."""
 SHORT_FUNCTIONAL = re.compile(
     r"^import torch\.nn\.functional as F$|^from torch\.nn import functional as F$", re.MULTILINE
 )
@@ -119,36 +114,23 @@ def _is_attention(program: Program, place: Place, match: Match) -> bool:
 
 
 def _narrowed() -> Iterator[Rewrite]:
-    """A layer that computes each position by itself, applied only where its result is read. ``Z``:
-    what it is applied to.
-    """
-    for pattern, template in {
-        "L(*X)[I]": "L(Z[I])",
-        "L(*X).{same}[I]": "L(Z[I]).{same}",
-        "(L(*X) / Y)[I]": "L(Z[I]) / Y",
-        "L(*X).view(-1, Y)[I]": "L(Z.flatten(0, -2)[I])",
-        "L(*X).reshape(-1, Y)[I]": "L(Z.flatten(0, -2)[I])",
-        "L(*X).flatten(0, 1)[I]": "L(Z.flatten(0, 1)[I])",
-    }.items():
-        for same in ("float()", "softmax(-1)", "log_softmax(-1)", "argmax(-1)"):
-            yield Rewrite(
-                aim="Apply the layer only where its result is read",
-                pattern=pattern.replace("{same}", same),
-                template=template.replace("{same}", same),
-                suits=_reads_positions,
-                why="each position is computed by itself",
-            )
-
-
-def _is_of_positions(match: Match) -> bool:
-    """Whether an index leaves the last dimension, of classes, as it is."""
-    index, _ = match.letters["I"]
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return len(parts) <= 2 and not {"None", "..."} & set(map(ast.unparse, parts))
+    """A layer that computes each position by itself, applied only where its result is read."""
+    for behind in ("", ".float()", ".softmax(-1)", ".log_softmax(-1)", ".argmax(-1)"):
+        yield Rewrite(
+            aim="Apply the layer only where its result is read",
+            pattern=f"L(X){behind}[I]",
+            template=f"L(X[I]){behind}",
+            suits=_reads_positions,
+            why="each position is computed by itself",
+        )
 
 
 def _reads_positions(program: Program, place: Place, match: Match) -> bool:
-    return _is_of_positions(match) and _is_a(program, place.text(match, "L"), LAYERS)
+    """Whether an index leaves the last dimension as it is, and the layer computes that alone."""
+    index, _ = match.letters["I"]
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    leaves_last = len(parts) <= 2 and not {"None", "..."} & set(map(ast.unparse, parts))
+    return leaves_last and _is_a(program, place.text(match, "L"), LAYERS)
 
 
 def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
@@ -157,38 +139,8 @@ def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
     return bool(classes) and classes <= kinds
 
 
-def _classes() -> Iterator[Rewrite]:
-    """One-hot vectors where the index of the class does."""
-    aim = "Use class indices instead of one-hot vectors"
-    for words in ("Y, C", "Y, num_classes=C", "Y"):
-        for ones in (f"one_hot({words}).float()", f"one_hot({words}).to(D)", f"one_hot({words})"):
-            yield Rewrite(aim, f"cross_entropy(L, {ones})", "F.cross_entropy(L, Y)")
-            yield Rewrite(aim, f"{ones} @ W", "W[Y]")
-            chosen = "P.gather(-1, Y.unsqueeze(-1)).squeeze(-1)"
-            yield Rewrite(aim, f"({ones} * P).sum(-1)", chosen)
-
-
-def _rows() -> Iterator[Rewrite]:
-    """The best of each row of a matrix of all against all, for some rows at a time."""
-    matrices = {"A @ B": "part @ B", "cdist(A, B)": "torch.cdist(part, B)"}
-    alone = ("argmax({})", "argmin({})", "argsort({})[:, :K]")
-    pairs = ("topk(K)", "topk(K, {})", "topk(K, {}, largest=False)", "max({})", "min({})")
-    endings = [f"{pair}{end}" for pair in pairs for end in (".indices", ".values", "[0]", "[1]")]
-    for (matrix, of_part), dim in product(matrices.items(), ("1", "-1")):
-        for best in (*alone, *endings, *pairs):
-            best = best.format(dim)
-            parts = f"({of_part}).{best} for part in A.split({ROWS})"
-            is_pair = best.endswith(")") and not best.startswith("arg")
-            yield Rewrite(
-                aim=f"Compare {ROWS} rows at a time with all others",
-                pattern=f"({matrix}).{best}",
-                template=f"map(torch.cat, zip(*({parts})))" if is_pair else f"torch.cat([{parts}])",
-                why="each row is computed by itself",
-            )
-
-
 REWRITES: Sequence[Rewrite] = tuple(
-    dict.fromkeys(chain(_attentions(), _differences(), _narrowed(), _classes(), _rows()))
+    dict.fromkeys(chain(_attentions(), _differences(), _narrowed()))
 )
 """Each once: some are spelled alike."""
 
@@ -216,43 +168,17 @@ def _rewrites_of(program: Program, place: Place) -> Iterator[Change]:
     functional = "F." if SHORT_FUNCTIONAL.search(text) else "torch.nn.functional."
     for rewrite in REWRITES:
         match = place.match(rewrite.pattern)
-        if match is None:
+        if match is None or not rewrite.suits(program, place, match):
             continue
-        if not rewrite.suits(program, place, match):
-            if rewrite.suits is _reads_positions:
-                yield from _narrowed_in_model(program, place, match, rewrite)
-            continue
-        template = re.sub(r"\bF\.", functional, rewrite.template.replace("Z", "X"))
-        yield _change(rewrite, place, match, template)
-
-
-def _change(
-    rewrite: Rewrite, place: Place, match: Match, template: str, edits: Sequence[Edit] = ()
-) -> Change:
-    return Change(
-        title=f"{rewrite.aim} ({place.source.place_of(match.first_line(place.line))})",
-        results=Results.ROUNDED,
-        why=rewrite.why,
-        costs=FASTER,
-        edits=(*edits, *place.rewritten(match, template)),
-        only_if_measured=True,
-    )
-
-
-def _narrowed_in_model(
-    program: Program, place: Place, match: Match, rewrite: Rewrite
-) -> Iterator[Change]:
-    """The last layer of a model that is called at one place, applied by its caller."""
-    model = place.text(match, "L")
-    index = place.text(match, "I")
-    calls = [call for _, call in program.calls(model)]
-    if len(calls) != 1 or KEEPS_NEARLY_ALL.fullmatch(index) or not _is_of_positions(match):
-        return
-    for source, last in last_layers(program):
-        layer = source.code(last.func).removeprefix("self.")
-        template = rewrite.template.replace("L(", f"L.{layer}(").replace("Z", "L(*X)")
-        inner = source.replaced(last, source.code(last.args[0].value))
-        yield _change(rewrite, place, match, template, [inner])
+        template = re.sub(r"\bF\.", functional, rewrite.template)
+        yield Change(
+            title=f"{rewrite.aim} ({place.source.place_of(match.first_line(place.line))})",
+            results=Results.ROUNDED,
+            why=rewrite.why,
+            costs=FASTER,
+            edits=place.rewritten(match, template),
+            only_if_measured=True,
+        )
 
 
 def unread_attention_weights(program: Program) -> Iterator[Change]:

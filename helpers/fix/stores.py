@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -11,29 +12,20 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, called
 from helpers.judge.program_facts import GrowerFacts
 
-JOINS = ("cat", "concat", "concatenate", "vstack", "hstack")
-PUTS_INTO_FIRST = ("heappush", "heappushpop", "insort", "setattr")
 PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "push", "update", "setdefault")
-
 NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
 MOST_STORES = 3
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy", "time", "perf_counter")
 
 
+@dataclass(frozen=True, eq=False)
 class Store:
     """A statement that puts ``value`` into a collection or an attribute, called ``into``."""
 
-    def __init__(
-        self,
-        source: Source,
-        statement: cst.SimpleStatementLine,
-        into: cst.BaseExpression,
-        value: cst.BaseExpression,
-    ) -> None:
-        self.source = source
-        self.statement = statement
-        self.into = into
-        self.value = value
+    source: Source
+    statement: cst.SimpleStatementLine
+    into: cst.BaseExpression
+    value: cst.BaseExpression
 
     @property
     def name(self) -> str:
@@ -52,13 +44,6 @@ class Store:
         return target if isinstance(target, cst.Subscript) else None
 
     @property
-    def is_sum(self) -> bool:
-        """Whether it adds to one number or tensor, such as total += loss, and to no collection."""
-        if not isinstance(self.statement.body[0], cst.AugAssign):
-            return False
-        return not isinstance(self.value, (cst.List, cst.Tuple, cst.ListComp, cst.Dict))
-
-    @property
     def method(self) -> str:
         """The method that takes it, such as append; empty for an assignment."""
         first = self.statement.body[0]
@@ -70,28 +55,23 @@ def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterat
     """Statements that put something into what keeps the growers: on their lines, then wherever
     else the sources fill a collection of that name; where nothing does, the first few that fill any.
     """
-    seen: set[tuple[str, int]] = set()
     names = {last_name(grower.keeper) for grower in growers} - {""}
-    stores: list[Store] = []
-    for source, line in program.places([grower.line for grower in growers]):
-        for statement in source.statements_at(line):
-            stores += stores_of(source, statement)
-    for source, line in program.places([grower.asked_at for grower in growers]):
-        for statement in source.statements_at(line):
-            stores += [store for store in stores_of(source, statement) if store.method]
-    stores += [store for store in _all_stores(program) if last_name(store.name) in names]
-    if not stores:
-        stores = [store for store in _all_stores(program) if store.method][:MOST_STORES]
-    for store in stores:
-        key = (store.source.name, store.source.line(store.statement))
-        if key not in seen:
-            seen.add(key)
-            yield store
-
-
-def _all_stores(program: Program) -> Iterator[Store]:
+    everywhere: list[Store] = []
     for source, statement in program.find(cst.SimpleStatementLine):
-        yield from stores_of(source, statement)
+        everywhere += stores_of(source, statement)
+    made = set(program.places([grower.line for grower in growers]))
+    asked = set(program.places([grower.asked_at for grower in growers]))
+    on_line = [store for store in everywhere if _is_at(store, made)]
+    on_line += [store for store in everywhere if store.method and _is_at(store, asked)]
+    named = [store for store in everywhere if last_name(store.name) in names]
+    filling = [store for store in everywhere if store.method]
+    yield from dict.fromkeys([*on_line, *named] or filling[:MOST_STORES])
+
+
+def _is_at(store: Store, places: set[tuple[Source, int]]) -> bool:
+    """Whether a store's statement has one of these lines."""
+    first, last = store.source.line(store.statement), store.source.end_line(store.statement)
+    return any(source is store.source and first <= line <= last for source, line in places)
 
 
 def last_name(keeper: str) -> str:
@@ -104,36 +84,22 @@ def last_name(keeper: str) -> str:
 def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Store]:
     """What a statement stores; a line of several statements is left as it is."""
     small, *others = statement.body
-    if others:
+    value = getattr(small, "value", None)
+    if others or value is None:
         return
-    expression = getattr(small, "value", None)
-    if isinstance(small, cst.Expr) and isinstance(expression, cst.Call):
-        function = expression.func
-        if isinstance(function, cst.Attribute) and function.attr.value in PUTS and expression.args:
-            yield Store(source, statement, function.value, expression.args[-1].value)
-        if called(expression) in PUTS_INTO_FIRST and len(expression.args) > 1:
-            yield Store(source, statement, expression.args[0].value, expression.args[-1].value)
-    elif isinstance(small, cst.Assign) and expression is not None:
+    if isinstance(small, cst.Expr) and isinstance(value, cst.Call):
+        function = value.func
+        if isinstance(function, cst.Attribute) and called(value) in PUTS and value.args:
+            yield Store(source, statement, function.value, value.args[-1].value)
+    elif isinstance(small, cst.Assign):
         target = small.targets[-1].target
+        is_combined = isinstance(value, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
         if isinstance(target, cst.Subscript):
-            yield Store(source, statement, target.value, expression)
-        elif isinstance(target, (cst.Name, cst.Attribute)) and (
-            isinstance(expression, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
-            or joins(source, small)
-        ):
-            yield Store(source, statement, target, expression)
+            yield Store(source, statement, target.value, value)
+        elif isinstance(target, (cst.Name, cst.Attribute)) and is_combined:
+            yield Store(source, statement, target, value)
     elif isinstance(small, cst.AugAssign):
-        yield Store(source, statement, small.target, small.value)
-
-
-def joins(source: Source, assign: cst.Assign) -> bool:
-    """Whether an assignment puts something behind the tensor that it assigns to."""
-    value = assign.value
-    if not isinstance(value, cst.Call) or called(value) not in JOINS:
-        return False
-    name = source.code(assign.targets[-1].target)
-    parts = source.find(cst.Element, value.args[0]) if value.args else []
-    return any(source.code(part.value) == name for part in parts)
+        yield Store(source, statement, small.target, value)
 
 
 def is_number(source: Source, value: cst.BaseExpression) -> bool:
