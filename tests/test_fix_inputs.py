@@ -1,29 +1,12 @@
-"""What a step does not need leaves the card: data that it reads no part of, graphs of other networks."""
+"""What no step trains gets no graph, and a setting gets the name that torch knows."""
 
 import pytest
 
 pytest.importorskip("libcst")
-from test_fix import texts
+from test_fix import proposed, texts
 
 from helpers.settings.trouble import SettingsTrouble
 
-NETWORKS = """import torch
-from torch.nn.functional import softplus
-maker = network(64, 512).cuda()
-judge = network(512, 1).cuda()
-first = torch.optim.Adam(judge.parameters())
-second = torch.optim.Adam(maker.parameters())
-for real in loader:
-    fake = maker(torch.randn(64, 64))
-    loss = softplus(-judge(real)).mean() + softplus(judge(fake)).mean()
-    first.zero_grad()
-    loss.backward()
-    first.step()
-    loss = softplus(-judge(maker(torch.randn(64, 64)))).mean()
-    second.zero_grad()
-    loss.backward()
-    second.step()
-"""
 TEACHER = """import torch
 teacher = Teacher().cuda()
 student = Student().cuda()
@@ -37,19 +20,15 @@ for x in loader:
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted", "count"),
-    [
-        (NETWORKS, "    fake = maker(torch.randn(64, 64)).detach()\n", 1),
-        (TEACHER, "    wanted = teacher(x).detach()\n", 1),
-    ],
-)
-def test_a_module_that_a_step_does_not_train_gets_no_graph(text, wanted, count):
-    after = texts(text, "true-capacity")
-    detached = [changed for changed in after if changed.count(".detach()") > text.count("detach()")]
-    detached = [changed for changed in detached if "chunk" not in changed]
-    assert len(detached) == count
-    assert wanted in detached[0]
+@pytest.mark.parametrize("pass_through", ["teacher(x)", "encode(teacher, x)"])
+def test_what_no_optimizer_trains_is_computed_without_gradients(pass_through):
+    text = TEACHER.replace("teacher(x)", pass_through)
+    changes = proposed(text, "true-capacity")
+    wanted = f"    with torch.no_grad():\n        wanted = {pass_through}\n    loss"
+    (change,) = [change for change, after in changes if wanted in after]
+    assert change.only_if_measured
+    trained = text.replace("student.parameters()", "[*student.parameters(), *teacher.parameters()]")
+    assert not [after for after in texts(trained, "true-capacity") if "no_grad" in after]
 
 
 def test_a_variable_whose_name_torch_does_not_know_gets_its_name():

@@ -11,12 +11,12 @@ from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
 from helpers.fix.change import Change, Edit
-from helpers.fix.detached import detached_results
 from helpers.fix.files import (
     misspelt_settings,
     smaller_batches_in_files,
     smaller_portions_in_files,
 )
+from helpers.fix.graphs import frozen_parts
 from helpers.fix.kept import changes_of_what_is_kept
 from helpers.fix.loads import changes_of_loads, emptied_before_children, one_pool_for_graphs
 from helpers.fix.losses import cross_entropy_in_parts
@@ -52,7 +52,7 @@ SMALLER: tuple[Proposals, ...] = (
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,
-    detached_results,
+    frozen_parts,
     changes_of_activations,
     results_kept_by_arguments,
     cross_entropy_in_parts,
@@ -63,7 +63,7 @@ SMALLER: tuple[Proposals, ...] = (
 )
 """What makes room with the same results, up to rounding."""
 ONLY_TRAINING: tuple[Proposals, ...] = (
-    detached_results,
+    frozen_parts,
     cross_entropy_in_parts,
     micro_batches,
     steps_one_by_one,
@@ -76,7 +76,7 @@ ONLY_PASSES: tuple[Proposals, ...] = (
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,
-    detached_results,
+    frozen_parts,
     changes_of_activations,
     cross_entropy_in_parts,
     activations_in_ram,

@@ -208,8 +208,11 @@ class Place:
         """``template``, with what its letters stand for, in place of what the pattern fits."""
 
         def filled(letter: re.Match[str]) -> str:
-            name = letter[0]
-            return f"({self.text(match, name)})" if name in match.letters else name
+            if letter[0] not in match.letters:
+                return letter[0]
+            text = self.text(match, letter[0])
+            is_index = template[: letter.start()].endswith("[")
+            return text if is_index else f"({text})"
 
         written = re.sub(r"\b[A-Z]\b", filled, template)
         text = ast.unparse(ast.parse(written, mode="eval"))  # with no more brackets than it needs

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
+from helpers.fix.optimizers import optimizers
 from helpers.fix.program import Program
 from helpers.fix.regions import MOVES, forward_regions, is_without_gradients, names_that_train
 from helpers.fix.source import Source, called
@@ -159,6 +160,25 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
             evaluation.append(other)
         if evaluation:
             yield _block_without_gradients(program, source, evaluation[0], evaluation[-1])
+
+
+def frozen_parts(program: Program) -> Iterator[Change]:
+    """no_grad for what modules compute before a backward pass whose weights no optimizer gets."""
+    trained = " ".join(source.code(call) for source, call in optimizers(program))
+    if ".parameters()" not in trained:
+        return
+    for region in forward_regions(program):
+        source = region.source
+        for statement in [*region.before, *region.forward]:
+            if not isinstance(statement, cst.SimpleStatementLine):
+                continue
+            names: set[str] = set()
+            for call in source.find(cst.Call, statement):
+                names |= {source.code(call.func), *(source.code(part.value) for part in call.args)}
+            modules = [name for name in names if program.is_module(name)]
+            are_frozen = not any(f"{last_name(name)}.parameters()" in trained for name in modules)
+            if modules and are_frozen and not is_without_gradients(source, statement):
+                yield _block_without_gradients(program, source, statement, statement)
 
 
 def loop_without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import libcst as cst
-
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions
-from helpers.fix.source import Source, keyword
+from helpers.fix.source import keyword
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
@@ -24,7 +22,8 @@ def changes_of_precision(program: Program) -> Iterator[Change]:
         source = region.source
         if "autocast" not in source.text.decode():
             edit = source.within(region.first, region.last, AUTOCAST)
-            yield _in_bfloat16(source, region.first, edit, "Compute the forward pass")
+            title = f"Compute the forward pass in bfloat16 ({source.place(region.first)})"
+            yield _in_bfloat16(title, edit)
 
 
 def _own_switch(program: Program) -> Iterator[Change]:
@@ -35,20 +34,13 @@ def _own_switch(program: Program) -> Iterator[Change]:
         half = HALF.search(source.code(choices.value)) if choices else None
         if half is None or default is None or half[0] in source.code(default.value):
             continue
-        yield Change(
-            title=f"Choose {half[1]} ({source.place(call)})",
-            results=Results.OTHER,
-            why=OTHER_NUMBERS,
-            costs="nothing on a GPU with bfloat16; it is faster",
-            edits=(source.replaced(default.value, half[0]),),
-        )
+        title = f"Choose {half[1]} ({source.place(call)})"
+        yield _in_bfloat16(title, source.replaced(default.value, half[0]))
 
 
-def _in_bfloat16(
-    source: Source, node: cst.CSTNode, edit: Edit, aim: str = "Keep the weights"
-) -> Change:
+def _in_bfloat16(title: str, edit: Edit) -> Change:
     return Change(
-        title=f"{aim} in bfloat16 ({source.place(node)})",
+        title=title,
         results=Results.OTHER,
         why=OTHER_NUMBERS,
         costs="nothing on a GPU with bfloat16; it is faster",
