@@ -8,6 +8,12 @@ from test_fix import proposed, texts
 from helpers.settings.trouble import SettingsTrouble
 
 TEACHER = """import torch
+
+
+class Teacher(torch.nn.Module):
+    pass
+
+
 teacher = Teacher().cuda()
 student = Student().cuda()
 head = Head().cuda()

@@ -35,7 +35,9 @@ _DOWNLOAD = re.compile(
     r"LocalEntryNotFound|OfflineMode|offline mode|couldn't connect|We couldn.t connect|URLError"
     r"|ConnectionError|gaierror|Name or service not known|name resolution|Max retries exceeded"
 )
-"""How the errors of a program read that wanted to fetch something (huggingface_hub, urllib, requests)."""
+"""How the errors of a program read that wanted to fetch something (huggingface_hub, urllib,
+requests).
+"""
 
 
 ADVISED = ("user-leak", "true-capacity")

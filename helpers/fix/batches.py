@@ -10,6 +10,7 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import (
+    STATISTICS,
     Region,
     calls_that_failed,
     forward_regions,
@@ -31,8 +32,6 @@ NO_MEANS = re.compile(
     r"ignore_index|reduction|weight=|\.sum\(\)|\.T\b|\.t\(\)|cdist|logsumexp|topk|\.max\("
 )
 """What makes a loss another one when samples are taken apart."""
-STATISTICS = re.compile(r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\(")
-"""Layers that compute over the whole batch."""
 
 
 SMALLER_KERNELS = "smaller GPU kernels, so it takes longer"

@@ -11,11 +11,7 @@ from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
 from helpers.fix.change import Change, Edit
-from helpers.fix.files import (
-    misspelt_settings,
-    smaller_batches_in_files,
-    smaller_portions_in_files,
-)
+from helpers.fix.files import misspelt_settings
 from helpers.fix.graphs import frozen_parts
 from helpers.fix.kept import changes_of_what_is_kept
 from helpers.fix.loads import changes_of_loads, emptied_before_children, one_pool_for_graphs
@@ -50,7 +46,6 @@ SMALLER: tuple[Proposals, ...] = (
     one_pool_for_graphs,
     rewritten_expressions,
     smaller_portions,
-    smaller_portions_in_files,
     evaluation_in_chunks,
     frozen_parts,
     changes_of_activations,
@@ -74,7 +69,6 @@ ONLY_TRAINING: tuple[Proposals, ...] = (
 ONLY_PASSES: tuple[Proposals, ...] = (
     rewritten_expressions,
     smaller_portions,
-    smaller_portions_in_files,
     evaluation_in_chunks,
     frozen_parts,
     changes_of_activations,
@@ -82,7 +76,6 @@ ONLY_PASSES: tuple[Proposals, ...] = (
     activations_in_ram,
     micro_batches,
     smaller_batches,
-    smaller_batches_in_files,
 )
 """What makes no room where the card is too small for weights, gradients and states."""
 OTHER_RESULTS: tuple[Proposals, ...] = (
@@ -90,7 +83,6 @@ OTHER_RESULTS: tuple[Proposals, ...] = (
     changes_of_precision,
     smaller_states,
     smaller_batches,
-    smaller_batches_in_files,
 )
 
 USES_TORCH = re.compile(r"^(?!\s*(?:from|import)\b).*\btorch\.", re.MULTILINE)
@@ -126,8 +118,8 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
 
 
 def _proposed(propose: Proposals, program: Program) -> Iterator[Change]:
-    """What a rule proposes. Programs are written in any way: a rule that cannot read this one is left
-    out, and said to be.
+    """What a rule proposes. Programs are written in any way: a rule that cannot read this one is
+    left out, and said to be.
     """
     try:
         yield from propose(program)

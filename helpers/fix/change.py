@@ -45,9 +45,10 @@ class Change:
     ``environment``: variables to set; ``replaces``: what stands in the place of words of the
     command line, by their position. ``only_if_measured``: results are as said where both programs
     were run and compared; else they count as different. ``cuts_graphs``: gradients end where they
-    went on before, so it is measured whether every weight still has one. ``only_on_a_gpu``: on the CPU
-    both programs do the same, so comparing them there shows nothing of its results. ``shows_late``:
-    what it changes may be read only at the end, so a comparison that did not come there shows nothing.
+    went on before, so it is measured whether every weight still has one. ``only_on_a_gpu``: on the
+    CPU both programs do the same, so comparing them there shows nothing of its results.
+    ``shows_late``: what it changes may be read only at the end, so a comparison that did not come
+    there shows nothing.
     """
 
     title: str
@@ -69,8 +70,8 @@ class Change:
 
     @property
     def comes_late(self) -> bool:
-        """Whether it is tried only when no other change is left: it trains differently, and does not
-        cut the graph whose growth is the cause.
+        """Whether it is tried only when no other change is left: it trains differently, and does
+        not cut the graph whose growth is the cause.
         """
         return self.results is Results.OTHER and not self.cuts_graphs
 

@@ -95,8 +95,8 @@ def _emptied_by_their_methods(program: Program, store: Store) -> Iterator[Change
 
 
 def _last_entries(program: Program, store: Store) -> Iterator[Change]:
-    """Lists of which last entries are read, as ``losses[-10:]``: keep no others. With all such lists
-    of the same function, since their entries often hold each other.
+    """Lists of which last entries are read, as ``losses[-10:]``: keep no others. With all such
+    lists of the same function, since their entries often hold each other.
     """
     count = _entries_read(program, store)
     if not count:

@@ -1,8 +1,8 @@
 """Expressions of a program compared with patterns, however they are spelled.
 
-A pattern is an expression whose capital letters stand for any expression: ``(A @ B.mT).softmax(-1)``
-fits ``torch.softmax(q.matmul(k.transpose(-2, -1)), dim=-1)``, and it fits ``scores.softmax(-1)``
-behind ``scores = q @ k.mT`` where nobody else reads ``scores``.
+A pattern is an expression whose capital letters stand for any expression: ``(A @
+B.mT).softmax(-1)`` fits ``torch.softmax(q.matmul(k.transpose(-2, -1)), dim=-1)``, and it fits
+``scores.softmax(-1)`` behind ``scores = q @ k.mT`` where nobody else reads ``scores``.
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.batches import STATISTICS
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
+from helpers.fix.regions import STATISTICS
 from helpers.fix.settings_file import SettingsFile
-from helpers.fix.sizes import BATCH, LENGTH, PORTION, Kind, change_to, factors
 from helpers.fix.source import Source
 
 _SETTING = re.compile(
@@ -55,7 +54,7 @@ class Setting:
 def misspelt_settings(program: Program) -> Iterator[Change]:
     """A key of a settings file that no source reads, spelt as the one is that they read."""
     read = set(_keys_read(program.sources))
-    settings = list(_settings(program))
+    settings = list(settings_in(program))
     present = {setting.key for setting in settings}
     for setting in settings:
         if setting.key in read:
@@ -73,35 +72,14 @@ def misspelt_settings(program: Program) -> Iterator[Change]:
             )
 
 
-def smaller_portions_in_files(program: Program) -> Iterator[Change]:
-    """Chunks, tiles and evaluation batches, where a settings file has their size."""
-    yield from _smaller(program, PORTION)
-
-
-def smaller_batches_in_files(program: Program) -> Iterator[Change]:
-    """The batch, then the context, where a settings file has its size."""
-    yield from _smaller(program, BATCH)
-    yield from _smaller(program, LENGTH)
-
-
-def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
-    for factor in factors(program):
-        for setting in _settings(program):
-            if not setting.value.isdigit() or not kind.names.search(setting.key.lower()):
-                continue
-            smaller = int(setting.value) // factor
-            title = f"{setting.key}: {smaller} instead of {setting.value} ({setting.place})"
-            edits = (setting.with_value(str(smaller)),)
-            yield from change_to(kind, smaller, title=title, edits=edits)
-
-
 def _results_of(program: Program, key: str) -> Results:
     """Up to rounding, where a key says in how many parts the same is computed."""
     over_all = program.mentions(STATISTICS)
     return Results.ROUNDED if IN_PARTS.search(key) and not over_all else Results.OTHER
 
 
-def _settings(program: Program) -> Iterator[Setting]:
+def settings_in(program: Program) -> Iterator[Setting]:
+    """The keys and values of the program's settings files."""
     for file in program.files:
         text = file.text.decode(errors="surrogateescape")
         for match in _SETTING.finditer(text):

@@ -9,7 +9,13 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.optimizers import optimizers
 from helpers.fix.program import Program
-from helpers.fix.regions import MOVES, forward_regions, is_without_gradients, names_that_train
+from helpers.fix.regions import (
+    MOVES,
+    forward_regions,
+    is_without_gradients,
+    names_assigned,
+    names_that_train,
+)
 from helpers.fix.source import Source, called
 from helpers.fix.stores import PUTS, last_name
 from helpers.judge.program_facts import GrowerFacts
@@ -165,6 +171,7 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
 def frozen_parts(program: Program) -> Iterator[Change]:
     """no_grad for what modules compute before a backward pass whose weights no optimizer gets."""
     trained = " ".join(source.code(call) for source, call in optimizers(program))
+    owners = {owner.name.value for _, owner in program.find(cst.ClassDef)}
     if ".parameters()" not in trained:
         return
     for region in forward_regions(program):
@@ -175,8 +182,10 @@ def frozen_parts(program: Program) -> Iterator[Change]:
             names: set[str] = set()
             for call in source.find(cst.Call, statement):
                 names |= {source.code(call.func), *(source.code(part.value) for part in call.args)}
-            modules = [name for name in names if program.is_module(name)]
+            modules = [name for name in names if program.classes_of(name) & owners]
             are_frozen = not any(f"{last_name(name)}.parameters()" in trained for name in modules)
+            if region.loss in names_assigned(source, statement):
+                continue
             if modules and are_frozen and not is_without_gradients(source, statement):
                 yield _block_without_gradients(program, source, statement, statement)
 

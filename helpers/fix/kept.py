@@ -105,8 +105,8 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
 
 
 def _kept_as(store: Store, ending: Ending, most: str) -> Change:
-    """What a statement stores, with an ending behind every tensor, if it has any. ``most``: how much more the
-    program keeps with each step.
+    """What a statement stores, with an ending behind every tensor, if it has any. ``most``: how
+    much more the program keeps with each step.
     """
     return Change(
         title=f"{ending.title.format(name=store.name)} ({store.place})",

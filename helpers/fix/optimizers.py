@@ -38,8 +38,8 @@ def optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
 
 
 def steps_one_by_one(program: Program) -> Iterator[Change]:
-    """A step without temporaries as large as all weights, where a step failed: fused=True, which has
-    none; for optimizers without it foreach=False, which has those of one weight.
+    """A step without temporaries as large as all weights, where a step failed: fused=True, which
+    has none; for optimizers without it foreach=False, which has those of one weight.
     """
     failed = next(calls_that_failed(program), None)
     if failed is not None:

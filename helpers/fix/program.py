@@ -86,11 +86,6 @@ class Program:
         return self.places(frames)
 
     @property
-    def holding_lines(self) -> set[tuple[str, int]]:
-        """The names of the files with these lines."""
-        return {(source.name, line) for source, line in self.holding_places()}
-
-    @property
     def times_too_large(self) -> float:
         """How many times what it can have of the card the program needs; 1 where that is not
         known.
@@ -104,16 +99,6 @@ class Program:
     def trains(self) -> bool:
         """Whether its sources compute gradients, by themselves or through a trainer."""
         return any(self.calls("backward", "fit", "train"))
-
-    def functions_at_work(self) -> Iterator[tuple[Source, cst.FunctionDef]]:
-        """The functions around the lines that hold the memory, each once."""
-        seen: set[tuple[str, int]] = set()
-        for source, line in self.holding_places():
-            for function in source.functions_at(line):
-                key = (source.name, source.line(function))
-                if key not in seen:
-                    seen.add(key)
-                    yield source, function
 
 
 def changed_files(program: Program, change: Change) -> dict[str, bytes]:

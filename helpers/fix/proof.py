@@ -32,8 +32,8 @@ IN_ALL_S = 60.0
 """How long all that is compared for one change may take."""
 AS_IT_IS = (1, 0, False)
 DIVISORS = ((8, 64, True), (8, 256, False), (2, 256, False), AS_IT_IS)
-"""By what numbers of both programs are divided, from which number on, and whether their lists are cut
-short, too: the first with which both run.
+"""By what numbers of both programs are divided, from which number on, and whether their lists are
+cut short, too: the first with which both run.
 """
 LEAST_STEPS = 2
 STEPS_ALIKE = 3
@@ -64,7 +64,9 @@ class Proof:
 
 @dataclass(frozen=True)
 class Run:
-    """What a program did on the CPU, in order; the error that it ended with, or that it came to its end."""
+    """What a program did on the CPU, in order; the error that it ended with, or that it came to its
+    end.
+    """
 
     seen: Sequence[Sequence[Any]]
     error: str = ""

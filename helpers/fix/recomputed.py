@@ -1,5 +1,5 @@
-"""Parts of the forward pass that are computed again in the backward pass, in place of keeping what they
-computed.
+"""Parts of the forward pass that are computed again in the backward pass, in place of keeping what
+they computed.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def _recomputed(
     *,
     may_do_more: bool = False,
 ) -> Change:
-    """Parts of a forward pass that run again in the backward pass. ``may_do_more``: than compute, as
-    append to a list, which they would do twice.
+    """Parts of a forward pass that run again in the backward pass. ``may_do_more``: than compute,
+    as append to a list, which they would do twice.
     """
     keeps_statistics = program.mentions(RUNNING)
     return Change(

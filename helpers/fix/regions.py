@@ -26,6 +26,9 @@ STEPS = ("training_step", "compute_loss")
 GRADIENT_FREE = re.compile(r"no_grad|inference_mode|^(?:validation|test|predict)_step\b")
 """Blocks, decorators and methods of Lightning below which no gradient is computed."""
 
+STATISTICS = re.compile(r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\(")
+"""Layers that compute over the whole batch."""
+
 
 @dataclass(frozen=True)
 class Region:

@@ -16,8 +16,8 @@ from helpers.fix.source import Source, keyword
 
 
 def gradients_without_cycles(program: Program) -> Iterator[Change]:
-    """``backward(create_graph=True)`` for tensors whose gradients are read in the same function, with
-    torch.autograd.grad instead.
+    """``backward(create_graph=True)`` for tensors whose gradients are read in the same function,
+    with torch.autograd.grad instead.
     """
     for source, call in program.calls("backward"):
         makes_graphs = keyword(call, "create_graph")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.files import settings_in
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called
 
@@ -28,15 +28,15 @@ LEAST = 2
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number of the program, by the name it has there."""
+    """A whole number of the program by its ``name``: ``edit`` takes it out of a file, or it is the
+    word of the command line at ``position``. ``title``: of a change to another number.
+    """
 
-    source: Source
-    node: cst.Integer
     name: str
-
-    @property
-    def value(self) -> int:
-        return int(self.node.value.replace("_", ""))
+    value: int
+    title: str
+    edit: Edit | None = None
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,35 +70,28 @@ def smaller_portions(program: Program) -> Iterator[Change]:
 
 
 def smaller_batches(program: Program) -> Iterator[Change]:
-    """The batch, then the context, in the source or on the command line."""
+    """The batch, then the context."""
     yield from _smaller(program, BATCH)
     yield from _smaller(program, LENGTH)
 
 
 def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
+    """Each number of a kind made smaller, unless nothing would be left of it."""
+    numbers = [number for number in _numbers(program) if kind.names.search(number.name)]
     for factor in factors(program):
-        for number in _numbers(program):
+        for number in numbers:
             smaller = number.value // factor
-            place = number.source.place(number.node)
-            if kind.names.search(number.name):
-                yield from change_to(
-                    kind,
-                    smaller,
-                    title=f"{number.name} = {smaller:,} instead of {number.value:,} ({place})",
-                    edits=(number.source.replaced(number.node, str(smaller)),),
-                )
-        for position, name, value in _arguments(program):
-            smaller = value // factor
-            if kind.names.search(name):
-                title = f"--{name} {smaller} instead of {value}"
-                replaces = {position: str(smaller)}
-                yield from change_to(kind, smaller, title=title, replaces=replaces)
-
-
-def change_to(kind: Kind, smaller: int, **how: Any) -> Iterator[Change]:
-    """The change to a smaller number, unless nothing would be left of it."""
-    if smaller >= LEAST:
-        yield Change(results=kind.results, why=kind.why, costs=kind.costs, **how)
+            if smaller < LEAST:
+                continue
+            edits = [replace(number.edit, text=str(smaller))] if number.edit else []
+            yield Change(
+                title=number.title.format(f"{smaller:,}"),
+                results=kind.results,
+                why=kind.why,
+                costs=kind.costs,
+                edits=tuple(edits),
+                replaces={} if number.edit else {number.position: str(smaller)},
+            )
 
 
 def factors(program: Program) -> list[int]:
@@ -106,21 +99,26 @@ def factors(program: Program) -> list[int]:
     return [factor for factor in FACTORS if factor > program.times_too_large][:2]
 
 
-def _arguments(program: Program) -> Iterator[tuple[int, str, int]]:
-    """Options of the command line with a whole number: its position, the name, the number."""
-    for at, word in enumerate(program.command[:-1]):
-        value = program.command[at + 1]
-        if word.startswith("--") and value.isdigit():
-            yield at + 1, word.lstrip("-").replace("-", "_"), int(value)
-
-
 def _numbers(program: Program) -> Iterator[Number]:
-    """Every whole number that has a name, but for those of functions that nobody calls."""
+    """Every whole number that has a name: in the sources, on the command line, in settings files."""
     idle = {function for source in program.sources for function in _idle(source, program)}
     for source, node in program.find(cst.Integer):
         name = _name_of(source, node)
-        if name and not idle.intersection(source.above(node)):
-            yield Number(source, node, name.lower())
+        if not name or idle.intersection(source.above(node)):
+            continue
+        number = node.evaluated_value
+        title = f"{name} = {{}} instead of {number:,} ({source.place(node)})"
+        yield Number(name.lower(), number, title, source.replaced(node, ""))
+    for at, word in enumerate(program.command[:-1]):
+        value = program.command[at + 1]
+        if word.startswith("--") and value.isdigit():
+            name = word.lstrip("-").replace("-", "_")
+            yield Number(name, int(value), f"--{name} {{}} instead of {value}", position=at + 1)
+    for setting in settings_in(program):
+        if setting.value.isdigit():
+            title = f"{setting.key}: {{}} instead of {setting.value} ({setting.place})"
+            edit = setting.with_value("")
+            yield Number(setting.key.lower(), int(setting.value), title, edit)
 
 
 def _idle(source: Source, program: Program) -> Iterator[cst.CSTNode]:

@@ -52,8 +52,8 @@ class Store:
 
 
 def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Store]:
-    """Statements that put something into what keeps the growers: on their lines, then wherever
-    else the sources fill a collection of that name; where nothing does, the first few that fill any.
+    """Statements that put something into what keeps the growers: on their lines, then wherever else
+    the sources fill a collection of that name; where nothing does, the first few that fill any.
     """
     names = {last_name(grower.keeper) for grower in growers} - {""}
     everywhere: list[Store] = []

@@ -1,11 +1,11 @@
-"""Programs on the CPU in place of their GPU: what they print, their losses, and their weights after each
-step.
+"""Programs on the CPU in place of their GPU: what they print, their losses, and their weights after
+each step.
 
 Called with one word of JSON: ``programs``, each with its ``folder``, its ``words`` (SCRIPT ... or
--m MODULE ...) and the ``record`` that gets a line of JSON for each thing that was seen; and ``seconds``
-of the processor for each. Loops end after a few turns, and whole numbers of the sources are divided, so
-that it ends soon: as the first of ``divisors`` says, by what, from which number on and whether lists are
-cut short, too; then as the next where one of them fails so.
+-m MODULE ...) and the ``record`` that gets a line of JSON for each thing that was seen; and
+``seconds`` of the processor for each. Loops end after a few turns, and whole numbers of the sources
+are divided, so that it ends soon: as the first of ``divisors`` says, by what, from which number on
+and whether lists are cut short, too; then as the next where one of them fails so.
 """
 
 import ast
@@ -70,8 +70,8 @@ GPU = re.compile(r"cuda(:\d+)?")
 
 
 class Smaller(ast.NodeTransformer):
-    """Loops of a few turns, and whole numbers divided as ``divisor`` says. The loops of a module stay
-    whole: by their turns its parts fit to each other.
+    """Loops of a few turns, and whole numbers divided as ``divisor`` says. The loops of a module
+    stay whole: by their turns its parts fit to each other.
     """
 
     def __init__(self, divisor):
