@@ -22,7 +22,7 @@ from helpers.fix import answer, live
 from helpers.fix.answer import Failure, NoFix, Search, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results
-from helpers.fix.files import misspelt_settings, smaller_batches_in_files
+from helpers.fix.files import misspelt_settings
 from helpers.fix.imports import sources_of
 from helpers.fix.league import league
 from helpers.fix.notebook import Notebook
@@ -32,6 +32,7 @@ from helpers.fix.proof import Proof, _script
 from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
+from helpers.fix.sizes import smaller_batches
 from helpers.fix.source import Source
 from helpers.fix.view import diff, in_lines, none_in_lines, outcome
 from helpers.ground.shapes import NextStep, Verdict
@@ -171,7 +172,7 @@ def test_a_key_that_is_read_keeps_its_name():
 def test_the_batch_of_a_settings_file_is_made_smaller_there():
     own = program("import torch\n")
     own = replace(own, files=[SettingsFile("c.yaml", b"data:\n  batch_size: 32\nbatch: many\n")])
-    changes = list(smaller_batches_in_files(own))
+    changes = list(smaller_batches(own))
     texts = [changed_files(own, change)["c.yaml"].decode() for change in changes]
     assert texts == [
         "data:\n  batch_size: 16\nbatch: many\n",
