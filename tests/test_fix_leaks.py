@@ -109,7 +109,10 @@ print(failed)
     [
         ("failed.append(error)", "failed.append(error.with_traceback(None))"),
         ("last = (1, error)", "last = (1, error.with_traceback(None))"),
-        ("note(str(error), error)", "note(str(error), error.with_traceback(None))"),
+        (
+            "failed.append([str(error), error])",
+            "failed.append([str(error), error.with_traceback(None)])",
+        ),
     ],
 )
 def test_an_exception_that_is_kept_first_loses_its_traceback(kept, after):

@@ -158,12 +158,19 @@ def _bounded_dictionaries(program: Program, store: Store) -> Iterator[Change]:
     counter = source.code(loop.target) if loop else ""
     is_cache = re.search(rf"not in {re.escape(store.name)}\b|is None", asks)
     is_of_iteration = source.code(store.item) == f"{store.name}[{counter}]"
-    if is_cache or (is_of_iteration and _reads(program, store) <= {f"[{counter}]"}):
-        lines = (
-            f"while len({store.name}) >= {MOST_CACHED}:",
-            f"    del {store.name}[next(iter({store.name}))]",
+    lines = (
+        f"while len({store.name}) >= {MOST_CACHED}:",
+        f"    del {store.name}[next(iter({store.name}))]",
+    )
+    edit = source.lines_before(store.statement, *lines)
+    if is_cache:
+        yield _limited(store.name, store.place, edit)
+    elif is_of_iteration and _reads(program, store) <= {f"[{counter}]"}:
+        yield _if_measured(
+            f"Keep only the last {MOST_CACHED} entries of {store.name} ({store.place})",
+            f"the program reads only {source.code(store.item)}",
+            edit,
         )
-        yield _limited(store.name, store.place, source.lines_before(store.statement, *lines))
 
 
 def _bounded_caches(program: Program) -> Iterator[Change]:

@@ -9,38 +9,14 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called
+from helpers.fix.stores import PUTS
 
-READS = (
-    "critical",
-    "debug",
-    "error",
-    "exception",
-    "format_exception",
-    "getattr",
-    "hasattr",
-    "info",
-    "isinstance",
-    "print",
-    "print_exception",
-    "repr",
-    "str",
-    "type",
-    "warn",
-    "warning",
-    "write",
-)
-"""Calls that look at an exception, and do not keep it."""
-LOOKS = (
-    cst.AssignTarget,
-    cst.Attribute,
-    cst.Comparison,
-    cst.Del,
-    cst.FormattedStringExpression,
-)
+PARTS = (cst.Arg, cst.Assign, cst.DictElement, cst.Element)
+"""Where a name stands for the exception itself, and not for what is asked of it."""
 
 
 def exceptions_without_frames(program: Program) -> Iterator[Change]:
-    """Exceptions that are kept or handed on by their handlers, without their tracebacks."""
+    """Exceptions that their handlers keep, without their tracebacks."""
     edits: list[Edit] = []
     places = []
     raises_again = bool(_raised_in_handlers(program))
@@ -76,11 +52,9 @@ def _raised_in_handlers(program: Program) -> list[cst.Raise]:
 
 
 def _keeps(source: Source, name: cst.Name, error: str) -> bool:
-    """Whether an exception's handler keeps it or hands it on where its name is written."""
-    if name.value != error:
-        return False
-    outer = source.parent(name)
-    if isinstance(outer, LOOKS):
-        return False
-    call = source.parent(outer) if isinstance(outer, cst.Arg) else None
-    return not (isinstance(call, cst.Call) and called(call) in READS)
+    """Whether an exception's handler puts it away, or assigns it, where its name is written."""
+    call = source.around(name, cst.Call)
+    is_put = call is not None and called(call) in PUTS
+    is_assigned = call is None and source.around(name, cst.Assign) is not None
+    stands_alone = isinstance(source.parent(name), PARTS)
+    return name.value == error and stands_alone and (is_put or is_assigned)
