@@ -192,7 +192,7 @@ def test_the_groups_name_only_what_can_be_made():
 
 # -- what is produced and used by nobody ----------------------------------------------------------
 def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
-    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "diagnosis.py", JUDGE / "case_names.py"]
+    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "undecided.py", JUDGE / "case_names.py"]
     shown = {text for path in views for text in path.read_text().split('"')}
     made = {name for path in OBSERVING for name in called_with_a_literal(path)}
     assert made - used() - FOR_DISPLAY - shown == set()

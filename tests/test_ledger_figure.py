@@ -12,7 +12,8 @@ from test_figures import bars, laid_out, words
 from helpers.ground.shapes import not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledgers_of
+from helpers.judge.ledger import ledgers_of
+from helpers.judge.ledger_rows import DRIVER, MESSAGE, GpuLedger, LedgerRow
 from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
