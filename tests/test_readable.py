@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 29_500,
     "ground": 11_810,
     "judge": 58_830,
-    "magics": 15_620,
+    "magics": 15_680,
     "look": 56_470,
     "rehearse": 25_840,
     "settings": 11_910,

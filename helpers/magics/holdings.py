@@ -58,7 +58,7 @@ DEVICES = ("cuda", "xpu", "mps", "cpu")
 LEFT_OVER = ("output", "error", "circle")
 LARGE_ON_CPU = 1 << 20
 """Bytes. A smaller tensor in host memory is not listed."""
-LONGEST_LOOK_S = 1.3
+LONGEST_LOOK_S = 1.1
 """From the first tensor to the last name. Seconds of work: a busy machine answers later."""
 LONGEST_SECOND_LOOK_S = 0.4
 MOST_OTHER_NAMES = 4
@@ -258,9 +258,14 @@ def large_storages(torch: ModuleType) -> dict[int, Storage]:
 
 
 def _is_listed(storage: Storage) -> bool:
-    """Whether it is on a GPU or large. A small one may carry a large graph."""
+    """Whether it is worth listing. A small one may carry a large graph."""
+    return storage.has_graph or is_large(storage)
+
+
+def is_large(storage: Storage) -> bool:
+    """Whether it is on a GPU, or large in host memory."""
     if storage.tensor.is_cpu:
-        return storage.bytes >= LARGE_ON_CPU or storage.has_graph
+        return storage.bytes >= LARGE_ON_CPU
     return storage.bytes > 0
 
 

@@ -23,6 +23,7 @@ from .devices import allocated_bytes, initialised
 from .holdings import (
     Holdings,
     holdings_of,
+    is_large,
     kept_errors,
     large_storages,
     looking,
@@ -74,10 +75,9 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         storages = large_storages(torch)
         holdings = holdings_of(storages, torch, shell, began)
         outputs = outputs_with_tensors(storages, shell)
-        followed = _followed(storages, torch)
+        followed = _followed(storages, _staying(holdings, names), torch)
     del storages
-    before = _bytes_by_device(followed.values())
-    before.update(allocated_bytes(torch))
+    before = allocated_bytes(torch)
     reserved = _reserved_bytes(torch)
     dropped = _drop_error(shell)
     for name in names:
@@ -91,15 +91,15 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         if clear_workspaces is not None:
             clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
         torch.cuda.empty_cache()
-    alive = {address: one for address, one in followed.items() if not one.reference.expired()}
-    left = _left(holdings, dropped, frozenset(alive))
+    gone = {address for address, one in followed.items() if one.reference.expired()}
+    left = _left(holdings, dropped, gone, frozenset(followed) - gone)
     if left is None:
         with looking(torch):
             left = holdings_of(large_storages(torch), torch, shell, began)
     add_unnamed(torch, left)
-    after = _bytes_by_device(alive.values())
-    after.update(allocated_bytes(torch))
-    tensors = {device: size - after.get(device, 0) for device, size in before.items()}
+    tensors = _bytes_by_device(followed[address] for address in gone)
+    for device, size in allocated_bytes(torch).items():
+        tensors[device] = before[device] - size
     returned = max(0, reserved - _reserved_bytes(torch))
     return LetGo(tensors, returned, dropped, left)
 
@@ -112,10 +112,22 @@ class Followed(NamedTuple):
     bytes: int
 
 
-def _followed(storages: dict[int, Storage], torch: ModuleType) -> dict[int, Followed]:
-    """The storages by their addresses. Keeps none of them."""
+def _staying(holdings: Holdings, names: list[str]) -> frozenset[int]:
+    """The storages, by their addresses, that something keeps which is not let go of."""
+    holders = holdings.of_kind("variable", "module", "thread", "widgets")
+    return frozenset().union(*(one.addresses for one in holders if one.name not in names))
+
+
+def _followed(
+    storages: dict[int, Storage], staying: frozenset[int], torch: ModuleType
+) -> dict[int, Followed]:
+    """The storages that may go, by their addresses. Keeps none of them."""
     reference_to = torch.multiprocessing.reductions.StorageWeakRef
-    by_address = {storage.address: storage.tensor for storage in storages.values()}
+    by_address = {
+        storage.address: storage.tensor
+        for storage in storages.values()
+        if storage.address not in staying and is_large(storage)
+    }
     followed = {}
     for address, tensor in by_address.items():
         storage = tensor.untyped_storage()
@@ -130,14 +142,16 @@ def _bytes_by_device(followed: Iterable[Followed]) -> dict[str, int]:
     return dict(sizes)
 
 
-def _left(holdings: Holdings, dropped: list[str], alive: frozenset[int]) -> Holdings | None:
+def _left(
+    holdings: Holdings, dropped: list[str], gone: set[int], alive: frozenset[int]
+) -> Holdings | None:
     """Who holds the rest, by the look from before; None where that cannot tell: something that was
     let go of is kept by another name.
     """
     left = []
     for holder in holdings.holders:
         was_dropped = holder.kind in ("output", "error") or holder.name in dropped
-        if holder.addresses <= alive and not was_dropped:
+        if holder.addresses.isdisjoint(gone) and not was_dropped:
             holder.also = [name for name in holder.also if not OF_THE_NOTEBOOK.match(name)]
             left.append(holder)
         elif not holder.addresses.isdisjoint(alive):

@@ -159,7 +159,7 @@ def storage_of(tensor: Any, devices: Sequence[str]) -> Storage | None:
             tensor=tensor,
             address=storage.data_ptr(),
             bytes=storage.nbytes(),
-            has_graph=tensor.grad_fn is not None,
+            has_graph=not tensor.is_leaf,
         )
     except (RuntimeError, NotImplementedError, AttributeError):
         return None  # a wrapper without a storage of its own; what it wraps is a tensor too
