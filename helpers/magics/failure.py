@@ -340,7 +340,7 @@ def _step_of_kept(holder: Holder, failure: Failure) -> str:
         part = holder.parts[0]
         return (
             f"A function that runs in {holder.name} keeps {size} ({part.name} in "
-            f"{said(part.where)}): have it end, or let go of them."
+            f"{said(part.where)}): end it, or have it let go of these tensors."
         )
     if holder.kind == "widgets":
         return (
