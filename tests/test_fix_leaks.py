@@ -161,6 +161,13 @@ def test_a_shorter_list_that_nobody_keeps_is_kept_and_measured(thrown):
     assert change.only_if_measured
 
 
+@pytest.mark.parametrize("shown", ["best[0]", "len(best)"])
+def test_an_entry_that_is_only_shown_is_not_taken_for_a_shorter_list(shown):
+    own = [keeper("train.py:6 <module>", "best")]
+    changed = texts(KEPT.format(thrown=shown), "user-leak", own)
+    assert not [after for after in changed if "best[:] = " in after]
+
+
 def test_a_name_that_only_stands_for_numbers_is_not_taken_for_a_tensor():
     own = [keeper("train.py:6 <module>", "best")]
     changed = texts(KEPT.format(thrown="pass"), "user-leak", own)

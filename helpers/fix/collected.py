@@ -16,8 +16,8 @@ MOST_CACHED = 4
 UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)")
 """Decorators of functions whose results are all kept, or many."""
 LAST = re.compile(r"\[-(\d+):?\]")
-NEW_LISTS = ("sorted", "list", "reversed", "islice")
-EMPTIES = ("reset", "clear", "start", "restart", "flush", "begin", "zero", "init")
+NEW_LISTS = ("sorted", "list", "reversed")
+EMPTIES = ("reset", "clear", "restart", "flush")
 """Methods by which objects forget what they collected."""
 EPOCH_ENDS = re.compile(r"on_(train|validation|test|predict)_epoch_end")
 """Methods that Lightning calls at the end of an epoch."""
@@ -55,7 +55,9 @@ def _shortened_lists(program: Program, store: Store) -> Iterator[Change]:
     """Statements that compute a shorter list for nobody, such as ``sorted(best)[:3]``: use it."""
     for source, statement in program.find(cst.Expr):
         value = statement.value
-        inner = value.value if isinstance(value, cst.Subscript) else value
+        inner = value
+        if isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Slice):
+            inner = value.value
         while isinstance(inner, cst.Call) and called(inner) in NEW_LISTS and inner.args:
             inner = inner.args[0].value
         name = source.code(inner)

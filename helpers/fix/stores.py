@@ -15,7 +15,7 @@ from helpers.judge.program_facts import GrowerFacts
 PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "push", "update", "setdefault")
 NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
 MOST_STORES = 3
-NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy", "time", "perf_counter")
+NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
