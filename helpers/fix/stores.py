@@ -12,7 +12,7 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, called
 from helpers.judge.program_facts import GrowerFacts
 
-PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "push", "update", "setdefault")
+PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "update", "setdefault")
 NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
 MOST_STORES = 3
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy")
