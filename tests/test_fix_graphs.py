@@ -165,3 +165,32 @@ def test_what_a_cpu_cannot_show_is_not_called_measured():
     proof = Proof(Results.SAME, "the same to the bit, measured on the CPU over 6 steps")
     trial = Trial(change, ended(), proof)
     assert results_in_words(trial) == f"the same up to rounding ({says}; a CPU cannot show it)"
+
+
+RUNNING = """import torch
+
+class Alignment:
+    def update(self, x):
+        mean = x.mean(0)
+        centred = x - mean
+        cov = centred.t() @ centred
+        self.mean = self.momentum * self.mean + (1 - self.momentum) * mean
+        self.cov = self.momentum * self.cov + (1 - self.momentum) * cov
+        self.count = self.count + 1
+
+for x in data:
+    alignment.update(model(x))
+    loss = alignment.cov.sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_all_states_that_a_method_carries_on_by_one_formula_are_cut_before_one_of_them():
+    kept = keeper("train.py:9 update", "alignment.cov", through_graph=True)
+    changed = [text for _, text in proposed(RUNNING, "user-leak", [kept]) if ".detach()" in text]
+    detached = [
+        [line.split(" = ")[0].strip() for line in text.splitlines() if ".detach()" in line]
+        for text in changed
+    ]
+    assert detached[:2] == [["self.mean", "self.cov"], ["self.cov"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -24,6 +25,7 @@ TAKES_GRADIENTS = (
     r"\.grad\b|autograd\.functional|torch\.func\b|set_grad_enabled\(False|requires_grad"
 )
 """What a program says that wants gradients without a backward pass, or has turned them off."""
+NAMES = re.compile(r"[A-Za-z_][\w.]*")
 TRAINS_AGAIN = ("train", "backward", "step", "fit")
 
 
@@ -93,6 +95,13 @@ def _cut_attributes(program: Program) -> Iterator[Change]:
 def _cut_attribute(program: Program, source: Source, assign: cst.Assign) -> Iterator[Change]:
     """An attribute that is set without its graph, or read without it in the next step."""
     value = assign.value
+    carried = _carried_alike(source, assign)
+    if len(carried) > 1:
+        edits = [
+            source.replaced(other.value, f"{source.operand(other.value)}.detach()")
+            for other in carried
+        ]
+        yield _graph_change(program, source, carried[0], *edits)
     texts = []
     if not isinstance(value, cst.Tuple):
         texts.append(f"{source.operand(value)}.detach()")
@@ -104,6 +113,23 @@ def _cut_attribute(program: Program, source: Source, assign: cst.Assign) -> Iter
     if reads:
         edits = [source.replaced(read, f"{source.code(read)}.detach()") for read in reads]
         yield _graph_change(program, source, assign, *edits)
+
+
+def _carried_alike(source: Source, assign: cst.Assign) -> list[cst.Assign]:
+    """The attributes that a method computes of themselves by the same formula, such as a running
+    mean and a running variance; the assignment itself is one.
+    """
+    method = source.around(assign, cst.FunctionDef)
+    if method is None:
+        return [assign]
+    formula = NAMES.sub("name", source.code(assign.value))
+    return [
+        other
+        for other in source.find(cst.Assign, method)
+        if isinstance(other.targets[-1].target, cst.Attribute)
+        and _reads_of(source, other)
+        and NAMES.sub("name", source.code(other.value)) == formula
+    ]
 
 
 def _reads_of(source: Source, assign: cst.Assign) -> list[cst.Attribute]:
