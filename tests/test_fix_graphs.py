@@ -194,3 +194,24 @@ def test_all_states_that_a_method_carries_on_by_one_formula_are_cut_before_one_o
         for text in changed
     ]
     assert detached[:2] == [["self.mean", "self.cov"], ["self.cov"]]
+
+
+OF_A_GPU = """import torch
+
+start = torch.cuda.Event(enable_timing=True)
+noise = torch.Generator("cuda").manual_seed(5)
+share = torch.cuda.memory_reserved() / max(1, torch.cuda.get_device_properties(0).total_memory)
+start.record()
+print(torch.rand(3, generator=noise, device="cuda").sum().item() > 0)
+print(f"{start.elapsed_time(torch.cuda.Event()):.1f} ms, {share:.0%}")
+"""
+
+
+def test_a_program_that_asks_a_gpu_for_times_sizes_and_random_numbers_is_compared_on_the_cpu(
+    tmp_path,
+):
+    (tmp_path / "train.py").write_text(OF_A_GPU)
+    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ())
+    (run,) = prover.runs([(["train.py"], {})], limit_s=300)
+    assert run.ended and not run.error
+    assert run.of("print") == [["True"], ["0.0 ms, 0%"]]

@@ -54,6 +54,8 @@ COUNTS = (
     "memory_reserved",
 )
 ONLY_ON_A_GPU = (
+    "Event",
+    "Stream",
     "current_stream",
     "default_stream",
     "get_device_name",
@@ -159,6 +161,11 @@ class Printed(io.TextIOBase):
 
 class Nothing:
     """Stands for streams, events and whatever else only a GPU has."""
+
+    total_memory = major = minor = 0
+
+    def elapsed_time(self, other):
+        return 0.0
 
     def __getattr__(self, name):
         return Nothing()
@@ -285,6 +292,17 @@ def constant(answer):
     return lambda *arguments, **keywords: answer
 
 
+def cpu_generator(torch):
+    """torch.Generator, whose device is the CPU whatever the program names."""
+    Generator: type = torch.Generator
+
+    class CpuGenerator(Generator):
+        def __new__(cls, device="cpu"):
+            return super().__new__(cls, "cpu")
+
+    return CpuGenerator
+
+
 def without_gpu(torch):
     """What only works with a GPU does nothing, and checkpoints of one load to the CPU."""
     for name in ONLY_ON_A_GPU:
@@ -298,6 +316,7 @@ def without_gpu(torch):
         return load(file, "cpu", *arguments, **keywords)
 
     torch.load = loaded
+    torch.Generator = cpu_generator(torch)
     torch.compile = lambda model=None, **keywords: model if model else (lambda inner: inner)
 
 
