@@ -48,3 +48,31 @@ def example_batch(tmp_path_factory):
     from tell_boxes import batch
 
     return batch(tmp_path_factory.mktemp("example") / "20261121-quick")
+
+
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory):
+    """Notebooks whose kernel has imported torch."""
+    from notebook_cells import Sessions
+
+    sessions = Sessions(tmp_path_factory.mktemp("ipython"), "torch")
+    yield sessions
+    sessions.end()
+
+
+@pytest.fixture
+def cells(with_torch, tmp_path):
+    """What each cell showed; those that load torch and the extension come first and are left out."""
+    from notebook_cells import LOAD, TORCH
+
+    return lambda *sources: with_torch.run(LOAD, TORCH, *sources, folder=tmp_path)[2:]
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Notebooks whose kernel has imported no torch."""
+    from notebook_cells import Sessions
+
+    sessions = Sessions(tmp_path)
+    yield lambda *sources: sessions.run(*sources, folder=tmp_path)
+    sessions.end()
