@@ -3,9 +3,10 @@
 import pytest
 
 pytest.importorskip("libcst")
-from test_fix import GIB, keeper, proposed, texts
+from test_fix import GIB, keeper, program, proposed, texts
 
 from helpers.fix.change import Results
+from helpers.fix.regions import fails_in_step
 from helpers.judge.program_facts import Holding, Refusal
 
 EVALUATION = """import torch
@@ -114,6 +115,28 @@ def test_a_card_too_small_for_the_states_of_an_optimizer_gets_no_smaller_forward
     assert not any("x.chunk(2)" in text or "save_on_cpu" in text for text in after)
     large = {**facts, "asked_before_forward_bytes": GIB}
     assert any("x.chunk(2)" in text for text in texts(STEPS, "true-capacity", **large))
+
+
+TRAINER = """import lightning
+model = Model()
+trainer = lightning.Trainer(max_steps=10)
+trainer.fit(model)
+"""
+
+
+@pytest.mark.parametrize("trained_bytes", [3 * GIB, 0])
+def test_a_trainer_whose_optimizer_found_no_room_is_given_no_smaller_forward_pass(trained_bytes):
+    refused = Refusal(GIB, 0, 7 * GIB, 8 * GIB, "train.py:4 <module>", of_optimizer=True)
+    holding = (Holding("train.py:4 <module>", 7 * GIB),)
+    own = program(
+        TRAINER,
+        refusal=refused,
+        holding=holding,
+        asked_before_forward_bytes=4 * GIB,
+        trained_bytes=trained_bytes,
+        usable_bytes=8 * GIB,
+    )
+    assert fails_in_step(own) is (trained_bytes > 0)
 
 
 MADE = """import torch

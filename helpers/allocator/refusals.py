@@ -44,6 +44,7 @@ def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, 
             reserved_bytes=reserved_bytes(trace)[refused[-1]],
             where=_line_of(trace, call.event),
             callers=_callers(trace, call.event),
+            of_optimizer=_is_of_optimizer(trace, call.event),
         ),
         call.event,
     )
@@ -67,6 +68,7 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
             reserved_bytes=reserved,
             where=_line_of(study.trace, operation),
             callers=_callers(study.trace, operation),
+            of_optimizer=_is_of_optimizer(study.trace, operation),
             fails_in_replay=True,
         ),
         max(operation, 0),
@@ -83,6 +85,11 @@ def _callers(trace: Trace, operation: int) -> tuple[str, ...]:
     """The program's own lines that led to that of an operation, the nearest first."""
     lines = [frame for frame in _stack_of(trace, operation) if own_line(frame)]
     return tuple(lines[1 : MOST_CALLERS + 1])
+
+
+def _is_of_optimizer(trace: Trace, operation: int) -> bool:
+    """Whether the code of one of torch's optimizers asks in an operation."""
+    return any(frame.startswith("torch/optim/") for frame in _stack_of(trace, operation))
 
 
 def _stack_of(trace: Trace, operation: int) -> tuple[str, ...]:

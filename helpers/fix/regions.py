@@ -245,6 +245,10 @@ def fails_in_step(program: Program) -> bool:
     """Whether a step of an optimizer was refused memory while hardly anything of a forward pass
     was alive: only weights, gradients and states.
     """
+    refusal = program.facts.refusal
+    if refusal is not None and refusal.of_optimizer:
+        model_bytes = program.facts.asked_before_forward_bytes + program.facts.trained_bytes
+        return 10 * (refusal.allocated_bytes - model_bytes) < program.facts.usable_bytes
     failed = next(calls_that_failed(program), None)
     if failed is None:
         return False

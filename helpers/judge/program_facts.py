@@ -20,6 +20,7 @@ class Refusal:
     own lines that led there, the nearest first.
     ``fails_in_replay``: no such request was recorded; the replay on this card refuses it.
     ``allowed_bytes``: what the program let itself have of the card; 0 where it set no limit.
+    ``of_optimizer``: the code of an optimizer asked for it.
     """
 
     request_bytes: int
@@ -30,6 +31,7 @@ class Refusal:
     callers: Tuple[str, ...] = ()
     fails_in_replay: bool = False
     allowed_bytes: int = 0
+    of_optimizer: bool = False
 
     @property
     def room_bytes(self) -> int:
