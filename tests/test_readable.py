@@ -11,12 +11,12 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 87_600,
+    "allocator": 87_650,
     "agent": 1_480,
     "batch": 35_250,
     "commands": 18_280,
     "face": 8_460,
-    "fix": 39_750,
+    "fix": 39_800,
     "fits": 29_500,
     "ground": 11_810,
     "judge": 58_830,
