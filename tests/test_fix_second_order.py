@@ -38,3 +38,24 @@ def test_the_gradient_of_an_attribute_gets_a_name_of_its_own():
 def test_a_backward_pass_without_graphs_of_its_gradients_stays():
     changed = texts(FORCES.format(atoms="atoms", how=""), "user-leak", KEPT)
     assert not [after for after in changed if "autograd.grad" in after]
+
+
+HESSIAN = """import torch
+
+
+def trace(model, x, y):
+    params = [p for p in model.parameters() if p.requires_grad]
+    loss = criterion(model(x), y)
+    loss.backward(create_graph=True)
+    grads = [p.grad for p in params]
+    products = torch.autograd.grad(grads, params, grad_outputs=random_like(params))
+    return sum(h.sum() for h in products).item()
+"""
+
+
+def test_a_list_of_gradients_is_computed_where_it_is_needed():
+    kept = [keeper("train.py:7 trace", "")]
+    changes = [after for after in texts(HESSIAN, "user-leak", kept) if ".backward(" not in after]
+    assert len(changes) == 1
+    line = "grads = list(torch.autograd.grad(loss, params, create_graph=True))"
+    assert f"    loss = criterion(model(x), y)\n    {line}\n    products" in changes[0]

@@ -28,6 +28,7 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
             continue
         if not isinstance(call.func, cst.Attribute):
             continue
+        yield from _gradients_of_lists(source, statement, call)
         reads = _gradients_read(source, call)
         if not reads:
             continue
@@ -49,6 +50,36 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
         )
 
 
+def _gradients_of_lists(source: Source, statement: cst.CSTNode, call: cst.Call) -> Iterator[Change]:
+    """``[p.grad for p in params]`` behind the backward pass as the gradients themselves."""
+    assert isinstance(call.func, cst.Attribute)
+    function = source.around(call, cst.FunctionDef) or source.module
+    makes_graphs = keyword(call, "create_graph")
+    for row in source.find(cst.ListComp, function):
+        loop = row.for_in
+        reads_gradients = source.code(row.elt) == f"{source.code(loop.target)}.grad"
+        is_plain = not loop.ifs and loop.inner_for_in is None
+        if makes_graphs is None or not (reads_gradients and is_plain):
+            continue
+        if source.line(row) <= source.line(call):
+            continue
+        tensors = source.code(loop.iter)
+        words = [source.code(call.func.value), tensors]
+        words.append(f"create_graph={source.code(makes_graphs.value)}")
+        yield Change(
+            title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
+            results=Results.SAME,
+            why="the same gradients",
+            costs=f"nothing; on this line no weight gets a gradient, only the list of {tensors}",
+            edits=(
+                source.without(statement),
+                source.replaced(row, f"list(torch.autograd.grad({', '.join(words)}))"),
+            ),
+            only_if_measured=True,
+        )
+        return
+
+
 def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
     """Where the function of a backward pass reads a tensor's gradient behind it."""
     function = source.around(call, cst.FunctionDef) or source.module
@@ -61,6 +92,7 @@ def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
         read
         for read in source.find(cst.Attribute, function)
         if read.attr.value == "grad"
+        and source.code(read) != "torch.autograd.grad"
         and source.line(read) > source.line(call)
         and source.code(read.value).split(".")[0] not in counters
         and source.code(read.value).replace(".", "").isidentifier()
