@@ -1,5 +1,7 @@
 """Batches and evaluations in parts, and what is left as it is."""
 
+import re
+
 import pytest
 
 pytest.importorskip("libcst")
@@ -307,3 +309,10 @@ loss.backward()
     every = texts(text, "user-leak", kept)
     assert any("self.outputs.append(self.net(batch).cpu())" in after for after in every)
     assert not any("detach()" in after or "no_grad" in after for after in every)
+
+
+def test_a_model_called_inside_an_expression_of_an_evaluation_gets_its_batch_in_parts():
+    refused = refused_at("train.py:5 accuracy", "train.py:6 <module>")
+    after = texts(ACCURACY, "true-capacity", **refused)
+    parts = "(torch.cat([net(part) for part in x.chunk(2)]).argmax(1) == y)"
+    assert any(re.sub(r"chunk\(\d+\)", "chunk(2)", text).count(parts) for text in after)

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 35_250,
     "commands": 18_280,
     "face": 8_460,
-    "fix": 40_030,
+    "fix": 40_220,
     "fits": 29_500,
     "ground": 11_810,
     "judge": 58_830,

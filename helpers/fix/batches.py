@@ -161,6 +161,14 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
                 costs=SMALLER_KERNELS,
                 edits=(_concatenated(source, assign, batch, parts, ", dim=2"),),
             )
+    for source, call in _modules_without_gradients(program):
+        argument = source.operand(call.args[0].value)
+        of_part = f"{source.code(call.func)}(part)"
+        text = f"torch.cat([{of_part} for part in {argument}.chunk({parts})])"
+        title = (
+            f"Compute what {source.code(call.func)} gets in {parts} parts ({source.place(call)})"
+        )
+        yield _in_chunks(title, source.replaced(call, text))
 
 
 def _in_chunks(title: str, edit: Edit) -> Change:
@@ -172,6 +180,21 @@ def _in_chunks(title: str, edit: Edit) -> Change:
         edits=(edit,),
         only_if_measured=True,
     )
+
+
+def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+    """Calls of modules inside larger expressions, among those that led to the refused request."""
+    frames = list(calls_that_failed(program))
+    for at, (source, statement) in enumerate(frames):
+        if not any(is_without_gradients(*frame) for frame in frames[at:]):
+            continue
+        for call in source.find(cst.Call, statement):
+            is_larger = not isinstance(source.parent(call), cst.Assign)
+            is_module = isinstance(call.func, cst.Name) and program.is_module(
+                source.code(call.func)
+            )
+            if is_larger and is_module and len(call.args) == 1:
+                yield source, call
 
 
 def _assigned_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Assign]]:
