@@ -561,7 +561,7 @@ def test_a_list_of_losses_with_their_graphs_is_told_to_keep_no_graph():
 
 
 def test_the_advice_is_the_change_that_fix_tries_first_with_its_own_cost():
-    change = FirstChange("Keep the entries of `outputs` on the CPU (train.py:3)", "uses RAM")
+    change = FirstChange("Keep `outputs` on the CPU (train.py:3)", "uses RAM")
     facts = replace(FAILED, without_limit=OVER, growth=GREW)
     step = program_verdict(replace(facts, first_change=change)).next_step
     assert (step.what, step.blast_radius) == (change.title, "uses RAM")

@@ -159,7 +159,7 @@ NOT_ON_THE_PAGE = (HIDDEN, STEP_NOT_SHOWN, SUMMARY_NOT_SHOWN)
 def test_what_a_program_keeps_and_how_to_change_it_is_shared_without_its_names():
     line = "payroll.py:13 <module>"
     grower = GrowerFacts(line, "payroll.py:9 <module>", 16 * MIB, 160 * MIB, keeper="salaries")
-    change = "Keep the entries of salaries on the CPU (payroll.py:13)"
+    change = "Keep salaries on the CPU (payroll.py:13)"
     facts = ProgramFacts(
         source="recording of payroll.pickle",
         capacity_bytes=512 * MIB,
@@ -177,7 +177,7 @@ def test_what_a_program_keeps_and_how_to_change_it_is_shared_without_its_names()
     assert [word for word in ("salaries", "payroll", "someone", "emea") if word in page.html] == []
     text = outside(page.html)
     assert "more each step in variable 1 (your file 1, line 13)" in text
-    assert "Keep the entries of variable 1 on the CPU (your file 1, line 13)" in text
+    assert "Keep variable 1 on the CPU (your file 1, line 13)" in text
     assert not [words for words in NOT_ON_THE_PAGE if words in text]
 
 

@@ -40,7 +40,7 @@ class Edit:
 class Change:
     """One thing to change.
 
-    ``title``: in the imperative, such as "Keep the entries of preds on the CPU (train.py:36)";
+    ``title``: in the imperative, such as "Keep preds on the CPU (train.py:36)";
     ``why``: why the results are what ``results`` says; ``costs``: what the program pays for it;
     ``environment``: variables to set; ``replaces``: what stands in the place of words of the
     command line, by their position. ``only_if_measured``: results are as said where both programs
