@@ -6,7 +6,6 @@ from unittest.mock import Mock
 import pytest
 from notebook_cells import SMALL_CARD, rows
 
-TOO_LARGE = "torch.empty(10**15)"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 pytest.importorskip("torch", reason="the tests of the notebook's own tensors need torch")

@@ -26,7 +26,8 @@ BLAS_BYTES = (8519680, 32 << 20)
 """What cuBLAS gets once and keeps, up to Hopper and on it
 (aten/src/ATen/cuda/CublasHandlePool.cpp).
 """
-_OPTIMIZER = ("torch/optim/", "Optimizer.step")
+OPTIMIZER = ("torch/optim/", "Optimizer.step")
+"""What the frames of an optimizer's code begin with."""
 _MODULES = ("torch/nn/", "safetensors/", "transformers/", "accelerate/", "diffusers/", "peft/")
 """Where a model is built, moved to the card or loaded."""
 
@@ -40,7 +41,7 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     model asked for it before the first step, else kept; a block of cuBLAS's size that stays and that
     an operation asked for after its result, its workspace.
     """
-    by_optimizer = _asked_in(requests, _OPTIMIZER)
+    by_optimizer = _asked_in(requests, OPTIMIZER)
     by_model = asked_by_model(requests)
     before_steps = requests.at < _first_step(requests)
     stays = requests.until > requests.at.max(initial=0)  # also what goes at the program's end

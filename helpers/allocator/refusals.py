@@ -12,6 +12,7 @@ from helpers.allocator.circumstances import circumstances
 from helpers.allocator.growers import (
     RecordedGrowth,
 )
+from helpers.allocator.kinds import OPTIMIZER
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
@@ -89,7 +90,7 @@ def _callers(trace: Trace, operation: int) -> tuple[str, ...]:
 
 def _is_of_optimizer(trace: Trace, operation: int) -> bool:
     """Whether the code of one of torch's optimizers asks in an operation."""
-    return any(frame.startswith("torch/optim/") for frame in _stack_of(trace, operation))
+    return any(frame.startswith(OPTIMIZER) for frame in _stack_of(trace, operation))
 
 
 def _stack_of(trace: Trace, operation: int) -> tuple[str, ...]:

@@ -184,10 +184,7 @@ def _in_chunks(title: str, edit: Edit) -> Change:
 
 def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Call]]:
     """Calls of modules inside larger expressions, among those that led to the refused request."""
-    frames = list(calls_that_failed(program))
-    for at, (source, statement) in enumerate(frames):
-        if not any(is_without_gradients(*frame) for frame in frames[at:]):
-            continue
+    for source, statement in _failed_without_gradients(program):
         for call in source.find(cst.Call, statement):
             is_larger = not isinstance(source.parent(call), cst.Assign)
             is_module = isinstance(call.func, cst.Name) and program.is_module(
@@ -198,14 +195,20 @@ def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.C
 
 
 def _assigned_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Assign]]:
-    """The assignments that led to the refused request, as far as one that called them is below
+    """The assignments among what led to the refused request without gradients."""
+    for source, statement in _failed_without_gradients(program):
+        for assign in source.find(cst.Assign, statement):
+            yield source, assign
+
+
+def _failed_without_gradients(program: Program) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The statements that led to the refused request, as far as one that called them is below
     no_grad; the nearest first.
     """
     frames = list(calls_that_failed(program))
     for at, (source, statement) in enumerate(frames):
         if any(is_without_gradients(*frame) for frame in frames[at:]):
-            for assign in source.find(cst.Assign, statement):
-                yield source, assign
+            yield source, statement
 
 
 def _batch_of(source: Source, assign: cst.Assign) -> list[str]:

@@ -135,12 +135,13 @@ def _carried_alike(source: Source, assign: cst.Assign) -> list[cst.Assign]:
 def _reads_of(source: Source, assign: cst.Assign) -> list[cst.Attribute]:
     """Where a method computes with an attribute before it assigns it."""
     method = source.around(assign, cst.FunctionDef)
+    if method is None:
+        return []
     name = source.code(assign.targets[-1].target)
     return [
         read
         for read in source.find(cst.Attribute, method)
-        if method is not None
-        and source.code(read) == name
+        if source.code(read) == name
         and source.line(read) <= source.line(assign)
         and isinstance(source.parent(read), (cst.Arg, cst.BinaryOperation, cst.Element))
     ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.source import Source, keyword
 
@@ -24,60 +24,61 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
         statement = source.statement(call)
         is_alone = isinstance(statement, cst.SimpleStatementLine)
         has_a_gradient = any(argument.keyword is None for argument in call.args)
-        if makes_graphs is None or not is_alone or has_a_gradient:
+        is_method = isinstance(call.func, cst.Attribute)
+        if makes_graphs is None or not is_alone or not is_method or has_a_gradient:
             continue
-        if not isinstance(call.func, cst.Attribute):
-            continue
-        yield from _gradients_of_lists(source, statement, call)
+        yield from _gradients_of_lists(source, call)
         reads = _gradients_read(source, call)
         if not reads:
             continue
         tensors = list(dict.fromkeys(source.code(read.value) for read in reads))
         results = ", ".join(map(_gradient_of, tensors))
-        words = [source.code(call.func.value), f"[{', '.join(tensors)}]"]
-        words.append(f"create_graph={source.code(makes_graphs.value)}")
-        computed = f"({results},) = torch.autograd.grad({', '.join(words)})"
-        yield Change(
-            title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
-            results=Results.SAME,
-            why="the same gradients",
-            costs=f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",
-            edits=(
-                source.instead(statement, statement, [computed]),
-                *(source.replaced(read, _gradient_of(source.code(read.value))) for read in reads),
-            ),
-            only_if_measured=True,
+        computed = _computed(source, call, f"[{', '.join(tensors)}]")
+        yield _computed_for(
+            source,
+            call,
+            f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",
+            source.instead(statement, statement, [f"({results},) = {computed}"]),
+            *(source.replaced(read, _gradient_of(source.code(read.value))) for read in reads),
         )
 
 
-def _gradients_of_lists(source: Source, statement: cst.CSTNode, call: cst.Call) -> Iterator[Change]:
+def _gradients_of_lists(source: Source, call: cst.Call) -> Iterator[Change]:
     """``[p.grad for p in params]`` behind the backward pass as the gradients themselves."""
-    assert isinstance(call.func, cst.Attribute)
     function = source.around(call, cst.FunctionDef) or source.module
-    makes_graphs = keyword(call, "create_graph")
     for row in source.find(cst.ListComp, function):
         loop = row.for_in
         reads_gradients = source.code(row.elt) == f"{source.code(loop.target)}.grad"
         is_plain = not loop.ifs and loop.inner_for_in is None
-        if makes_graphs is None or not (reads_gradients and is_plain):
-            continue
-        if source.line(row) <= source.line(call):
-            continue
-        tensors = source.code(loop.iter)
-        words = [source.code(call.func.value), tensors]
-        words.append(f"create_graph={source.code(makes_graphs.value)}")
-        yield Change(
-            title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
-            results=Results.SAME,
-            why="the same gradients",
-            costs=f"nothing; on this line no weight gets a gradient, only the list of {tensors}",
-            edits=(
-                source.without(statement),
-                source.replaced(row, f"list(torch.autograd.grad({', '.join(words)}))"),
-            ),
-            only_if_measured=True,
-        )
-        return
+        if reads_gradients and is_plain and source.line(row) > source.line(call):
+            tensors = source.code(loop.iter)
+            yield _computed_for(
+                source,
+                call,
+                f"nothing; on this line no weight gets a gradient, only the list of {tensors}",
+                source.without(source.statement(call)),
+                source.replaced(row, f"list({_computed(source, call, tensors)})"),
+            )
+            return
+
+
+def _computed(source: Source, call: cst.Call, tensors: str) -> str:
+    """The gradients of tensors, as an expression in place of a backward pass."""
+    makes_graphs = keyword(call, "create_graph")
+    assert isinstance(call.func, cst.Attribute) and makes_graphs is not None
+    words = f"{source.code(call.func.value)}, {tensors}"
+    return f"torch.autograd.grad({words}, create_graph={source.code(makes_graphs.value)})"
+
+
+def _computed_for(source: Source, call: cst.Call, costs: str, *edits: Edit) -> Change:
+    return Change(
+        title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
+        results=Results.SAME,
+        why="the same gradients",
+        costs=costs,
+        edits=edits,
+        only_if_measured=True,
+    )
 
 
 def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
