@@ -88,7 +88,7 @@ def test_long_masks_tensors_that_stand_for_others_and_a_programs_own_backward_ar
     assert said[3:] == ["True 0 None", "[0.0, 0.0, 0.0] [1.0, 1.0, 1.0] 1.0"], ended.stderr
 
 
-HIGHER_ORDER = """
+SHADOW = """
 import ctypes, torch
 from types import SimpleNamespace as Row
 from helpers.rehearse.under_torch import result_sizes, values
@@ -96,16 +96,18 @@ from helpers.rehearse.under_torch import result_sizes, values
 device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
 witness = Row(coming=[], later=[], beside="", device=device, compiled=set())
 shadow = result_sizes.ShadowComputation(torch, witness, "most")
-shadow.on_device = lambda value: isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ == shadow.plain
+shadow.on_device = lambda value: isinstance(value, torch.Tensor) and shadow.are_plain((value,))
 values.ShadowComputation = lambda *_: shadow
 operators = []
 kind = shadow.kind
 shadow.kind = lambda operator: operators.append(str(operator)) or kind(operator)
 values.start(torch, witness)
+x = torch.ones(4)
+"""
 
+HIGHER_ORDER = """
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.while_loop import while_loop_op
-x = torch.ones(4)
 print(cond_op(x.sum() > 3, lambda x: x + 1, lambda x: x - 1, (x,)).tolist(), "aten.add.Tensor" in operators)
 count, doubled = while_loop_op(lambda n, x: n < 5, lambda n, x: (n + 1, x * 2), (torch.tensor(0), x), ())
 print(count.item(), doubled.tolist())
@@ -114,9 +116,20 @@ chosen = []
 leaf = torch.arange(8.0, requires_grad=True)
 square = leaf * leaf
 square.register_hook(lambda gradient: chosen.append(shadow.count(gradient > 3)))
+square.grad_fn.register_prehook(lambda gradients: chosen.append(shadow.count(gradients[0] > 3)))
 leaf.register_post_accumulate_grad_hook(lambda leaf: chosen.append(shadow.count(leaf > 3)))
 square.sum().backward()
 print(chosen)
+
+kept = []
+def unpack(tensor):
+    kept.append(shadow.count(tensor > 3))
+    return tensor
+with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+    sine = leaf.sin()
+shadow.unknown.add(result_sizes.place_of(leaf))
+sine.sum().backward()
+print(kept)
 
 query, key = torch.ones(2, 4, 256, 8), torch.ones(2, 2, 256, 8)
 witness.compiled.add(1)
@@ -126,19 +139,59 @@ print(tuple(out.shape), logsumexp.dtype, tuple(logsumexp.shape), result_sizes.pl
 """
 
 
+def printed_along(program):
+    """The lines that a program prints whose values are computed along, with torch.compile off."""
+    pytest.importorskip("torch")
+    argv = [sys.executable, "-c", SHADOW + program]
+    off = {**os.environ, "TORCHDYNAMO_DISABLE": "1"}
+    ended = subprocess.run(argv, cwd=ROOT, env=off, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout.splitlines()
+
+
 def test_functions_that_an_operator_or_a_backward_pass_calls_are_computed_along():
     """torch.cond takes the branch of its values, a while_loop ends, a gradient that a hook gets is unknown
     (and taken at the bound), a parameter is not; compiled flex_attention holds no scores.
     """
-    pytest.importorskip("torch")
-    argv = [sys.executable, "-c", HIGHER_ORDER]
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.stdout.splitlines() == [
+    assert printed_along(HIGHER_ORDER) == [
         "[2.0, 2.0, 2.0, 2.0] True",
         "5 [32.0, 32.0, 32.0, 32.0]",
-        "[(8, False), (4, True)]",
+        "[(8, False), (8, False), (4, True)]",
+        "[(8, False)]",
         "(2, 4, 256, 8) torch.float32 (2, 4, 256) True",
-    ], ended.stderr[-2000:]
+    ]
+
+
+CAPTURED = """
+import os
+weight = torch.ones(4, requires_grad=True)
+torch.cond(x.sum() > 3, lambda x: x * weight, lambda x: x - 1, (x,)).sum().backward()
+print(tuple(weight.grad.shape), "aten.mul.Tensor" in operators, os.environ["TORCHDYNAMO_DISABLE"])
+
+class Chooses(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 3, lambda x: x + 1, lambda x: x - 1, (x,))
+print(torch.export.export(Chooses(), (x,)).module()(x).tolist())
+
+around = values.AroundMode(torch, torch.utils._python_dispatch._get_current_dispatch_mode())
+operators.clear()
+index, (double, _), operator = around.within_functions(
+    "switch", (torch.tensor(1), [lambda x: x * 2, None], torch.ops.aten.add.Tensor)
+)
+with torch.utils._python_dispatch._disable_current_modes():
+    print(index, double(x).tolist(), "aten.mul.Tensor" in operators, operator)
+"""
+
+
+def test_what_torch_reads_of_a_function_gives_gradients_to_what_the_function_closes_over():
+    """torch.cond and its like have torch.compile read their branches, also where compiling is off; a
+    list of branches is run within, torch's own operators are left as they are.
+    """
+    assert printed_along(CAPTURED) == [
+        "(4,) True 1",
+        "[2.0, 2.0, 2.0, 2.0]",
+        "1 [2.0, 2.0, 2.0, 2.0] True aten.add.Tensor",
+    ]
 
 
 # Under the real allocator: CASEBOOK_ORACLE_TORCH names a folder with a CUDA wheel of torch (pip install --no-deps --target).

@@ -4,16 +4,21 @@ runs, it never holds the scores (torch/_inductor/kernel/flex/flex_attention.py, 
 
 from __future__ import annotations
 
+import importlib
+
 from .operators import Torch
 from .result_sizes import Value
 
 
 def forward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value) -> Value:
-    """The output, and two numbers for each query."""
+    """The output, and two numbers for each query; until torch 2.8 one."""
     out = torch.empty_like(query)
     if value.shape[-1] != query.shape[-1]:
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
     logsumexp = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    if not hasattr(module, "AuxOutput"):
+        return out, logsumexp
     max_scores = torch.empty_like(logsumexp)
     return out, logsumexp, max_scores
 

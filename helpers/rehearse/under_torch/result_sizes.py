@@ -413,11 +413,14 @@ class ShadowComputation:
         """Whether it has memory of the device itself: what dispatches anew stands for other
         tensors, or for none.
         """
-        if not isinstance(value, self.torch.Tensor):
-            return False
-        if type(value).__torch_dispatch__ != self.plain:
+        if not isinstance(value, self.torch.Tensor) or not self.are_plain((value,)):
             return False
         return bool(value.is_cuda and value.layout is self.torch.strided)
+
+    def are_plain(self, values: Sequence[Value]) -> bool:
+        """Whether no tensor among them stands for others, or for none."""
+        tensors = [value for value in flattened(values) if isinstance(value, self.torch.Tensor)]
+        return all(type(tensor).__torch_dispatch__ == self.plain for tensor in tensors)
 
 
 def flattened(values: Sequence[Value]) -> list[Value]:

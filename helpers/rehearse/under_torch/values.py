@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import attention
+from . import attention, capturing
 from .operators import Operator, Torch
 from .result_sizes import BOUNDS, ShadowComputation, Value
 from .witness import Witness
 
 Mode = Any
 Function = Callable[..., Value]
-DECIDED_BY_FIRST = ("cond", "while_loop")
-"""Operators of torch whose first argument is a condition, or a function that returns one."""
-RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "switch", "invoke_subgraph", "strict_mode", "wrap")
+DECIDED_BY_FIRST = {"cond": bool, "while_loop": bool, "switch": int}
+"""Operators of torch whose first argument decides what they call, or a function that returns it."""
+RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "invoke_subgraph", "strict_mode", "wrap")
 """Operators whose result is that of a function which they call."""
 TENSOR_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")  # the second since torch 2.1
 MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook")  # since 2.0
@@ -40,20 +40,14 @@ def start(torch: Torch, witness: Witness) -> None:
     if bound_name not in BOUNDS:
         return
     shadow = ShadowComputation(torch, witness, bound_name)
-    higher_order = getattr(torch._ops, "HigherOrderOperator", ())  # since torch 2.0
 
     class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         # Else torch's compiler is imported, and stands in every stack.
         _should_skip_dynamo = classmethod(lambda cls: False)
-        # Else torch refuses flex_attention, torch.cond and their like under a mode
-        # (HigherOrderOperator in torch/_ops.py).
-        supports_higher_order_operators = True
 
         def __torch_dispatch__(
             self, func: Operator, types: Value, args: Value = (), kwargs: Value = None
         ) -> Value:
-            if isinstance(func, higher_order):
-                return run_higher_order(func, args, kwargs or {})
             # What stands for other tensors (DTensor, quantised weights): its operators on those
             # come next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -67,6 +61,8 @@ def start(torch: Torch, witness: Witness) -> None:
 
     def run_higher_order(operator: Operator, args: Value, kwargs: Value) -> Value:
         """An operator that calls functions of the program, such as torch.cond."""
+        if not shadow.are_plain(args):  # it is being read, as by torch.export
+            return operator(*args, **kwargs)
         name = operator.name()
         kernel = operator
         if witness.compiled and name in attention.FUSED:
@@ -76,10 +72,15 @@ def start(torch: Torch, witness: Witness) -> None:
             return out
         return shadow.made_unknown(out, *args)
 
+    # Torch refuses such an operator under a mode that it has no rule for.
+    higher_order = getattr(torch._ops, "HigherOrderOperator", None)  # since torch 2.0
+    if higher_order is not None:
+        higher_order.dispatch = with_rule(higher_order.dispatch, Values, run_higher_order)
     os.register_at_fork(after_in_child=lambda: setattr(shadow, "live", False))
     mode = Values()
     mode.__enter__()
     around = AroundMode(torch, mode)
+    torch.compile = capturing.capturing(torch, around, torch.compile)
     # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in
     # ATen): it gets none.
     autograd = torch.autograd
@@ -103,11 +104,32 @@ def start(torch: Torch, witness: Witness) -> None:
     python = autograd.function.BackwardCFunction
     python.apply = around.within(python.apply)
     # In a hook, too; nobody computed the gradients that it gets.
+    of_node = autograd.function._HookMixin
+    register_of_node = around.registering(shadow.gradients_unknown, of_node._register_hook)
+    of_node._register_hook = staticmethod(register_of_node)
+    of_saved = autograd.graph.saved_tensors_hooks
+    of_saved.__init__ = around.unpacking(of_saved.__init__)
     for owner, names in ((torch.Tensor, TENSOR_HOOKS), (torch.nn.Module, MODULE_HOOKS)):
         for name in names:
             register = getattr(owner, name, None)
             if register is not None:
                 setattr(owner, name, around.registering(shadow.gradients_unknown, register))
+
+
+def with_rule(dispatch: Function, kind: Mode, rule: Function) -> Function:
+    """The dispatch of operators that call functions of the program, with ``rule`` for modes of one
+    kind.
+    """
+    have_rule = set()
+
+    @functools.wraps(dispatch)
+    def dispatch_with_rule(operator: Operator, key: Value, *args: Value, **kwargs: Value) -> Value:
+        if operator not in have_rule:
+            have_rule.add(operator)
+            operator.py_impl(kind)(lambda _, *args, **kwargs: rule(operator, args, kwargs))
+        return dispatch(operator, key, *args, **kwargs)
+
+    return dispatch_with_rule
 
 
 class AroundMode:
@@ -116,6 +138,8 @@ class AroundMode:
     def __init__(self, torch: Torch, mode: Mode):
         self.mode = mode
         self.current = torch.utils._python_dispatch._get_current_dispatch_mode
+        self.operators = getattr(torch._ops, "OperatorBase", ())
+        self.tensor = torch.tensor
 
     def without(self, call: Function, then: Function | None = None) -> Function:
         """``call`` outside of the mode; ``then`` gets its result and its arguments."""
@@ -151,20 +175,38 @@ class AroundMode:
 
         return register_within
 
+    def unpacking(self, init: Function) -> Function:
+        """The constructor of hooks of saved tensors: the second is called in a backward pass."""
+
+        @functools.wraps(init)
+        def init_within(owner: Value, pack: Function, unpack: Function) -> None:
+            init(owner, pack, self.within(unpack))
+
+        return init_within
+
     def within_functions(self, name: str, args: Sequence[Value]) -> list[Value]:
         """The arguments of an operator that calls functions of the program: those run inside of the
         mode, torch's own kernel outside of it, as it asserts.
         """
-        arguments = [self.within(value) if callable(value) else value for value in args]
+        arguments = [self.functions_within(value) for value in args]
         if name in DECIDED_BY_FIRST:
-            arguments[0] = self.decided(arguments[0])
+            arguments[0] = self.decided(DECIDED_BY_FIRST[name], arguments[0])
         return arguments
 
-    def decided(self, value: Value) -> Value:
-        """A condition as Python's bool, read inside of the mode; or a function that returns one."""
+    def functions_within(self, value: Value) -> Value:
+        """A function of the program inside of the mode, also in a list; all else as it is."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.functions_within, value))
+        is_function = callable(value) and not isinstance(value, self.operators)
+        return self.within(value) if is_function else value
+
+    def decided(self, kind: Function, value: Value) -> Value:
+        """A value of the host that decides, read inside of the mode; or a function that returns
+        one as a tensor.
+        """
         if not callable(value):
-            return self.within(bool)(value)
-        return self.within(lambda *args: bool(value(*args)))
+            return self.within(kind)(value)
+        return self.within(lambda *args: self.tensor(kind(value(*args)), device="cpu"))
 
     def within(self, function: Function) -> Function:
         """``function`` inside of the mode."""

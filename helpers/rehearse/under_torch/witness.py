@@ -25,6 +25,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
 CALLED_BY_MODE = os.path.join("torch", "_ops.py")
 """Where torch runs an operator for a dispatch mode, which a rehearsal has and a GPU has not."""
+READ_BY_TORCH = "<eval_with_key>"
+"""Code that torch makes of a function of the program (torch.fx)."""
 PRINTING = "_tensor_str.py"
 """Where torch prints a tensor. It selects values only to choose how wide a number is, of the
 elements that it shows, and keeps none of them.
@@ -279,7 +281,7 @@ def reading_line(frame: FrameType | None) -> tuple[str, str]:
                 inside = inside or name
             elif prints_few_elements(frame):
                 inside = name
-        elif os.path.dirname(file) != HERE:
+        elif os.path.dirname(file) != HERE and not file.startswith(READ_BY_TORCH):
             return inside, line_of(frame, frame.f_lineno)
         frame = frame.f_back
     return inside, ""
