@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 58_830,
     "magics": 15_680,
     "look": 56_470,
-    "rehearse": 26_680,
+    "rehearse": 26_780,
     "settings": 11_910,
     "share": 13_140,
     "tell": 37_110,

@@ -514,6 +514,31 @@ def test_a_python_without_pip_gets_its_packages_by_the_workbooks(tmp_path):
     assert (tmp_path / "packages/tiny.py").is_file()
 
 
+def test_where_nobody_has_pip_uv_installs(tmp_path, monkeypatch):
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = str(tmp_path / "environment/bin/python")
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(torches.sys, "executable", python)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    torches.pip_install(python, ["tiny"], tmp_path / "packages")
+    words = (tmp_path / "words").read_text().split()
+    assert words[:5] == ["pip", "install", "--python", python, "-q"]
+    assert words[-2:] == [str(tmp_path / "packages"), "tiny"]
+
+
+def test_a_launcher_that_came_with_torch_runs_under_the_python_that_was_given(tmp_path):
+    """Its first line names the Python that installed it."""
+    launcher = tmp_path / "bin" / "launch"
+    launcher.parent.mkdir()
+    launcher.write_text("#!/usr/bin/python\n")
+    launcher.chmod(0o755)
+    torch = torches.Torch(tmp_path, "2.14.1", own=False)
+    command, _ = run_module._located(["launch", "train.py"], sys.executable, torch)
+    assert command == [sys.executable, str(launcher), "train.py"]
+
+
 # The C file, where it can be built.
 
 

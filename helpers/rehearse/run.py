@@ -42,7 +42,7 @@ from helpers.rehearse.fault import errors_in_words, ran_out_in_words, whose
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
 from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
-from helpers.rehearse.torches import NEEDS, Torch
+from helpers.rehearse.torches import NEEDS, Torch, interpreter
 from helpers.rehearse.trust import cudnn_at_once, exact, trust, workspaces
 from helpers.rehearse.words import WORDS
 
@@ -201,8 +201,11 @@ def _located(command: Sequence[str], python: str, torch: Torch) -> tuple[list[st
     if launches:
         folders.insert(0, os.path.dirname(shutil.which(python) or ""))
     search = os.pathsep.join(folders)
-    if not shutil.which(argv[0], path=search):
+    found = shutil.which(argv[0], path=search)
+    if not found:
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
+    if os.path.dirname(found) == folders[-1]:  # it names the Python that installed torch
+        argv = [interpreter(command, python), found, *argv[1:]]
     return argv, search
 
 

@@ -135,11 +135,8 @@ def install(python: str, version: str, place: Path) -> Torch:
 
 def pip_install(python: str, packages: Sequence[str], target: Path) -> None:
     """Install packages alone into a folder. Raises NotReady with pip's own words."""
-    flags = "install -q --no-deps --no-cache-dir --disable-pip-version-check --target"
-    # An environment that uv made has no pip: ours installs for it (--python, since pip 22.3).
-    has_pip = watch([python, "-c", "import pip"], PIP_S).exit_code == 0
-    pip = [python, "-m", "pip"] if has_pip else [sys.executable, "-m", "pip", "--python", python]
-    argv = [*pip, *flags.split(), str(target), *packages]
+    flags = "-q --no-deps --no-cache-dir --disable-pip-version-check --target"
+    argv = [*_installer(python), *flags.split(), str(target), *packages]
     ended = watch(argv, PIP_S)
     if ended.exit_code == 0:
         return
@@ -147,3 +144,15 @@ def pip_install(python: str, packages: Sequence[str], target: Path) -> None:
     errors = [line for line in lines if "ERROR" in line or "No module" in line]
     why = errors[-1] if errors else f"pip {ended.fate}"
     raise NotReady(f"pip did not install {packages[0]} for {python}: {why}")
+
+
+def _installer(python: str) -> list[str]:
+    """What installs for a Python: its own pip, ours (since pip 22.3), or uv, whose environments have
+    no pip.
+    """
+    for owner, options in ((python, []), (sys.executable, ["--python", python])):
+        if watch([owner, "-c", "import pip"], PIP_S).exit_code == 0:
+            return [owner, "-m", "pip", *options, "install"]
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--python", python]
+    return [python, "-m", "pip", "install"]
