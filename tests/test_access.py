@@ -36,7 +36,7 @@ def test_a_node_this_user_may_not_open_is_refused_with_its_mode_and_group():
     code = (
         "import json; from pathlib import Path; from helpers.look import access\n"
         "access.NODES = ('/dev/kmsg', '/dev/null')\n"
-        "print(json.dumps([list(access.walk_access()), access.collect_identity(Path('/'))]))"
+        "print(json.dumps([list(access.walk_access()), access.collect_identity()]))"
     )
     rows, me = as_nobody(code)
     found = {node.path: node for node in access(box(access=rows))}
@@ -71,7 +71,7 @@ def test_opening_leaves_nothing_open_here(monkeypatch):
 
 
 def test_this_process_is_described_without_its_name():
-    row = collect_identity(Path("/"))[0]
+    row = collect_identity()[0]
     who = identity(box(identity=[row]))
     assert who and who.uid == os.geteuid() and who.gid_map
     assert {gid for gid, _ in who.groups} == {os.getegid(), *os.getgroups()}
@@ -87,7 +87,7 @@ def test_groups_in_the_database_and_groups_in_force_are_told_apart(monkeypatch):
     monkeypatch.setattr(access_module.files, "text", lambda root, name, most=0: texts.get(name, ""))
     for name, value in (("getuid", 1000), ("getegid", 1000), ("getgroups", [1000, 44])):
         monkeypatch.setattr(access_module.os, name, lambda value=value: value)
-    row = collect_identity(Path("/"))[0]
+    row = collect_identity()[0]
     assert row["groups_in_database"] == ["render", "video"]
     assert row["groups"] == [
         {"gid": 44, "name": "video"},
@@ -116,7 +116,7 @@ def test_signs_of_a_container_name_its_kind(paths, expected, own_namespaces, mon
     places = {f"/proc/self/ns/{name}": at for name, at in access_module.INIT_NAMESPACES.items()}
     places = dict.fromkeys(places, "pid:[1]") if own_namespaces else places
     monkeypatch.setattr(access_module.os, "readlink", places.__getitem__)
-    (row,) = collect_identity(Path("/"))
+    (row,) = collect_identity()
     named = expected if own_namespaces or expected == "apptainer" else "none"
     assert row["container"] == named
 

@@ -17,7 +17,8 @@ from run_stand_in import ROOT
 
 from helpers.look import kernel_log, text_file
 from helpers.look.bundle import BundleWriter, open_bundle
-from helpers.look.gpus import MOST_GPUS, gpus
+from helpers.look.gpus import gpus
+from helpers.look.layers import MOST_GPUS
 from helpers.look.messages import read_message
 from helpers.look.nvidia import XML
 

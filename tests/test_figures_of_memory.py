@@ -54,7 +54,9 @@ def test_each_row_of_the_table_reads_its_own_example(row):
     got = {}
     for figure in figures((source, row["example"])):
         if figure.row == row["id"]:
-            key = figure.what if figure.pool == row["pool"] else f"{figure.what}@{figure.pool}"
+            key = (
+                figure.measure if figure.pool == row["pool"] else f"{figure.measure}@{figure.pool}"
+            )
             got.setdefault(key, figure.bytes)
     assert got == row["reads"]
 
@@ -124,7 +126,7 @@ def test_what_is_described_is_hearsay_and_what_is_abridged_is_not():
 def test_a_name_with_a_number_is_no_size_and_weights_are_no_card():
     assert figures(("gpu", "Radeon 890M"), origin="environment") == ()
     line = 'memory.available="[9.0 GiB]" memory.weights.total="7.5 GiB"'
-    found = {(f.what, f.pool) for f in figures(("ollama log", line))}
+    found = {(f.measure, f.pool) for f in figures(("ollama log", line))}
     assert found == {("free", "runtime"), ("wanted", "weights")}
     assert names(("ollama log", line)) == set(), "weights are no total that free could be above"
 

@@ -77,7 +77,7 @@ def test_each_step_of_the_ladder_says_what_it_needs_and_what_it_may_harm():
     for row in judge.table("ladder"):
         assert row["world"] in ("", "AMD", "NVIDIA")
         step = judge.table("failures")["remedies"][row["remedy"]]
-        assert all(step[key] for key in ("what", "command", "precondition", "harm"))
+        assert all(step[key] for key in ("advice", "command", "precondition", "harm"))
 
 
 @pytest.mark.parametrize("place", ["error_text", "narrative"])

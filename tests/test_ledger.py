@@ -1,7 +1,7 @@
 """Every byte in use stands in one row: the rows add up to what the driver, or the message, says is in use."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from data_rows import read_rows
@@ -20,6 +20,7 @@ from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus
 from helpers.look.holders import holders_of, numbered_by_host
+from helpers.look.layers import Layers
 from helpers.look.message import Message
 
 KIB = 1 << 10
@@ -209,7 +210,8 @@ def test_a_number_of_amd_smi_names_no_process_of_this_container(monkeypatch, is_
     size = seen(9 * GIB, "bytes", "amd-smi")
     listed = rocm.SmiProcess(pci=PCI, pid=1, name="python", vram=size)
     monkeypatch.setattr(rocm, "processes", lambda bundle: (listed,))
-    (holder,) = holders_of(box, PCI, {}, False)
+    no_layer = Layers(*[None] * len(fields(Layers)))
+    (holder,) = holders_of(box, PCI, no_layer, False)
     assert (holder.source, holder.pid) == ("amd-smi", 1)
     assert numbered_by_host(holder) is not is_first
 

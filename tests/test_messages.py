@@ -190,7 +190,7 @@ def test_very_many_different_messages_are_bounded():
 
 def test_the_sums_say_who_has_what():
     sums = account_of(one(NEW))
-    assert sums.held and sums.held.text == "13.51 GiB"
+    assert sums.reserved and sums.reserved.text == "13.51 GiB"
     assert sums.context and sums.context.text == "348.16 MiB"
     rest = int((15.77 - 13.85 - 1.25) * GIB - (22.38 + 640) * MIB)
     assert sums.unaccounted and abs(sums.unaccounted.bytes - rest) < 9

@@ -97,7 +97,7 @@ def test_of_a_list_that_was_printed_twice_the_last_counts():
     sizes = [
         (figure.device, figure.when, figure.bytes)
         for figure in figures_of(evidence_from_message(text).texts)
-        if (figure.what, figure.pool) == ("used", "vram")
+        if (figure.measure, figure.pool) == ("used", "vram")
     ]
     assert sizes == [("1", 0, 22011 * MIB), ("1", 1, 22011 * MIB)]
 

@@ -40,7 +40,7 @@ def plain_pickle(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Any:
 
     Raises TraceError, naming the opcode, where it holds anything else.
     """
-    data = files.whole(path, max_bytes)
+    data = files.read_whole(path, max_bytes)
     if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
         protocol = data[1] if len(data) > 1 else "none"
         raise TraceError(f"{path.name} has pickle protocol {protocol}: expected 2 to 5")

@@ -117,7 +117,7 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
         "device_files": partial(processes.walk_device_files, root),
     }
     if not root:
-        tables["identity"] = partial(access.collect_identity, Path("/"))
+        tables["identity"] = access.collect_identity
         if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
             tables["nvml"] = partial(_in_child, nvml.report, NVML_S)
     for name, collect in tables.items():

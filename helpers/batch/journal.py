@@ -19,7 +19,7 @@ from pathlib import Path
 
 from helpers import __version__
 from helpers.look.boxes import recorded_names
-from helpers.look.files import whole, write_atomic
+from helpers.look.files import read_whole, write_atomic
 
 from . import kernel_process
 from .one_run import mark_of
@@ -95,7 +95,7 @@ class Journal:
         """
         folder = folder.resolve()
         try:
-            text = whole(folder / PLAN).decode()
+            text = read_whole(folder / PLAN).decode()
             if not any(folder.glob("*/run.json")):
                 expected = "expected the folder of a batch; start a new one"
                 raise PlanError(f"{folder}: holds no record of a run; {expected}")

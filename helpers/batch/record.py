@@ -20,7 +20,7 @@ from helpers.ground.units import TIME
 from helpers.ground.units import now as now
 from helpers.look.earlier_boot import last_lines
 from helpers.look.files import boot_id as boot_id
-from helpers.look.files import read, whole, write_atomic
+from helpers.look.files import read, read_whole, write_atomic
 
 from .shapes import Run
 
@@ -79,7 +79,7 @@ def write_run(folder: Path, run: Run) -> None:
 def read_run(path: Path) -> Run:
     """Read one run.json. Raises RecordUnreadable, also where it is not that of its folder."""
     try:
-        raw = whole(path, MOST_BYTES)
+        raw = read_whole(path, MOST_BYTES)
         if raw.count(b",") > MOST_VALUES:
             many = f"more than {MOST_VALUES:,} values; expected a record; its run counts as unknown"
             raise RecordUnreadable(f"{path}: {many}")

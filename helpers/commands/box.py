@@ -247,7 +247,7 @@ def gate(arguments: argparse.Namespace) -> int:
     asked = [pci_address(gpu) or gpu for gpu in arguments.gpu]
     since = arguments.since
     try:
-        before = read_state(files.whole(since)) if since else None
+        before = read_state(files.read_whole(since)) if since else None
         if before is not None and asked:
             before = replace(before, available_bytes=None)
         os.stat(arguments.disk)

@@ -22,3 +22,8 @@ def table(name: str) -> Any:
 def form(name: str) -> re.Pattern[str]:
     """What is looked for in a text, by its name in forms.json."""
     return re.compile(table("forms")[name]["form"])
+
+
+def capitalised(text: str) -> str:
+    """The text as the beginning of a sentence; the rest of it stays as it is."""
+    return text[:1].upper() + text[1:]

@@ -32,22 +32,20 @@ def request_line(message: Message) -> str:
     """What the size that was asked for shows of the tensor."""
     size = message.requested
     assert size is not None
-    asked = f"asked for {size.text}"
+    request = f"asked for {size.text}"
     if message.program != "torch" or message.event != "refused" or message.side != "device":
-        return asked
+        return request
     if "cuda_malloc_async" in message.hints:
-        return f"{asked}: cudaMallocAsync has no segments, this is the request itself"
+        return f"{request}: cudaMallocAsync has no segments, this is the request itself"
     margin = size.precision_bytes + 1
     if abs(size.bytes - SMALL_SEGMENT_BYTES) <= margin:
-        return f"{asked}: torch takes 2 MiB for any tensor of up to 1 MiB"
+        return f"{request}: torch takes 2 MiB for any tensor of up to 1 MiB"
     if abs(size.bytes - LARGE_SEGMENT_BYTES) <= margin:
-        return (
-            f"{asked}: torch takes 20 MiB for a tensor of 1 to 10 MiB, and for one of 18 to 20 MiB"
-        )
+        return f"{request}: torch takes 20 MiB for a tensor of 1 to 10 MiB, and for one of 18 to 20 MiB"
     if margin > MIB:
         digits = show_bytes(size.precision_bytes)
         return (
-            f"{asked}: torch rounds up to 2 MiB, so the tensor may be up to 2 MiB smaller; "
+            f"{request}: torch rounds up to 2 MiB, so the tensor may be up to 2 MiB smaller; "
             f"+- {digits} of rounding"
         )
     remainder = size.bytes % SMALL_SEGMENT_BYTES
@@ -55,13 +53,12 @@ def request_line(message: Message) -> str:
     if is_multiple and size.bytes >= 10 * MIB - margin:
         below = show_bytes(size.bytes - SMALL_SEGMENT_BYTES)
         return (
-            f"{asked}: torch rounds up to 2 MiB, so the tensor is over {below} and at most "
+            f"{request}: torch rounds up to 2 MiB, so the tensor is over {below} and at most "
             f"{size.text}"
         )
     return (
-        f"{asked}: not a segment size of torch 1.2 to 2.15 (2 MiB, 20 MiB, multiples of 2 MiB "
-        "from 10), "
-        "so an older torch, another segment setting, no caching, or a retyped number"
+        f"{request}: not a segment size of torch 1.2 to 2.15 (2 MiB, 20 MiB, multiples of 2 MiB "
+        "from 10), so an older torch, another segment setting, no caching, or a retyped number"
     )
 
 
@@ -69,21 +66,21 @@ def message_contradictions(sums: MessageSums) -> Iterator[str]:
     """What in the message cannot be together."""
     message = sums.message
     capacity = message.capacity
-    held = sums.held
+    reserved = sums.reserved
     rest = sums.unaccounted
     if message.free and capacity and above(message.free, capacity):
         yield (
             f"contradiction: free {message.free.text} is above capacity {capacity.text}: "
             "two layers gave them"
         )
-    if sums.own and held and above(held, sums.own):
+    if sums.this_process and reserved and above(reserved, sums.this_process):
         yield (
-            f"contradiction: PyTorch holds {held.text}, above the {sums.own.text} "
+            f"contradiction: PyTorch holds {reserved.text}, above the {sums.this_process.text} "
             "that the driver gives this process"
         )
-    if held and capacity and above(held, capacity):
+    if reserved and capacity and above(reserved, capacity):
         yield (
-            f"contradiction: PyTorch holds {held.text}, above capacity {capacity.text}: part of "
+            f"contradiction: PyTorch holds {reserved.text}, above capacity {capacity.text}: part of "
             "it is not in this memory, or capacity is not what the process can have"
         )
     elif rest and rest.bytes < -rest.precision_bytes:
@@ -98,31 +95,34 @@ def _shares(sums: MessageSums) -> Iterator[str]:
             f"capacity {message.capacity.text} - free {message.free.text} = {sums.used.text} in "
             "use on the device"
         )
-        says_by_whom = sums.own or sums.held or sums.others
+        says_by_whom = sums.this_process or sums.reserved or sums.others
         yield in_use if says_by_whom else f"{in_use}; the message does not say who uses it"
-    if sums.held and message.allocated and sums.stranded:
+    if sums.reserved and message.allocated and sums.stranded:
         yield _torch_parts(sums)
     if message.private_pools:
         yield (
-            f"of the allocated, {message.private_pools.text} is idle in private pools (CUDA or "
-            "HIP graphs); "
-            "PyTorch prints it as allocated, and only those pools can use it"
+            f"of the allocated, {message.private_pools.text} is idle in private pools (CUDA or HIP "
+            "graphs); PyTorch prints it as allocated, and only those pools can use it"
         )
     sizes = [size for _, size in sums.others]
-    if sums.own_pid is not None and sums.own and sums.held:
+    if sums.own_pid is not None and sums.this_process and sums.reserved:
         yield (
-            f"process {sums.own_pid} with {sums.own.text} is this process: {sums.held.text} of "
+            f"process {sums.own_pid} with {sums.this_process.text} is this process: {sums.reserved.text} of "
             "PyTorch "
             "does not fit beside it (in a container the driver names host numbers)"
         )
-    elif sums.own is None and sums.held and any(not above(sums.held, size) for size in sizes):
+    elif (
+        sums.this_process is None
+        and sums.reserved
+        and any(not above(sums.reserved, size) for size in sizes)
+    ):
         yield (
             "one of the named processes may be this one: "
             "in a container the driver names host numbers"
         )
-    if sums.context and sums.context.bytes >= 0 and sums.own and sums.held:
+    if sums.context and sums.context.bytes >= 0 and sums.this_process and sums.reserved:
         yield (
-            f"this process {sums.own.text} - PyTorch {sums.held.text} = {sums.context.text} "
+            f"this process {sums.this_process.text} - PyTorch {sums.reserved.text} = {sums.context.text} "
             "of context, libraries and raw allocations"
         )
     for pid, size in sums.others:
@@ -135,15 +135,13 @@ def _shares(sums: MessageSums) -> Iterator[str]:
 def _torch_parts(sums: MessageSums) -> str:
     """What PyTorch holds, as the sum that the message allows."""
     message = sums.message
-    assert message.allocated and sums.stranded and sums.held
+    assert message.allocated and sums.stranded and sums.reserved
     allocated = message.allocated.text
     stranded = sums.stranded.text
     if message.reserved_total:
         reserved = message.reserved_total.text
         return f"PyTorch: reserved {reserved} - allocated {allocated} = {stranded} unallocated"
-    return (
-        f"PyTorch: allocated {allocated} + reserved but unallocated {stranded} = {sums.held.text}"
-    )
+    return f"PyTorch: allocated {allocated} + reserved but unallocated {stranded} = {sums.reserved.text}"
 
 
 def _unaccounted(sums: MessageSums) -> str:
@@ -153,14 +151,14 @@ def _unaccounted(sums: MessageSums) -> str:
     others = "".join(f" - {size.text}" for _, size in sums.others)
     result = f"{rest.text} not accounted for (+- {show_bytes(rest.precision_bytes)})"
     used = f"in use {sums.used.text}"
-    if sums.own:
+    if sums.this_process:
         return (
-            f"{used} - this process {sums.own.text}{others} = {result}: other processes, the "
+            f"{used} - this process {sums.this_process.text}{others} = {result}: other processes, the "
             "driver, the display"
         )
-    held = sums.held.text if sums.held else ""
+    reserved = sums.reserved.text if sums.reserved else ""
     return (
-        f"{used} - PyTorch {held}{others} = {result}: "
+        f"{used} - PyTorch {reserved}{others} = {result}: "
         "this process's context, other processes, the driver"
     )
 
@@ -201,11 +199,14 @@ def _why_refused(sums: MessageSums) -> Iterator[str]:
     requested = message.requested
     free = message.free
     assert requested
-    if message.allowed and sums.held and not above(message.allowed, plus(sums.held, requested)):
+    if (
+        message.allowed
+        and sums.reserved
+        and not above(message.allowed, plus(sums.reserved, requested))
+    ):
         yield (
-            f"held {sums.held.text} + requested {requested.text} reaches the "
-            f"{message.allowed.text} "
-            "allowed to this process: the limit refused it, not the device"
+            f"held {sums.reserved.text} + requested {requested.text} reaches the "
+            f"{message.allowed.text} allowed to this process: the limit refused it, not the device"
         )
     elif free and message.event == "refused" and not above(requested, free):
         enough = f"free {free.text} looks enough for {requested.text}"

@@ -32,21 +32,32 @@ def account_observations(account: Account) -> Iterator[Decided]:
     message = account.message
     total = message.capacity
     free = message.free
-    requested = message.requested
     if free and total and above(free, total):
         yield "free-above-total", free.bytes, f"Free is above the total of {total.text}"
-        return
-    if message.allowed and _limit_binds(account, message.allowed):
+    elif message.allowed and _limit_binds(account, message.allowed):
         yield "limit-binds", message.allowed.bytes, ""
-        return
-    if requested is None:
-        if account.stranded and account.held and message.allocated:
-            says = (
-                f"Cached by PyTorch: it had {account.held.text} reserved and "
-                f"{message.allocated.text} allocated; the size of the request is not printed"
-            )
-            yield "request-not-printed", account.stranded.bytes, says
-        return
+    elif message.requested is None:
+        yield from _without_request(account)
+    else:
+        yield from _of_request(account, message.requested)
+
+
+def _without_request(account: Account) -> Iterator[Decided]:
+    """What PyTorch had cached, where the message does not print the size of the request."""
+    allocated = account.message.allocated
+    if account.stranded and account.reserved and allocated:
+        says = (
+            f"Cached by PyTorch: it had {account.reserved.text} reserved and "
+            f"{allocated.text} allocated; the size of the request is not printed"
+        )
+        yield "request-not-printed", account.stranded.bytes, says
+
+
+def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
+    """The request against the card, the cache, what is free, and what each process has."""
+    message = account.message
+    total = message.capacity
+    free = message.free
     if total and above(requested, total):
         yield "request-above-card", requested.bytes, f"One request, above all of {total.text}"
     if account.beyond_limit and message.allocated and account.limit:
@@ -54,15 +65,15 @@ def account_observations(account: Account) -> Iterator[Decided]:
         yield "beyond-card", need, f"Allocated and requested, above {account.limit.text}"
     if account.stranded and account.stranded.bytes > 0:
         yield from _of_stranded(account, account.stranded, requested)
-    if free and not message.allowed:
-        if free.bytes - requested.bytes > 64 * MIB + requested.bytes // 20:
-            says = f"Said to be free, and {requested.text} was refused"
-            yield "refused-with-room", free.bytes, says
-    if total and account.held and above(account.held, total):
+    kept_back = 64 * MIB + requested.bytes // 20
+    if free and not message.allowed and free.bytes > requested.bytes + kept_back:
+        says = f"Said to be free, and {requested.text} was refused"
+        yield "refused-with-room", free.bytes, says
+    if total and account.reserved and above(account.reserved, total):
         says = (
             f"PyTorch has more than the {total.text} of the card: the driver spills to host memory"
         )
-        yield "spilled", account.held.bytes, says
+        yield "spilled", account.reserved.bytes, says
     elif total and free:
         yield from _of_shares(account, total, free, requested)
 
@@ -72,14 +83,14 @@ def _limit_binds(account: Account, allowed: Quantity) -> bool:
     requested = account.message.requested
     free = account.message.free
     margin = max(account.tolerance_bytes, allowed.bytes // 50)
-    if plus(account.held, requested).bytes <= allowed.bytes - margin:
+    if plus(account.reserved, requested).bytes <= allowed.bytes - margin:
         return False
     return requested is None or free is None or not above(requested, free)
 
 
 def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> Iterator[Decided]:
     """What is reserved and unallocated, and whether it would have held the request."""
-    held = account.held
+    reserved = account.reserved
     free = account.message.free
     if account.fragmentation == LIKELY:
         says = (
@@ -102,8 +113,8 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
         yield "free-and-stranded", stranded.bytes, says
         if has_expandable(account) and cache_may_help(account):
             yield "may-expand", stranded.bytes, ""
-    if held and stranded.bytes > max(held.bytes // 4, GIB // 2):
-        yield "stranded-large", stranded.bytes, f"A large part of the {held.text} reserved"
+    if reserved and stranded.bytes > max(reserved.bytes // 4, GIB // 2):
+        yield "stranded-large", stranded.bytes, f"A large part of the {reserved.text} reserved"
 
 
 def _together_enough(free: Quantity, stranded: Quantity, requested: Quantity) -> bool:
@@ -115,7 +126,7 @@ def _of_shares(
     account: Account, total: Quantity, free: Quantity, requested: Quantity
 ) -> Iterator[Decided]:
     """Whose the bytes in use are: this process's, others', or the message does not say."""
-    if account.own is None and account.held is None:
+    if account.this_process is None and account.reserved is None:
         if free.bytes < max(requested.bytes, total.bytes // 50):
             says = f"In use of {total.text}, by whom the message does not say"
             yield "unexplained-full", total.bytes - free.bytes, says
@@ -123,9 +134,9 @@ def _of_shares(
     yield from _beside_torch(account, total)
     outside = plus(account.outside).bytes
     # Where the message does not give this process, what is left with its context is its own.
-    process = max(plus(account.held).bytes, total.bytes - free.bytes - outside)
-    if account.own:
-        process = account.own.bytes
+    process = max(plus(account.reserved).bytes, total.bytes - free.bytes - outside)
+    if account.this_process:
+        process = account.this_process.bytes
     others_are_small = outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
     says = (
         f"In use outside this process, of {total.text}; this process has {show_bytes(process)}, "
@@ -147,10 +158,10 @@ def _of_shares(
 
 def _beside_torch(account: Account, total: Quantity) -> Iterator[Decided]:
     """More in this process than a context takes, that torch does not hold."""
-    if not account.context or not account.held:
+    if not account.context or not account.reserved:
         return
-    if account.context.bytes > max(account.held.bytes, total.bytes // OTHER_LIBRARY):
-        says = f"In this process beside torch's allocator, which has {account.held.text}"
+    if account.context.bytes > max(account.reserved.bytes, total.bytes // OTHER_LIBRARY):
+        says = f"In this process beside torch's allocator, which has {account.reserved.text}"
         yield "beside-torch", account.context.bytes, says
 
 
@@ -181,10 +192,10 @@ def _of_own_memory(
         end = "the card is full"
     else:
         return
-    if account.own is None and account.held:
-        rest_bytes = total.bytes - free.bytes - account.held.bytes
+    if account.this_process is None and account.reserved:
+        rest_bytes = total.bytes - free.bytes - account.reserved.bytes
         if rest_bytes > account.tolerance_bytes:
             rest = show_bytes(rest_bytes)
             end = f"{end}; its context, a desktop or others use {rest} more"
-        process = account.held.bytes
+        process = account.reserved.bytes
     yield "ours-fills", process, f"Used by this process, of {total.text}: {end}"

@@ -14,25 +14,21 @@ next step and the source of each answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from helpers.ground.shapes import Confidence
 from helpers.ground.units import GIB, MIB, near, show_bytes
 from helpers.judge import table
 from helpers.judge.numbers import GTT_AS_VRAM, GTT_IF_LARGER, Decision, Numbers, kfd_limit
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
 from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
 
-if TYPE_CHECKING:
-    from helpers.ground.shapes import Confidence
-
 FAR = 1.3
 """A layer this much above another is no rounding, and no share that firmware keeps."""
 MENU = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 CARVE_OUTS = tuple(512 * MIB * size for size in MENU)
 """Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
-NO_WORDS: Mapping[str, str] = {}
 SMALL_CARVE_OUTS = (256 * MIB, 512 * MIB, GIB, 2 * GIB)
 """Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of
 APUs).
@@ -73,15 +69,14 @@ def answer(
     numbers: Numbers,
     size: int | None,
     confidence: Confidence,
-    words: Mapping[str, str] = NO_WORDS,
+    **words: str,
 ) -> Decision:
     """The decision that a row of the table words, with the readings put in.
 
     ``size`` is what binds, in bytes; ``words`` are those of its sentence beside the readings.
     """
     row = decisions()[pattern]
-    sizes = {name: value for name, value in vars(numbers).items() if type(value) is int}
-    shown = {name: show_bytes(value) for name, value in sizes.items()}
+    shown = {name: show_bytes(value) for name, value in vars(numbers).items() if type(value) is int}
     shown["ram_any"] = show_bytes(numbers.any_ram)
     shown["pool"] = show_bytes(numbers.low)
     shown["gtt_any"] = show_bytes(numbers.gtt_wanted if numbers.gtt is None else numbers.gtt)
@@ -118,18 +113,17 @@ def _one_memory(numbers: Numbers) -> Decision | None:
     unused = available if free is None else free
     # NVIDIA DGX Spark known issues: cudaMemGetInfo on unified memory is MemFree.
     if available > FAR * 1.15 * unused and available - unused > 2 * GIB:
-        words = {"free_any": show_bytes(free)}
-        return answer("page_cache", numbers, free, "likely", words)
-    words = {"available_words": _in_brackets(numbers.available)}
-    return answer("unified", numbers, None, "likely", words)
+        return answer("page_cache", numbers, free, "likely", free_any=show_bytes(free))
+    available_words = _in_brackets(numbers.available)
+    return answer("unified", numbers, None, "likely", available_words=available_words)
 
 
 def _card(numbers: Numbers) -> Decision | None:
     """A card's capacity is its own VRAM (amdgpu_amdkfd.c: real_vram_size on cards)."""
     if numbers.kind != CARD:
         return None
-    words = {"vram_words": _in_brackets(numbers.vram or None)}
-    return answer("card", numbers, None, "confirmed", words)
+    vram_words = _in_brackets(numbers.vram or None)
+    return answer("card", numbers, None, "confirmed", vram_words=vram_words)
 
 
 def _above_the_driver(numbers: Numbers) -> Decision | None:
@@ -151,12 +145,11 @@ def _carve_out(numbers: Numbers) -> Decision | None:
         return None
     if numbers.kernel and numbers.kernel < GTT_AS_VRAM:  # 89773b85599a
         release = ".".join(map(str, numbers.kernel))
-        words = {"release": release}
-        return answer("old_kernel_carveout", numbers, numbers.low, _sure(numbers), words)
+        return answer("old_kernel_carveout", numbers, numbers.low, _sure(numbers), release=release)
     # From 6.15 on GTT is taken where it is larger than the carve-out (759e764f7d58).
-    if _below(numbers.driver, numbers.pages_limit):
-        if numbers.gtt is None or numbers.driver < numbers.gtt:
-            return answer("carveout_odd", numbers, numbers.low, "likely")
+    gtt_may_be_larger = numbers.gtt is None or numbers.driver < numbers.gtt
+    if gtt_may_be_larger and _below(numbers.driver, numbers.pages_limit):
+        return answer("carveout_odd", numbers, numbers.low, "likely")
     return answer("carveout", numbers, numbers.low, _sure(numbers))
 
 
@@ -165,32 +158,43 @@ def _ttm_limit(numbers: Numbers) -> Decision | None:
     low = numbers.low
     if not numbers.is_ttm or low is None:
         return None
-    sure = _sure(numbers)
     if _below(low, numbers.vram):
-        # 759e764f7d58 (Linux 6.15): GTT for VRAM only where GTT is larger; before, always.
-        if numbers.out_of_tree or numbers.kernel is None or numbers.kernel < GTT_IF_LARGER:
-            return answer("old_kernel_half", numbers, low, sure)
-        if _less(numbers.vram, numbers.gtt):
-            return answer("gtt_flip", numbers, low, sure)
-        return answer("old_kernel_half", numbers, low, "likely")
+        return _below_the_carve_out(numbers, low)
     # ttm_tt.c: pages_limit is read when the module is loaded.
     if numbers.wanted is not None and not near(numbers.wanted, numbers.pages_limit, 0.0001):
-        return answer("not_taken", numbers, low, sure)
+        return answer("not_taken", numbers, low, _sure(numbers))
     if _is_half(numbers, low):  # ttm_device.c: half of the total RAM
-        if _below(low, numbers.gtt):
-            return answer("gttsize_only", numbers, low, sure)
-        return answer("ttm_default", numbers, low, sure)
+        pattern = "gttsize_only" if _below(low, numbers.gtt) else "ttm_default"
+        return answer(pattern, numbers, low, _sure(numbers))
+    return _set_limit(numbers, low)
+
+
+def _below_the_carve_out(numbers: Numbers, limit: int) -> Decision:
+    """TTM's limit, though the carve-out is larger: so the kernel decides since 759e764f7d58
+    (Linux 6.15) only where GTT is larger still, and always before.
+    """
+    is_known_to_be_new = numbers.kernel is not None and numbers.kernel >= GTT_IF_LARGER
+    if numbers.out_of_tree or not is_known_to_be_new:
+        return answer("old_kernel_half", numbers, limit, _sure(numbers))
+    if _less(numbers.vram, numbers.gtt):
+        return answer("gtt_flip", numbers, limit, _sure(numbers))
+    return answer("old_kernel_half", numbers, limit, "likely")
+
+
+def _set_limit(numbers: Numbers, limit: int) -> Decision:
+    """A limit of TTM that somebody set: raised, lowered, or beyond what KFD gives."""
     ram = numbers.any_ram
     if ram is None:
-        return answer("raised", numbers, low, "weak")
-    if low < ram // 2:
-        return answer("ttm_lowered", numbers, low, sure, {"half": show_bytes(ram // 2)})
+        return answer("raised", numbers, limit, "weak")
+    if limit < ram // 2:
+        half = show_bytes(ram // 2)
+        return answer("ttm_lowered", numbers, limit, _sure(numbers), half=half)
     # amdgpu_amdkfd_gpuvm.c, amdgpu_amdkfd_gpuvm_init_mem_limits
     if numbers.ram is not None:
         most = kfd_limit(numbers.ram, numbers.kernel)
-        if most < low:
-            return answer("beyond_kfd", numbers, most, "likely", {"kfd_limit": show_bytes(most)})
-    return answer("raised", numbers, low, sure)
+        if most < limit:
+            return answer("beyond_kfd", numbers, most, "likely", kfd_limit=show_bytes(most))
+    return answer("raised", numbers, limit, _sure(numbers))
 
 
 def _posted_total(numbers: Numbers) -> Decision | None:
@@ -206,29 +210,39 @@ def _posted_total(numbers: Numbers) -> Decision | None:
         return None
     # What torch sees is the carve-out, and another layer is far above it (89773b85599a).
     if near(torch, numbers.vram, 0.05 if "vram" in numbers.hearsay else 0.005):
-        larger = (numbers.gtt, numbers.pages_limit)
-        if any(_far(size, torch) for size in larger) or _far(numbers.any_ram, 2 * torch):
-            return answer("carveout_seen", numbers, torch, "likely")
-        return None
+        return _carve_out_seen(numbers, torch)
     if numbers.vram is None and _is_a_carve_outs_size(numbers, torch):
-        words = {"beside": "the RAM of any system with a desktop"}
-        if _far(numbers.any_ram, 3 * torch):
-            words = {"beside": f"the RAM of {show_bytes(numbers.any_ram)}"}
-        return answer("carveout_size", numbers, torch, "likely", words)
+        return _carve_out_by_size(numbers, torch)
     if _far(numbers.vram, torch):  # the rule before Linux 6.15, or another limit
         is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
-        if is_half_of_linux or _is_half_of_rest(numbers, torch):
-            return answer("old_kernel_half", numbers, torch, "likely")
-        return answer("below_carveout", numbers, torch, "likely")
-    if _far(numbers.gtt, torch) or _far(numbers.gtt_wanted, torch):
-        # 89773b85599a: the compute pool follows ttm_tt_pages_limit, not amdgpu.gttsize.
-        if numbers.wanted is None:
-            return answer("gttsize_only", numbers, torch, "likely")
+        is_half = is_half_of_linux or _is_half_of_rest(numbers, torch)
+        pattern = "old_kernel_half" if is_half else "below_carveout"
+        return answer(pattern, numbers, torch, "likely")
+    # 89773b85599a: the compute pool follows ttm_tt_pages_limit, not amdgpu.gttsize.
+    gtt_is_far_above = _far(numbers.gtt, torch) or _far(numbers.gtt_wanted, torch)
+    if gtt_is_far_above and numbers.wanted is None:
+        return answer("gttsize_only", numbers, torch, "likely")
     if numbers.kind == APU and _is_half(numbers, torch):  # ttm_device.c; ROCm/clr rocdevice.cpp
         return answer("half_of_ram", numbers, torch, "weak")
     if may_be_an_apu:
         return answer("ask_apu", numbers, None, "weak")
     return None
+
+
+def _carve_out_seen(numbers: Numbers, torch: int) -> Decision | None:
+    """The carve-out as torch's total, where another layer has far more."""
+    other_layers = (numbers.gtt, numbers.pages_limit)
+    if any(_far(size, torch) for size in other_layers) or _far(numbers.any_ram, 2 * torch):
+        return answer("carveout_seen", numbers, torch, "likely")
+    return None
+
+
+def _carve_out_by_size(numbers: Numbers, torch: int) -> Decision:
+    """A total that is a carve-out by its size alone."""
+    beside = "the RAM of any system with a desktop"
+    if _far(numbers.any_ram, 3 * torch):
+        beside = f"the RAM of {show_bytes(numbers.any_ram)}"
+    return answer("carveout_size", numbers, torch, "likely", beside=beside)
 
 
 def _is_a_carve_outs_size(numbers: Numbers, torch: int) -> bool:
@@ -251,15 +265,14 @@ def _shown_by_a_tool(numbers: Numbers) -> Decision | None:
     # amdgpu sysfs: mem_info_vram_total of an APU is the carve-out.
     if is_small_carve_out and not numbers.failed:
         if total is None:
-            return answer("tool_shows_carveout", numbers, None, "weak", {"pool_words": ""})
-        words = {"pool_words": f": they have {show_bytes(total)}"}
-        return answer("tool_shows_carveout", numbers, None, "likely", words)
+            return answer("tool_shows_carveout", numbers, None, "weak", pool_words="")
+        pool_words = f": they have {show_bytes(total)}"
+        return answer("tool_shows_carveout", numbers, None, "likely", pool_words=pool_words)
     if total is not None:
         return None
     if gtt > 0 and _is_half(numbers, gtt):  # ttm_device.c: half of the total RAM
-        words = {"gtt_half": show_bytes(gtt)}
         sure: Confidence = "likely" if numbers.failed else "weak"
-        return answer("gtt_default", numbers, gtt, sure, words)
+        return answer("gtt_default", numbers, gtt, sure, gtt_half=show_bytes(gtt))
     return None
 
 
@@ -330,7 +343,9 @@ def _graded(decision: Decision, numbers: Numbers) -> Decision:
 
 def _undecided(numbers: Numbers) -> Decision:
     names = {field: data.get("missing") for field, data in table("ceilings")["numbers"].items()}
-    missing = tuple(n for field, n in names.items() if n and getattr(numbers, field) is None)
+    missing = tuple(
+        name for field, name in names.items() if name and getattr(numbers, field) is None
+    )
     says = "Too few layers were read to say which one decides."
     if numbers.torch is not None and numbers.ram is not None and _is_half(numbers, numbers.torch):
         total = show_bytes(numbers.torch)
@@ -340,5 +355,5 @@ def _undecided(numbers: Numbers) -> Decision:
         )
     elif not missing:
         says = "The readings match none of the known patterns."
-    decision = answer("undecided", numbers, None, "weak", {"undecided": says})
+    decision = answer("undecided", numbers, None, "weak", undecided=says)
     return replace(decision, missing=missing)

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from helpers.ground.shapes import Reading, seen
 from helpers.ground.units import show_bytes
-from helpers.judge import form
+from helpers.judge import capitalised, form
 from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.failing_card import card_of, holders_beside, slices_of
 from helpers.judge.figure_observations import RAM_SHARE
 from helpers.judge.host_limit_observations import host_in_words, host_limit_observations
 from helpers.judge.kernel_observations import kernel_observations
-from helpers.judge.observation import Observation, make_observation
+from helpers.judge.observation import Observation, constructed_items, make_observation
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework
 from helpers.look.access import identity
@@ -55,8 +55,7 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
     is_about_the_machine = not (evidence.error_text.strip() or evidence.messages)
     if is_about_the_machine and any(o.name == "no-gpu" for o in observations):
         observations = [*map(_aside, observations), *_without_gpu(bundle)]
-    constructed = {item.id for item in bundle.items if item.constructed}
-    constructed |= {item.source for item in bundle.items if item.constructed}
+    constructed = constructed_items(bundle)
     return [
         replace(o, filled=o.reading.item in constructed or o.reading.source in constructed)
         for o in observations
@@ -95,7 +94,7 @@ def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Obs
         if obstacle.path:
             reading = seen(obstacle.path, "text", obstacle.path, obstacle.item)
         name = OBSERVATION_OF_OBSTACLE.get(obstacle.cause, "access-refused")
-        says = obstacle.says[:1].upper() + obstacle.says[1:]
+        says = capitalised(obstacle.says)
         yield _observed(name, reading, says, proof=name in ("no-gpu", "no-driver"))
     who = identity(bundle)
     if who is not None and who.container != "none":
@@ -138,8 +137,8 @@ def _holders(
     """What is free, who holds the rest, and what nobody holds."""
     failing: list[tuple[int, int]] = []
     for account in evidence.accounts:
-        if account.own or account.message.allocated:
-            expected = whose.expected_range(account.own, account.held)
+        if account.this_process or account.message.allocated:
+            expected = whose.expected_range(account.this_process, account.reserved)
             failing += [expected] if expected else []
     a_rank_failed = form("rank").search(evidence.error_text) is not None
     for card in cards:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from helpers.ground.shell import word
 from helpers.ground.units import GIB, MIB, Quantity, show_bytes, typed_size
@@ -37,6 +38,15 @@ UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its
 [part] is left out.
 """
+
+
+class _Holder(NamedTuple):
+    """A process that holds memory; by its state it may not end on SIGTERM."""
+
+    bytes: int
+    pid: int
+    name: str = ""
+    state: str = ""
 
 
 def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dict[str, str]:
@@ -145,8 +155,8 @@ def _of_what_would_do(account: Account, evidence: CaseEvidence) -> Iterator[tupl
         yield "cache", _cache_setting(account, evidence)
     elif has_expandable(account) and plus(account.stranded).bytes >= WORTH_JOINING_BYTES:
         yield "joining", EXPANDABLE
-    if account.held and message.free:
-        yield "room", show_bytes(account.held.bytes + message.free.bytes).replace(" ", "")
+    if account.reserved and message.free:
+        yield "room", show_bytes(account.reserved.bytes + message.free.bytes).replace(" ", "")
     others = [(pid, size) for pid, size in account.others if pid and size.bytes >= SLACK_BYTES]
     lacking = account.lacking
     if lacking and 0 < lacking.bytes <= plus(*(size for _, size in others)).bytes:
@@ -186,25 +196,22 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
         yield "zombie", str(zombie.pid)
         if zombie.parent and zombie.parent != INIT:
             yield "parent", str(zombie.parent)
-    rows = [(row.bytes or 0, row.pid, row.name, row.state) for row in listed]
+    holders = [_Holder(row.bytes or 0, row.pid or 0, row.name, row.state) for row in listed]
     for account in evidence.accounts:
-        rows += [(size.bytes, pid, "", "") for pid, size in account.others if pid]
+        holders += [_Holder(size.bytes, pid) for pid, size in account.others if pid]
     captured, seen_here = _captured_holders(evidence)
-    rows += captured
-    states = {pid: state for _, pid, _, state in rows if state}
-    rows = [row for row in rows if _covers(row[0], row[2], evidence)]
-    if rows:
-        size, pid, name, _ = max(rows)
-        yield from _of_largest(size, pid, name, evidence, seen_here, states)
+    holders += captured
+    states = {holder.pid: holder.state for holder in holders if holder.state}
+    large = [holder for holder in holders if _covers(holder, evidence)]
+    if large:
+        largest = max(large)
+        state = states.get(largest.pid, "")
+        yield from _of_largest(largest._replace(state=state), evidence, seen_here)
 
 
-def _captured_holders(
-    evidence: CaseEvidence,
-) -> tuple[list[tuple[int, int, str, str]], set[int]]:
-    """Bytes, pid, name and state of each holder of a captured box, and the pids that are of its
-    own name space.
-    """
-    rows: list[tuple[int, int, str, str]] = []
+def _captured_holders(evidence: CaseEvidence) -> tuple[list[_Holder], set[int]]:
+    """Each holder of a captured box, and the pids that are of its own name space."""
+    rows: list[_Holder] = []
     seen_here: set[int] = set()
     if evidence.bundle is None:
         return rows, seen_here
@@ -217,21 +224,18 @@ def _captured_holders(
     for card in cards:
         for holder in holders_beside(card, cards, evidence):
             if holder.memory.ok:
-                rows.append((holder.memory.bytes, holder.pid, holder.name, holder.state))
+                rows.append(_Holder(holder.memory.bytes, holder.pid, holder.name, holder.state))
             if HOST_PID not in holder.note:
                 seen_here.add(holder.pid)
     return rows, seen_here
 
 
 def _of_largest(
-    size: int,
-    pid: int | None,
-    name: str,
-    evidence: CaseEvidence,
-    seen_here: set[int],
-    states: Mapping[int | None, str],
+    holder: _Holder, evidence: CaseEvidence, seen_here: set[int]
 ) -> Iterator[tuple[str, str]]:
     """The process that holds most, in the words of each place that names it."""
+    pid = holder.pid
+    size = holder.bytes
     yield "holds", show_bytes(size)
     if _is_of_the_host(pid, seen_here, evidence):
         yield "hostpid", str(pid)
@@ -241,9 +245,9 @@ def _of_largest(
         )
         yield "owner", f"A process outside this container (pid {pid} of the host)"
         return
-    name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
+    name = "".join(sign for sign in holder.name if sign.isprintable())  # no escapes for a terminal
     yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
-    yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
+    yield WITHOUT_SIGTERM.get(holder.state, "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1] or "A process"
     yield "owner", f"{program} (pid {pid})"
     total = card_bytes(evidence)
@@ -259,7 +263,7 @@ def card_bytes(evidence: CaseEvidence) -> int:
     """
     sizes = {a.message.capacity.bytes for a in evidence.accounts if a.message.capacity}
     if not sizes:
-        totals = [f for f in evidence.figures if (f.what, f.pool) == ("total", "vram")]
+        totals = [f for f in evidence.figures if (f.measure, f.pool) == ("total", "vram")]
         sizes = {figure.bytes for figure in totals if figure.bytes}
     if not sizes and evidence.bundle is not None:
         from helpers.judge.box_observations import TOTALS  # reads every layer of a box
@@ -280,7 +284,7 @@ def _explains_a_refusal(size: int, evidence: CaseEvidence) -> bool:
     return False
 
 
-def _is_of_the_host(pid: int | None, seen_here: set[int], evidence: CaseEvidence) -> bool:
+def _is_of_the_host(pid: int, seen_here: set[int], evidence: CaseEvidence) -> bool:
     """Whether a number is the host's, and names another process or none here: no source that
     counts as this box does lists it.
     """
@@ -291,16 +295,17 @@ def _is_of_the_host(pid: int | None, seen_here: set[int], evidence: CaseEvidence
     return is_outside(evidence.bundle)
 
 
-def _covers(size: int, name: str, evidence: CaseEvidence) -> bool:
-    """Whether ending a holder of this size and name would give what is missing, and ends neither
-    a display, nor the program itself or one of its ranks.
+def _covers(holder: _Holder, evidence: CaseEvidence) -> bool:
+    """Whether ending a holder would give what is missing, and ends neither a display, nor the
+    program itself or one of its ranks, which are of its size.
     """
-    if size <= GIB // 4 or form("display").search(name):
+    size = holder.bytes
+    if size <= GIB // 4 or form("display").search(holder.name):
         return False
     for account in evidence.accounts:
-        own = account.own or account.held
+        program = account.program
         requested = account.message.requested
-        if own and abs(size - own.bytes) <= own.bytes // 10:
+        if program and abs(size - program.bytes) <= program.bytes // 10:
             return False
         if requested and size + plus(account.message.free).bytes < requested.bytes:
             return False

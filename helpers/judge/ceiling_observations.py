@@ -11,7 +11,7 @@ from helpers.judge.binding import decide
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip, total_of_message
 from helpers.judge.numbers import Decision, numbers_of
-from helpers.judge.observation import Observation, make_observation
+from helpers.judge.observation import Observation, constructed_items, make_observation
 from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure
 
@@ -78,7 +78,7 @@ def _of_layers(bundle: Bundle, stack: Stack, name: str) -> Iterator[Observation]
     """The layers that a decision was made from, each with its reading, under the decision's
     name.
     """
-    filled = {item.id for item in bundle.items if item.constructed}
+    constructed = constructed_items(bundle)
     for row in stack.rows:
         if not row.layer or not row.value.ok:
             continue
@@ -90,5 +90,5 @@ def _of_layers(bundle: Bundle, stack: Stack, name: str) -> Iterator[Observation]
             says += ": this one decides"
         elif row.layer == "gtt" and stack.decision.pattern == "gttsize_only":
             says += "; compute programs do not follow it"
-        is_filled = row.value.item in filled
+        is_filled = row.value.item in constructed
         yield Observation(name, row.value, says, "bundle", filled=is_filled)

@@ -15,14 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from helpers.ground import shapes
-from helpers.ground.shapes import Reading, not_available, seen
+from helpers.ground.shapes import Confidence, Layer, Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.judge import table
 from helpers.judge.binding import answer, decide
 from helpers.judge.numbers import NEW_KFD_LIMIT, Decision, Numbers, kernel_release, kfd_limit
+from helpers.judge.observation import constructed_items
 from helpers.look import framework, kfd, ttm
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
@@ -32,9 +33,6 @@ from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine, page_size
 from helpers.look.parts import APU, UNIFIED, mentions
 from helpers.settings.in_force import memory_fraction
-
-if TYPE_CHECKING:
-    from helpers.ground.shapes import Confidence, Layer
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,7 @@ def ceilings(bundle: Bundle) -> tuple[Stack, ...]:
 
     They are worked out once a bundle.
     """
-    stacks: tuple[Stack, ...] = bundle.once("ceilings", lambda: _stacks(bundle))
-    return stacks
+    return bundle.once("ceilings", lambda: _stacks(bundle))
 
 
 def _stacks(bundle: Bundle) -> tuple[Stack, ...]:
@@ -311,7 +308,7 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
             module = row.name.partition(".")[0]
         if field and row.value.ok:
             readings.setdefault(field, row.value)
-    constructed = {item.id for item in bundle.items if item.constructed}
+    constructed = constructed_items(bundle)
     filled = [field for field, reading in readings.items() if reading.item in constructed]
     memory = bundle.read("/proc/meminfo")
     if memory.constructed:
@@ -380,12 +377,15 @@ def _not_an_apu(kind: str, gpu: Gpu | None, numbers: Numbers) -> Decision:
     """The answer on a box that no TTM limit applies to, or of which that is not known."""
     pattern = {"other vendor": "other_vendor", "none": "no_gpu"}.get(kind, kind)
     sure: Confidence = "weak" if kind in ("wsl", "unsure") else "confirmed"
-    words = {"vram_words": "", "vendor": ""}
+    vram_words = ""
+    vendor = ""
     if gpu is not None:
-        words["vendor"] = gpu.vendor
+        vendor = gpu.vendor
         totals = (p.total for p in gpu.pools if p.layer in ("sysfs VRAM", "KFD bank"))
         total = next(totals, None)
         if total is not None and total.ok:
-            words["vram_words"] = f" ({total.show()})"
-    decision = answer(pattern, numbers, None, sure, words)
-    return replace(decision, missing=("is_integrated",)) if kind == "unsure" else decision
+            vram_words = f" ({total.show()})"
+    decision = answer(pattern, numbers, None, sure, vram_words=vram_words, vendor=vendor)
+    if kind == "unsure":
+        return replace(decision, missing=("is_integrated",))
+    return decision

@@ -27,7 +27,8 @@ def contradictions(gpu: Gpu) -> Iterator[str]:
     torch = pools.get("torch")
     sysfs = pools.get("sysfs VRAM")
     if torch and sysfs and not gpu.integrated and torch.free.ok and sysfs.free.ok:
-        if torch.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
+        more_free = torch.free.bytes - sysfs.free.bytes
+        if more_free > TOTALS_AGREE + KFD_BLOCK:
             yield (
                 f"HIP calls {torch.free.show()} free, sysfs {sysfs.free.show()}: "
                 "HIP leaves out the memory of clients other than compute (ROCm/amdgpu#223)"

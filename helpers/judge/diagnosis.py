@@ -10,25 +10,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from helpers.ground.shapes import (
-    BESIDE,
-    SUM,
-    Alternative,
-    NextStep,
-    Verdict,
-)
+from helpers.ground.shapes import BESIDE, SUM, Alternative, NextStep, Verdict
 from helpers.ground.shell import word
-from helpers.ground.units import cut as cut_text
-from helpers.ground.units import plain
+from helpers.ground.units import cut, plain
 from helpers.judge.case_names import names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import headline
-from helpers.judge.missing_readings import (
-    NO_EVIDENCE,
-    missing_reading,
-    missing_readings,
-)
+from helpers.judge.missing_readings import NO_EVIDENCE, missing_reading, missing_readings
 from helpers.judge.next_step import next_step
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.observations import observe
@@ -63,8 +52,7 @@ def diagnose(evidence: CaseEvidence) -> Verdict:
     Never raises on odd evidence; says ``cannot-tell`` where it does not decide. It is worked out
     once for each evidence.
     """
-    verdict: Verdict = evidence.once("verdict", lambda: _diagnose(evidence))
-    return verdict
+    return evidence.once("verdict", lambda: _diagnose(evidence))
 
 
 def _diagnose(evidence: CaseEvidence) -> Verdict:
@@ -74,16 +62,15 @@ def _diagnose(evidence: CaseEvidence) -> Verdict:
         return verdict
     from helpers.look.kernel_log import not_whole  # only a captured box has a log
 
-    cut = not_whole(evidence.bundle)
-    return replace(verdict, summary=f"{verdict.summary} {cut}") if cut else verdict
+    remark = not_whole(evidence.bundle)
+    return replace(verdict, summary=f"{verdict.summary} {remark}".rstrip())
 
 
 def _error_line(verdict: Verdict, evidence: CaseEvidence) -> str:
     """The line of the text that the verdict rests on, else that in which memory was refused, else
     that of its first failure; at most LONGEST_ERROR letters, empty where none was read.
     """
-    apart = (BESIDE, SUM)
-    reasons = [row for row in verdict.evidence if not row.id.startswith(apart)]
+    reasons = [row for row in verdict.evidence if not row.id.startswith((BESIDE, SUM))]
     quotes = [str(row.reading.value) for row in reasons if row.reading.unit == "text"]
     failures = [message for message in evidence.messages if message.event not in SILENT]
     refusals = [message for message in failures if of_device(message) or of_host(message)]
@@ -102,11 +89,11 @@ def _sentence(words: str, text: str) -> str:
     line = re.sub(r"\x1b\[[0-9;:]*m", "", line).strip()
     if len(words) < len(line) <= LONGEST_ERROR:
         return line
-    _, found, rest = " ".join(text.split()).partition(words)
+    _, quoted, rest = " ".join(text.split()).partition(words)
     end = rest.find(".") + 1
-    if found and end <= LONGEST_ENDING:
+    if quoted and end <= LONGEST_ENDING:
         words += rest[:end]
-    return cut_text(words, LONGEST_ERROR)
+    return cut(words, LONGEST_ERROR)
 
 
 def _judged(evidence: CaseEvidence) -> Verdict:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Tuple
+from typing import TYPE_CHECKING, Tuple
 
 from helpers.ground.units import Quantity
 from helpers.judge import form, table
 from helpers.judge.message_account import Account, account_of
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, Unchanging
 from helpers.look.figures import Figure, figures_of
 from helpers.look.files import json_of
 from helpers.look.message import Message, of_device
@@ -27,23 +27,19 @@ LONGEST_TEXT = 60_000
 """Characters of one text that are looked at: its beginning, its end, and what stands around
 each failure in it.
 """
-
-
-ON_TORCH = frozenset(
-    (
-        "torch",
-        "CUDA or HIP",
-        "ComfyUI",
-        "Stable Diffusion web UI",
-        "vLLM",
-        "SGLang",
-        "Hugging Face",
-        "accelerate",
-        "DeepSpeed",
-        "bitsandbytes",
-        "FlashAttention",
-        "xFormers",
-    )
+ON_TORCH = (
+    "torch",
+    "CUDA or HIP",
+    "ComfyUI",
+    "Stable Diffusion web UI",
+    "vLLM",
+    "SGLang",
+    "Hugging Face",
+    "accelerate",
+    "DeepSpeed",
+    "bitsandbytes",
+    "FlashAttention",
+    "xFormers",
 )
 """Programs whose refusals may be those of torch's own allocator."""
 Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
@@ -51,7 +47,7 @@ Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
 
 
 @dataclass(frozen=True)
-class CaseEvidence:
+class CaseEvidence(Unchanging):
     """Everything a person handed over about one failure.
 
     ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``program`` has the facts of
@@ -76,15 +72,6 @@ class CaseEvidence:
         """What is said of the environment under this name; empty where nothing is."""
         return dict(self.facts).get(name, "")
 
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What ``make`` finds in this evidence, worked out the first time that it is asked for:
-        evidence does not change.
-        """
-        results: dict[str, Any] = self.__dict__.setdefault("_results", {})
-        if name not in results:
-            results[name] = make()
-        return results[name]
-
     @cached_property
     def accounts(self) -> tuple[Account, ...]:
         """The account of each message, in their order."""
@@ -95,7 +82,7 @@ class CaseEvidence:
         if message.numbers or not of_device(message) or message.program not in ON_TORCH:
             return message
         sizes = {
-            figure.what: Quantity(figure.bytes or 0, figure.precision_bytes, figure.text)
+            figure.measure: Quantity(figure.bytes or 0, figure.precision_bytes, figure.text)
             for figure in self.figures
             if figure.pool == "torch"
         }

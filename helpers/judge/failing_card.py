@@ -38,10 +38,10 @@ def card_of(message: Message, cards: Sequence[Gpu]) -> Gpu | None:
 def _has_total(card: Gpu, capacity: Quantity) -> bool:
     """Whether a layer of a GPU, or a part of it, has the capacity that a message prints."""
     margin = capacity.precision_bytes + TOTALS_AGREE
-    for pool in card.pools:
-        if pool.layer in ("torch", "KFD bank", "sysfs VRAM") and pool.total.ok:
-            if abs(pool.total.bytes - capacity.bytes) <= margin:
-                return True
+    layers = ("torch", "KFD bank", "sysfs VRAM")
+    totals = [pool.total for pool in card.pools if pool.layer in layers]
+    if any(total.ok and abs(total.bytes - capacity.bytes) <= margin for total in totals):
+        return True
     return any(is_total_of_slice(part.total, capacity) for part in card.slices)
 
 

@@ -40,8 +40,7 @@ class FailingProgram:
 
 def failing_program(evidence: CaseEvidence) -> FailingProgram | None:
     """The program that the text is about; None where the text is the kernel's alone, or empty."""
-    program: FailingProgram | None = evidence.once("failing program", lambda: _failing(evidence))
-    return program
+    return evidence.once("failing program", lambda: _failing(evidence))
 
 
 def _failing(evidence: CaseEvidence) -> FailingProgram | None:

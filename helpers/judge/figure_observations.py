@@ -106,7 +106,7 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
     """
     rooms: list[tuple[int, Figure]] = []
     for total in figures:
-        if total.what == "total" and total.pool in ("vram", "runtime"):
+        if total.measure == "total" and total.pool in ("vram", "runtime"):
             rooms += [(_bytes(free), total) for free in beside(total, figures, "free")]
             used = beside(total, figures, "used")
             rooms += [(_bytes(total) - _bytes(figure), total) for figure in used]
@@ -117,7 +117,7 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
         return
     says = f"Free, of {show_bytes(card.bytes)}, when this was printed"
     for figure in figures:
-        if (figure.what, figure.pool) == ("reserved", "torch-later"):
+        if (figure.measure, figure.pool) == ("reserved", "torch-later"):
             says += f", after the failure; PyTorch then had {show_bytes(figure.bytes)}"
     yield make_observation("room-beside-refusal", size, card.source, card.origin, says)
 
@@ -141,8 +141,10 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
         yield make_observation("ram-full", rest, limit.source, limit.origin, says)
     if kernel is not None and _bytes(kernel) > max(total // ROOM_SHARE, ROOM_SHARE * GIB):
         says = f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
-        held = make_observation("kernel-holds-ram", kernel.bytes, kernel.source, "tool", says)
-        yield replace(held, remedy="slab")
+        observation = make_observation(
+            "kernel-holds-ram", kernel.bytes, kernel.source, "tool", says
+        )
+        yield replace(observation, remedy="slab")
 
 
 def _of_windows(figures: list[Figure]) -> Iterator[Observation]:
@@ -150,24 +152,26 @@ def _of_windows(figures: list[Figure]) -> Iterator[Observation]:
     memories = {
         (figure.source, figure.device): figure
         for figure in figures
-        if (figure.what, figure.pool) == ("total", "vram")
+        if (figure.measure, figure.pool) == ("total", "vram")
     }
     for total in figures:
         memory = memories.get((total.source, total.device))
-        if (total.what, total.pool) != ("total", "bar") or memory is None:
+        if (total.measure, total.pool) != ("total", "bar") or memory is None:
             continue
         for used in beside(total, figures, "used"):
             name = window_state(_bytes(total), _bytes(used), _bytes(memory))
-            says = f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
-            says += f"{show_bytes(memory.bytes)}"
             if name:
+                says = (
+                    f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
+                    f"{show_bytes(memory.bytes)}"
+                )
                 state = make_observation(name, used.bytes, used.source, used.origin, says)
                 yield replace(state, remedy="bar1")
 
 
-def _largest(figures: list[Figure], kind: str, pools: tuple[str, ...]) -> Figure | None:
-    """The largest figure of a kind (total, used) in one of these pools."""
-    fitting = [figure for figure in figures if figure.what == kind and figure.pool in pools]
+def _largest(figures: list[Figure], measure: str, pools: tuple[str, ...]) -> Figure | None:
+    """The largest figure of a measure (total, used) in one of these pools."""
+    fitting = [figure for figure in figures if figure.measure == measure and figure.pool in pools]
     return max(fitting, key=_bytes, default=None)
 
 
@@ -208,7 +212,7 @@ def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
             yield make_observation("tool-figure", text[:80], source, "tool")
         yield from _series(source, text)
     yield from _of_steps(evidence.error_text)
-    torch = {figure.what: figure for figure in evidence.figures if figure.pool == "torch"}
+    torch = {figure.measure: figure for figure in evidence.figures if figure.pool == "torch"}
     if "reserved" in torch and "used" in torch:
         yield from _of_statistics(torch["used"], torch["reserved"])
         yield from _of_idle_cache(evidence, _bytes(torch["reserved"]), _bytes(torch["used"]))
@@ -225,14 +229,14 @@ def _of_idle_cache(evidence: CaseEvidence, reserved: int, used: int) -> Iterator
         in_a_child = any(reserved <= size.bytes <= reserved + 2 * GIB for _, size in account.others)
         if not of_device(message) or message.event not in REFUSED or (is_torch and not in_a_child):
             continue
-        asked = "memory"
+        request = "memory"
         least = max(GIB, reserved // 2)
         if message.requested:
-            asked = message.requested.text
+            request = message.requested.text
             least = message.requested.bytes
         if idle >= least:
             says = "Reserved by PyTorch and not in use when this was printed; "
-            says += f"{message.program} was refused {asked}"
+            says += f"{message.program} was refused {request}"
             yield make_observation("cache-keeps-room", idle, "torch's statistics", "tool", says)
             return
 
@@ -251,18 +255,18 @@ def _of_steps(text: str) -> Iterator[Observation]:
     """What a loop printed of its memory at each step, where it rises to the end as fast as at
     the start: a warm-up, whose rise ends, is none.
     """
-    held: list[Quantity] = []
+    sizes: list[Quantity] = []
     for line in text.splitlines():
         match = form("held at a step").search(line) if form("step").search(line) else None
         size = quantity(match[1]) if match else None
         if size:
-            held.append(size)
-    rises = [later.bytes - earlier.bytes for earlier, later in zip(held, held[1:])]
+            sizes.append(size)
+    rises = [later.bytes - earlier.bytes for earlier, later in zip(sizes, sizes[1:])]
     if len(rises) < LEAST_RISES or min(rises) <= 0:
         return
     half = len(rises) // 2
     if sum(rises[-half:]) >= sum(rises[:half]) / 2:
-        words = ", ".join(size.text for size in held[:8])
+        words = ", ".join(size.text for size in sizes[:8])
         yield make_observation("series-grows", words, "error text", "message")
 
 

@@ -60,43 +60,55 @@ def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
     """
     message = sums.message
     stranded = sums.stranded
-    requested = message.requested
-    if not requested or stranded is None:
+    if not message.requested or stranded is None:
         return UNKNOWN, []
-    if above(requested, stranded):
+    if above(message.requested, stranded):
         return EXCLUDED, _why_too_little_is_stranded(sums)
     if sums.beyond_limit:
         return _beyond_the_limit(sums)
     if not message.allocated or sums.limit is None:
         return UNKNOWN, []
-    if sums.beyond_limit is None or not sums.held:
+    if sums.beyond_limit is None or not sums.reserved:
         return POSSIBLE, []
-    reaches_allowed = message.allowed is not None and not above(
-        message.allowed, plus(sums.held, requested)
-    )
-    if not reaches_allowed and message.free is None:
+    if message.free is None and not _reaches_what_is_allowed(sums):
         return POSSIBLE, []
-    if sums.outside and above(sums.outside, sums.held):
+    return _by_what_is_stranded(sums)
+
+
+def _reaches_what_is_allowed(sums: MessageSums) -> bool:
+    """Whether the request would have taken this process to its own limit."""
+    allowed = sums.message.allowed
+    needed = plus(sums.reserved, sums.message.requested)
+    return allowed is not None and not above(allowed, needed)
+
+
+def _by_what_is_stranded(sums: MessageSums) -> tuple[str, list[str]]:
+    """Whether what is stranded, which is enough for the request, is why it failed, or something
+    else may be.
+    """
+    message = sums.message
+    requested = message.requested
+    assert requested and message.allocated and sums.reserved and sums.stranded
+    if sums.outside and above(sums.outside, sums.reserved):
         why = (
-            f"others have {sums.outside.text}, more than this process's {sums.held.text}: "
+            f"others have {sums.outside.text}, more than this process's {sums.reserved.text}: "
             "what is stranded in so small a share is no reason by itself"
         )
         return POSSIBLE, [why]
-    if not reaches_allowed and message.free:
-        if message.free.bytes - requested.bytes > KEPT_BACK_BYTES:
-            why = (
-                f"{message.free.text} was free, enough for {requested.text}: "
-                "split blocks do not explain why the driver refused a new segment"
-            )
-            return POSSIBLE, [why]
-    available = plus(sums.held, message.free)
-    if message.allowed and reaches_allowed:
+    available = plus(sums.reserved, message.free)
+    if message.allowed and _reaches_what_is_allowed(sums):
         available = message.allowed
-    left = available.bytes - message.allocated.bytes - requested.bytes
+    elif message.free and message.free.bytes - requested.bytes > KEPT_BACK_BYTES:
+        why = (
+            f"{message.free.text} was free, enough for {requested.text}: "
+            "split blocks do not explain why the driver refused a new segment"
+        )
+        return POSSIBLE, [why]
     not_released = (
-        f"unallocated {stranded.text} is at least the {requested.text} asked for and was not "
+        f"unallocated {sums.stranded.text} is at least the {requested.text} asked for and was not "
         "released"
     )
+    left = available.bytes - message.allocated.bytes - requested.bytes
     if left < NEAR_FULL * available.bytes:
         why = (
             f"{not_released}; yet even with all of it, allocated + requested takes over "

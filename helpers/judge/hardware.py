@@ -41,11 +41,7 @@ def kind_of(evidence: CaseEvidence) -> str:
         return kind
     texts = [text for _, text in evidence.tools]
     kind = gpu_kind([*names, *texts, evidence.error_text], evidence.bundle, total)
-    if (
-        kind == UNKNOWN
-        and total
-        and vendor_of(evidence.messages) == "NVIDIA"
-        and is_unified_size(total)
-    ):
+    is_nvidia = vendor_of(evidence.messages) == "NVIDIA"
+    if kind == UNKNOWN and is_nvidia and total and is_unified_size(total):
         return UNIFIED
     return kind

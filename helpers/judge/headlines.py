@@ -109,8 +109,8 @@ def _of_shortfall(account: Account) -> Iterator[tuple[str, str]]:
     """
     lacking = account.lacking_with_cache
     requested = account.message.requested
-    assert lacking and account.held and requested, "asked only where its own comes first"
-    yield "mine", show_bytes((account.own or account.held).bytes)
+    assert lacking and account.program and requested, "asked only where its own comes first"
+    yield "mine", show_bytes(account.program.bytes)
     if lacking.bytes > lacking.precision_bytes:
         yield "short", about(lacking).replace("about ", "")
     elif account.stranded and not above(account.stranded, requested):

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from helpers.ground.shapes import Reading, sum_of
-from helpers.judge import table
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.observation import Observation
+from helpers.judge.observation import Observation, make_observation
 from helpers.look.bundle import Bundle
 from helpers.look.environment import limits
 from helpers.look.machine import Machine, machine
@@ -31,17 +30,19 @@ def host_limit_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[
     if addresses is not None and not addresses.ok:
         addresses = None
     if addresses is not None and addresses.bytes < requested:
-        yield _observed("address-limited", addresses)
+        yield make_observation("address-limited", addresses, "", "bundle")
         return
     host = machine(bundle)
     room = _room(host)
     if room is not None and room.bytes < requested:
-        is_strict = host.overcommit.value == STRICT
-        yield _observed("commit-used-up" if is_strict else "request-above-ram", room)
+        name = "request-above-ram"
+        if host.overcommit.value == STRICT:
+            name = "commit-used-up"
+        yield make_observation(name, room, "", "bundle")
     elif addresses is not None:
-        yield _observed("address-limited", addresses)
+        yield make_observation("address-limited", addresses, "", "bundle")
     elif room is not None and requested:
-        yield _observed("host-limits-fit", room)
+        yield make_observation("host-limits-fit", room, "", "bundle")
 
 
 def _room(host: Machine) -> Reading | None:
@@ -67,7 +68,3 @@ def host_in_words(bundle: Bundle) -> str:
     if host.cgroup_limit.ok:
         says.append(f"the control group's limit is {host.cgroup_limit.show()}")
     return ", ".join(says)
-
-
-def _observed(name: str, reading: Reading) -> Observation:
-    return Observation(name, reading, table("observations")[name], "bundle")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import MIB
+from helpers.judge import capitalised
 from helpers.judge.contradictions import RESERVED, contradictions, pools_by_layer
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger_rows import DRIVER, TOOL, GpuLedger, LedgerRow, with_rest
@@ -52,8 +53,7 @@ def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
 
     A message that gives no amounts has no ledger. They are worked out once for each evidence.
     """
-    books: tuple[GpuLedger, ...] = evidence.once("ledgers", lambda: _ledgers(evidence))
-    return books
+    return evidence.once("ledgers", lambda: _ledgers(evidence))
 
 
 def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
@@ -92,7 +92,6 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
             used=reading,
             rows=tuple(rows),
             tolerance_bytes=sum(figure.precision_bytes for figure in (used, *listed)),
-            contradictions=(),
             part=f"GPU {used.device}",
         )
         yield with_rest(book, "used by none of the processes that the tool lists")
@@ -124,7 +123,6 @@ def _of_slice(gpu: Gpu, part: MigSlice) -> GpuLedger:
         used=part.used,
         rows=rows,
         tolerance_bytes=MIB + _spread(holders),
-        contradictions=(),
         part=f"MIG device {part.index}",
     )
     return with_rest(book, _words_for_rest(list(rows), gpu))
@@ -143,7 +141,7 @@ def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
             used = _sum(used, kept, f"{used.source} (used + reserved)")
             tolerance += MIB
     rows, spread = _holders(bundle, gpu)
-    spots = [f"{spot[:1].upper()}{spot[1:]}." for spot in gpu.blind_spots]
+    spots = [f"{capitalised(spot)}." for spot in gpu.blind_spots]
     book = GpuLedger(
         pci=gpu.pci,
         account=DRIVER,
@@ -208,9 +206,8 @@ def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _In
     no_pool = not_available("the compute driver's pool was not captured", "bytes", "KFD bank")
     total = next(totals, no_pool)
     note = (
-        "An APU: the total is the pool that compute may use; carve-out and GTT are in use side "
-        "by side, "
-        "and their totals are alternatives."
+        "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by "
+        "side, and their totals are alternatives."
     )
     if not gtt.ok:
         return _InUse(total, gtt, grain, (note,))
@@ -240,19 +237,24 @@ def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     inside, by_host, away = in_sight(bundle, gpu.vendor, gpu.holders)
     rows = [_holder_row(holder, holder in away) for holder in inside]
     spread = _spread([*inside, *by_host])
-    if not (inside and by_host) or gpu.vendor == "NVIDIA":
-        return rows + [_holder_row(holder, holder in away) for holder in by_host], spread
     beyond = _bytes_of(by_host) - _bytes_of(inside)
-    if beyond > spread:
-        source = " + ".join(dict.fromkeys(holder.source for holder in by_host))
-        words = (
-            f"what {source} counts beyond this container's processes; it lists {len(by_host)} "
-            "in all, by host PID"
-        )
-        reading = seen(beyond, "bytes", source, by_host[0].memory.item)
-        rows.append(LedgerRow("outside", words, reading, source))
-    unmeasured = [holder for holder in by_host if not holder.memory.ok]
-    return rows + [_holder_row(holder, holder in away) for holder in unmeasured], spread
+    if inside and by_host and gpu.vendor != "NVIDIA":
+        if beyond > spread:
+            rows.append(_beyond_row(by_host, beyond))
+        by_host = [holder for holder in by_host if not holder.memory.ok]
+    rows += [_holder_row(holder, holder in away) for holder in by_host]
+    return rows, spread
+
+
+def _beyond_row(by_host: Sequence[Holder], beyond: int) -> LedgerRow:
+    """What the host's lists count beyond the processes that are seen inside."""
+    source = " + ".join(dict.fromkeys(holder.source for holder in by_host))
+    words = (
+        f"what {source} counts beyond this container's processes; it lists {len(by_host)} "
+        "in all, by host PID"
+    )
+    reading = seen(beyond, "bytes", source, by_host[0].memory.item)
+    return LedgerRow("outside", words, reading, source)
 
 
 def _bytes_of(holders: Sequence[Holder]) -> int:

@@ -47,7 +47,7 @@ class GpuLedger:
     used: Reading
     rows: tuple[LedgerRow, ...]
     tolerance_bytes: int
-    contradictions: tuple[str, ...]
+    contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     left: str = "free"
     part: str = ""
@@ -71,14 +71,14 @@ def with_rest(book: GpuLedger, words: str) -> GpuLedger:
     A rest below zero is named, and stands as a row only where it is more than the tolerance.
     """
     used = book.used
-    held = book.sum_bytes()
-    rest = used.bytes - held
+    counted = book.sum_bytes()
+    rest = used.bytes - counted
     if not used.ok or -book.tolerance_bytes <= rest <= 0:
         return book
     against = book.contradictions
     if rest < 0:
         more = (
-            f"the parts make {show_bytes(held)}, more than the {show_bytes(used.bytes)} in use "
+            f"the parts make {show_bytes(counted)}, more than the {show_bytes(used.bytes)} in use "
             f"({used.source})"
         )
         against = (*against, more)

@@ -28,7 +28,7 @@ class Mark(NamedTuple):
     hard: bool
 
 
-class Framework(NamedTuple):
+class Preallocator(NamedTuple):
     """A framework that reserves most of the card when it starts."""
 
     name: str
@@ -45,10 +45,10 @@ def marks() -> tuple[Mark, ...]:
 
 
 @lru_cache(1)
-def preallocators() -> tuple[Framework, ...]:
+def preallocators() -> tuple[Preallocator, ...]:
     """Every framework of marks.json."""
     rows = table("marks")["frameworks"]
-    return tuple(Framework(row["name"], lazy(row["form"], re.IGNORECASE)) for row in rows)
+    return tuple(Preallocator(row["name"], lazy(row["form"], re.IGNORECASE)) for row in rows)
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:

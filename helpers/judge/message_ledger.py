@@ -34,10 +34,10 @@ def add_message(
     if len(fitting) != 1:
         memories.append(book)
         return
-    of_driver = memories[fitting[0]]
+    place = fitting[0]
+    of_driver = memories[place]
     compared = replace(_compared(book, of_driver, card), part=of_driver.part)
-    memories[fitting[0]] = _split(of_driver, account.message)
-    memories.insert(fitting[0] + 1, compared)
+    memories[place : place + 1] = [_split(of_driver, account.message), compared]
 
 
 def _is_of(book: GpuLedger, message: Message) -> bool:
@@ -72,7 +72,7 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
         tolerance_bytes=account.tolerance_bytes,
         contradictions=account.contradictions,
     )
-    if account.own:
+    if account.this_process:
         return with_rest(book, "others, or no owner: the message counts only what it names")
     return with_rest(
         book, "this process outside torch, others, or no owner: the message does not say"
@@ -93,10 +93,10 @@ def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
         size = max(0, sums.stranded.bytes)
         reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
         rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
-    elif sums.held and not message.allocated:
-        reading = _said(sums.held, "reserved")
+    elif sums.reserved and not message.allocated:
+        reading = _said(sums.reserved, "reserved")
         rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
-    rest = sums.context if sums.held else sums.own
+    rest = sums.context if sums.reserved else sums.this_process
     if rest and (rest.bytes > 0 or not rows):
         words = f"{name}: context and libraries" if rows else name
         reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
@@ -152,15 +152,15 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
             "or another boot"
         )
         of_message = replace(of_message, contradictions=(*of_message.contradictions, odd))
-    then = of_message.used
-    now = of_driver.used
-    more = then.bytes - (now.bytes - of_driver.sum_bytes("reserved"))
+    at_failure = of_message.used
+    at_capture = of_driver.used
+    more = at_failure.bytes - (at_capture.bytes - of_driver.sum_bytes("reserved"))
     # HIP's free leaves out graphics memory, so there the message may well have less in use.
     is_another_use = more > margin or (gpu.vendor == "NVIDIA" and more < -margin)
-    if then.ok and now.ok and is_another_use:
+    if at_failure.ok and at_capture.ok and is_another_use:
         note = (
-            f"In use at the failure, by the message: {then.show()}; at the capture, by the "
-            f"driver: {now.show()}."
+            f"In use at the failure, by the message: {at_failure.show()}; at the capture, by the "
+            f"driver: {at_capture.show()}."
         )
         of_message = replace(of_message, notes=(*of_message.notes, note))
     return of_message

@@ -86,11 +86,11 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
         message = account.message
         line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
         rank = form("rank").search(line)
-        own = account.own or account.held
+        program = account.program
         outside = account.outside
-        if not (own and outside):
+        if not (program and outside):
             continue
-        if rank and message.device is not None and 2 * outside.bytes >= own.bytes:
+        if rank and message.device is not None and 2 * outside.bytes >= program.bytes:
             ranks.setdefault(message.device, set()).add(rank[1])
         for _, size in account.others:
             if any(kept and is_left_by(size, kept) for kept in left):
@@ -156,7 +156,7 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
         yield make_observation("missing-runtime-library", words, source, origin, says)
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
-    yield from _of_size(message, words, source, origin)
+    yield from _of_size(message, source, origin)
     has_sums = message.capacity or message.allowed or message.allocated or message.reserved_total
     if has_sums and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
@@ -166,7 +166,7 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
         yield make_observation("buffer-above-free", message.requested.bytes, source, origin, says)
 
 
-def _of_size(message: Message, words: str, source: str, origin: str) -> Iterator[Observation]:
+def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation]:
     """A request that no card can serve, and how near a server's share was to what is free."""
     requested = message.requested
     if requested is None or message.side != "device":

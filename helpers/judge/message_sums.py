@@ -27,11 +27,11 @@ class MessageSums:
 
     Sizes are bytes with the precision of all that went into them; None is not known.
 
-    ``own``: this process as the driver counts it (printed, or found among the named ones:
-    ``own_pid``). ``held``: what PyTorch has of the device, ``stranded`` the part of it that no
+    ``this_process``: what it has as the driver counts it (printed, or found among the named
+    processes: ``own_pid``). ``reserved``: what PyTorch has of the device, ``stranded`` the part of it that no
     tensor uses, ``context`` the rest of this process. ``others``: the named processes that are
     not this one. ``unaccounted``: in use, less this process, less the others; where the message
-    does not give the process, ``held`` stands for it and the rest includes this process's
+    does not give the process, ``reserved`` stands for it and the rest includes this process's
     context. ``outside``: the others, and what surely belongs to nobody here. ``beyond_limit``:
     allocated + requested against the card or against what the process is allowed.
     ``fits_alone``: the request would have fitted if nobody else held memory. ``lacking``: what
@@ -41,8 +41,8 @@ class MessageSums:
 
     message: Message
     used: Quantity | None
-    own: Quantity | None
-    held: Quantity | None
+    this_process: Quantity | None
+    reserved: Quantity | None
     stranded: Quantity | None
     context: Quantity | None
     others: tuple[tuple[int | None, Quantity], ...]
@@ -61,19 +61,24 @@ class MessageSums:
         return sum(quantity.precision_bytes for quantity in self.message.numbers)
 
     @property
+    def program(self) -> Quantity | None:
+        """What this process has: by the driver, else what PyTorch has reserved."""
+        return self.this_process or self.reserved
+
+    @property
     def own_comes_first(self) -> bool:
         """Whether a smaller batch is the first thing to try: this process has more than others
         do, or little is missing beside what it has and others have not far more; and half of
         its work makes up for it.
         """
         lacking = self.lacking_with_cache
-        if lacking is None or not (self.held and self.outside and self.message.requested):
+        if lacking is None or not (self.reserved and self.outside and self.message.requested):
             return False
         work = plus(self.message.allocated, self.message.requested)
         if 2 * lacking.bytes > work.bytes:
             return False
-        has = plus(self.own or self.held).bytes
-        is_little = LITTLE_PART * lacking.bytes <= self.held.bytes
+        has = plus(self.program).bytes
+        is_little = LITTLE_PART * lacking.bytes <= self.reserved.bytes
         return has > self.outside.bytes or (is_little and OWN_SHARE * has > self.outside.bytes)
 
 
@@ -82,10 +87,10 @@ def sums_of(message: Message) -> MessageSums:
     stranded = message.reserved_unallocated
     if stranded is None and message.reserved_total and message.allocated:
         stranded = minus(message.reserved_total, message.allocated)
-    held = message.reserved_total or message.allocated
+    reserved = message.reserved_total or message.allocated
     if message.allocated and stranded:
-        held = plus(message.allocated, stranded)
-    process, own_pid, others = _own_process(message, held)
+        reserved = plus(message.allocated, stranded)
+    process, own_pid, others = _own_process(message, reserved)
     if process and message.capacity and above(process, message.capacity):
         process = None  # such as NVML's "not available" printed as a size
     used = None
@@ -93,7 +98,7 @@ def sums_of(message: Message) -> MessageSums:
         used = minus(message.capacity, message.free)
     sizes = [size for _, size in others]
     unaccounted = None
-    counted = process or held
+    counted = process or reserved
     if used and counted and used.bytes >= -used.precision_bytes:
         unaccounted = minus(used, plus(counted, *sizes))
     outside = _outside(message, process, sizes, unaccounted)
@@ -101,15 +106,15 @@ def sums_of(message: Message) -> MessageSums:
     if message.requested and message.free and outside:
         fits_alone = not above(message.requested, plus(message.free, outside))
     context = None
-    if process and held:
-        context = minus(process, held)
+    if process and reserved:
+        context = minus(process, reserved)
     limit = limit_of(message)
-    lacking = _lacking(message, held)
+    lacking = _lacking(message, reserved)
     return MessageSums(
         message=message,
         used=used,
-        own=process,
-        held=held,
+        this_process=process,
+        reserved=reserved,
         stranded=stranded,
         context=context,
         others=tuple(others),
@@ -126,9 +131,9 @@ def sums_of(message: Message) -> MessageSums:
 
 def plus(*sizes: Quantity | None) -> Quantity:
     """The sum, with the precision of its parts; None counts nothing."""
-    known = [size for size in sizes if size]
-    total = sum(size.bytes for size in known)
-    return Quantity(total, sum(size.precision_bytes for size in known), show_bytes(total))
+    parts = [size for size in sizes if size]
+    total = sum(size.bytes for size in parts)
+    return Quantity(total, sum(size.precision_bytes for size in parts), show_bytes(total))
 
 
 def minus(size: Quantity, other: Quantity) -> Quantity:
@@ -174,13 +179,13 @@ def about(size: Quantity) -> str:
     return f"about {float(amount):.{digits}f} {unit}"
 
 
-def _lacking(message: Message, held: Quantity | None) -> Quantity | None:
+def _lacking(message: Message, reserved: Quantity | None) -> Quantity | None:
     """What the request was larger than what is free, or than what the process is still allowed."""
     if message.requested is None:
         return None
     rooms = [message.free] if message.free else []
-    if message.allowed and held:
-        rooms.append(minus(message.allowed, held))
+    if message.allowed and reserved:
+        rooms.append(minus(message.allowed, reserved))
     if not rooms:
         return None
     return minus(message.requested, min(rooms, key=lambda room: room.bytes))
@@ -201,7 +206,7 @@ def _lacking_with_cache(
 
 
 def _own_process(
-    message: Message, held: Quantity | None
+    message: Message, reserved: Quantity | None
 ) -> tuple[Quantity | None, int | None, list[tuple[int | None, Quantity]]]:
     """The driver's figure of this process, its number where it was named, and the others."""
     pids = [*message.pids, *[None] * (len(message.others) - len(message.pids))]
@@ -209,13 +214,13 @@ def _own_process(
     process = message.process
     own_pid = None
     if process is None:
-        position = _position_of_itself(message, others, None, held)
+        position = _position_of_itself(message, others, None, reserved)
         if position is not None:
             own_pid, process = others.pop(position)
-        elif held and message.non_torch:
-            process = plus(held, message.non_torch)
+        elif reserved and message.non_torch:
+            process = plus(reserved, message.non_torch)
     if process is not None:
-        position = _position_of_itself(message, others, process, held)
+        position = _position_of_itself(message, others, process, reserved)
         if position is not None:
             others.pop(position)
     return process, own_pid, others
@@ -225,15 +230,15 @@ def _position_of_itself(
     message: Message,
     others: list[tuple[int | None, Quantity]],
     process: Quantity | None,
-    held: Quantity | None,
+    reserved: Quantity | None,
 ) -> int | None:
     """The named process that must be this one: what it holds does not fit beside all of them.
 
     NVML names host numbers, so in a container torch does not know its own and lists itself
     among the others, where the driver's figure of this process is printed a second time;
-    without that figure it is the smallest that can hold ``held``.
+    without that figure it is the smallest that can hold ``reserved``.
     """
-    counted = process or held
+    counted = process or reserved
     if not (counted and message.capacity and message.free and others):
         return None
     sizes = [size for _, size in others]

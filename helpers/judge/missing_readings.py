@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from helpers.ground.shapes import (
-    Missing,
-)
+from helpers.ground.shapes import Missing
 from helpers.judge import table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.evidence import CaseEvidence

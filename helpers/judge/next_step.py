@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from helpers.ground.shapes import NextStep, Verdict
-from helpers.judge import table
+from helpers.judge import capitalised, table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.catalogue import Failure, Remedy, remedy
 from helpers.judge.evidence import CaseEvidence, vendor_of
@@ -76,7 +76,7 @@ def _of_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
     if evidence.bundle is not None or has_own_ways:
         return name
     for account in evidence.accounts:
-        if account.fits_alone and account.held and ("pid" not in names or account.others):
+        if account.fits_alone and account.reserved and ("pid" not in names or account.others):
             name = "holder-or-own"
             if account.own_comes_first:
                 name = "own-or-holder"
@@ -94,12 +94,11 @@ def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep 
     for obstacle in obstacles(evidence.bundle, vendor_of(evidence.messages)):
         if obstacle.fix and (obstacle.cause == "variable") == about_a_variable:
             return NextStep(
-                what=obstacle.says[:1].upper() + obstacle.says[1:],
+                what=capitalised(obstacle.says),
                 command=obstacle.fix,
                 precondition="read what it changes; it is printed here and never run",
-                blast_radius=(
-                    "the user's access rights, the container's start, or this shell's variables"
-                ),
+                blast_radius="the user's access rights, the container's start, or this shell's "
+                "variables",
             )
     return None
 
@@ -124,7 +123,7 @@ def step_of_a_refusal(
 
 def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
     return NextStep(
-        what=fill(remedy.what, names),
+        what=fill(remedy.advice, names),
         command=fill(remedy.command, names),
         precondition=fill(remedy.precondition, names),
         blast_radius=remedy.harm,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from helpers.ground.shapes import Cause, Confidence, Layer
 from helpers.ground.units import NOT_MEASURED_BYTES, near
 from helpers.judge import table
 from helpers.look.figures import Figure, beside, lone_free
 from helpers.look.parts import UNKNOWN
-
-if TYPE_CHECKING:
-    from helpers.ground.shapes import Cause, Confidence, Layer
 
 KFD_RESERVE_BYTES = 3 << 29
 NEW_KFD_LIMIT = (6, 7)
@@ -168,7 +166,7 @@ def numbers_of(
     """
     readable = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]
     readable.sort(key=lambda figure: (figure.origin != "message", figure.hearsay))
-    totals = [f for f in readable if (f.what, f.pool) == ("total", "runtime")]
+    totals = [f for f in readable if (f.measure, f.pool) == ("total", "runtime")]
     printed_by_message = any(figure.origin == "message" for figure in totals)
     chosen = _chosen(readable)
     if totals and not printed_by_message:
@@ -197,7 +195,7 @@ def _chosen(figures: list[Figure]) -> dict[str, Figure]:
     chosen: dict[str, Figure] = {}
     for field, data in table("ceilings")["numbers"].items():
         for place in data["posted"]:
-            fitting = [figure for figure in figures if f"{figure.what}@{figure.pool}" == place]
+            fitting = [figure for figure in figures if f"{figure.measure}@{figure.pool}" == place]
             if not fitting or field in chosen:
                 continue
             chosen[field] = fitting[0]

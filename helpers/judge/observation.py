@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading, seen
 from helpers.judge import table
+from helpers.look.bundle import Bundle
 
 SIDES = ("host", "pinned", "cgroup", "shm", "on-chip", "commit", "disk")
 NAMES = {
@@ -46,6 +47,12 @@ class Observation:
     proof: bool = False
     filled: bool = False
     remedy: str = ""
+
+
+def constructed_items(bundle: Bundle) -> set[str]:
+    """The ids and the sources of the items that no machine printed."""
+    items = [item for item in bundle.items if item.constructed]
+    return {item.id for item in items} | {item.source for item in items}
 
 
 def observation_name(side: str, event: str) -> str:

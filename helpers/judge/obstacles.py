@@ -118,19 +118,19 @@ class _Obstacles:
                 return "variable"
             if not variable.value or variable.name == "NVIDIA_VISIBLE_DEVICES":
                 continue
-            there = gpus_there(self.bundle, name)
-            if there and self.leaves_none(variable, name, there):
+            uuids = gpus_there(self.bundle, name)
+            if uuids and self.leaves_none(variable, name, uuids):
                 return "variable_names_none"
             if name == "AMD" and variable.name != "ROCR_VISIBLE_DEVICES":
-                left = left_by_rocr(self.bundle, there)
+                left = left_by_rocr(self.bundle, uuids)
                 if left and self.leaves_none(variable, name, left):
                     return "variable_names_none_left"
         return ""
 
-    def leaves_none(self, variable: Variable, vendor: str, there: tuple[str, ...]) -> bool:
-        """Whether the variable names none of the GPUs that are there."""
+    def leaves_none(self, variable: Variable, vendor: str, uuids: tuple[str, ...]) -> bool:
+        """Whether the variable names none of the GPUs of these UUIDs."""
         mig = mig_uuids(self.bundle)
-        return visible_count(variable.value, there, vendor == "NVIDIA", mig) == 0
+        return visible_count(variable.value, uuids, vendor == "NVIDIA", mig) == 0
 
     def vendors_that_count(self, vendor: str) -> tuple[str, ...]:
         """The vendors whose obstacles count."""

@@ -66,12 +66,14 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
     latest = max((line.when for line in lists), default=0)
     for row in lists:
         if row.pid is not None and row.when == latest:
-            held = [size.bytes for _, pool, size in row.sizes if pool == "process" and size]
+            sizes = [size.bytes for _, pool, size in row.sizes if pool == "process" and size]
             name = "" if row.name.upper() in ("N/A", "UNKNOWN") else row.name
-            yield PostedProcess(row.pid, name, max(held, default=None), "", source)
+            yield PostedProcess(row.pid, name, max(sizes, default=None), "", source)
     of_ps = [line for line in lines if line.state or line.parent is not None]
     for row in of_ps:
-        state = row.state[:1] or ("Z" if "<defunct>" in row.name else "")
+        state = row.state[:1]
+        if not state and "<defunct>" in row.name:
+            state = "Z"
         leads = "s" in row.state
         yield PostedProcess(row.pid, row.name, None, state, source, row.parent, leads)
     is_read = {*lists, *of_ps}
@@ -151,13 +153,13 @@ def is_orphan(row: PostedProcess, rows: Iterable[PostedProcess]) -> bool:
 
 def _of_left_over(evidence: CaseEvidence, rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
     """What a message or a tool says that a process holds which ps shows stopped or orphaned."""
-    held = {row.pid: row.bytes for row in rows if row.bytes}
+    sizes = {row.pid: row.bytes for row in rows if row.bytes}
     for account in evidence.accounts:
-        held.update({pid: size.bytes for pid, size in account.others if pid})
-    own = {account.own_pid for account in evidence.accounts}
+        sizes.update({pid: size.bytes for pid, size in account.others if pid})
+    own_pids = {account.own_pid for account in evidence.accounts}
     for row in rows:
-        size = held.get(row.pid, 0) or 0
-        if row.bytes is not None or row.pid in own or size <= GIB // 4:
+        size = sizes.get(row.pid, 0) or 0
+        if row.bytes is not None or row.pid in own_pids or size <= GIB // 4:
             continue
         says = f"Held by process {row.pid} {row.name}".rstrip()
         if row.state in STATES["stopped-listed"]:
@@ -176,16 +178,16 @@ def listed_beside(evidence: CaseEvidence) -> Iterator[tuple[Figure, list[Figure]
             listed[figure.source, figure.when, figure.device].append(figure)
     for used in evidence.figures:
         processes_there = listed[used.source, used.when, used.device]
-        if (used.what, used.pool) == ("used", "vram") and processes_there:
+        if (used.measure, used.pool) == ("used", "vram") and processes_there:
             yield used, processes_there
 
 
 def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
     """What a tool shows in use of a card, less what the processes that it lists beside it hold."""
     for used, listed in listed_beside(evidence):
-        held = sum(figure.bytes or 0 for figure in listed)
-        rest = (used.bytes or 0) - held
-        if held and is_unexplained(rest, held + rest):
+        by_processes = sum(figure.bytes or 0 for figure in listed)
+        rest = (used.bytes or 0) - by_processes
+        if by_processes and is_unexplained(rest, by_processes + rest):
             says = "In use on the card, but by none of the processes that the tool lists"
             yield make_observation("unattributed", rest, used.source, used.origin, says)
 
@@ -193,13 +195,13 @@ def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
 def _of_outside(evidence: CaseEvidence, holders: list[PostedProcess]) -> Iterator[Observation]:
     """That the processes which a tool lists beside a message hold what is outside the program."""
     for account in evidence.accounts:
-        own = expected_range(account.own, account.held)
-        if own is None or account.outside is None:
+        failing = expected_range(account.this_process, account.reserved)
+        if failing is None or account.outside is None:
             continue
-        others = [row for row in holders if row.bytes and not is_within(row.bytes, [own])]
-        held = sum(row.bytes or 0 for row in others)
-        if held >= NAMED_SHARE * account.outside.bytes > 0:
+        others = [row for row in holders if row.bytes and not is_within(row.bytes, [failing])]
+        by_others = sum(row.bytes or 0 for row in others)
+        if by_others >= NAMED_SHARE * account.outside.bytes > 0:
             names = ", ".join(f"{row.name} ({row.pid})" for row in others[:MOST_NAMED])
             says = f"Held by processes that are listed, of {show_bytes(account.outside.bytes)} "
             says += f"outside the program: {names}"
-            yield make_observation("outside-named", held, others[0].source, "tool", says)
+            yield make_observation("outside-named", by_others, others[0].source, "tool", says)

@@ -47,9 +47,9 @@ def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     summary = f"{title}."
     if not facts.reached_first_step:
         summary += " It failed before its first step ended."
-    what, side_effects = _how_to_use_less(facts, refusal, need)
+    advice, side_effects = _how_to_use_less(facts, refusal, need)
     if facts.without_limit is None and not is_certain and facts.command:
-        what += ". How much it needs in all is not known"
+        advice += ". How much it needs in all is not known"
     return Verdict(
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",
@@ -58,7 +58,9 @@ def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         alternatives=[] if is_certain else [Alternative("user-leak", "weak")],
         evidence=_evidence_of_need(facts, refusal),
         missing=[] if is_certain else [repeat_would_decide(facts)],
-        next_step=NextStep(what=what, check=check_by_rehearsing(facts), blast_radius=side_effects),
+        next_step=NextStep(
+            what=advice, check=check_by_rehearsing(facts), blast_radius=side_effects
+        ),
     )
 
 
@@ -203,7 +205,7 @@ def too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
     says = f"Needed on card {card.index} by all processes together"
     evidence = [size_evidence("together", card.bytes, facts, says)]
     cause = "true-capacity"
-    what = "Give each process a card of its own, or less to do"
+    advice = "Give each process a card of its own, or less to do"
     if card.bytes - card.unused_bytes <= facts.usable_bytes:
         cause = "allocator-cache-not-returned"
         unused = show_bytes(card.unused_bytes)
@@ -213,14 +215,14 @@ def too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
                 "cached", card.unused_bytes, facts, "Cached by PyTorch and not used by any tensor"
             )
         )
-        what = "Call torch.cuda.empty_cache() in the process that waits, before the other starts"
+        advice = "Call torch.cuda.empty_cache() in the process that waits, before the other starts"
     return Verdict(
         cause=cause,
         confidence="likely",
         title=title,
         summary=f"{title}.",
         evidence=evidence,
-        next_step=NextStep(what=what, command=rehearse_command(facts)),
+        next_step=NextStep(what=advice, command=rehearse_command(facts)),
     )
 
 

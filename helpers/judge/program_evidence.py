@@ -64,9 +64,8 @@ def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
         request = "Request that fails in the replay"
     says = (
         f"{request}{where}; of {show_bytes(refusal.room_bytes)}, "
-        f"{show_bytes(refusal.allocated_bytes)} was allocated, "
-        f"{show_bytes(refusal.unused_bytes)} cached and "
-        f"{show_bytes(refusal.device_free_bytes)} free"
+        f"{show_bytes(refusal.allocated_bytes)} was allocated, {show_bytes(refusal.unused_bytes)} "
+        f"cached and {show_bytes(refusal.device_free_bytes)} free"
     )
     return size_evidence("refused", refusal.request_bytes, facts, says)
 

@@ -65,7 +65,7 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence=_evidence_of_pieces(facts, refusal, named_setting, more_evidence),
         missing=[] if is_certain else [repeat_would_decide(facts)],
         next_step=start_anew(
-            what="Set this before you start the program; a running program does not see it",
+            advice="Set this before you start the program; a running program does not see it",
             command=command,
             check=check_by_rehearsing(facts),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from helpers.ground.shapes import Alternative, NextStep, Verdict
 from helpers.ground.shell import word
 from helpers.ground.units import show_bytes
+from helpers.judge import capitalised
 from helpers.judge.program_evidence import (
     of_holding,
     of_refusal,
@@ -39,7 +40,7 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
         summary=f"{trouble.says}.",
         evidence=evidence,
         next_step=start_anew(
-            what=trouble.advice[:1].upper() + trouble.advice[1:],
+            advice=capitalised(trouble.advice),
             command=f"export {word(trouble.instead)}" if is_exported else "",
         ),
     )

@@ -24,10 +24,10 @@ def gets_past(setting: str) -> str:
     return f"{setting} gets past this request; the rest was not recorded"
 
 
-def start_anew(what: str, command: str, check: str = "") -> NextStep:
+def start_anew(advice: str, command: str, check: str = "") -> NextStep:
     """A step that changes a variable of the program's environment."""
     return NextStep(
-        what=what,
+        what=advice,
         command=command,
         check=check,
         blast_radius="every program that you start from this shell uses the setting, in place of "

@@ -16,7 +16,7 @@ from helpers.ground.shapes import Alternative, NextStep, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.program_capacity import capacity, held_by_others, too_much_together, uneven_cards
 from helpers.judge.program_evidence import of_growth, of_holding, of_refusal
-from helpers.judge.program_facts import ProgramFacts, Refusal
+from helpers.judge.program_facts import CardFacts, GrowthFacts, ProgramFacts, Refusal
 from helpers.judge.program_fragmentation import fragmentation, fragmentation_for_good
 from helpers.judge.program_healthy import nothing_refused, went_on
 from helpers.judge.program_leak import (
@@ -63,23 +63,42 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return ineffective_setting(facts)
     shared = overfull_together(facts)
     if shared is not None:
-        if even_shares_fit(facts):
-            return uneven_cards(facts)
-        return too_much_together(facts, shared)
-    if refusal is None and facts.growth is not None and facts.runs_out_in_step:
-        return leak_to_come(facts, facts.growth)
+        return _of_shared_card(facts, shared)
     if refusal is None:
-        return nothing_refused(facts)
+        return _without_refusal(facts)
     if facts.exit_code == 0 and not refusal.fails_in_replay:
         return went_on(facts, refusal)
     if passes_with_another_setting(facts, refusal):
         return fragmentation(facts, refusal)
     if facts.growth is not None and growth_fills_the_card(facts, facts.growth, refusal):
-        if facts.growth.may_be_one_step and facts.without_limit is None:
-            return leak_or_one_long_step(facts, facts.growth, refusal)
-        if facts.without_limit is None and failed_in_a_larger_step(facts.growth, refusal):
-            return leak_or_larger_step(facts, facts.growth, refusal)
-        return leak(facts, facts.growth, refusal)
+        return _of_growing_program(facts, facts.growth, refusal)
+    return _of_steady_program(facts, refusal)
+
+
+def _of_shared_card(facts: ProgramFacts, card: CardFacts) -> Verdict:
+    if even_shares_fit(facts):
+        return uneven_cards(facts)
+    return too_much_together(facts, card)
+
+
+def _without_refusal(facts: ProgramFacts) -> Verdict:
+    if facts.growth is not None and facts.runs_out_in_step:
+        return leak_to_come(facts, facts.growth)
+    return nothing_refused(facts)
+
+
+def _of_growing_program(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+    """What the steps keep fills the card; without a repeat, one large step may look like that."""
+    was_repeated = facts.without_limit is not None
+    if growth.may_be_one_step and not was_repeated:
+        return leak_or_one_long_step(facts, growth, refusal)
+    if failed_in_a_larger_step(growth, refusal) and not was_repeated:
+        return leak_or_larger_step(facts, growth, refusal)
+    return leak(facts, growth, refusal)
+
+
+def _of_steady_program(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """Nothing that grows explains the refusal."""
     if one_card_is_overfull(facts):
         return uneven_cards(facts)
     if others_hold_it(facts, refusal):

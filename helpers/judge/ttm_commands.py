@@ -41,6 +41,11 @@ to fall back to, and a small /boot is not filled half way.
 """
 TRANSACTIONAL = "sudo transactional-update initrd  # A new snapshot, for the next boot"
 PROXMOX = f"{UPDATE_INITRAMFS}\nsudo proxmox-boot-tool refresh"
+AMD_TTM_NOTES = (
+    "# it says GB and means GiB; it overwrites /etc/modprobe.d/ttm.conf",
+    "# it knows the module ttm only, not amdttm, and not the kernel command line (ROCm#5562)",
+    "# off Debian and Ubuntu it does not rebuild the initramfs: do that yourself, as for modprobe.d",
+)
 NOT_KNOWN = "your system's own tool"
 TOOLS = {
     "mkinitcpio": ("/etc/mkinitcpio.conf", "/etc/mkinitcpio.conf.d/*.conf"),
@@ -183,7 +188,7 @@ def stale_settings(bundle: Bundle) -> list[StaleSetting]:
     """The settings of a box that earlier advice left behind."""
     reasons = table("ttm")["stale"]
     stale = []
-    for setting in sum(parameters.settings(bundle), ()):
+    for setting in parameters.all_settings(bundle):
         if setting.name not in reasons:
             continue
         if setting.name == "page_pool_size" or setting.module == "amdgpu":
@@ -252,10 +257,9 @@ def _os_release(bundle: Bundle) -> dict[str, str]:
 def _remark(bundle: Bundle) -> str:
     """What a reader must know of lines that are another distribution's; empty where they are not."""
     row, name = _distribution(bundle)
-    system = _os_release(bundle).get("ID", "")
-    if row is None or name != system and name not in _os_release(bundle).get("ID_LIKE", "").split():
-        return ""
-    if name == system or system in row["ids"]:
+    fields = _os_release(bundle)
+    system = fields.get("ID", "")
+    if row is None or system in row["ids"] or name not in fields.get("ID_LIKE", "").split():
         return ""
     return f"# {_shown(system)} is not in our table and is like {name}, for which these lines are"
 
@@ -452,19 +456,7 @@ def _amd_smi(change: Change) -> Lines:
 def _amd_ttm(change: Change) -> Lines:
     clear = "amd-ttm --clear  # then rebuild the initramfs yourself"
     if change.arguments:
-        run = [
-            "# it says GB and means GiB; it overwrites /etc/modprobe.d/ttm.conf",
-            (
-                "# it knows the module ttm only, not amdttm, and not the kernel command line "
-                "(ROCm#5562)"
-            ),
-            (
-                "# off Debian and Ubuntu it does not rebuild the initramfs: do that yourself, "
-                "as for modprobe.d"
-            ),
-            f"amd-ttm --set {change.gib}",
-        ]
-        return run, [clear]
+        return [*AMD_TTM_NOTES, f"amd-ttm --set {change.gib}"], [clear]
     if change.resets:
         return [clear], ["# nothing to undo"]
     return [], []

@@ -106,11 +106,8 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     if takes_larger and space.carveout_bytes >= pages * page:
         return replace(
             leave,
-            why=(
-                f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than "
-                "what TTM could give "
-                f"({show_bytes(pages * page)}): make it smaller in the firmware first"
-            ),
+            why=f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than what "
+            f"TTM could give ({show_bytes(pages * page)}): make it smaller in the firmware first",
         )
     if pages == live:
         return replace(
@@ -120,9 +117,7 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     if has_no_wish and pages < live and live_bytes <= space.kfd_bytes:
         return replace(
             leave,
-            why=(
-                f"the limit was raised already, to {in_units(live, page)}, which KFD can still give"
-            ),
+            why=f"the limit was raised already, to {in_units(live, page)}, which KFD can still give",
         )
     why = "the target that was given"
     if target_bytes is None:

@@ -88,22 +88,24 @@ def planned_step(
     if answer.plan.action == "leave" or not answer.commands:
         return None
     block = answer.commands[0]
-    what = f"{decision.step} ({block.system})"
+    advice = f"{decision.step} ({block.system})"
     ram = machine(bundle).ram_total
     if answer.plan.action == "set" and answer.plan.bytes and ram.ok:
         left = show_bytes(ram.bytes - answer.plan.bytes)
         limit = show_bytes(answer.plan.bytes)
-        what = f"{decision.step} to {limit}, which leaves {left} to the system ({block.system})"
+        advice = f"{decision.step} to {limit}, which leaves {left} to the system ({block.system})"
     harm = "new boot settings"
     if answer.plan.bytes:
         harm += f"; GPU programs can then fill {show_bytes(answer.plan.bytes)} of RAM"
-    before = f"you are root on the machine that was recorded ({bundle.box}), not on this one"
+    precondition = f"you are root on the machine that was recorded ({bundle.box}), not on this one"
     if bundle.kind == "live":
-        before = "you are root, and you keep the old settings: casebook capture --out before.tar.gz"
+        precondition = (
+            "you are root, and you keep the old settings: casebook capture --out before.tar.gz"
+        )
     return NextStep(
-        what=what,
+        what=advice,
         command=block.run,
-        precondition=before,
+        precondition=precondition,
         blast_radius=harm,
         reboot=True,
         check=block.verify,
@@ -112,13 +114,13 @@ def planned_step(
 
 
 def _warnings(
-    bundle: Bundle, stack: Stack, made: TtmPlan, space: Room | None, name: str
+    bundle: Bundle, stack: Stack, ttm_plan: TtmPlan, space: Room | None, name: str
 ) -> Iterator[str]:
     """What on this box the plan would meet, each in one line; ``name``: of the limit or target."""
-    if space is not None and made.bytes is not None:
-        yield from _of_the_reserve(space, made, made.bytes, name)
+    if space is not None and ttm_plan.bytes is not None:
+        yield from _of_the_reserve(space, ttm_plan, ttm_plan.bytes, name)
     who = identity(bundle)
-    if who is not None and who.container != "none" and made.action != "leave":
+    if who is not None and who.container != "none" and ttm_plan.action != "leave":
         yield (
             "inside a container: its modprobe.d files are not the host's, "
             "and the commands are for the host"
@@ -133,16 +135,16 @@ def _warnings(
     yield from _neighbours(bundle)
 
 
-def _of_the_reserve(space: Room, made: TtmPlan, limit: int, name: str) -> Iterator[str]:
+def _of_the_reserve(space: Room, ttm_plan: TtmPlan, limit: int, name: str) -> Iterator[str]:
     """A limit that uses up the reserve, and a carve-out beside it."""
     left = space.ram_bytes - limit
-    reserve = made.reserve_bytes or 0
-    if left < reserve and made.action != "remove":
+    reserve = ttm_plan.reserve_bytes or 0
+    if left < reserve and ttm_plan.action != "remove":
         yield (
             f"{name} uses up the reserve: {show_bytes(left)} of RAM are left for everything else, "
             f"{show_bytes(reserve)} are advised"
         )
-    if space.carveout_bytes > 2 * GIB and made.action == "set":
+    if space.carveout_bytes > 2 * GIB and ttm_plan.action == "set":
         yield (
             f"the firmware keeps {show_bytes(space.carveout_bytes)} as carve-out; "
             "carve-out and TTM's limit are alternatives and never add up"

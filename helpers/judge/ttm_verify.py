@@ -106,7 +106,7 @@ def _page_bytes(*bundles: Bundle) -> int:
 
 def _limits_written(bundle: Bundle) -> list[Setting]:
     """The pages_limit settings of modprobe.d and of the kernel command line."""
-    written = sum(parameters.settings(bundle), ())
+    written = parameters.all_settings(bundle)
     return [setting for setting in written if setting.name == "pages_limit"]
 
 
@@ -218,7 +218,7 @@ def _why_not_written(earlier: Bundle, now: Bundle) -> str:
         odd = unknown.setting
         if odd.module in parameters.MODULES[:3]:
             return f"{odd.module}.{odd.name} in {odd.source} is no parameter: pages_limit was meant"
-    if any(setting.name == "gttsize" for setting in sum(parameters.settings(now), ())):
+    if any(setting.name == "gttsize" for setting in parameters.all_settings(now)):
         return "only amdgpu.gttsize was set, and it does not move TTM's limit: set pages_limit"
     before = kernel_of(earlier)
     kernel = kernel_of(now)

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from helpers.ground.shapes import (
-    Alternative,
-    Evidence,
-    Missing,
-    NextStep,
-    Verdict,
-    seen,
-)
-from helpers.judge import form, table
+from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.judge import capitalised, form, table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import open_headline
-from helpers.judge.missing_readings import (
-    deciding_reading,
-    missing_readings,
-    not_handed_over,
-)
+from helpers.judge.missing_readings import deciding_reading, missing_readings, not_handed_over
 from helpers.judge.next_step import step_of_a_refusal
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.verdict_evidence import (
@@ -46,12 +35,7 @@ def undecided(
     is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
     if is_own and not named:
         return _own_answer()
-    text = evidence.error_text
-    has_no_number = nothing_decides and not any(message.numbers for message in named)
-    is_garbled = any(_lacks_its_capacity(message) for message in named)
-    if named and (has_no_number or (nothing_decides and is_garbled)):
-        deciding.append(deciding_reading("message"))
-    elif not named and not (form("printed").search(text) and form("complaint").search(text)):
+    if _needs_the_message(named, evidence.error_text, nothing_decides):
         deciding.append(deciding_reading("message"))
     if evidence.bundle is None and len(deciding) < 3:
         deciding.append(deciding_reading("look", evidence))
@@ -93,6 +77,16 @@ def _own_answer() -> Verdict:
     )
 
 
+def _needs_the_message(named: list[Message], text: str, nothing_decides: bool) -> bool:
+    """Whether the program's own message would decide: none was read in the text, or none whole."""
+    if not named:
+        is_output = form("printed").search(text) and form("complaint").search(text)
+        return not is_output
+    has_no_number = not any(message.numbers for message in named)
+    is_garbled = any(_lacks_its_capacity(message) for message in named)
+    return nothing_decides and (has_no_number or is_garbled)
+
+
 def _lacks_its_capacity(message: Message) -> bool:
     """Whether a line of torch's allocator has no card's size that could be read: each is printed
     with it.
@@ -103,14 +97,14 @@ def _lacks_its_capacity(message: Message) -> bool:
 
 def _step_that_decides(name: str, missing: Missing, names: Mapping[str, str]) -> NextStep:
     """The reading to take, by its name, and what each of its answers means."""
-    what = f"Still needed: {missing.reading}"
+    advice = f"Still needed: {missing.reading}"
     answer = table("failures")["answers"].get(name)
     if answer:
-        what += f". {fill(answer, names)}"
+        advice += f". {fill(answer, names)}"
     precondition = "none"
     if name in table("failures")["while running"]:
         precondition = "the program is running or has just failed"
-    return NextStep(what=what, command=missing.how, precondition=precondition)
+    return NextStep(what=advice, command=missing.how, precondition=precondition)
 
 
 def _summary_of_open(
@@ -130,8 +124,8 @@ def _summary_of_open(
     else:
         summary = "Nothing in what you gave explains a failure."
     if evidence.unused and not observations:
-        unused = evidence.unused[:200].rstrip(".")
-        summary += f" {unused[:1].upper()}{unused[1:]}."
+        unused = capitalised(evidence.unused[:200].rstrip("."))
+        summary += f" {unused}."
     return summary
 
 

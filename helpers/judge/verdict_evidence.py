@@ -6,13 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields, replace
 
-from helpers.ground.shapes import (
-    BESIDE,
-    SUM,
-    Evidence,
-    seen,
-)
+from helpers.ground.shapes import BESIDE, SUM, Evidence, seen
 from helpers.ground.units import Quantity
+from helpers.judge import capitalised
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.message_observations import SOURCE
 from helpers.judge.observation import WRITTEN_UP, Observation
@@ -31,7 +27,7 @@ def sums_as_evidence(evidence: CaseEvidence) -> list[Evidence]:
         if message.capacity or message.allowed or message.reserved_total:
             reading = seen(message.words[:80], "text", SOURCE)
             return [
-                Evidence(f"{SUM}{number}", reading, line[:1].upper() + line[1:])
+                Evidence(f"{SUM}{number}", reading, capitalised(line))
                 for number, line in enumerate(account.lines[:8], 1)
             ]
     for message in evidence.messages:

@@ -24,15 +24,19 @@ def gpus_there(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     return ("",) * len(counted or cards)
 
 
-def left_by_rocr(bundle: Bundle, there: Sequence[str]) -> tuple[str, ...]:
+def left_by_rocr(bundle: Bundle, uuids: Sequence[str]) -> tuple[str, ...]:
     """What ROCR_VISIBLE_DEVICES leaves of AMD's GPUs; HIP counts these from 0, without UUIDs.
 
     Source: ROCm documentation, GPU isolation techniques.
     """
-    kept = {variable.name: variable.value for variable in variables(bundle)}
-    value = kept.get("ROCR_VISIBLE_DEVICES", "")
-    left = visible_count(value, there, repeats_hide_all=False) if value else None
-    return tuple(there) if left is None else ("",) * left
+    environ = {variable.name: variable.value for variable in variables(bundle)}
+    value = environ.get("ROCR_VISIBLE_DEVICES", "")
+    if not value:
+        return tuple(uuids)
+    count = visible_count(value, uuids, repeats_hide_all=False)
+    if count is None:
+        return tuple(uuids)
+    return ("",) * count
 
 
 def visible_count(

@@ -22,8 +22,7 @@ Deciding = Tuple[str, str, str]  # made when imported, also on Python 3.8
 
 def worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
     """The rows of worlds.json that the texts or the messages are of, in the file's order."""
-    rows: tuple[dict[str, Any], ...] = evidence.once("worlds", lambda: _worlds_of(evidence))
-    return rows
+    return evidence.once("worlds", lambda: _worlds_of(evidence))
 
 
 def _worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:

@@ -13,7 +13,6 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from helpers.ground.shapes import OK, Reading
@@ -26,6 +25,8 @@ _SIGNS = data("look/access")
 NODES = tuple(_SIGNS["nodes"])
 OPEN_LIMIT_S = 10.0
 NO_REASON = "no reason given"
+CONTAINER_VARIABLE = "container"
+"""What systemd-nspawn and podman set inside (systemd.io, CONTAINER_INTERFACE)."""
 INIT_NAMESPACES: dict[str, str] = _SIGNS["namespaces"]
 
 
@@ -81,7 +82,7 @@ def walk_access() -> Iterator[dict[str, Any]]:
     """
     paths = []
     for pattern in NODES:
-        paths += [found.source for found in files.find("/", pattern)]
+        paths += [match.source for match in files.find("/", pattern)]
     groups = {gid: name for name, gid, _ in _group_lines()}
     for path, row, why in hanging.read_each(paths, _node, OPEN_LIMIT_S):
         if row is None:
@@ -117,7 +118,7 @@ def _text(source: str) -> str:
     return files.text("/", source)
 
 
-def collect_identity(root: Path) -> list[dict[str, Any]]:
+def collect_identity() -> list[dict[str, Any]]:
     """The table ``identity``: one row about this process. The user's own name is not kept."""
     accounts = [line.split(":") for line in _text("/etc/passwd").splitlines()]
     user = next((words[0] for words in accounts if words[2:3] == [str(os.getuid())]), "")
@@ -189,7 +190,7 @@ def _container() -> str:
     for source in ("/proc/self/cgroup", "/proc/1/cgroup"):
         text = _text(source)
         kinds += [kind for word, kind in _SIGNS["cgroups"].items() if word in text]
-    kinds.append(_text("/run/systemd/container") or os.environ.get("container", ""))
+    kinds.append(_text("/run/systemd/container") or os.environ.get(CONTAINER_VARIABLE, ""))
     mounts = _text("/proc/self/mounts").splitlines()
     if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
         kinds.append("container")

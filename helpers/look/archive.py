@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from helpers.ground.places import PROGRAM
 
-from .files import opened, whole
+from .files import opened, read_whole
 
 MEMBER_LIMIT_BYTES = 32 << 20
 BUNDLE_LIMIT_BYTES = 128 << 20
@@ -139,7 +139,7 @@ def _read_folder(path: Path) -> dict[str, bytes]:
             size = 0 if folder_too else state.st_size
             limits.check(name, size, folder_too or stat.S_ISREG(state.st_mode))
             if not folder_too:
-                files[name] = whole(full, MEMBER_LIMIT_BYTES)
+                files[name] = read_whole(full, MEMBER_LIMIT_BYTES)
     return files
 
 

@@ -11,9 +11,10 @@ import fnmatch
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, List, Literal, Optional, cast
+from typing import Any, Dict, List, Literal, Optional, TypeVar, cast
 
 from helpers.ground.contract import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.ground.contract import as_dict, from_json
@@ -26,6 +27,7 @@ from .files import natural
 
 EMPTY = "the file is empty"
 Kind = Literal["file", "command"]
+Result = TypeVar("Result")
 Status = Literal["ok", "not_available", "not_allowed", "timeout", "truncated"]
 
 
@@ -126,10 +128,10 @@ class Text:
 
     def of(self, source: str) -> Text:
         """The same text under the path or command that a row of it speaks of."""
-        return Text(self.text, self.status, self.why, source, self.item, self.constructed)
+        return replace(self, source=source)
 
 
-class Row(dict):
+class Row(Dict[str, Any]):  # made when imported, also on Python 3.8
     """An object of a JSON table, each field by the kind that is asked for: a bundle may hold
     any other.
     """
@@ -168,8 +170,20 @@ def rows(values: Any) -> list[Row]:
     return [value for value in values if isinstance(value, Row)]
 
 
+class Unchanging:
+    """What does not change, so that what follows from it is worked out once."""
+
+    def once(self, name: str, make: Callable[[], Result]) -> Result:
+        """What ``make`` finds, worked out the first time that ``name`` is asked for."""
+        results: dict[str, Any] = self.__dict__.setdefault("_results", {})
+        if name not in results:
+            results[name] = make()
+        result: Result = results[name]
+        return result
+
+
 @dataclass(frozen=True)
-class Bundle:
+class Bundle(Unchanging):
     """An evidence bundle in memory.
 
     Content is addressed by its source: a path, a command line or a table's name.
@@ -187,7 +201,7 @@ class Bundle:
 
         A source that was never looked at reads as not available, never as empty.
         """
-        item = self._by_source().get(source)
+        item = self._by_source.get(source)
         if item is None:
             return Text("", "not_available", "not captured", source, "")
         text = self.contents[item.path].decode("utf-8", "replace") if item.path else ""
@@ -234,21 +248,13 @@ class Bundle:
         A pattern under which nothing was found is itself recorded as a source; it is no match.
         """
         depth = pattern.count("/")
-        level = (source for source in self._by_source() if source.count("/") == depth)
+        level = (source for source in self._by_source if source.count("/") == depth)
         matching = (source for source in level if fnmatch.fnmatchcase(source, pattern))
         return sorted((source for source in matching if "*" not in source), key=natural)
 
+    @cached_property
     def _by_source(self) -> dict[str, Item]:
-        return self.once("by source", lambda: {item.source: item for item in self.items})
-
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What ``make`` finds in this bundle, worked out the first time that it is asked for: a
-        bundle does not change.
-        """
-        kept = self.__dict__.setdefault("_kept", {})
-        if name not in kept:
-            kept[name] = make()
-        return kept[name]
+        return {item.source: item for item in self.items}
 
 
 class BundleWriter:

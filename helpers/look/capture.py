@@ -106,7 +106,7 @@ def capture(options: Options = Options()) -> Bundle:
     return collection.writer.bundle()
 
 
-def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Collection:
+def measure(options: Options, say: Callable[[str], None] = lambda _line: None) -> Collection:
     """Take everything; each step's line goes to ``say``.
 
     Ctrl-C ends it early: what was not reached is then not in the bundle.
@@ -163,7 +163,7 @@ def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
         "initramfs": (child(ttm.collect_initramfs), ""),
         "processes": (partial(processes.walk_processes, root), ""),
         "device_files": (partial(processes.walk_device_files, root), ""),
-        "identity": (child(access.collect_identity), elsewhere),
+        "identity": (partial(in_child, access.collect_identity), elsewhere),
         "limits": (environment.collect_limits, elsewhere),
         "environment": (environment.collect_environment, elsewhere),
         "access": (access.walk_access, elsewhere),
@@ -249,7 +249,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}")
 
-    def print_help(self, file: Any = None) -> None:  # argparse is silent where it cannot be written
+    def print_help(
+        self, _file: object = None
+    ) -> None:  # argparse is silent where it cannot be written
         print(self.format_help(), end="", flush=True)
 
 

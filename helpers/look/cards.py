@@ -145,11 +145,11 @@ def other_sizes(name: str) -> dict[str, GpuCard]:
 
 
 def find_card(
-    gpu: str = "", capacity: str = "", held: str = "", bundle: Bundle | None = None
+    gpu: str = "", capacity: str = "", held_by_others: str = "", bundle: Bundle | None = None
 ) -> GpuCard:
     """The card of that name, or the largest of ``bundle``, or an H100's figures at ``capacity``.
 
-    ``capacity`` and ``held`` (what others hold) are sizes such as "20GiB", and win over what the
+    ``capacity`` and ``held_by_others`` are sizes such as "20GiB", and win over what the
     table or the box says. Raises CardError.
     """
     if gpu:
@@ -169,7 +169,7 @@ def find_card(
         raise CardError(f"no card; {expected}")
     try:
         total_bytes = parse_capacity(capacity) if capacity else base.total_bytes
-        held_bytes = parse_size(held) if held else base.held_bytes
+        held_bytes = parse_size(held_by_others) if held_by_others else base.held_bytes
     except ValueError as error:
         raise CardError(f"--capacity or --held: {error}") from error
     if held_bytes >= total_bytes:

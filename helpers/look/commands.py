@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.ground import child
+from helpers.look.files import fault
 
 COMMAND_LIMIT_S = 10.0
 COMMAND_LIMIT_BYTES = 4 << 20
@@ -83,11 +84,9 @@ def run(
     def keep(data: bytes) -> float | None:
         if feed:
             feed(data)
-            return None
-        if len(kept) <= limit_bytes:
+        elif len(kept) <= limit_bytes:
             kept.extend(data)
-        is_flood = len(kept) > limit_bytes
-        return 0.0 if is_flood else None
+        return 0.0 if len(kept) > limit_bytes else None
 
     try:
         ended = child.watch(
@@ -104,13 +103,11 @@ def run(
         )
     except OSError as error:
         why = f"{program} does not start: {error.strerror or error}"
-        status = "not_available"
-        if isinstance(error, PermissionError):
-            status = "not_allowed"
+        status, _ = fault(error)
         return Outcome(b"", "", status, None, 0.0, why)
     code = ended.exit_code
     status = "ok"
-    why = ""
+    why = _remark(ended, argv[0], program)
     if len(kept) > limit_bytes:
         status = "truncated"
         why = f"stopped after {limit_bytes >> 10} KiB of output"
@@ -118,13 +115,18 @@ def run(
     elif ended.how in ("timed_out", "stuck"):
         status = "timeout"
         why = f"stopped after {limit_s:g} s"
-    elif ended.signal:
-        why = f"killed by {ended.signal}"
-    elif program != shutil.which(argv[0]):
-        why = f"ran {program}"
     if ended.how == "stuck":
         why += "; it could not be killed and was left behind (it waits inside the kernel)"
     return Outcome(bytes(kept[:limit_bytes]), ended.last_words, status, code, ended.seconds, why)
+
+
+def _remark(ended: child.Ended, name: str, program: str) -> str:
+    """Which signal ended a command, or that it is not the one that a shell would have run."""
+    if ended.signal:
+        return f"killed by {ended.signal}"
+    if program != shutil.which(name):
+        return f"ran {program}"
+    return ""
 
 
 def _not_executable(name: str, path: str) -> Outcome:

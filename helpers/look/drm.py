@@ -18,7 +18,6 @@ from helpers.look.bundle import Bundle, Text
 
 from .files import natural, sources
 
-POOLS = ("vram_total", "vram_used", "gtt_total", "gtt_used")
 FILES = sources("files", "drm")
 _CARDS = [path for path in FILES if path.endswith("]/device/uevent") and "card" in path]
 _RENDER = "/sys/class/drm/renderD[0-9][0-9][0-9]/device/uevent"
@@ -110,12 +109,19 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
 def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
     uevent = _uevent(bundle, folder + "/uevent")
     pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
-    vendor, device = (bundle.read(f"{folder}/{name}").text.strip() for name in ("vendor", "device"))
-    name = folder.split("/")[4]
-    driver = uevent.get("DRIVER", "")
-    pools = (bundle.number(f"{folder}/mem_info_{pool}") for pool in POOLS)
-    product = bundle.word(folder + "/product_name")
-    return Card(pci, name, renders.get(pci, ""), driver, vendor, device, product, *pools)
+    return Card(
+        pci=pci,
+        card=folder.split("/")[4],
+        render=renders.get(pci, ""),
+        driver=uevent.get("DRIVER", ""),
+        vendor_id=bundle.read(f"{folder}/vendor").text.strip(),
+        device_id=bundle.read(f"{folder}/device").text.strip(),
+        product=bundle.word(f"{folder}/product_name"),
+        vram_total=bundle.number(f"{folder}/mem_info_vram_total"),
+        vram_used=bundle.number(f"{folder}/mem_info_vram_used"),
+        gtt_total=bundle.number(f"{folder}/mem_info_gtt_total"),
+        gtt_used=bundle.number(f"{folder}/mem_info_gtt_used"),
+    )
 
 
 def _uevent(bundle: Bundle, source: str) -> dict[str, str]:

@@ -135,9 +135,9 @@ def looks_secret(word: str) -> bool:
     """Whether a word is a token by its own shape (secrets.json), or begins as one, or is a long
     number in hexadecimal.
     """
-    whole, begins = _tokens()
+    shape, begins = _tokens()
     begins_as_one = word.startswith(begins) and word[-1].isalnum()
-    return begins_as_one or bool(whole.fullmatch(word))
+    return begins_as_one or bool(shape.fullmatch(word))
 
 
 @lru_cache(1)

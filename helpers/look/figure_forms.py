@@ -36,10 +36,10 @@ FIELDS = frozenset((*SIZES, *_PASSED_OVER))
 
 
 class Size(NamedTuple):
-    """A size of a form: the group of its number, what it is, and of which pool."""
+    """A size of a form: the group of its number, its measure (one of SIZES), and of which pool it is."""
 
     group: str
-    what: str
+    measure: str
     pool: str
 
 

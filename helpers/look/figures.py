@@ -11,6 +11,7 @@ from helpers.ground.tables import lazy
 from helpers.ground.units import quantity
 from helpers.look.bundle import Text
 from helpers.look.figure_forms import FigureForm, Size, figure_forms
+from helpers.look.message import Message
 from helpers.look.printed import printed_lines, without
 
 LONGEST = 60_000
@@ -25,7 +26,7 @@ class Figure:
 
     ``bytes`` is None where the tool printed that it did not measure (N/A).
 
-    ``what`` is total, used, free, limit, wanted or reserved. ``pool``: vram visible-vram gtt ttm
+    ``measure`` is total, used, free, limit, wanted or reserved. ``pool``: vram visible-vram gtt ttm
     kfd hsa runtime (HIP or CUDA) runtime-sum (of all devices) carveout stated vulkan process
     process-gtt process-ram process-rss slab torch weights ram ram-installed hostfree available
     swap commit cgroup. The true size lies within ``precision_bytes``: half of
@@ -35,7 +36,7 @@ class Figure:
     printed first, 1 where it printed the same again.
     """
 
-    what: str
+    measure: str
     pool: str
     device: str
     bytes: int | None
@@ -104,9 +105,9 @@ class _StatedText:
             if not device and any(pool == "vram" for _, pool, _ in row.sizes):
                 device = str(devices[row.when])
                 devices[row.when] += 1
-            for what, pool, size in row.sizes:
+            for measure, pool, size in row.sizes:
                 yield Figure(
-                    what=what,
+                    measure=measure,
                     pool=pool,
                     device=device,
                     bytes=size.bytes if size else None,
@@ -136,12 +137,18 @@ class _StatedText:
     def _of_match(self, form: FigureForm, ordinal: int, match: re.Match[str]) -> list[Figure]:
         """The figures of one printed line; none where one of its numbers is no size."""
         device = match.groupdict().get("device") or (str(ordinal) if form.each else "")
-        blank = replace(
-            self._blank(form),
+        blank = Figure(
+            measure="",
+            pool="",
             device=device,
-            when=self.prints[form.id, device],
+            bytes=None,
+            precision_bytes=0,
+            source=self.source,
+            origin=self.origin,
+            row=form.id,
             hearsay=self._is_described(match),
             line=match.start(),
+            when=self.prints[form.id, device],
         )
         figures = []
         for size in form.sizes:
@@ -153,18 +160,6 @@ class _StatedText:
             figures.append(figure)
         self.prints[form.id, device] += 1
         return figures
-
-    def _blank(self, form: FigureForm) -> Figure:
-        return Figure(
-            what="",
-            pool="",
-            device="",
-            bytes=None,
-            precision_bytes=0,
-            source=self.source,
-            origin=self.origin,
-            row=form.id,
-        )
 
     def _is_described(self, match: re.Match[str]) -> bool:
         if _DESCRIBED.search(self.source):
@@ -182,7 +177,7 @@ class _StatedText:
         number = match.group(size.group)
         unit = match.group(size.group + "unit") or ""
         if number is None:
-            return replace(blank, what=size.what, pool=size.pool, text="N/A")
+            return replace(blank, measure=size.measure, pool=size.pool, text="N/A")
         if (size.pool == "stated" or self.source == "gpu") and "b" not in unit.lower():
             return None  # 890M is a name
         read = _bytes_of(number, unit or form.unit)
@@ -191,7 +186,7 @@ class _StatedText:
         count, precision = read
         return replace(
             blank,
-            what=size.what,
+            measure=size.measure,
             pool=size.pool,
             bytes=count,
             precision_bytes=precision,
@@ -209,7 +204,7 @@ class _StatedText:
             if agent.kind == "gpu" and agent.memory.ok:
                 figures.append(
                     Figure(
-                        what="total",
+                        measure="total",
                         pool="hsa",
                         device=str(len(figures)),
                         bytes=agent.memory.bytes,
@@ -233,7 +228,7 @@ def _bytes_of(number: str, unit: str) -> tuple[int, int] | None:
     return sign * size.bytes, size.precision_bytes
 
 
-def beside(figure: Figure, figures: Iterable[Figure], what: str) -> list[Figure]:
+def beside(figure: Figure, figures: Iterable[Figure], measure: str) -> list[Figure]:
     """Figures of the same source, pool and device: of the same line, or where each is one size
     only.
     """
@@ -243,11 +238,11 @@ def beside(figure: Figure, figures: Iterable[Figure], what: str) -> list[Figure]
         for other in figures
         if (other.source, other.pool, other.device) == place and other.bytes is not None
     ]
-    wanted = [other for other in same_place if other.what == what]
+    wanted = [other for other in same_place if other.measure == measure]
     same_line = [other for other in wanted if other.line == figure.line]
     if same_line:
         return same_line
-    sizes = {other.bytes for other in same_place if other.what == figure.what}
+    sizes = {other.bytes for other in same_place if other.measure == figure.measure}
     wanted_sizes = {other.bytes for other in wanted}
     return wanted if len(sizes) == 1 and len(wanted_sizes) == 1 else []
 
@@ -257,32 +252,29 @@ def lone_free(figures: Iterable[Figure]) -> list[Figure]:
     total is its total.
     """
     of_runtime = [figure for figure in figures if figure.pool == "runtime"]
-    with_total = {figure.source for figure in of_runtime if figure.what == "total"}
+    with_total = {figure.source for figure in of_runtime if figure.measure == "total"}
     return [
         figure
         for figure in of_runtime
-        if figure.what == "free" and figure.bytes is not None and figure.source not in with_total
+        if figure.measure == "free" and figure.bytes is not None and figure.source not in with_total
     ]
 
 
-def figures_of_message(message: object) -> tuple[Figure, ...]:
-    """The runtime's figures of an out-of-memory message: any object with Quantities named
-    capacity, free and process.
-    """
-    device = getattr(message, "device", None)
+def figures_of_message(message: Message) -> tuple[Figure, ...]:
+    """The runtime's figures of an out-of-memory message."""
+    device = "" if message.device is None else str(message.device)
     figures = []
-    for field, what, pool in (
-        ("capacity", "total", "runtime"),
-        ("free", "free", "runtime"),
-        ("process", "used", "process"),
+    for size, measure, pool in (
+        (message.capacity, "total", "runtime"),
+        (message.free, "free", "runtime"),
+        (message.process, "used", "process"),
     ):
-        size = getattr(message, field, None)
         if size is not None:
             figures.append(
                 Figure(
-                    what=what,
+                    measure=measure,
                     pool=pool,
-                    device="" if device is None else str(device),
+                    device=device,
                     bytes=size.bytes,
                     precision_bytes=size.precision_bytes,
                     source="error text",

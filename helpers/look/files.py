@@ -191,7 +191,7 @@ def opened(path: str | Path) -> BinaryIO:
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting))
 
 
-def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
+def read_whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
     """All of a regular file of at most so many bytes.
 
     Raises OSError, whose ``strerror`` says what else it is.
@@ -202,12 +202,12 @@ def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
     return content
 
 
-def json_of(path: str | Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
+def json_of(path: str | Path) -> Any:
     """What a regular file of JSON holds, of bounded size and with a bounded number of values.
 
     Raises OSError, whose ``strerror`` says what else it is, and ValueError in one line.
     """
-    content = whole(path, limit_bytes)
+    content = read_whole(path, JSON_LIMIT_BYTES)
     if content.count(b",") > MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES:,} values")
     try:

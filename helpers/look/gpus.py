@@ -5,18 +5,15 @@ it side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.look.bundle import Bundle
 
-from . import drm, framework, kfd, nvidia, pci, rocm, ttm
-from .archive import BundleHostile
+from . import rocm, ttm
 from .holders import Holder, blind_spots, holders_of, unattributed
+from .layers import Layers, layers_by_address
 from .machine import machine
 from .nvidia import MigSlice, NvidiaGpu
-
-VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA"}
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,6 @@ class Gpu:
         return (*pools, self.window) if self.window else tuple(pools)
 
 
-MOST_GPUS = 256
-# What each layer says of one GPU, under the layer's name; a layer that does not know it is left
-# out.
 _NAMES = (
     "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
 )
@@ -102,64 +96,32 @@ def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
 
 
 def _gpus(bundle: Bundle) -> tuple[Gpu, ...]:
-    by_layer: dict[str, dict[str, Any]] = {
-        "device": {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu},
-        "card": {c.pci: c for c in drm.cards(bundle)},
-        "node": {n.pci: n for n in kfd.nodes(bundle)},
-        "agent": {_address(a): a for a in rocm.agents(bundle) if a.kind == "gpu"},
-        "rocm_smi": {_address(c): c for c in rocm.cards(bundle)},
-        "amd_smi": {_address(g): g for g in rocm.gpus(bundle)},
-        "nvidia": {g.pci: g for g in nvidia.gpus(bundle)},
-        "torch": {d.pci: d for d in framework.framework(bundle).devices},
-    }
-    addresses = sorted(filter(None, set().union(*by_layer.values())))
-    if len(addresses) > MOST_GPUS:
-        count = len(addresses)
-        raise BundleHostile(f"{bundle.box}: {count} GPUs, more than a box has; do not use it")
     cards = []
-    for address in addresses:
-        layers = {name: by_pci[address] for name, by_pci in by_layer.items() if address in by_pci}
-        vendor = _vendor(layers)
-        if vendor:
-            cards.append(_gpu(bundle, address, vendor, layers))
+    for address, layers in layers_by_address(bundle).items():
+        if layers.vendor:
+            cards.append(_gpu(bundle, address, layers))
     return tuple(cards)
 
 
-def _address(device: rocm.Agent | rocm.SmiCard) -> str:
-    return str(device.pci.value) if device.pci.ok else ""
-
-
-def _vendor(layers: dict[str, Any]) -> str:
-    if "nvidia" in layers:
-        return "NVIDIA"
-    if layers.keys() & {"node", "agent", "rocm_smi", "amd_smi"}:
-        return "AMD"
-    ids = layers.get("device") or layers.get("card")
-    if ids is None:
-        return ""
-    return VENDORS.get(ids.vendor_id, "")
-
-
-def _gpu(bundle: Bundle, address: str, vendor: str, layers: dict[str, Any]) -> Gpu:
+def _gpu(bundle: Bundle, address: str, layers: Layers) -> Gpu:
     integrated = _integrated(layers)
     holders = holders_of(bundle, address, layers, integrated)
-    of_nvidia: NvidiaGpu | None = layers.get("nvidia")
-    drivers = [layers[name].driver for name in ("device", "card") if name in layers]
-    if "nvidia" in layers:
+    drivers = [device.driver for device in (layers.device, layers.card) if device]
+    if layers.nvidia:
         drivers.append("nvidia")
     return Gpu(
         pci=address,
-        vendor=vendor,
+        vendor=layers.vendor,
         name=_name(layers),
         driver=next(filter(None, drivers), ""),
         integrated=integrated,
         indices=_numbers(layers),
-        pools=_pools(bundle, address, layers, vendor),
+        pools=_pools(bundle, address, layers),
         holders=holders,
         unattributed=unattributed(bundle, layers, integrated, holders),
-        blind_spots=blind_spots(bundle, vendor),
-        slices=of_nvidia.slices if of_nvidia else (),
-        window=_window(of_nvidia) if of_nvidia else None,
+        blind_spots=blind_spots(bundle, layers.vendor),
+        slices=layers.nvidia.slices if layers.nvidia else (),
+        window=_window(layers.nvidia) if layers.nvidia else None,
     )
 
 
@@ -170,7 +132,7 @@ def _window(gpu: NvidiaGpu) -> Pool | None:
     return _pool(gpu.pci, "BAR1 window", gpu.bar1_total, gpu.bar1_used)
 
 
-def _numbers(layers: dict[str, Any]) -> dict[str, str]:
+def _numbers(layers: Layers) -> dict[str, str]:
     """The number of a GPU in each index space that has one."""
     numbers = {}
     for space, place in _INDICES.items():
@@ -182,39 +144,37 @@ def _numbers(layers: dict[str, Any]) -> dict[str, str]:
     return numbers
 
 
-def _integrated(layers: dict[str, Any]) -> bool | None:
-    torch, agent, device = (layers.get(name) for name in ("torch", "agent", "device"))
-    if torch and torch.integrated is not None:
-        return bool(torch.integrated)
-    if agent and agent.integrated:
+def _integrated(layers: Layers) -> bool | None:
+    if layers.torch and layers.torch.integrated is not None:
+        return layers.torch.integrated
+    if layers.agent and layers.agent.integrated:
         return True
-    if "nvidia" in layers:
+    if layers.nvidia:
         return False
-    if device is None:
+    if layers.device is None:
         return None
-    integrated: bool | None = device.integrated
-    return integrated
+    return layers.device.integrated
 
 
-def _name(layers: dict[str, Any]) -> Reading:
+def _name(layers: Layers) -> Reading:
     """The first name that a layer has; else the target, or the PCI ids."""
     for place in _NAMES:
-        reading: Reading | None = _field(layers, place)
-        if reading is not None and reading.ok and str(reading.value).strip():
+        reading = _field(layers, place)
+        if isinstance(reading, Reading) and reading.ok and str(reading.value).strip():
             return reading
-    node = layers.get("node")
-    ids = layers.get("device") or layers.get("card")
+    node = layers.node
     if node and node.gfx:
         return seen(node.gfx, "text", node.gpu_id.source, node.gpu_id.item)
-    if ids:
-        words = f"{ids.vendor_id[2:]}:{ids.device_id[2:]}"
+    if layers.ids:
+        words = f"{layers.ids.vendor_id[2:]}:{layers.ids.device_id[2:]}"
         return seen(words, "text", "PCI vendor and device id")
     return not_available("no layer names it", "text", "")
 
 
-def _field(layers: dict[str, Any], place: str) -> Any:
+def _field(layers: Layers, place: str) -> object:
+    """What a layer says in one of its fields, such as ``card.product``; None for nothing."""
     layer, _, field = place.partition(".")
-    return getattr(layers.get(layer), field, None)
+    return getattr(getattr(layers, layer), field, None)
 
 
 def _pool(
@@ -227,28 +187,27 @@ def _pool(
     return Pool(pci, layer, total, used, free or _less(total, used))
 
 
-def _pools(bundle: Bundle, pci: str, layers: dict[str, Any], vendor: str) -> tuple[Pool, ...]:
+def _pools(bundle: Bundle, pci: str, layers: Layers) -> tuple[Pool, ...]:
     pools = []
-    card = layers.get("card")
+    card = layers.card
     if card and card.driver == "amdgpu":
         pools.append(_pool(pci, "sysfs VRAM", card.vram_total, card.vram_used))
         pools.append(_pool(pci, "sysfs GTT", card.gtt_total, card.gtt_used))
-    if "node" in layers:
-        pools.append(_pool(pci, "KFD bank", layers["node"].framebuffer))
-    if "agent" in layers:
-        pools.append(_pool(pci, "HSA pool", layers["agent"].memory))
-    elif vendor == "AMD":
+    if layers.node:
+        pools.append(_pool(pci, "KFD bank", layers.node.framebuffer))
+    if layers.agent:
+        pools.append(_pool(pci, "HSA pool", layers.agent.memory))
+    elif layers.vendor == "AMD":
         pools.append(_pool(pci, "HSA pool", rocm.agent_count(bundle)))
-    for name, layer in (("rocm-smi", "rocm_smi"), ("amd-smi", "amd_smi")):
-        if layer in layers:
-            pools += _tool_pools(pci, name, layers[layer])
-    nvidia_gpu = layers.get("nvidia")
-    if nvidia_gpu:
-        sizes = (nvidia_gpu.total, nvidia_gpu.used, nvidia_gpu.free)
-        pools.append(_pool(pci, "nvidia-smi", *sizes))
-        if nvidia_gpu.reserved.ok:
-            pools.append(_pool(pci, "reserved by the driver", nvidia_gpu.reserved))
-    torch = layers.get("torch")
+    for name, smi in (("rocm-smi", layers.rocm_smi), ("amd-smi", layers.amd_smi)):
+        if smi:
+            pools += _tool_pools(pci, name, smi)
+    gpu = layers.nvidia
+    if gpu:
+        pools.append(_pool(pci, "nvidia-smi", gpu.total, gpu.used, gpu.free))
+        if gpu.reserved.ok:
+            pools.append(_pool(pci, "reserved by the driver", gpu.reserved))
+    torch = layers.torch
     if torch:
         free = torch.free if torch.free.ok else None
         pools.append(_pool(pci, "torch", torch.total, free=free))
@@ -278,8 +237,10 @@ def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
     group's limit.
     """
     box = machine(bundle)
-    pools = [_pool("", "RAM", box.ram_total, free=box.ram_available)]
-    pools.append(_pool("", "swap", box.swap_total, free=box.swap_free))
+    pools = [
+        _pool("", "RAM", box.ram_total, free=box.ram_available),
+        _pool("", "swap", box.swap_total, free=box.swap_free),
+    ]
     for parameter in ttm.parameters(bundle):
         if parameter.name == "pages_limit" and parameter.live.ok:
             pools.append(_pool("", f"{parameter.module} limit", parameter.live_bytes))

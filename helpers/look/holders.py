@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.ground.shapes import Reading, not_available, seen, sum_of
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 
 from . import drm, kfd, nvidia, processes, rocm
+from .layers import Layers
 
 HOST_PID = "a host PID"
 NUMBERED_BY_HOST = ("KFD", "nvidia-smi", "amd-smi")
@@ -114,16 +114,13 @@ class _Holders:
 
 
 def holders_of(
-    bundle: Bundle, address: str, layers: dict[str, Any], integrated: bool | None
+    bundle: Bundle, address: str, layers: Layers, integrated: bool | None
 ) -> tuple[Holder, ...]:
-    """Who holds memory of the GPU at a PCI address, by every source, the largest first.
-
-    ``layers``: what each layer says of it, by the layer's name.
-    """
+    """Who holds memory of the GPU at a PCI address, by every source, the largest first."""
     holders = _Holders(bundle, address)
     _add_drm_clients(holders, integrated=bool(integrated))
-    if "node" in layers:
-        _add_kfd_processes(holders, layers["node"].gpu_id.value)
+    if layers.node and layers.node.gpu_id.ok:
+        _add_kfd_processes(holders, layers.node.gpu_id.bytes)
     for holder in nvidia.holders(bundle):
         if holder.pci == address:
             instance = holder.gpu_instance
@@ -170,7 +167,7 @@ def _add_kfd_processes(holders: _Holders, gpu_id: int) -> None:
 
 
 def unattributed(
-    bundle: Bundle, layers: dict[str, Any], integrated: bool | None, holders: tuple[Holder, ...]
+    bundle: Bundle, layers: Layers, integrated: bool | None, holders: tuple[Holder, ...]
 ) -> Reading:
     """What is in use less what processes hold; each process counts once, with the most that any
     source saw it hold.
@@ -178,15 +175,15 @@ def unattributed(
     In a PID namespace of its own one process has another number in each source (KFD and
     nvidia-smi count the host's), so there the source that explains most stands for all.
     """
-    card = layers.get("card")
+    card = layers.card
     used = not_available("no layer says how much is in use", "bytes", "")
     if card and card.vram_used.ok:
         sizes = [card.vram_used]
         if integrated and card.gtt_used.ok:
             sizes.append(card.gtt_used)
         used = sum_of(sizes)
-    elif "nvidia" in layers:
-        used = layers["nvidia"].used
+    elif layers.nvidia:
+        used = layers.nvidia.used
     if not used.ok:
         return used
     measured = [holder for holder in holders if holder.memory.ok]

@@ -78,8 +78,7 @@ class Event:
 
 def xids() -> dict[str, str]:
     """What NVIDIA's Xid codes mean, those met most (helpers/look/xids.json, with its source)."""
-    meaning: dict[str, str] = data("look/xids")["meaning"]
-    return meaning
+    return dict(data("look/xids")["meaning"])
 
 
 @lru_cache(1)

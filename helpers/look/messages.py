@@ -72,7 +72,7 @@ def without_footers(text: str) -> str:
     squeezed = Squeezed(text)
     advice = footers(squeezed.flat, rows_among(squeezed.flat))
     spans = [squeezed.span(start, end) for start, end, _ in advice]
-    return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
+    return blanked(text, spans)
 
 
 _OWN_NOTE = re.compile(
@@ -89,7 +89,7 @@ def without_own_notes(text: str) -> str:
     evidence of what they say. Its length and its line breaks stay.
     """
     spans = [note.span() for note in _OWN_NOTE.finditer(text)]
-    return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
+    return blanked(text, spans)
 
 
 class _Placed(NamedTuple):

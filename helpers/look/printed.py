@@ -130,7 +130,7 @@ def unanswered(text: str) -> tuple[str, ...]:
 def without(text: str, lines: Iterable[PrintedLine]) -> str:
     """The text with blanks in place of lines, in their order."""
     spans = [(line.start, line.end) for line in lines]
-    return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
+    return blanked(text, spans)
 
 
 def _are_of_a_box(between: str) -> bool:
@@ -202,11 +202,11 @@ def _head(line: str) -> tuple[Column, ...]:
     if "," in line:
         heads = [head.strip() for head in line.split(",")]
     columns = tuple(map(_column, heads))
-    known = [column for column in columns if column is not UNKNOWN]
-    meanings = {column.means or column.pool for column in known} - {""}
-    has_size = any(column.pool for column in known)
-    is_list = "pid" in meanings and (len(known) >= LEAST_HEADS or bool(meanings & OF_PS))
-    if "," not in line and 2 * len(known) < len(heads):
+    known_columns = [column for column in columns if column is not UNKNOWN]
+    meanings = {column.means or column.pool for column in known_columns} - {""}
+    has_size = any(column.pool for column in known_columns)
+    is_list = "pid" in meanings and (len(known_columns) >= LEAST_HEADS or bool(meanings & OF_PS))
+    if "," not in line and 2 * len(known_columns) < len(heads):
         return ()
     return columns if is_list or (has_size and len(meanings) >= 2) else ()
 
@@ -219,10 +219,10 @@ def _head_of_ps(line: str) -> tuple[Column, ...]:
     if command is None:
         return ()
     options = command["options"]
-    asked = ",".join(_PS_COLUMNS.findall(options))
+    asked_for = ",".join(_PS_COLUMNS.findall(options))
     of_ps = data("look/printed")["ps"]
-    if asked:
-        words = [re.split("[:=]", word)[0] for word in asked.split(",")]
+    if asked_for:
+        words = [re.split("[:=]", word)[0] for word in asked_for.split(",")]
         heads = [of_ps["heads"].get(word, word.upper()) for word in words]
     else:
         forms = (row["columns"] for row in of_ps["options"] if re.match(row["form"], options))

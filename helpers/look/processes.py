@@ -45,8 +45,13 @@ class Process:
 
 def pids(root: str) -> list[int]:
     """Process numbers under root/proc, in order. Raises OSError where there is no such folder."""
-    with os.scandir(root.rstrip("/") + "/proc") as entries:
-        return sorted(int(e.name) for e in entries if e.name.isdigit() and e.name.isascii())
+    return _numbers_in(root.rstrip("/") + "/proc")
+
+
+def _numbers_in(folder: str) -> list[int]:
+    """The entries of a folder of /proc that are numbers: processes, or open files."""
+    names = filter(str.isdecimal, os.listdir(folder))
+    return sorted(int(name) for name in names if name.isascii())
 
 
 def walk_processes(root: str) -> Iterator[dict[str, Any]]:
@@ -119,8 +124,7 @@ def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
     folder = f"{root.rstrip('/')}/proc/{pid}/fd"
     rows: list[dict[str, Any]] = []
     try:
-        with os.scandir(folder) as entries:
-            numbers = sorted(int(e.name) for e in entries if e.name.isdigit() and e.name.isascii())
+        numbers = _numbers_in(folder)
     except OSError as error:
         status, why = files.fault(error)
         # One that ended meanwhile holds nothing any more, and a kernel thread never does: no row.

@@ -56,7 +56,7 @@ def relations(figures: Iterable[Figure], kind: str = UNKNOWN, hip: bool = False)
     by_place: dict[tuple[object, ...], Relation] = {}
     for rule in _RULES:
         for name, related in rule(book):
-            places = sorted({(figure.source, figure.pool, figure.what) for figure in related})
+            places = sorted({(figure.source, figure.pool, figure.measure) for figure in related})
             says = f"{RELATIONS[name]}: " + ", ".join(map(_in_words, related))
             relation = Relation(
                 name=name,
@@ -77,12 +77,12 @@ class _Book:
         self.kind = kind
         self.hip = hip
 
-    def of(self, what: str, *pools: str) -> list[Figure]:
-        """The figures of that kind of the pools (none named: of any) that can be sizes."""
+    def of(self, measure: str, *pools: str) -> list[Figure]:
+        """The figures of that measure and of the pools (none named: of any) that can be sizes."""
         return [
             figure
             for figure in self.measured
-            if figure.what == what
+            if figure.measure == measure
             and (not pools or figure.pool in pools)
             and abs(_bytes(figure)) < NOT_MEASURED_BYTES
         ]
@@ -115,7 +115,7 @@ def _bytes(figure: Figure) -> int:
 def _in_words(figure: Figure) -> str:
     value = figure.text if figure.bytes is None else show_bytes(figure.bytes)
     device = f" of device {figure.device}" if figure.device else ""
-    return f"{figure.pool} {figure.what}{device} {value} ({figure.source})"
+    return f"{figure.pool} {figure.measure}{device} {value} ({figure.source})"
 
 
 def _same_device(left: Figure, right: Figure) -> bool:

@@ -52,7 +52,8 @@ _CARD_KEY = re.compile(r"card[0-9]{1,4}")
 _POOL = re.compile(r"(vram|gtt)\s+total\s+(used\s+)?memory \(b\)")
 
 _FIELD_LINE = re.compile(r" *([^:\n]{1,40}):+(.*)")
-_AGENT_LINE, _POOL_LINE = (re.compile(rf"\s*{word} [0-9]{{1,4}}\s*") for word in ("Agent", "Pool"))
+_AGENT_LINE = re.compile(r"\s*Agent [0-9]{1,4}\s*")
+_POOL_LINE = re.compile(r"\s*Pool [0-9]{1,4}\s*")
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "DSP": "npu"}
 
 

@@ -117,8 +117,8 @@ class Sampler:
             old = [pid for pid in self.turn if pid in running]
             self.turn = deque([*new, *old])
             for gone in self.running - running:
-                for kept in (self.files, self.names):
-                    kept.pop(gone, None)
+                self.files.pop(gone, None)
+                self.names.pop(gone, None)
             self.running = running
             self.refused = self.refused & running
             if self.pid in running:

@@ -92,7 +92,12 @@ def footers(flat: str, rows: Iterable[Row]) -> list[tuple[int, int, Row]]:
     return sorted(advice, key=lambda footer: footer[:2])
 
 
-def blanked(text: str, spans: Iterable[Span], filler: Callable[[str], str]) -> str:
+def blank(character: str) -> str:
+    """What stands in place of a character, so that lines stay lines."""
+    return "\n" if character == "\n" else " "
+
+
+def blanked(text: str, spans: Iterable[Span], filler: Callable[[str], str] = blank) -> str:
     """The text with each character of the stretches replaced by what ``filler`` makes of it."""
     parts = []
     at = 0

@@ -228,12 +228,18 @@ def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
     return tuple(configured), tuple(on_cmdline)
 
 
+def all_settings(bundle: Bundle) -> tuple[Setting, ...]:
+    """The same in one row: the kernel command line's come last and win."""
+    configured, on_cmdline = settings(bundle)
+    return configured + on_cmdline
+
+
 def parameters(bundle: Bundle) -> tuple[Parameter, ...]:
     """The memory parameters of every module that is there, and every parameter of MODULES that
     is set somewhere.
     """
     written: dict[tuple[str, str], list[Setting]] = {}
-    for setting in sum(settings(bundle), ()):
+    for setting in all_settings(bundle):
         written.setdefault((setting.module, setting.name), []).append(setting)
     present = []
     for module, name in sorted({*written, *UNITS, *_ALSO}):
@@ -279,7 +285,7 @@ def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
     the proof.
     """
     odd = []
-    for setting in sum(settings(bundle), ()):
+    for setting in all_settings(bundle):
         sources = bundle.sources(f"/sys/module/{setting.module}/parameters/*")
         names = [source.rsplit("/", 1)[-1] for source in sources]
         if names and setting.name not in map(_plain, names):

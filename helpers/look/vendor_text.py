@@ -40,8 +40,7 @@ def failures() -> dict[str, dict[str, list[str]]]:
     """What each tool prints where it fails (tool_failures.json): status -> phrases, the
     more telling first.
     """
-    phrases: dict[str, dict[str, list[str]]] = data("look/tool_failures")
-    return phrases
+    return dict(data("look/tool_failures"))
 
 
 def why_nothing(text: Text, tool: str, expected: str) -> Text:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.units import cut
-from helpers.look.files import whole
+from helpers.look.files import read_whole
 from helpers.settings.audit import audit
 from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
 
@@ -73,7 +73,7 @@ def load(preset: str | Path) -> Preset:
     if path.suffix != ".env":
         path = FOLDER / f"{preset}.env"
     try:
-        text = whole(path).decode()
+        text = read_whole(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise PresetError(
             f"preset {str(preset)!r}: cannot be read ({type(error).__name__}); "

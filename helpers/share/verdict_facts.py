@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from helpers.ground.shapes import Evidence, Verdict
-from helpers.judge.observation import WRITTEN_UP
+from helpers.judge.observation import WRITTEN_UP, constructed_items
 from helpers.look.bundle import Bundle
 from helpers.tell.verdict import CAUSE_WORDS, label
 
@@ -70,8 +70,7 @@ def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
     """The evidence whose reading no machine printed: it was filled in for a recorded box."""
     if bundle is None:
         return []
-    items = [item for item in bundle.items if item.constructed]
-    constructed = {item.id for item in items} | {item.source for item in items}
+    constructed = constructed_items(bundle)
     filled = []
     for row in (*verdict.evidence, *verdict.against):
         sources = re.split(r"; | [-+] ", row.reading.source)

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from helpers.ground.shapes import Evidence, Outcome
-from helpers.look.files import whole
+from helpers.look.files import read_whole
 
 MOST_BYTES = 16 << 20  # of a record
 
@@ -113,5 +113,5 @@ def read_trials(folder: Path) -> list[TrialRecord]:
     records = []
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError):
-            records.append(TrialRecord.model_validate_json(whole(path, MOST_BYTES)))
+            records.append(TrialRecord.model_validate_json(read_whole(path, MOST_BYTES)))
     return records

@@ -125,8 +125,8 @@ def _last_line(error: BaseException) -> str:
 def main() -> None:
     """Print the facts on the stdout that this program was started with."""
     # A folder that holds this text, or the current one, may hold a torch.py of its own.
-    own = os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else ""
-    sys.path[:] = [path for path in sys.path if path not in ("", own)]
+    own_folder = os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else ""
+    sys.path[:] = [path for path in sys.path if path not in ("", own_folder)]
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     answer.write(json.dumps(facts("--devices" in sys.argv[1:]), default=str) + "\n")
