@@ -191,7 +191,7 @@ def test_a_line_of_a_notebook_is_said_by_the_number_of_its_cell():
     (kept,) = parse(content).frames
     assert kept == ("cell 14, line 2 <module>",)
     site = site_of(kept)
-    assert site.own
+    assert site.in_program
     assert (site.file, site.line, site.function) == ("cell 14", 2, "<module>")
 
 

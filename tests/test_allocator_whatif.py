@@ -14,7 +14,7 @@ from helpers.allocator.call_sites import requests_of
 from helpers.allocator.capacity import (
     NEIGHBOURS,
     Runs,
-    lower_bound,
+    least_capacity,
     smallest,
     smallest_of,
 )
@@ -106,7 +106,7 @@ def test_the_table_is_in_order_and_its_figures_are_those_of_the_replay():
     [(COMB, "2.14.1"), (COMB, "2.6.0"), (TWO_HALVES, "2.6.0"), (CHIPPED, "2.14.1")],
 )
 def test_where_nothing_helps_the_missing_bytes_are_exact(trace, torch):
-    capacity = lower_bound(trace, Card(1))[0] - 30 * MIB
+    capacity = least_capacity(trace, Card(1))[0] - 30 * MIB
     confs = ["", EXPANDABLE, "max_split_size_mb:64", "roundup_power2_divisions:4"]
     answer = whatif(trace, Card(capacity), torch=torch, confs=confs)
     assert answer.use == "" and answer.needs_bytes > 0
@@ -355,7 +355,7 @@ def test_the_best_of_several_settings_is_no_worse_than_any_of_them(trace):
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(programs(), st.sampled_from(CONFS))
 def test_no_setting_passes_on_less_than_the_arithmetic_allows(trace, conf):
-    floor, at = lower_bound(trace, Card(1))
+    floor, at = least_capacity(trace, Card(1))
     if floor > GRANULE:
         assert not passes(trace, conf, floor - GRANULE)
     plenty = replay(trace, "", Card(1 << 40), engine="plain", timeline=True)
@@ -376,7 +376,7 @@ def test_no_card_is_smaller_than_what_is_reserved_at_the_start():
 
 def test_what_others_hold_counts_against_the_card():
     trace = trace_of(alloc(0, 30), (Op.FOREIGN, -1, 50 * MIB), alloc(1, 30), free(0), free(1))
-    assert lower_bound(trace, Card(1 << 30, 4 * MIB)) == (110 * MIB, 2)
+    assert least_capacity(trace, Card(1 << 30, 4 * MIB)) == (110 * MIB, 2)
     assert smallest(Runs(trace, Card(1, 4 * MIB), engine="plain"), "") == 110 * MIB
 
 

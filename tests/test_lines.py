@@ -40,7 +40,7 @@ def test_a_request_belongs_to_the_innermost_line_of_the_programs_own_files():
     sites = [found.sites[at] for at in found.site]
     names = ["train.py:4 step", NO_LINE, "train.py:9 log", "lib/nn/functional.py:3 step"]
     assert [site.name for site in sites] == names
-    assert [site.own for site in sites] == [True, False, True, False]
+    assert [site.in_program for site in sites] == [True, False, True, False]
     assert sites[0][2:] == ("train.py", 4, "step")
     assert found.size.tolist() == [3 * MIB, 2 * MIB, 1024, MIB]
     assert found.peak == 1 and found.live[found.peak] == 5 * MIB

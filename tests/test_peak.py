@@ -33,7 +33,7 @@ def program(shift=0, *, forward=4, extra=0, function="step"):
 
 def moved(one, two, *sources):
     found = compare_peaks(one, two, *sources)
-    return found, [(line.what, line.by // MIB) for line in found.lines]
+    return found, [(line.name, line.by // MIB) for line in found.lines]
 
 
 def test_inserted_lines_renamed_functions_and_nothing_at_all_move_nothing():

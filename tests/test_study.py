@@ -66,7 +66,7 @@ def verdict_on(card_mib, *sizes_mib):
     op = np.full(count, Op.ALLOC, np.int8)
     header = {"label": "recorded on a GPU"}
     trace = Trace(op, np.arange(count), sizes, none, none.astype(np.int32), header=header)
-    return trace_verdict.verdict(study.Study(trace, Card(card_mib * MIB), own=True))
+    return trace_verdict.verdict(study.Study(trace, Card(card_mib * MIB), of_user=True))
 
 
 def test_more_live_than_the_card_has_is_true_capacity():

@@ -47,12 +47,13 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     recorded = trace.address[:stop][compared]
     expandable = outcome.column("kind")[compared] == _EXPANDABLE
     ordinal = outcome.column("ordinal")[compared]
-    begin = recorded - outcome.column("offset")[compared]
+    range_begin = recorded - outcome.column("offset")[compared]
     same = outcome.column("address")[compared] == recorded
     for number in np.unique(ordinal[expandable]):
         in_range = expandable & (ordinal == number)
-        begins, counts = np.unique(begin[in_range], return_counts=True)
-        same[in_range] = begin[in_range] == begins[counts.argmax()]
+        # Where the recorded range began is what most of its allocations say.
+        begins, counts = np.unique(range_begin[in_range], return_counts=True)
+        same[in_range] = range_begin[in_range] == begins[counts.argmax()]
     return Agreement(
         allocations=int(compared.sum()),
         same_address=int(same.sum()),

@@ -8,8 +8,6 @@ against the compiled allocator (tests/oracle), stands in helpers/settings/torch.
 segments are one long reserved range per stream and pool, mapped page by page (PyTorch PR #96995).
 """
 
-from __future__ import annotations
-
 from helpers.allocator.blocks import (
     OVERSIZE_ALLOCATIONS,
     OVERSIZE_SEGMENTS,
@@ -96,22 +94,10 @@ def get_free_block(a, pool, size, stream):
         pool_at(a, pool).get_calls += 1
     none = block_at(a, NONE)
     block = lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
+    if block.stream == stream and is_expandable(a, block):
+        block = least_reaching(a, block) if conf(a).expandable else first_of_segment(a, block)
     if block.stream != stream:
         return none
-    if is_expandable(a, block):
-        after = after_in_set(a, block)
-        if conf(a).expandable:
-            while is_expandable(a, block) and after.stream == stream:
-                if reach(a, after) >= reach(a, block):
-                    break
-                block = after
-                after = after_in_set(a, after)
-        else:
-            while after.stream == stream and is_expandable(a, after):
-                after = after_in_set(a, after)
-            if after.stream != stream:
-                return none
-            block = after
     limit = conf(a).max_split_bytes
     if size < limit <= block.size:
         return none
@@ -119,6 +105,29 @@ def get_free_block(a, pool, size, stream):
         return none
     erase(a, block)
     return block
+
+
+def least_reaching(a, block):
+    """Of an expandable block and those behind it in its set the first that reaches no farther
+    than the next; also the first that is not expandable.
+    """
+    after = after_in_set(a, block)
+    while is_expandable(a, block) and after.stream == block.stream:
+        if reach(a, after) >= reach(a, block):
+            return block
+        block = after
+        after = after_in_set(a, after)
+    return block
+
+
+def first_of_segment(a, block):
+    """The first block behind an expandable one in its set that is not expandable; one of another
+    stream where there is none.
+    """
+    after = after_in_set(a, block)
+    while after.stream == block.stream and is_expandable(a, after):
+        after = after_in_set(a, after)
+    return after
 
 
 def alloc_block(a, pool, size, stream):

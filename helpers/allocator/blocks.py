@@ -5,8 +5,7 @@ blocks of stream and address. Names and order follow DeviceCachingAllocator in
 c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to 2.15).
 """
 
-from __future__ import annotations
-
+from helpers.allocator.driver import round_up
 from helpers.allocator.memory import (
     BROKEN,
     BY_ADDRESS,
@@ -58,8 +57,8 @@ def round_size(n, divisions):
         if n & (n - 1) == 0:
             return n
         step = 1 << (bit_length(n) - bit_length(parts))
-        return -(-n // step) * step
-    return -(-n // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        return round_up(n, step)
+    return round_up(n, MIN_BLOCK_BYTES)
 
 
 def bit_length(n):
@@ -78,7 +77,7 @@ def segment_size(rounded, large_segment_bytes):
         return SMALL_SEGMENT_BYTES
     if rounded < MIN_LARGE_BYTES:
         return large_segment_bytes
-    return -(-rounded // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
+    return round_up(rounded, LARGE_STEP_BYTES)
 
 
 def add(a, row, amount):
@@ -266,8 +265,8 @@ def insert(a, block):
 
 def erase(a, block):
     """Take a block out of its set; one that is not there tears the replay."""
-    found = lower_bound(a, set_of(a, block), block.stream, block.size, block.number, block.address)
-    if found.at != block.at:
+    first = lower_bound(a, set_of(a, block), block.stream, block.size, block.number, block.address)
+    if first.at != block.at:
         a.status = BROKEN
         return
     for level in range(a.levels):

@@ -11,12 +11,14 @@ without a Python frame belongs to no line.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from helpers.allocator.driver import round_up
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.in_force import MIN_BLOCK_BYTES
@@ -40,13 +42,13 @@ class LinesError(ValueError):
 
 
 class CallSite(NamedTuple):
-    """A call site; ``own``: whether it is a line of the program's own files.
+    """A call site; ``in_program``: whether it is a line of the program's own files.
 
     ``file``, ``line`` and ``function`` are "", 0 and "" where it is no line of Python.
     """
 
     name: str
-    own: bool
+    in_program: bool
     file: str = ""
     line: int = 0
     function: str = ""
@@ -80,7 +82,7 @@ class Requests:
     @property
     def have_lines(self) -> bool:
         """Whether any request has a line of the program's own."""
-        return any(site.own for site in self.sites)
+        return any(site.in_program for site in self.sites)
 
     @cached_property
     def live(self) -> np.ndarray:
@@ -98,18 +100,25 @@ class Requests:
     @cached_property
     def fullest(self) -> int:
         """The operation that ran out of memory, the last of them; else the peak."""
-        refused = [call.event for call in self.trace.driver if call.action == "oom"]
-        return max(refused, default=self.peak)
+        return max(self.trace.refused, default=self.peak)
 
     @cached_property
     def freed_in_backward(self) -> np.ndarray:
-        """Which requests were freed by a backward pass, as what a graph keeps is; as a mask."""
-        before = np.searchsorted(self.at, self.until) - 1
-        return self.backward[before] & (self.until < len(self.trace))
+        """Which requests were freed by a backward pass, as what a graph keeps is; as a mask.
+
+        Those before whose free the last request was asked for by a backward pass.
+        """
+        before_free = np.searchsorted(self.at, self.until) - 1
+        return self.backward[before_free] & (self.until < len(self.trace))
 
     def alive(self, operation: int) -> np.ndarray:
         """Which requests are live after that operation, as a mask."""
         return (self.at <= operation) & (self.until > operation)
+
+    def with_stack(self, holds: Callable[[tuple[str, ...]], bool]) -> np.ndarray:
+        """Which requests have a stack of which this holds, as a mask."""
+        by_stack = [holds(frames) for frames in self.trace.frames]
+        return np.array([*by_stack, False])[self.stack]  # a stack of -1 is the last
 
     def asked_at(self, number: int) -> int:
         """The operation that asks for a request; behind the last of them the trace's end."""
@@ -123,17 +132,19 @@ class Requests:
 
 def site_of(stack: tuple[str, ...]) -> CallSite:
     """The call site of a stack, innermost frame first."""
-    own = [frame for frame in stack if own_line(frame)]
+    program = [frame for frame in stack if own_line(frame)]
     python = [frame for frame in stack if ".py:" in frame]
     library = [frame for frame in python if not frame.startswith(("torch/", "python/", "<"))]
-    innermost = [*own[:1], *library[:1], *python[:1]]
-    if not innermost:
-        return CallSite(NO_LINE, False)
-    frame = innermost[0]
+    # The program's innermost frame; where it has none a library's, then torch's.
+    candidates = program or library or python
+    if not candidates:
+        return CallSite(NO_LINE, in_program=False)
+    frame = candidates[0]
+    in_program = bool(program)
     parts = _PLACE.fullmatch(frame)
     if parts is None:
-        return CallSite(frame, bool(own))
-    return CallSite(frame, bool(own), parts["file"], int(parts["line"]), parts["function"])
+        return CallSite(frame, in_program)
+    return CallSite(frame, in_program, parts["file"], int(parts["line"]), parts["function"])
 
 
 @lru_cache(2)  # what grows, what is live and what a card must have are asked of the same trace
@@ -144,31 +155,28 @@ def requests_of(trace: Trace) -> Requests:
     """
     allocated = [block for _, block in trace.live_at_start if block.state == "A"]
     live_before = np.array([(block.id, block.size) for block in allocated], np.int64).reshape(-1, 2)
-    refused = [call.event for call in trace.driver if call.action == "oom"]
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
-    served[np.array(refused, np.int64)] = False
-    asked = np.flatnonzero(served)
-    ids = np.concatenate((live_before[:, 0], trace.id[asked]))
-    rounded = -(-trace.size[asked] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-    freed_at = np.full(trace.ids + 1, len(trace), np.int64)
-    frees = np.flatnonzero(np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED)) & (trace.id >= 0))
-    np.minimum.at(freed_at, trace.id[frees], frees)
+    served[np.array(trace.refused, np.int64)] = False
+    alloc_at = np.flatnonzero(served)
+    ids = np.concatenate((live_before[:, 0], trace.id[alloc_at]))
+    rounded = round_up(trace.size[alloc_at], MIN_BLOCK_BYTES)
+
     stack = np.full(len(trace), -1) if trace.frame is None else trace.frame.astype(np.int64)
     places: dict[CallSite, int] = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
     site_of_stack = [places.setdefault(site_of(frames), len(places)) for frames in trace.frames]
     site_of_stack.append(1)  # of a stack of -1
-    caller = _backward_callers(trace, stack[asked])
+    caller = _backward_callers(trace, stack[alloc_at])
     in_backward = caller >= 0
-    site = np.array(site_of_stack, np.int64)[np.where(in_backward, caller, stack[asked])]
-    zeros = np.zeros(len(live_before), np.int64)
+    site = np.array(site_of_stack, np.int64)[np.where(in_backward, caller, stack[alloc_at])]
+    zeros = np.zeros(len(live_before), np.int64)  # a column of what was live before
     return Requests(
         trace=trace,
-        at=np.concatenate((zeros - 1, asked)),
-        until=freed_at[ids],
+        at=np.concatenate((zeros - 1, alloc_at)),
+        until=trace.freed_at[ids],
         size=np.concatenate((live_before[:, 1], rounded)),
         site=np.concatenate((zeros, site)),
         id=ids,
-        stack=np.concatenate((zeros - 1, stack[asked])),
+        stack=np.concatenate((zeros - 1, stack[alloc_at])),
         backward=np.concatenate((zeros > 0, in_backward)),
         sites=tuple(places),
     )
@@ -182,16 +190,16 @@ def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     calls = np.array([any(map(_CALLS_BACKWARD.match, f)) for f in trace.frames] + no_stack)
     inside = np.array([any(map(_IN_BACKWARD.match, f)) for f in trace.frames] + no_stack)
     python = np.array([".py:" in "\n".join(frames) for frames in trace.frames] + no_stack)
-    nameless = ~python[stacks]
-    # The last request before that some other Python asked for: it may be the call of the
-    # backward pass.
-    speaks = ~nameless & ~(inside & ~calls)[stacks]
-    last = np.where(speaks, np.arange(len(stacks)), -1)
+    has_no_python = ~python[stacks]
+    # For each request the last one so far that Python outside of a backward pass asked for: it
+    # may be the call of the backward pass.
+    from_outside = ~has_no_python & ~(inside & ~calls)[stacks]
+    last = np.where(from_outside, np.arange(len(stacks)), -1)
     if len(stacks):
         last = np.maximum.accumulate(last)
-    root = np.where(last >= 0, stacks[last], -1)
-    in_backward = (nameless & calls[root]) | calls[stacks]
-    return np.where(in_backward, np.where(nameless, root, stacks), -1)
+    last_stack = np.where(last >= 0, stacks[last], -1)
+    in_backward = (has_no_python & calls[last_stack]) | calls[stacks]
+    return np.where(in_backward, np.where(has_no_python, last_stack, stacks), -1)
 
 
 def requests_with_lines(trace: Trace) -> Requests:

@@ -17,14 +17,16 @@ import numpy as np
 from helpers.allocator.call_sites import requests_of
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.replay import choose, replay
+from helpers.allocator.replay import chosen_engine, replay
 from helpers.allocator.trace import Op, Trace, start_bytes
 from helpers.ground.units import halved
 from helpers.settings.releases import behaviour
 
 Progress = Callable[[int, int], None]
-BY_ADDRESS = ("firstfit", "topdown", "monotonic")
+RULES_FOR_ADDRESSES = ("firstfit", "topdown", "monotonic")
 NEIGHBOURS = 4
+DOUBLINGS = 10
+"""How often the room of a replay is doubled before it is said to fail for another reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Runs:
     @property
     def policies(self) -> tuple[str, ...]:
         by_address = behaviour(self.torch, self.build).order == "address"
-        return BY_ADDRESS if by_address else BY_ADDRESS[:1]
+        return RULES_FOR_ADDRESSES if by_address else RULES_FOR_ADDRESSES[:1]
 
     def replay(self, conf: str, capacity_bytes: int, policy: str) -> Outcome:
         return replay(
@@ -80,7 +82,8 @@ class Runs:
         after each.
         """
         results = []
-        runs = replace(self, engine=choose(self.engine, len(self.trace) * len(items)))
+        operations = len(self.trace) * len(items)
+        runs = replace(self, engine=chosen_engine(self.engine, operations))
         pool = ThreadPoolExecutor(os.cpu_count() if runs.engine == "compiled" else 1)
         try:
             for result in pool.map(partial(work, runs), items):
@@ -92,17 +95,18 @@ class Runs:
             pool.shutdown(cancel_futures=True)
 
 
-def lower_bound(trace: Trace, card: Card) -> tuple[int, int]:
-    """(bytes, operation): the peak of live and held bytes in whole granules; with less no
-    setting can pass. By arithmetic.
+def least_capacity(trace: Trace, card: Card) -> tuple[int, int]:
+    """The bytes of a card below which no setting can pass, by arithmetic, and the operation that
+    needs them: the peak of what is live, in whole granules, and what others hold then.
     """
     foreign = np.flatnonzero(trace.op == Op.FOREIGN)
     at = np.searchsorted(foreign, np.arange(len(trace)), side="right")
-    held = np.concatenate(([card.held_bytes], trace.size[foreign]))[at]
+    held_bytes = np.concatenate(([card.held_bytes], trace.size[foreign]))[at]
     live = requests_of(trace).live
-    need = -(-live // card.granule_bytes) * card.granule_bytes + held
-    worst = int(np.where(need == need.max(), live, -1).argmax())
-    return int(need[worst]), worst
+    needed = round_up(live, card.granule_bytes) + held_bytes
+    # Of the operations that need as much, the one with most live bytes.
+    worst = int(np.where(needed == needed.max(), live, -1).argmax())
+    return int(needed[worst]), worst
 
 
 def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None) -> int:
@@ -114,16 +118,17 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
     ``above`` is a capacity known to fail: only larger ones are looked at; ``below`` one known
     to pass. ValueError where no capacity passes.
     """
-    held = runs.card.held_bytes
+    held_bytes = runs.card.held_bytes
     trace = runs.of(conf)
-    floor = max(lower_bound(trace, runs.card)[0], held + start_bytes(trace.start), above + 1)
-    under = held + round_up(floor - held, GRANULE_BYTES) - GRANULE_BYTES
-    high = held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES)
-    low = under
+    needed_bytes, _ = least_capacity(trace, runs.card)
+    floor = max(needed_bytes, held_bytes + start_bytes(trace.start), above + 1)
+    low = held_bytes + round_up(floor - held_bytes, GRANULE_BYTES) - GRANULE_BYTES
+    enough = below or _enough(runs, conf, floor)
+    high = held_bytes + round_up(enough - held_bytes, GRANULE_BYTES)
     while True:
         high, _ = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
-        tried = (high - (more + 2) * GRANULE_BYTES for more in range(NEIGHBOURS))
-        lower = next((at for at in tried if at >= floor and runs.passes(conf, at)), None)
+        neighbours = (high - (more + 2) * GRANULE_BYTES for more in range(NEIGHBOURS))
+        lower = next((at for at in neighbours if at >= floor and runs.passes(conf, at)), None)
         if lower is None:
             return high
         high = lower
@@ -131,15 +136,17 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
 
 def _enough(runs: Runs, conf: str, floor: int) -> int:
     """A capacity that passes: the peak reserved of a replay with room to spare, or that room."""
-    for room in ((floor + floor // 2 + (256 << 20)) << doubling for doubling in range(10)):
+    room = floor + floor // 2 + (256 << 20)
+    for _ in range(DOUBLINGS):
         outcomes = [runs.replay(conf, room, policy) for policy in runs.policies]
         if not any(outcome.ooms for outcome in outcomes):
             peak = max(runs.card.held_bytes + outcome.peak_reserved_bytes for outcome in outcomes)
             return peak if floor <= peak < room and runs.passes(conf, peak) else room
+        room *= 2
     reason = "for another reason than capacity (a call made to fail, or a fraction near 0)"
     name = repr(conf or "the default settings")
     raise ValueError(
-        f"under {name} the trace fails on a card of {room:,} bytes still: it fails {reason}"
+        f"under {name} the trace fails on a card of {room // 2:,} bytes still: it fails {reason}"
     )
 
 

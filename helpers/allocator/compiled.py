@@ -33,7 +33,7 @@ from helpers.allocator import (
     stream_map,
     trace,
 )
-from helpers.allocator.machine_code import kept
+from helpers.allocator.machine_code import compile_and_keep
 from helpers.allocator.memory import ALLOCATOR, TABLES
 from helpers.settings import in_force
 
@@ -55,20 +55,20 @@ def accessor(name: str) -> Any:
     """The record at a place of the table whose address the allocator's record holds under this
     name.
     """
-    made = from_dtype(TABLES[name])
-    each = TABLES[name].itemsize
+    record_type = from_dtype(TABLES[name])
+    record_bytes = TABLES[name].itemsize
     offset = dict(ALLOCATOR.fields or {})[name][1]
 
     @intrinsic
-    def record_at(context: Any, a: Any, place: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def record_at(_context: Any, a: Any, _place: Any) -> Any:
+        def build(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             word = ir.IntType(64)
             field = builder.add(builder.ptrtoint(arguments[0], word), word(offset))
             address = builder.load(builder.inttoptr(field, word.as_pointer()))
-            place = builder.add(address, builder.mul(arguments[1], word(each)))
-            return builder.inttoptr(place, context.get_value_type(made))
+            place = builder.add(address, builder.mul(arguments[1], word(record_bytes)))
+            return builder.inttoptr(place, context.get_value_type(record_type))
 
-        return made(a, types.int64), build
+        return record_type(a, types.int64), build
 
     return record_at
 
@@ -100,7 +100,7 @@ def _kernel(sources: int) -> Any:
         done = _advance(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop)
         return done + 0 * sources
 
-    return kept(advance, nogil=True, error_model="numpy")
+    return compile_and_keep(advance, nogil=True, error_model="numpy")
 
 
 _NUMBERS = (trace, in_force)  # modules of which the others take numbers alone
@@ -120,9 +120,9 @@ def _stamp() -> Path | None:
     """
     if not advance.stats.cache_path:
         return None
-    here = Path(__file__).stat()
+    file = Path(__file__).stat()
     processor = binding.get_host_cpu_name()
-    about = f"{_SOURCES} {here.st_mtime_ns} {here.st_size} {numba.__version__} {processor}"
+    about = f"{_SOURCES} {file.st_mtime_ns} {file.st_size} {numba.__version__} {processor}"
     name = f"casebook-{sys.implementation.cache_tag}-{zlib.crc32(about.encode()):08x}.stamp"
     return Path(advance.stats.cache_path, name)
 

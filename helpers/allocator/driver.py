@@ -63,11 +63,11 @@ def take(a, arena, size):
     before = chosen_before = range_at(a, arena)
     chosen = range_at(a, NONE)
     while before.next != NONE and (a.topdown or chosen.at == NONE):
-        here = range_at(a, before.next)
-        if here.high - here.low >= size:
+        free_range = range_at(a, before.next)
+        if free_range.high - free_range.low >= size:
             chosen_before = before
-            chosen = here
-        before = here
+            chosen = free_range
+        before = free_range
     if chosen.at == NONE:
         a.status = EXHAUSTED
         return 0
@@ -136,11 +136,11 @@ def log(a, call, ordinal, address, size):
     if not a.logs:
         return
     last = call_at(a, a.call_count)
-    pages = call == MAP or call == UNMAP
-    if pages and last.event == a.operation and last.call == call and last.ordinal == ordinal:
-        if last.address + last.size == address:
-            last.size += size
-            return
+    is_of_pages = call in (MAP, UNMAP)
+    is_same_call = last.event == a.operation and last.call == call and last.ordinal == ordinal
+    if is_of_pages and is_same_call and last.address + last.size == address:
+        last.size += size
+        return
     a.call_count += 1
     new = call_at(a, a.call_count)
     new.event = a.operation
@@ -197,10 +197,10 @@ def unreserve(a, segment):
 
 def map_pages(a, segment, offset, size):
     """Create and map the pages of a part of a reserved range: all of them, or none."""
-    for made in range(size // segment.page_bytes):
+    for page in range(size // segment.page_bytes):
         if not room_for(a, segment.page_bytes):
-            a.used -= made * segment.page_bytes
-            log(a, CREATE_FAIL, made, -1, segment.page_bytes)
+            a.used -= page * segment.page_bytes  # give back the pages before it
+            log(a, CREATE_FAIL, page, -1, segment.page_bytes)
             return False
     log(a, MAP, segment.ordinal, offset, size)
     return True

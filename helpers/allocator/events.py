@@ -3,8 +3,6 @@
 Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
 """
 
-from __future__ import annotations
-
 from helpers.allocator.blocks import OVERSIZE_ALLOCATIONS, add, conf, count_allocated, free_block
 from helpers.allocator.memory import (
     NONE,

@@ -7,11 +7,11 @@ out of memory, from which names the tensors of that moment were reached.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -29,6 +29,26 @@ WITHOUT_LIMIT = "without-limit.pickle"
 MOST_STEPS = 100_000
 LEAST_SHARE = 1 / 3
 """The share of what grows that is reached from a name which is said to keep it."""
+
+
+class KeeperRow(TypedDict, total=False):
+    """A name that the tensors were reached from when memory ran out, as a record has it.
+
+    ``addresses``: of the blocks reached; ``bytes``: of their tensors; ``graphs``: how many of
+    these carry a graph of autograd; ``collection``: the name of the collection, "" for a
+    variable; ``length``: of the collection; ``where``: the frame, function or module;
+    ``lines``: that put something into it; ``kind``: "circle" for objects that refer to each other.
+    """
+
+    name: str
+    collection: str
+    where: str
+    lines: Sequence[str]
+    length: int
+    graphs: int
+    bytes: int
+    addresses: Sequence[int]
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -160,7 +180,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     """
     requests = requests_of(trace)
     begun_here = steps_begun(requests)
-    asked = requests.alive(requests.fullest) & (requests.at >= 0)
+    allocated = requests.alive(requests.fullest) & (requests.at >= 0)
     longer = _longer(path)
     record = record_of(path)
     rows = keepers_of(record)
@@ -192,7 +212,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             is_later=seen is longer and bool(growers) and not begun,
             ended_well=ended_well,
             may_be_one_step=not seen.backward.any() and _hand_on_a_state(growers, rows),
-            asked_bytes=int(requests.size[asked].sum()),
+            asked_bytes=int(requests.size[allocated].sum()),
         )
         shown.append(recorded)
         says_enough = bool(growers) or not _sums_losses(rows)
@@ -224,7 +244,7 @@ def _longer(path: Path | None) -> Requests | None:
         return None
 
 
-def keepers_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def keepers_of(record: Mapping[str, Any]) -> list[KeeperRow]:
     """What a record says of who keeps the tensors, of all processes."""
     processes = [process.get("keepers") or {} for process in record.get("processes", ())]
     return [row for process in processes for row in process.get("keepers", ())]
@@ -247,28 +267,25 @@ def _lies_in_step(row: KeptGrower, requests: Requests, step_lines: frozenset[str
         return False
     if row.grower.site.name in step_lines:  # the threads of a backward pass have no frames
         return True
-    held = held_by(row.grower, requests, requests.fullest)
-    stacks = requests.stack[held]
+    stacks = requests.stack[live_requests_of(row.grower, requests, requests.fullest)].tolist()
     frames = requests.trace.frames
     in_step = [stack >= 0 and not step_lines.isdisjoint(frames[stack]) for stack in stacks]
     return sum(in_step) > len(in_step) / 2
 
 
-def _kept(
-    grower: Grower, growth: Growth, requests: Requests, rows: list[dict[str, Any]]
-) -> KeptGrower:
+def _kept(grower: Grower, growth: Growth, requests: Requests, rows: list[KeeperRow]) -> KeptGrower:
     """A grower with who keeps what it asked for."""
-    held = held_by(grower, requests, requests.fullest)
+    live = live_requests_of(grower, requests, requests.fullest)
     addresses = requests.trace.address
     blocks: dict[int, int] = {}
     if addresses is not None:
-        sizes = requests.size[held]
-        blocks = dict(zip(addresses[requests.at[held]].tolist(), sizes.tolist(), strict=True))
+        sizes = requests.size[live].tolist()
+        blocks = dict(zip(addresses[requests.at[live]].tolist(), sizes, strict=True))
     held_bytes, _ = kept_at(grower, growth, requests, requests.fullest)
     return KeptGrower(grower, _keeper_of(blocks, rows), held_bytes)
 
 
-def held_by(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
+def live_requests_of(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
     """The requests of a grower's call site that are live after an operation, by their numbers."""
     sites = np.array([site == grower.site for site in requests.sites])
     return np.flatnonzero(requests.alive(operation) & sites[requests.site])
@@ -282,13 +299,14 @@ def kept_at(grower: Grower, growth: Growth, requests: Requests, operation: int) 
     next steps replace it. Of the first no more than a later one kept, and nothing where none
     followed for long: a library's workspace is made there, and stays.
     """
-    held = held_by(grower, requests, operation)
-    sizes = requests.size[held]
+    live = live_requests_of(grower, requests, operation)
+    sizes = requests.size[live]
     begun = growth.steps_at(operation)
     if grower.how != KEPT:
         return int(sizes.sum()), begun
-    step = np.searchsorted(growth.steps.begins, requests.at[held], "right") - 1
-    kept = np.bincount(step[step >= 0], sizes[step >= 0], begun)
+    step = np.searchsorted(growth.steps.begins, requests.at[live], "right") - 1
+    in_steps = step >= 0
+    kept = np.bincount(step[in_steps], sizes[in_steps], begun)
     kept[-2:] = np.minimum(kept[-2:], grower.bytes_per_step)
     kept[:1] = np.minimum(kept[:1], kept[1:].max(initial=0))
     keeping = np.flatnonzero(kept)
@@ -301,41 +319,41 @@ def kept_at(grower: Grower, growth: Growth, requests: Requests, operation: int) 
     return round(kept[first:].sum()), begun - first
 
 
-def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | None:
+def _keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
     """Who keeps these blocks, bytes by address: the collection, else the variable, from which
-    most of them are reached. Where most are reached from no name, a graph keeps them, and the
-    longest collection of tensors with a graph keeps that, or an attribute, which outlives a
-    call, or the smallest variable, such as a sum of losses; none of a forward, whose graph is
-    that of the running step.
+    most of them are reached. Where most are reached from no name, a graph keeps them: then the
+    best by ``_rank`` of those that join graphs.
     """
     reached = [sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows]
-    together: Counter[tuple[str, ...]] = Counter()
+    by_place: Counter[tuple[str, ...]] = Counter()
     for row, size in zip(rows, reached, strict=True):
-        together[_place_of(row)] += size
-    most = max(together.values(), default=0)
-    if most >= LEAST_SHARE * sum(blocks.values()) > 0:
-        there = [
+        by_place[_place_of(row)] += size
+    most = max(by_place.values(), default=0)
+    total = sum(blocks.values())
+    if most >= LEAST_SHARE * total > 0:
+        at_place = [
             (size, row)
             for row, size in zip(rows, reached, strict=True)
-            if together[_place_of(row)] == most
+            if by_place[_place_of(row)] == most
         ]
-        largest = max(size for size, _ in there)
-        best = [row for size, row in there if size == largest]
-    elif sum(reached) <= sum(blocks.values()) / 2:
-        best = _joining_graphs(rows)
+        largest = max(size for size, _ in at_place)
+        candidates = [row for size, row in at_place if size == largest]
+    elif sum(reached) <= total / 2:
+        candidates = _joining_graphs(rows)
     else:
-        best = []
-    if not best:
         return None
-    return _shown(max(best, key=_graphs_it_joins))
+    return _keeper(max(candidates, key=_rank)) if candidates else None
 
 
-def _graphs_it_joins(row: dict[str, Any]) -> tuple[int, int, bool, int]:
-    """A rank: more graphs, more entries, an attribute, fewer bytes."""
-    return row["graphs"], row["length"], "." in row["name"], -row["bytes"]
+def _rank(row: KeeperRow) -> tuple[int, int, bool, int]:
+    """The higher, the likelier it keeps a graph: it joins more graphs, has more entries, is an
+    attribute, which outlives a call, or is small, as a sum of losses is.
+    """
+    is_attribute = "." in row["name"]
+    return row["graphs"], row["length"], is_attribute, -row["bytes"]
 
 
-def _joining_graphs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _joining_graphs(rows: list[KeeperRow]) -> list[KeeperRow]:
     """The keepers that join the graphs of several passes: none of a forward, whose graph is that
     of the running step.
     """
@@ -343,7 +361,7 @@ def _joining_graphs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in outside if row["graphs"] and row.get("lines")]
 
 
-def _sums_losses(rows: list[dict[str, Any]]) -> bool:
+def _sums_losses(rows: list[KeeperRow]) -> bool:
     """Whether nothing but losses joins the graphs of several passes, and no state that each pass
     makes of the one before: each could have gone backward by itself.
     """
@@ -353,13 +371,13 @@ def _sums_losses(rows: list[dict[str, Any]]) -> bool:
     return all(row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining)
 
 
-def _hand_on_a_state(growers: tuple[KeptGrower, ...], rows: list[dict[str, Any]]) -> bool:
+def _hand_on_a_state(growers: tuple[KeptGrower, ...], rows: list[KeeperRow]) -> bool:
     """Whether no collection keeps what grows, and a state joins the passes."""
     collections = [row for row in growers if row.keeper is not None and row.keeper.length]
     return not collections and _carries_state(rows)
 
 
-def _carries_state(rows: list[dict[str, Any]]) -> bool:
+def _carries_state(rows: list[KeeperRow]) -> bool:
     """Whether a variable larger than a loss is made anew of what it was, with its graph, outside
     of a forward; the forward that runs may have it too, under that name.
     """
@@ -371,12 +389,13 @@ def _carries_state(rows: list[dict[str, Any]]) -> bool:
     )
 
 
-def _place_of(row: dict[str, Any]) -> tuple[str, ...]:
+def _place_of(row: KeeperRow) -> tuple[str, ...]:
     """Where a row's tensors are kept: the lines that keep them, else the name."""
-    return tuple(row.get("lines") or ()) or (row["where"], row["collection"] or row["name"])
+    lines = tuple(row.get("lines") or ())
+    return lines or (row["where"], row["collection"] or row["name"])
 
 
-def _shown(row: dict[str, Any]) -> Keeper:
+def _keeper(row: KeeperRow) -> Keeper:
     return Keeper(
         name=row["collection"] or row["name"],
         where=row["where"],

@@ -14,7 +14,6 @@ import numpy as np
 
 from helpers.allocator.call_sites import CallSite, Requests
 from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, loops_of
-from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 KEPT = "kept"
 LARGER = "larger each step"
@@ -49,8 +48,7 @@ class Growth:
     of the trace is one that the steps make. ``live``: live bytes at the beginning of each step.
     ``window``: the first and the last step, from 0, between which growth is counted, whole
     periods of it. ``inputs_grow``: the steps themselves ask for more each time, so that their
-    peak rises. ``seen_bytes`` a step would have been seen if kept in every step, or at least
-    once in ``seen_every`` steps.
+    peak rises. A block kept at least once in ``seen_every`` steps would have been seen.
     """
 
     steps: Steps
@@ -60,7 +58,6 @@ class Growth:
     inputs_grow: bool
     goes_on: bool
     seen_every: int
-    seen_bytes: int = MIN_BLOCK_BYTES
 
     @property
     def bytes_per_step(self) -> float:
@@ -134,17 +131,20 @@ class _Search:
         self.alive = requests.alive(requests.fullest)
 
     def growth(self) -> Growth:
+        """``later``: the bytes of each call site, by step, that were asked for two steps before
+        or earlier and are there still.
+        """
         stays = (self.asked_in >= 0) & (self.freed_in >= self.asked_in + 2)
-        held = self.requests.by_site(stays & self.alive)
+        held_bytes = self.requests.by_site(stays & self.alive)
         if not self.steps.trains:
-            held[self._graphs(stays)] = 0
+            held_bytes[self._graphs(stays)] = 0
         later = self._bytes_by_site(stays, self.asked_in + 2, self.freed_in)
-        keeping = self._keeping_sites(later, held)
+        keeping = self._keeping_sites(later, held_bytes)
         larger, inputs_grow = self._replaced_by_larger(keeping)
         kept = self._kept_by(keeping)
         window = self._window(kept)
-        growers = self._keepers(keeping, kept, window, later, held) + larger
-        growers.sort(key=lambda grower: (not grower.site.own, -grower.bytes_per_step))
+        growers = self._keepers(keeping, kept, window, later, held_bytes) + larger
+        growers.sort(key=lambda grower: (not grower.site.in_program, -grower.bytes_per_step))
         live = np.concatenate(([0], self.requests.live))[self.steps.begins]
         return Growth(
             steps=self.steps,
@@ -164,11 +164,11 @@ class _Search:
         in_steps = (self.asked_in >= 0) & (self.asked_in < self.last)
         return self.requests.trace.ran_out or bool(np.isin(sites[-1], sites[in_steps]))
 
-    def _keeping_sites(self, later: np.ndarray, held: np.ndarray) -> list[int]:
+    def _keeping_sites(self, later: np.ndarray, held_bytes: np.ndarray) -> list[int]:
         """The call sites of which more and more is there two steps later, and some of it when
         the program runs out of memory.
         """
-        held_sites = np.flatnonzero(held).tolist()
+        held_sites = np.flatnonzero(held_bytes).tolist()
         return [site for site in held_sites if _goes_on(later[site, self.first :])]
 
     def _graphs(self, stays: np.ndarray) -> np.ndarray:
@@ -196,9 +196,15 @@ class _Search:
             if _with_inputs(site, rising):
                 inputs_grow = True
                 continue
-            more = float(series[self.last] - series[self.first]) / (self.last - self.first)
-            held = int(series[self.last])
-            growers.append(Grower(self.requests.sites[site], more, 0.0, LARGER, held))
+            grower = Grower(
+                site=self.requests.sites[site],
+                bytes_per_step=float(series[self.last] - series[self.first])
+                / (self.last - self.first),
+                count=0.0,
+                how=LARGER,
+                held_bytes=int(series[self.last]),
+            )
+            growers.append(grower)
         return growers, inputs_grow
 
     def _kept_by(self, sites: list[int]) -> np.ndarray:
@@ -220,18 +226,22 @@ class _Search:
         kept: np.ndarray,
         window: tuple[int, int],
         later: np.ndarray,
-        held: np.ndarray,
+        held_bytes: np.ndarray,
     ) -> list[Grower]:
         """The call sites that keep something, with how much more of it a step."""
         begin, end = window
         counted = kept & (self.asked_in > begin) & (self.asked_in <= end)
         growers = []
         for site in sites:
-            mask = counted & (self.requests.site == site)
+            blocks = counted & (self.requests.site == site)
             more = later[site, min(end + 2, self.last)] - later[site, begin + 2]
-            size = float(more) / (end - begin)
-            count = float(mask.sum()) / (end - begin)
-            grower = Grower(self.requests.sites[site], size, count, KEPT, int(held[site]))
+            grower = Grower(
+                site=self.requests.sites[site],
+                bytes_per_step=float(more) / (end - begin),
+                count=float(blocks.sum()) / (end - begin),
+                how=KEPT,
+                held_bytes=int(held_bytes[site]),
+            )
             growers.append(grower)
         return growers
 
@@ -249,11 +259,11 @@ class _Search:
         """Of each call site that asks in most steps, whether it asks for more from step to step: in
         larger requests, or more often.
         """
-        asked = np.zeros((len(self.requests.sites), self.count), np.int64)
+        asked_bytes = np.zeros((len(self.requests.sites), self.count), np.int64)
         inside = self.asked_in >= 0
         place = (self.requests.site[inside], self.asked_in[inside])
-        np.add.at(asked, place, self.requests.size[inside])
-        window = asked[:, self.first : self.count - 1]
+        np.add.at(asked_bytes, place, self.requests.size[inside])
+        window = asked_bytes[:, self.first : self.count - 1]
         asks_often = (window > 0).mean(axis=1) > 2 / 3
         return {
             site: _goes_on(window[site]) and _rises(window[site])

@@ -14,15 +14,11 @@ from helpers.allocator.growers import (
     Keeper,
     KeptGrower,
     RecordedGrowth,
-    held_by,
     kept_at,
+    live_requests_of,
 )
 from helpers.allocator.study import Study
-from helpers.judge.program_facts import (
-    GrowerFacts,
-    GrowthFacts,
-    Refusal,
-)
+from helpers.judge.program_facts import GrowerFacts, GrowthFacts, Refusal
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 MORE_THAN_ITSELF = 1.25
@@ -103,11 +99,11 @@ def _rest_by_step(
     begun = growth.steps_at(operation)
     if begun < 2 or operation >= len(requests.live):
         return 0, 0
-    asked = np.zeros(len(requests.live), np.int64)
+    kept_since = np.zeros(len(requests.live), np.int64)
     for row in recorded.growers:
-        held = held_by(row.grower, requests, operation)
-        np.add.at(asked, requests.at[held], requests.size[held])
-    rest = requests.live - np.cumsum(asked)
+        kept = live_requests_of(row.grower, requests, operation)
+        np.add.at(kept_since, requests.at[kept], requests.size[kept])
+    rest = requests.live - np.cumsum(kept_since)
     first, running = growth.steps.begins[[0, begun - 1]]
     refused_bytes = 0 if refusal.fails_in_replay else refusal.request_bytes  # else it is recorded
     return int(rest[operation]) + refused_bytes, int(rest[first:running].max(initial=0))

@@ -79,16 +79,13 @@ def asked_by_model(requests: Requests) -> np.ndarray:
 
 
 def _asked_in(requests: Requests, folders: tuple[str, ...]) -> np.ndarray:
-    by_stack = [
-        any(frame.startswith(folders) for frame in frames) for frames in requests.trace.frames
-    ]
-    return np.array([*by_stack, False])[requests.stack]
+    return requests.with_stack(lambda frames: any(frame.startswith(folders) for frame in frames))
 
 
 def _is_there_at_next(requests: Requests, mask: np.ndarray) -> np.ndarray:
     """Which are still there when the next request of a mask is asked for, or at the end."""
-    asked = np.append(np.sort(requests.at[mask]), len(requests.trace))
-    following = asked[np.searchsorted(asked, requests.at, "right")]
+    alloc_at = np.append(np.sort(requests.at[mask]), len(requests.trace))
+    following = alloc_at[np.searchsorted(alloc_at, requests.at, "right")]
     return np.asarray(following < requests.until)
 
 
@@ -99,5 +96,5 @@ def _first_step(requests: Requests) -> int:
     try:
         return int(steps_of(requests).begins[0])
     except LinesError:
-        asked = requests.at[requests.backward]
-        return int(asked.min(initial=len(requests.trace)))
+        in_backward = requests.at[requests.backward]
+        return int(in_backward.min(initial=len(requests.trace)))

@@ -1,12 +1,23 @@
 """Functions as machine code, compiled once on a machine."""
 
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 from numba import njit
 
 
-def kept(body: Any, **options: Any) -> Any:
-    """Compile, and keep the code for other processes where there is a folder to write to."""
+def compile_and_keep(body: Any, helpers: Sequence[Any] = (), **options: Any) -> Callable[..., Any]:
+    """Compile, and keep the code for other processes where there is a folder to write to.
+
+    ``helpers``: the functions of its module that it calls, which are compiled with it.
+    """
+    names = dict(body.__globals__)
+    for helper in helpers:
+        copy = FunctionType(helper.__code__, names, helper.__name__)
+        names[helper.__name__] = njit(copy, **options)
+    if helpers:
+        body = FunctionType(body.__code__, names, body.__name__)
     try:
         return njit(body, cache=True, **options)
     except RuntimeError:  # numba finds no such folder

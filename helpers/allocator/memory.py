@@ -183,21 +183,21 @@ def rows(array: np.ndarray) -> list[Any]:
 
 def table(name: str, count: int, **columns: Any) -> np.ndarray:
     """A table with so many records; what is not given is 0."""
-    made = np.zeros(count, TABLES[name])
+    records = np.zeros(count, TABLES[name])
     for column, values in columns.items():
-        made[column] = values
-    return made
+        records[column] = values
+    return records
 
 
-def unused(name: str, count: int, first: int = 0, then: int = NONE) -> np.ndarray:
-    """Records numbered from first on, none of them in use; behind the last one comes the record
-    at then.
+def unused(name: str, count: int, first: int = 0, next_spare: int = NONE) -> np.ndarray:
+    """Records numbered from first on, none of them in use; behind the last one of them the record
+    at ``next_spare`` is taken.
     """
-    made = table(name, count)
-    if "spare" in (made.dtype.names or ()):
-        made["at"] = np.arange(first, first + count)
-        made["spare"] = np.append(made["at"][1:], then)
-    return made
+    records = table(name, count)
+    if "spare" in (records.dtype.names or ()):
+        records["at"] = np.arange(first, first + count)
+        records["spare"] = np.append(records["at"][1:], next_spare)
+    return records
 
 
 class Memory:
@@ -207,20 +207,24 @@ class Memory:
 
     def __init__(self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool):
         self.compiled = compiled
-        self.tables: dict[str, Any] = {name: self._kept(made) for name, made in tables.items()}
-        self.head = self._kept(np.zeros(1, ALLOCATOR))
+        self.tables: dict[str, Any] = {
+            name: self._stored(records) for name, records in tables.items()
+        }
+        self.head = self._stored(np.zeros(1, ALLOCATOR))
         self.a = self.head[0]
         for name, value in values.items():
             setattr(self.a, name, value)
         self._place()
 
-    def _kept(self, made: np.ndarray) -> Any:
-        return made.view(np.recarray) if self.compiled else rows(made)
+    def _stored(self, records: np.ndarray) -> Any:
+        """The records in the form in which they are worked on."""
+        return records.view(np.recarray) if self.compiled else rows(records)
 
     def _place(self) -> None:
-        for name, kept in self.tables.items():
-            setattr(self.a, name, kept.ctypes.data if self.compiled else kept)
-        room = {name: len(kept) for name, kept in self.tables.items()}
+        """Tell the allocator where its tables lie, and for how much they have room."""
+        for name, stored in self.tables.items():
+            setattr(self.a, name, stored.ctypes.data if self.compiled else stored)
+        room = {name: len(stored) for name, stored in self.tables.items()}
         self.a.block_room = room["blocks"] - TO_SPARE - 2 * room["pools"]
         self.a.use_room = room["uses"] - 1
         self.a.call_room = room["calls"] - 1
@@ -228,21 +232,23 @@ class Memory:
     def grow(self) -> None:
         """Make each table that may be too short for an operation twice as long."""
         for name in (*BY_BLOCKS, "uses", "calls"):
-            kept = self.tables[name]
-            count = len(kept)
-            spare = hasattr(kept[NONE], "spare")
-            more = self._kept(unused(name, count, count, kept[NONE].spare if spare else NONE))
-            if spare:
-                kept[NONE].spare = count
-            longer = np.concatenate((kept, more)) if self.compiled else kept + more
-            self.tables[name] = longer.view(np.recarray) if self.compiled else longer
+            stored = self.tables[name]
+            count = len(stored)
+            first_spare = getattr(stored[NONE], "spare", None)
+            more = self._stored(unused(name, count, count, first_spare or NONE))
+            if first_spare is not None:
+                stored[NONE].spare = count
+            if self.compiled:
+                self.tables[name] = np.concatenate((stored, more)).view(np.recarray)
+            else:
+                self.tables[name] = stored + more
         self._place()
 
     def columns(self, name: str, words: str) -> np.ndarray:
         """These fields of each record, a row each."""
-        kept = self.tables[name]
+        stored = self.tables[name]
         fields = words.split()
         if self.compiled:
-            return np.stack([kept[field] for field in fields], axis=1)
-        found = [[getattr(row, field) for field in fields] for row in kept]
-        return np.array(found, np.int64).reshape(-1, len(fields))
+            return np.stack([stored[field] for field in fields], axis=1)
+        values = [[getattr(row, field) for field in fields] for row in stored]
+        return np.array(values, np.int64).reshape(-1, len(fields))

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helpers.allocator.blocks import STATES
+from helpers.allocator.blocks import INACTIVE, LIVE
+from helpers.allocator.driver import round_up
+from helpers.allocator.outcome import segments_of
 from helpers.allocator.study import Study
 from helpers.settings.in_force import SMALL_SEGMENT_BYTES, Settings, parse
 from helpers.settings.releases import behaviour
@@ -54,20 +56,23 @@ class Metrics:
 
 def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
     """The figures of a block table."""
-    kind, ordinal, _, offset, size, requested, state, _, small, private, mapped = blocks.T
-    free = (mapped == 1) & (state == STATES.index("I"))
+    kind, _, _, offset, size, requested, state, _, small, private, mapped = blocks.T
+    free = (mapped == 1) & (state == INACTIVE)
     active = (mapped == 1) & ~free
-    _, at, count = np.unique(ordinal * 2 + kind, return_inverse=True, return_counts=True)
-    whole = free & (kind == 0) & (private == 0) & (count[at.reshape(-1)] == 1)
-    pages = free & (kind == 1) & (private == 0)
+    segment, count = segments_of(blocks)
+    is_alone = count[segment] == 1
+    whole_segments = free & (kind == 0) & (private == 0) & is_alone
+    with_pages = free & (kind == 1) & (private == 0)
     page = np.where(small == 1, SMALL_SEGMENT_BYTES, settings.large_segment_bytes)
-    inside = np.maximum((offset + size) // page * page - -(-offset // page) * page, 0)
+    first_page = round_up(offset, page)
+    last_page = (offset + size) // page * page
+    in_whole_pages = np.maximum(last_page - first_page, 0)
     return Metrics(
         reserved_bytes=int(size[mapped == 1].sum()),
-        allocated_bytes=int(size[state == STATES.index("A")].sum()),
+        allocated_bytes=int(size[state == LIVE].sum()),
         active_bytes=int(size[active].sum()),
         requested_bytes=int(requested[active].sum()),
-        releasable_bytes=int(size[whole].sum() + inside[pages].sum()),
+        releasable_bytes=int(size[whole_segments].sum() + in_whole_pages[with_pages].sum()),
     )
 
 

@@ -1,7 +1,5 @@
 """The operations of a trace, carried out one after the other, and what came of each."""
 
-from __future__ import annotations
-
 from helpers.allocator.allocator import malloc, release_cached_blocks
 from helpers.allocator.blocks import NAMES, OVERSIZE_SEGMENTS, POOLS, conf, round_size
 from helpers.allocator.events import complete, free, record_stream
@@ -63,29 +61,41 @@ def step(a, op, ident, size, stream, private):
         return use_or_free(a, op, ident, stream), NONE
     if op == Op.FREE_COMPLETED:
         return OK if complete(a, ident + 1) else SKIPPED, NONE
+    if op == Op.SET_CONF:
+        return set_conf(a, size), NONE
     if op == Op.EMPTY_CACHE:
         release_cached_blocks(a, private)
-    elif op == Op.SET_FRACTION:
+    elif op == Op.RESET_PEAK:
+        for row in range(OVERSIZE_SEGMENTS + 1):
+            stat_at(a, row).peak = stat_at(a, row).current
+    else:
+        set_circumstance(a, op, size)
+    return OK, NONE
+
+
+def set_conf(a, place):
+    """Take over the settings at this place; below 0 those at -1 - place, which torch refused
+    after it had taken over some of them.
+    """
+    a.setting = place if place >= 0 else -1 - place
+    # A fraction named there is seen by throw_on_cudamalloc_oom alone (measured, 2.14).
+    if conf(a).fraction_bytes != NO_LIMIT:
+        a.config_bytes = conf(a).fraction_bytes
+    return OK if place >= 0 else ERROR
+
+
+def set_circumstance(a, op, size):
+    """What happens around the program: a limit, other holders, a call made to fail, events."""
+    if op == Op.SET_FRACTION:
         a.allowed_bytes = size
-    elif op == Op.SET_CONF:
-        # A fraction named there is seen by throw_on_cudamalloc_oom alone (measured, 2.14).
-        a.setting = size if size >= 0 else -1 - size
-        if conf(a).fraction_bytes != NO_LIMIT:
-            a.config_bytes = conf(a).fraction_bytes
-        if size < 0:  # refused, after some of it had been taken over
-            return ERROR, NONE
     elif op == Op.FOREIGN:
         a.held = size
     elif op == Op.FAIL_NEXT:
         a.fail_next = size
-    elif op == Op.RESET_PEAK:
-        for row in range(OVERSIZE_SEGMENTS + 1):
-            stat_at(a, row).peak = stat_at(a, row).current
     elif op == Op.EVENTS_HOLD:
         a.events_held = size
     if op == Op.EVENTS_COMPLETE or op == Op.SYNCHRONIZE or (op == Op.EVENTS_HOLD and not size):
         a.events_done = a.events
-    return OK, NONE
 
 
 def allocate_for(a, ident, size, stream, private):

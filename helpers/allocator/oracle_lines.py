@@ -71,7 +71,7 @@ class _Line(NamedTuple):
         expected = "expected a whole number or a text"
         raise TraceError(f"line {self.number} has no usable id: {expected}")
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def number_at(self, key: str, default: int | None = None) -> int:
         value = self.row.get(key, default)
         most = LARGEST >> {"stream": 12, "pool": 31}.get(key, 0)
         if type(value) is int and 0 <= value < most:
@@ -91,7 +91,7 @@ class _Line(NamedTuple):
         raise TraceError(f"{seen}: expected {expected}")
 
     def pool(self) -> int:
-        pool = self.whole("pool", 0)
+        pool = self.number_at("pool", 0)
         return -pool if self.row.get("mempool") is True else pool
 
 
@@ -119,7 +119,7 @@ class _Reader:
             ident = self._allocated(line) if op == Op.ALLOC else self._used(line, op)
         stream = 0
         if op in (Op.ALLOC, Op.RECORD_STREAM):
-            stream = line.whole("stream", 0 if op == Op.ALLOC else None)
+            stream = line.number_at("stream", 0 if op == Op.ALLOC else None)
         pool = line.pool() if op in (Op.ALLOC, Op.EMPTY_CACHE) else 0
         time = row.get("time_ns")
         if type(time) is not int:
@@ -155,15 +155,15 @@ class _Reader:
 
     def _size(self, line: _Line, op: Op) -> int:
         if op == Op.ALLOC:
-            return line.whole("size")
+            return line.number_at("size")
         if op == Op.EVENTS_HOLD:
             return 1 if line.row.get("on", True) else 0
         if op in (Op.SET_FRACTION, Op.SET_CONF):
             self.values.append(line.setting(op))
             return len(self.values) - 1
         if op == Op.FAIL_NEXT and "count" in line.row:  # of a result, whose "n" are its counts
-            return line.whole("count")
-        return line.whole(WORDS[op]) if op in WORDS else 0
+            return line.number_at("count")
+        return line.number_at(WORDS[op]) if op in WORDS else 0
 
     def trace(self) -> Trace:
         columns = np.array(self.rows, np.int64).reshape(-1, 7).T

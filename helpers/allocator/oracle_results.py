@@ -12,17 +12,28 @@ import numpy as np
 from helpers.allocator import driver
 from helpers.allocator.blocks import COUNTERS, NAMES, POOLS, STATES
 from helpers.allocator.operations import ERROR, OUTCOMES
-from helpers.allocator.outcome import BLOCK_COLUMNS, COLUMNS, Outcome
+from helpers.allocator.outcome import COLUMNS, Outcome, block_column
 from helpers.allocator.trace import STREAM_STEP
 
+_BASES = {
+    driver.MALLOC: driver.MALLOC_BASE,
+    driver.RESERVE: driver.RESERVE_BASE,
+    driver.MAP: 0,
+    driver.UNMAP: 0,
+}
+"""The calls whose addresses the oracle tells, each with the address that it counts from."""
 
-def _call(call: int, ordinal: int, address: int, size: int) -> list:
+
+def _call(call: int, ordinal: int, address: int, size: int) -> list[str | int]:
     """A row of the driver log in the oracle's words."""
-    words = {driver.CREATE_FAIL: [ordinal, size], driver.MALLOC_FAIL: [size]}
-    bases = {driver.MALLOC: driver.MALLOC_BASE, driver.RESERVE: driver.RESERVE_BASE}
-    for placed in (driver.MALLOC, driver.RESERVE, driver.MAP, driver.UNMAP):
-        words[placed] = [ordinal, address - bases.get(placed, 0), size]
-    return [driver.CALLS[call], *words.get(call, [ordinal])]
+    name = driver.CALLS[call]
+    if call in _BASES:
+        return [name, ordinal, address - _BASES[call], size]
+    if call == driver.CREATE_FAIL:
+        return [name, ordinal, size]
+    if call == driver.MALLOC_FAIL:
+        return [name, size]
+    return [name, ordinal]
 
 
 def _segment(kind: int, ordinal: int) -> str:
@@ -35,7 +46,7 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     """
     entries: list[dict[str, Any]] = []
     last: tuple[int, int, int] | None = None
-    for row in blocks[blocks[:, BLOCK_COLUMNS.index("mapped")] == 1].tolist():
+    for row in blocks[block_column(blocks, "mapped") == 1].tolist():
         kind, ordinal, _, offset, size, requested, state, stream, small, *_ = row
         if last != (kind, ordinal, offset):
             home = {"stream": stream // STREAM_STEP, "pool": "small" if small else "large"}
@@ -58,7 +69,7 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
     """
     assert outcome.timeline is not None and outcome.calls is not None, "replay with timeline=True"
     errors = dict(outcome.errors)
-    called: dict[int, list[list]] = {}
+    called: dict[int, list[list[str | int]]] = {}
     for event, *call in outcome.calls.tolist():
         called.setdefault(event, []).append(_call(*call))
     first = COLUMNS.index("allocations")

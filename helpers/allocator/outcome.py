@@ -32,6 +32,18 @@ ordinal and offset.
 """
 
 
+def block_column(blocks: np.ndarray, name: str) -> np.ndarray:
+    """A column of a block table."""
+    return blocks[:, BLOCK_COLUMNS.index(name)]
+
+
+def segments_of(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each block of a table the number of its segment, and how many blocks each segment has."""
+    key = 2 * block_column(blocks, "ordinal") + block_column(blocks, "kind")
+    _, number, count = np.unique(key, return_inverse=True, return_counts=True)
+    return number, count
+
+
 TORN = (
     "a part of a segment would be given back, as max_split_size_mb became smaller on the way or an old release mixes it "
     "with expandable segments: torch itself fails there; leave that setting out"

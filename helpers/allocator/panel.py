@@ -98,7 +98,7 @@ class Bench:
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     """Card and settings; the run; the step through it with the map."""
     study = bench.study
-    now = [bench]
+
     card = show_bytes(study.card.capacity_bytes)
     capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
     conf = frame.field(
@@ -113,19 +113,20 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     last = len(study.trace) - 1
     tip = "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
-    run, here, drawn = (frame.answer() for _ in range(3))
+    run, moment, drawn = (frame.answer() for _ in range(3))
 
     def look() -> None:
+        nonlocal bench
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
-        now[0] = bench.under(size, conf.value.strip())
-        run.value = text_html(now[0].says())
-        if at.value == now[0].moment:
+        bench = bench.under(size, conf.value.strip())
+        run.value = text_html(bench.says())
+        if at.value == bench.moment:
             step()
-        at.value = now[0].moment
+        at.value = bench.moment
 
     def step() -> None:
-        here.value = text_html(now[0].words(at.value))
-        seen = now[0].map(at.value)
+        moment.value = text_html(bench.words(at.value))
+        seen = bench.map(at.value)
         listed = replace(seen, draw=None, notes=(), most=STRANDING)
         drawn.value = parts_html([seen, listed] if seen.cells else [])
 
@@ -134,13 +135,13 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     near = "the nearest that changed the segments or ran out"
     steps = [
-        frame.button("First failure or peak", to(lambda: now[0].moment), "where a look begins"),
-        frame.button("Event before", to(lambda: now[0].event(at.value, False)), near),
-        frame.button("Event after", to(lambda: now[0].event(at.value, True)), near),
+        frame.button("First failure or peak", to(lambda: bench.moment), "where a look begins"),
+        frame.button("Event before", to(lambda: bench.event(at.value, False)), near),
+        frame.button("Event after", to(lambda: bench.event(at.value, True)), near),
     ]
     frame.changed(step, at)
     frame.changed(look, capacity, conf)()
-    return [capacity, conf, run, at, frame.row(*steps), here, drawn]
+    return [capacity, conf, run, at, frame.row(*steps), moment, drawn]
 
 
 PANEL = Panel("Allocator what-if", Bench, build)

@@ -87,8 +87,8 @@ def from_parquet(path: str | Path) -> Trace:
         missing = sorted({*_COLUMNS} - {*about.schema.names})
         rest = (about.metadata or {}).get(_METADATA)
         if missing or rest is None:
-            what = ", ".join(missing) or "the metadata of a trace"
-            raise TraceError(f"{name} lacks {what}: it is Parquet, but no trace")
+            lacks = ", ".join(missing) or "the metadata of a trace"
+            raise TraceError(f"{name} lacks {lacks}: it is Parquet, but no trace")
         if about.num_rows > _MAX_ROWS:
             more = f"{about.num_rows:,} rows and the limit is {_MAX_ROWS:,}"
             raise TraceError(f"{name} has {more}: cut it in parts")
@@ -107,11 +107,11 @@ def from_parquet(path: str | Path) -> Trace:
 def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
     columns = {key: table.column(key).combine_chunks() for key in _COLUMNS}
 
-    def whole(key: str) -> np.ndarray:
+    def whole_numbers(key: str) -> np.ndarray:
         numbers = columns[key].to_numpy(zero_copy_only=False)
         if numbers.dtype.kind != "i":
-            what = f"a column {key} of {numbers.dtype}, or with gaps"
-            raise TraceError(f"{name} has {what}: expected whole numbers")
+            column = f"a column {key} of {numbers.dtype}, or with gaps"
+            raise TraceError(f"{name} has {column}: expected whole numbers")
         return numbers.astype(np.int64)
 
     def optional(key: str) -> np.ndarray | None:
@@ -126,10 +126,10 @@ def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
     codes = np.array([OP_NAMES.get(text, -1) for text in kinds] or [-1], np.int8)
     return Trace(
         op=codes[places("op", 0)],
-        id=whole("id"),
-        size=whole("size_bytes"),
-        stream=whole("stream"),
-        pool=whole("pool").astype(np.int32),
+        id=whole_numbers("id"),
+        size=whole_numbers("size_bytes"),
+        stream=whole_numbers("stream"),
+        pool=whole_numbers("pool").astype(np.int32),
         values=tuple(rest["values"]),
         time_ns=optional("time_ns"),
         start=tuple(

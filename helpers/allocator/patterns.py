@@ -14,9 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op, Trace, trace_of_rows
 
 
 class Tape:
@@ -63,17 +61,7 @@ class Tape:
         return self.rng.random() < share
 
     def trace(self, header: dict[str, Any]) -> Trace:
-        op, ids, sizes, frames = np.array(self._rows, np.int64).T
-        return Trace(
-            op=op.astype(np.int8),
-            id=ids,
-            size=sizes,
-            stream=np.zeros(len(op), np.int64),
-            pool=np.zeros(len(op), np.int32),
-            frame=frames.astype(np.int32),
-            frames=tuple((text,) for text in self._frames),
-            header=header,
-        )
+        return trace_of_rows(self._rows, tuple((text,) for text in self._frames), header)
 
 
 def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
@@ -174,7 +162,7 @@ def growing_batches(t: Tape, p: SimpleNamespace) -> None:
 
 def _layer_activations(t: Tape, state: int) -> list[int]:
     widths = {"qkv": 3, "attention_output": 1, "mlp_hidden": 4, "mlp_activation": 4}
-    return [t.alloc(what, state * width) for what, width in widths.items()]
+    return [t.alloc(tensor, state * width) for tensor, width in widths.items()]
 
 
 def tuning_trials(t: Tape, p: SimpleNamespace) -> None:

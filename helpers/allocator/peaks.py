@@ -34,7 +34,7 @@ class Change:
     it has another now.
     """
 
-    what: str
+    name: str
     before: int | None
     after: int | None
     was: str = ""
@@ -77,7 +77,7 @@ class Peaks:
 
     @property
     def _workspaces(self) -> int:
-        return sum(change.before or 0 for change in self.kinds if change.what == WORKSPACES)
+        return sum(change.before or 0 for change in self.kinds if change.name == WORKSPACES)
 
 
 class _Side:
@@ -128,7 +128,7 @@ def compare_peaks(
         change = _change(old, new, old_site, new_site)
         if change.by:
             changes.append(change)
-    risen = [change.what for change in changes if change.by > 0]
+    risen = [change.name for change in changes if change.by > 0]
     kinds = [Change(kind, old.by_kind[kind], new.by_kind[kind]) for kind in KINDS]
     return Peaks(
         live=(old.live, new.live),
@@ -200,7 +200,7 @@ def _groups(sites: Sequence[CallSite], texts: Mapping[str, object]) -> dict[Hash
     """The call sites by file where its text is known on both sides, else by file and function."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, site in enumerate(sites):
-        if site.own and site.file in texts:
+        if site.in_program and site.file in texts:
             groups[site.file].append(number)
         else:
             groups[site.file, site.function or site.name].append(number)

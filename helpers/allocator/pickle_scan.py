@@ -6,8 +6,8 @@ Only numbers and arrays, so that numba compiles it as it stands; without numba i
 from __future__ import annotations
 
 import pickletools
-from collections.abc import MutableSequence, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, MutableSequence, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ TOO_MANY = 9
 class Scan(NamedTuple):
     """What a scan ended with: PLAIN or what is wrong, at which byte, and the number it concerns."""
 
-    what: int
+    finding: int
     at: int
     number: int
 
@@ -113,13 +113,13 @@ def scan(data: bytes, most_opcodes: int) -> Scan:
     return Scan(*compiled(text, *columns, depths, memo, marks, most_opcodes))
 
 
-def _compiled() -> Any:
+def _compiled() -> Callable[..., tuple[int, int, int]] | None:
     """The scan as machine code, kept where numba keeps it; None without numba."""
     try:
-        from helpers.allocator.machine_code import kept
+        from helpers.allocator.machine_code import compile_and_keep
     except ImportError:
         return None
-    return kept(follow, boundscheck=True)
+    return compile_and_keep(follow, (read_argument, collect), boundscheck=True)
 
 
 def follow(
@@ -133,45 +133,33 @@ def follow(
     most_opcodes: int,
 ) -> tuple[int, int, int]:
     """Follows the opcodes to the last one. ``depths``: of the values on the stack: 0 a text, 1 a
-    number, else 1 + the deepest value in it; ``memo``: of the numbered values.
+    number, else 1 + the deepest value in it; ``memo``: of the numbered values; ``marks``: the
+    heights of the stack at the marks that are open.
     """
-    end = len(data)
     at = 0
     height = 0
     memoized = 0
     marked = 0
     for _ in range(most_opcodes):
-        if at >= end:
+        if at >= len(data):
             return ENDS_EARLY, at, 0
         opcode = data[at]
         action = actions[opcode]
-        width = widths[opcode]
-        counted = counts[opcode]
         if action == 0:
             return REFUSED, at, 0
         at += 1
-        argument = 0
-        if counted or action == PUT or action == GET:
-            read = counted + width
-            if at + read > end:
-                return ENDS_EARLY, at, 0
-            for place in range(min(read, 7)):
-                argument |= int(data[at + place]) << (8 * place)
-            if read == 8 and data[at + 7]:
-                argument = end
-            if counted:
-                width = counted + argument
-        if at + width > end:
-            return CLAIMS_MORE, at, width
-        if action == SCALAR or action == TEXT or action == CONTAINER or action == GET:
-            depth = 0 if action == TEXT else 1
-            if action == GET:
-                if argument >= memoized:
-                    return UNKNOWN_MEMO, at, argument
-                depth = memo[argument]
-            depths[height] = depth
+        problem, argument, width = read_argument(data, at, action, widths[opcode], counts[opcode])
+        if problem:
+            return problem, at, width
+        if action in (SCALAR, TEXT, CONTAINER):
+            depths[height] = 0 if action == TEXT else 1
             height += 1
-        elif action == MEMOIZE or action == PUT:
+        elif action == GET:
+            if argument >= memoized:
+                return UNKNOWN_MEMO, at, argument
+            depths[height] = memo[argument]
+            height += 1
+        elif action in (MEMOIZE, PUT):
             index = memoized if action == MEMOIZE else argument
             if height == 0:
                 return EMPTY_STACK, at, 0
@@ -187,33 +175,66 @@ def follow(
         elif action == STOP:
             return PLAIN, at, 0
         elif action != SKIP:
-            first = height - 1
-            if action == TUPLE:
-                first = height - (opcode - 0x84)
-            elif action == SET_ITEM:
-                first = height - 2
-            elif action != APPEND:
-                if marked == 0:
-                    return EMPTY_STACK, at, 0
+            mark = -1
+            if action in (MARKED_TUPLE, APPENDS, SET_ITEMS) and marked:
                 marked -= 1
-                first = marks[marked]
-            makes = action == TUPLE or action == MARKED_TUPLE
-            if first < 0 or first > height or (first == 0 and not makes):
-                return EMPTY_STACK, at, 0
-            deepest = 0
-            for place in range(first, height):
-                deepest = max(deepest, depths[place])
-            if action == SET_ITEM or action == SET_ITEMS:
-                for place in range(first, height, 2):
-                    if depths[place]:
-                        return KEY_NO_TEXT, at, 0
-            if makes:
-                depths[first] = 1
-                height = first + 1
-            else:
-                height = first
-            if deepest >= MAX_DEPTH + 1:
-                return TOO_DEEP, at, 0
-            depths[height - 1] = max(depths[height - 1], 1 + deepest)
+                mark = marks[marked]
+            problem, height = collect(depths, height, mark, action, opcode)
+            if problem:
+                return problem, at, 0
         at += width
     return TOO_MANY, at, 0
+
+
+def read_argument(
+    data: Sequence[int], at: int, action: int, width: int, counted: int
+) -> tuple[int, int, int]:
+    """What is wrong with the argument of an opcode (or PLAIN), its number where it counts, and its
+    bytes with those of a length before it.
+    """
+    argument = 0
+    if counted or action in (PUT, GET):
+        number_bytes = counted + width
+        if at + number_bytes > len(data):
+            return ENDS_EARLY, 0, 0
+        for place in range(min(number_bytes, 7)):
+            argument |= int(data[at + place]) << (8 * place)
+        if number_bytes == 8 and data[at + 7]:
+            argument = len(data)  # the number is larger than any file, and may not fit 64 bits
+        if counted:
+            width = counted + argument
+    if at + width > len(data):
+        return CLAIMS_MORE, 0, width
+    return PLAIN, argument, width
+
+
+def collect(
+    depths: MutableSequence[int], height: int, mark: int, action: int, opcode: int
+) -> tuple[int, int]:
+    """Takes the values of a tuple, list or dict from the stack: what is wrong (or PLAIN), and the
+    height of the stack then. ``mark``: where they begin, -1 where no mark says so.
+    """
+    first = mark
+    if action == TUPLE:
+        first = height - (opcode - 0x84)  # TUPLE1 is 0x85
+    elif action == SET_ITEM:
+        first = height - 2
+    elif action == APPEND:
+        first = height - 1
+    is_tuple = action in (TUPLE, MARKED_TUPLE)
+    if first < 0 or first > height or (first == 0 and not is_tuple):
+        return EMPTY_STACK, height
+    has_keys = action in (SET_ITEM, SET_ITEMS)
+    deepest = 0
+    for place in range(first, height):
+        if has_keys and (place - first) % 2 == 0 and depths[place]:
+            return KEY_NO_TEXT, height
+        deepest = max(deepest, depths[place])
+    if deepest > MAX_DEPTH:
+        return TOO_DEEP, height
+    height = first
+    if is_tuple:
+        depths[first] = 1
+        height = first + 1
+    depths[height - 1] = max(depths[height - 1], 1 + deepest)
+    return PLAIN, height

@@ -61,33 +61,33 @@ class _Plain(pickle.Unpickler):
         unsafe = "no part of it was run; do not open this file with pickle.load"
         raise TraceError(f"the pickle asks for {module}.{name}: {_REFUSED} and {unsafe}")
 
-    def persistent_load(self, pid: Any) -> NoReturn:
+    def persistent_load(self, _pid: object) -> NoReturn:
         raise TraceError(f"the pickle holds a persistent id: {_REFUSED}")
 
 
 def _scan(name: str, data: bytes) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
-    what, at, number = scan(data, MAX_OPCODES)
-    if what in _NO_WHOLE_PICKLE:
-        raise EOFError(_NO_WHOLE_PICKLE[what])
-    if what == pickle_scan.REFUSED:
+    finding, at, number = scan(data, MAX_OPCODES)
+    if finding in _NO_WHOLE_PICKLE:
+        raise EOFError(_NO_WHOLE_PICKLE[finding])
+    if finding == pickle_scan.REFUSED:
         opcode = _CODES.get(data[at], f"0x{data[at]:02x}")
         raise TraceError(
             f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and no part of it was run; do not open this file "
             "with pickle.load"
         )
-    if what == pickle_scan.CLAIMS_MORE:
+    if finding == pickle_scan.CLAIMS_MORE:
         claim = f"{name} claims a value of {number:,} bytes at byte {at:,}"
         raise TraceError(f"{claim} and {len(data) - at:,} follow: cut or forged")
-    if what == pickle_scan.FAR_MEMO:
+    if finding == pickle_scan.FAR_MEMO:
         value = f"numbers a value as {number:,} at byte {at:,}, far above those before it"
         raise TraceError(f"{name} {value}: forged to fill the memory")
-    if what == pickle_scan.KEY_NO_TEXT:
+    if finding == pickle_scan.KEY_NO_TEXT:
         key = f"{name} has a key at byte {at:,} that is no text"
         raise TraceError(f"{key}: no memory snapshot has one, and it can be made to take for ever")
-    if what == pickle_scan.TOO_DEEP:
+    if finding == pickle_scan.TOO_DEEP:
         deep = f"nested deeper than {pickle_scan.MAX_DEPTH} at byte {at:,}"
         raise TraceError(f"{name} is {deep}: no memory snapshot is")
-    if what == pickle_scan.TOO_MANY:
+    if finding == pickle_scan.TOO_MANY:
         fewer = "record fewer entries (max_entries=100000)"
         raise TraceError(f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}")

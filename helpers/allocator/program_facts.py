@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.call_sites import Requests, requests_of
-from helpers.allocator.capacity import Runs, lower_bound
+from helpers.allocator.capacity import Runs, least_capacity
 from helpers.allocator.circumstances import AMPLE_BYTES, record_of, with_record
-from helpers.allocator.edits.comparison import MOST_EVENTS
-from helpers.allocator.growers import (
-    growth_of_recording,
-)
+from helpers.allocator.edits.comparison import CONFS, MOST_EVENTS
+from helpers.allocator.growers import growth_of_recording
 from helpers.allocator.growth_facts import growth_facts, runs_out_in_step
 from helpers.allocator.kinds import asked_by_model, bytes_by_kind
 from helpers.allocator.memory import NO_LIMIT
@@ -29,10 +27,10 @@ from helpers.allocator.refusals import (
     reserved_bytes,
     steps_as_full,
 )
-from helpers.allocator.replay import choose
+from helpers.allocator.replay import chosen_engine
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import CALLS
-from helpers.allocator.starting_state import limit
+from helpers.allocator.starting_state import allowed_bytes
 from helpers.allocator.study import Study, study_of
 from helpers.allocator.trace import Trace
 from helpers.allocator.trace_file import read_trace
@@ -56,8 +54,7 @@ from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 MOST_OF_A_CHANGE = 300
 """Characters of a change's title, which a record from elsewhere may have any number of."""
-FIRST_TRIED = ("", "expandable_segments:True")
-"""Settings that a long trace is replayed under; a shorter one also under all that are usual."""
+
 MOST_HOLDING = 5
 
 
@@ -86,17 +83,17 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
             refusal, operation = replayed_refusal(study)
         except ValueError:
             operation = len(study.trace)  # it cannot be replayed on that card
-    allowed_bytes = _allowed(study)
+    limit_bytes = _limit_bytes(study)
     if refusal is not None:
-        refusal = replace(refusal, allowed_bytes=allowed_bytes)
+        refusal = replace(refusal, allowed_bytes=limit_bytes)
     live = requests.live
     processes = _rows_in(record, "processes")
     repeats = record.get("counterfactual") or {}
     expandable = _repeat(repeats.get("expandable"))
     capacity_bytes = study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
     usable_bytes = max(0, capacity_bytes - study.card.held_bytes)
-    if allowed_bytes:
-        usable_bytes = min(usable_bytes, allowed_bytes)
+    if limit_bytes:
+        usable_bytes = min(usable_bytes, limit_bytes)
     weights_bytes = _before_forward(requests, operation) if refusal else 0
     facts = ProgramFacts(
         source=f"recording of {path.name if path else study.name}",
@@ -106,7 +103,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         ooms=sum(row.get("ooms", 0) for row in processes),
         capacity_bytes=capacity_bytes,
         usable_bytes=usable_bytes,
-        fraction=study.fraction if allowed_bytes else None,
+        fraction=study.fraction if limit_bytes else None,
         peak_allocated_bytes=int(live.max(initial=0)),
         peak_reserved_bytes=max(reserved_bytes(study.trace)),
         allocated_at_end_bytes=int(live[-1]) if len(live) else 0,
@@ -150,11 +147,11 @@ def _options_again(
     return line(words)
 
 
-def _allowed(study: Study) -> int:
+def _limit_bytes(study: Study) -> int:
     """What the program lets itself have of its card, in bytes; 0 where it sets no limit."""
     if study.card.capacity_bytes >= AMPLE_BYTES:
         return 0
-    allowed = limit(study.fraction, study.card, behaviour(study.torch, study.build))
+    allowed = allowed_bytes(study.fraction, study.card, behaviour(study.torch, study.build))
     return 0 if allowed == NO_LIMIT else max(0, allowed)
 
 
@@ -188,7 +185,7 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
     rows = [
         Holding(requests.sites[at].name, int(held_bytes[at]))
         for at in largest
-        if requests.sites[at].own
+        if requests.sites[at].in_program
     ]
     return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
 
@@ -197,12 +194,9 @@ def _before_forward(requests: Requests, operation: int) -> int:
     """The bytes, live after an operation, that were asked for before any module's forward pass;
     where none is recorded, those that the code of a model asked for.
     """
-    frames = requests.trace.frames
-    runs_a_module = np.array([any(map(CALLS.match, stack)) for stack in frames], bool)
-    has_stack = np.flatnonzero(requests.stack >= 0)
-    in_forward = has_stack[runs_a_module[requests.stack[has_stack]]]
+    in_forward = requests.with_stack(lambda frames: any(map(CALLS.match, frames)))
     before = asked_by_model(requests)
-    if len(in_forward):
+    if in_forward.any():
         before = requests.at < requests.at[in_forward].min()
     return int(requests.size[before & requests.alive(operation)].sum())
 
@@ -294,17 +288,17 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
         if league.needs_bytes:
             return Replays(None, league.needs_bytes)
         passing = {row.settings: row for row in league.rows if row.passes}
-        use = next((conf for conf in FIRST_TRIED if conf in passing), league.use)
+        use = next((conf for conf in CONFS if conf in passing), league.use)
         return Replays(use, peak_bytes=passing[use].peak_reserved_high_bytes)
-    tried: tuple[str, ...] = FIRST_TRIED
+    tried = list(CONFS)
     if len(study.trace) <= MOST_EVENTS:
         tried += grid(behaviour(study.torch, study.build))
     try:
         stream, _, _ = prepared(study.trace, study.card)
-        least_bytes, _ = lower_bound(stream, study.card)
+        least_bytes, _ = least_capacity(stream, study.card)
         if least_bytes > study.card.capacity_bytes:
             return Replays(None)
-        engine = choose("auto", len(stream) * len(tried))
+        engine = chosen_engine("auto", len(stream) * len(tried))
         runs = Runs(stream, study.card, study.torch, study.build, study.fraction, engine)
         for conf in dict.fromkeys(tried):
             if runs.passes(conf, study.card.capacity_bytes):

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator.recorded_processes import choose, collect, process_rows, redacted
+from helpers.allocator.recorded_processes import best_snapshot, collect, process_rows, redacted
 from helpers.ground.child import carrying, run_here, signal_name
 
 INJECT = Path(__file__).resolve().parent / "under_torch" / "inject"
@@ -105,7 +105,7 @@ def record(
         raise RecordError(f"{argv[0]}: {why}") from error
     seconds = round(time.monotonic() - began, 3)
     processes, notes = collect(folder)
-    snapshot = choose(processes)
+    snapshot = best_snapshot(processes)
     trace = _keep_trace(folder / snapshot, out) if snapshot else None
     recording = Recording(
         command=tuple(redacted(argv)),

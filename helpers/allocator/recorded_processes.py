@@ -54,8 +54,8 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
         notes.append(NOT_LOADED)
     elif not rows and not broken:
         notes.append("the command never imported torch")
-    told = [*folder.glob("*-*.json"), *folder.glob("*.part")]
-    for path in [*told, *reached, *too_old, *broken]:
+    read = [*folder.glob("*-*.json"), *folder.glob("*.part")]
+    for path in [*read, *reached, *too_old, *broken]:
         path.unlink()
     return rows, notes
 
@@ -94,7 +94,7 @@ def _pid(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-def choose(processes: Sequence[Mapping[str, Any]]) -> str:
+def best_snapshot(processes: Sequence[Mapping[str, Any]]) -> str:
     """The file that answers best: the first out-of-memory, else the end with the most events.
 
     Empty where there is none.
@@ -118,11 +118,12 @@ def process_of_trace(processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
     did.
     """
     users = [row for row in processes if row.get("devices")]
-    chosen = choose([row for row in users if row.get("snapshots")])
+    chosen = best_snapshot([row for row in users if row.get("snapshots")])
     for row in users:
-        if chosen and chosen in [snapshot.get("file") for snapshot in row.get("snapshots", ())]:
+        files = [snapshot.get("file") for snapshot in row.get("snapshots", ())]
+        if chosen and chosen in files:
             return row
-    return users[0] if users else {}
+    return next(iter(users), {})
 
 
 def card_options(processes: Sequence[Mapping[str, Any]], capacity_bytes: int) -> list[str]:

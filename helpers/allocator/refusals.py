@@ -9,17 +9,13 @@ import numpy as np
 
 from helpers.allocator.call_sites import Requests, site_of
 from helpers.allocator.circumstances import circumstances
-from helpers.allocator.growers import (
-    RecordedGrowth,
-)
+from helpers.allocator.growers import RecordedGrowth
 from helpers.allocator.kinds import OPTIMIZER
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace, start_bytes
-from helpers.judge.program_facts import (
-    Refusal,
-)
+from helpers.judge.program_facts import Refusal
 
 RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
 """By how much of its size a driver's call changes what is reserved."""
@@ -78,27 +74,19 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
 
 def _line_of(trace: Trace, operation: int) -> str:
     """The program's own line of an operation, or the innermost line of Python that it has."""
-    site = site_of(_stack_of(trace, operation))
+    site = site_of(trace.stack_of(operation))
     return site.name if site.line else ""
 
 
 def _callers(trace: Trace, operation: int) -> tuple[str, ...]:
     """The program's own lines that led to that of an operation, the nearest first."""
-    lines = [frame for frame in _stack_of(trace, operation) if own_line(frame)]
+    lines = [frame for frame in trace.stack_of(operation) if own_line(frame)]
     return tuple(lines[1 : MOST_CALLERS + 1])
 
 
 def _is_of_optimizer(trace: Trace, operation: int) -> bool:
     """Whether the code of one of torch's optimizers asks in an operation."""
-    return any(frame.startswith(OPTIMIZER) for frame in _stack_of(trace, operation))
-
-
-def _stack_of(trace: Trace, operation: int) -> tuple[str, ...]:
-    """The stack of an operation, innermost frame first; empty where it was not recorded."""
-    if trace.frame is None or not 0 <= operation < len(trace):
-        return ()
-    stack = int(trace.frame[operation])
-    return trace.frames[stack] if stack >= 0 else ()
+    return any(frame.startswith(OPTIMIZER) for frame in trace.stack_of(operation))
 
 
 def reserved_bytes(trace: Trace) -> list[int]:
@@ -134,19 +122,19 @@ def more_to_come(
     if refusal is None or trace.frame is None or not 0 <= operation < len(trace):
         return 0
     stack = int(trace.frame[operation])
-    asked = requests.at[(requests.stack == stack) & (requests.at < operation)]
-    if stack < 0 or not len(asked):
+    earlier = requests.at[(requests.stack == stack) & (requests.at < operation)]
+    if stack < 0 or not len(earlier):
         return 0
-    begins = np.append(asked, operation)
+    begins = np.append(earlier, operation)
     if recorded.growth is not None and not recorded.is_longer:
         begins = recorded.growth.steps.begins
-    step = np.searchsorted(begins, asked, "right")
+    step = np.searchsorted(begins, earlier, "right")
     running = int(np.searchsorted(begins, operation, "right"))
     place = int((step == running).sum())
     live = _freed_until(requests, operation)
     rises = []
     for number in range(1, running):
-        alike = asked[step == number][place:]
+        alike = earlier[step == number][place:]
         if len(alike) and trace.size[alike[0]] <= refusal.request_bytes:
             behind = live[alike[0] : begins[number]]
             rises.append(int(behind.max() - behind[0]))

@@ -16,7 +16,7 @@ from helpers.allocator.driver import GRANULE_BYTES, Card
 from helpers.allocator.memory import Memory, table
 from helpers.allocator.operations import advance
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
-from helpers.allocator.starting_state import limit, starting_state
+from helpers.allocator.starting_state import allowed_bytes, starting_state
 from helpers.allocator.trace import BLOCK_OPS, Op, Trace
 from helpers.settings.allocator_text import SettingsError
 from helpers.settings.in_force import Settings, parse
@@ -55,7 +55,7 @@ def replay(
     settings, settings_at, errors = _settings_in_turn(trace, conf, rules)
     stop = len(trace) if stop is None else max(min(stop, len(trace)), 0)
     _check_columns(trace)
-    compiled = choose(engine, stop) == "compiled"
+    compiled = chosen_engine(engine, stop) == "compiled"
     recorded = trace.driver if card.policy == "recorded" else ()
     uses = trace.op == Op.RECORD_STREAM
     pools = _pools(trace)
@@ -73,7 +73,7 @@ def replay(
     first = settings[0].fraction
     config = 1.0 if first is None else first
     values |= {
-        "allowed_bytes": limit(first if fraction is None else fraction, card, rules),
+        "allowed_bytes": allowed_bytes(first if fraction is None else fraction, card, rules),
         "config_bytes": int(config * float(card.capacity_bytes)),
         "logs": int(timeline),
     }
@@ -142,7 +142,7 @@ def _columns(
     for at in np.flatnonzero(op == Op.SET_CONF).tolist():
         sizes[at] = settings_at[at]
     for at in np.flatnonzero(op == Op.SET_FRACTION).tolist():
-        sizes[at] = limit(float(trace.values[int(sizes[at])]), card, rules)
+        sizes[at] = allowed_bytes(float(trace.values[int(sizes[at])]), card, rules)
     pool = trace.pool[:stop]
     private = np.sign(pool) * (1 + np.searchsorted(pools[1:], np.abs(pool)))
     numbers = [trace.id[:stop], sizes, trace.stream[:stop], private]
@@ -214,7 +214,7 @@ COMPILE_S = 25
 _plain = 0  # operations carried out in plain Python by this process so far
 
 
-def choose(engine: str, operations: int) -> str:
+def chosen_engine(engine: str, operations: int) -> str:
     """The engine, "compiled" or "plain", for so many operations.
 
     "auto" compiles once that takes less time than plain Python has taken and would take, and

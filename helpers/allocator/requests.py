@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.allocator.capacity import lower_bound
+from helpers.allocator.capacity import least_capacity
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Op, StartSegment, Trace, rearranged, start_bytes
 from helpers.settings.in_force import LARGE_STEP_BYTES, Settings
@@ -28,8 +28,7 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
     at once; the recorded operation of each, and how many were refused.
     """
     origin = np.arange(len(trace))
-    calls = sorted({call.event for call in trace.driver if call.action == "oom"})
-    refused = np.array(calls, np.int64)
+    refused = np.array(sorted({*trace.refused}), np.int64)
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
     refused = refused[(trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)]
     origin = np.insert(origin, refused + 1, refused)
@@ -71,7 +70,8 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
     before += f", {need:,} of them live; "
     if need > room:
         size = f"{card.capacity_bytes:,} bytes, {card.held_bytes:,} held by others"
-        peak = f"the peak of live bytes needs {lower_bound(trace, card)[0]:,}; give at least that"
+        least_bytes, _ = least_capacity(trace, card)
+        peak = f"the peak of live bytes needs {least_bytes:,}; give at least that"
         raise ValueError(f"capacity of {size}: {before}{peak}")
     used = tuple(
         segment for segment in trace.start if any(block.id >= 0 for block in segment.blocks)

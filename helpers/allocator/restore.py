@@ -1,7 +1,5 @@
 """The allocator put into the state that a recording starts from."""
 
-from __future__ import annotations
-
 from helpers.allocator.blocks import (
     INACTIVE,
     LIVE,

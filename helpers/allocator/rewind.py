@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 
 class _ByAddress(Generic[T]):
-    """Things that lie at addresses, in their order."""
+    """Ranges or blocks by their addresses, in order."""
 
     def __init__(self) -> None:
         self.addresses: list[int] = []
-        self.things: dict[int, T] = {}
+        self.values: dict[int, T] = {}
 
-    def put(self, address: int, thing: T) -> None:
+    def put(self, address: int, value: T) -> None:
         insort(self.addresses, address)
-        self.things[address] = thing
+        self.values[address] = value
 
     def pop(self, address: int) -> T:
         del self.addresses[bisect_left(self.addresses, address)]
-        return self.things.pop(address)
+        return self.values.pop(address)
 
     def below(self, address: int) -> int | None:
         """The last address that is not above this one."""
@@ -128,7 +128,7 @@ class _State:
         elif event.action == "free_completed":
             self._undo_free(event)
         elif event.action == "free_requested":
-            block = self.live.things.get(event.address)
+            block = self.live.values.get(event.address)
             if block is None or block.state != "P":
                 never = "of a block that is not waiting afterwards and whose free never completes"
                 raise _impossible(event, never)
@@ -142,21 +142,21 @@ class _State:
             self._map_again(event, _Range(event.size, event.stream, None, event.pool, True))
 
     def _undo_alloc(self, event: Event) -> None:
-        block = self.live.things.get(event.address)
+        block = self.live.values.get(event.address)
         if block is None:
             raise _impossible(event, f"of a block that is {GONE}")
         if block.state != "A":
             raise _impossible(event, "of a block whose free completes and nobody requested")
         self.live.pop(event.address)
         home = self._range_at(event.address)
-        pool = 0 if home is None else self.ranges.things[home].pool
+        pool = 0 if home is None else self.ranges.values[home].pool
         self.pool_of[event.number] = event.pool or pool
 
     def _undo_free(self, event: Event) -> None:
         """The block that the event freed waits again."""
         address = event.address
         size = round_size(event.size, self.settings.roundup_divisions)
-        if address in self.live.things:
+        if address in self.live.values:
             again = "of a block that is live afterwards without an allocation in between"
             raise _impossible(event, again)
         other = self._block_in(address, address + size)
@@ -165,7 +165,7 @@ class _State:
         first = self._range_at(address)
         if first is None:
             raise _impossible(event, "at an address in no segment")
-        home = self.ranges.things[first]
+        home = self.ranges.values[first]
         end = first + home.size
         if address + size > end:
             raise _impossible(event, "of more bytes than its segment has")
@@ -182,7 +182,7 @@ class _State:
         """The block keeps a rest of at most 1 MiB before ``end``: no free block of the large
         pool is as small as that.
         """
-        block = self.live.things[address]
+        block = self.live.values[address]
         if not block.survived and end - address - block.size <= MIB:
             block.size = end - address
 
@@ -192,12 +192,12 @@ class _State:
         unsure = 0
         number = 0
         for address in self.ranges.addresses:
-            home = self.ranges.things[address]
+            home = self.ranges.values[address]
             end = address + home.size
             free_from = address
             blocks = []
             while (place := self.live.above(free_from - 1, end)) < end:
-                block = self.live.things[place]
+                block = self.live.values[place]
                 if not block.survived and not home.small and not home.expandable:
                     unsure += self._take_rest(block, place, self.live.above(place, end))
                 if place > free_from:
@@ -239,14 +239,14 @@ class _State:
     def _range_at(self, address: int) -> int | None:
         """Where the segment or mapped range begins that has this address."""
         first = self.ranges.below(address)
-        if first is not None and address < first + self.ranges.things[first].size:
+        if first is not None and address < first + self.ranges.values[first].size:
             return first
         return None
 
     def _block_in(self, address: int, end: int) -> int | None:
         """A live block that has a byte in the range."""
         before = self.live.below(address)
-        if before is not None and before + self.live.things[before].size > address:
+        if before is not None and before + self.live.values[before].size > address:
             return before
         after = self.live.above(address, end)
         return after if after < end else None
@@ -270,13 +270,13 @@ class _State:
             new.small = after.small
             new.pool = after.pool
         before = self.ranges.below(address - 1)
-        if before is not None and before + self.ranges.things[before].size == address:
-            if self._joins(before, new):
-                self.ranges.pop(address)
-                self.ranges.things[before].size += new.size
+        touches = before is not None and before + self.ranges.values[before].size == address
+        if before is not None and touches and self._joins(before, new):
+            self.ranges.pop(address)
+            self.ranges.values[before].size += new.size
 
     def _joins(self, address: int, new: _Range) -> bool:
-        old = self.ranges.things.get(address)
+        old = self.ranges.values.get(address)
         if old is None or not old.expandable or old.stream != new.stream:
             return False
         return new.small is None or new.small == old.small
@@ -289,7 +289,7 @@ class _State:
         if other is not None:
             raise _impossible(event, f"of memory in which the block at {other:#x} lived already")
         first = self._range_at(address)
-        if first is None or end > first + self.ranges.things[first].size:
+        if first is None or end > first + self.ranges.values[first].size:
             raise _impossible(event, f"of memory that is {GONE}")
         home = self.ranges.pop(first)
         last = first + home.size

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,27 +107,19 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
         content = {"segments": content}
         state = "there is a state to look at and nothing to replay"
         notes.append(f"the file holds segments only, no events: {state}")
-    if type(content) is not dict or "segments" not in content:
-        expected = "expected what torch.cuda.memory._dump_snapshot writes"
-        raise TraceError(
-            f"the pickle holds a {type(content).__name__} without segments: {expected}"
-        )
-    segments = _list(content["segments"], "segments")
+    segments = _segments_in(content)
     name = "device_traces"
     traces = [_list(entries, name) for entries in _list(content.get(name, []), name)]
-    for segment in segments:
-        if type(segment) is not dict:
-            raise TraceError(f"segments holds a {type(segment).__name__}: expected a dict each")
-    device = _device(device, segments, traces, notes)
+    device = _chosen_device(device, segments, traces, notes)
     if any(content.get(key) for key in ("host_segments", "host_traces")):
         host = "pinned host memory (host_segments, host_traces)"
         notes.append(f"{host} is left out: it takes no device memory")
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
     mine = [_segment(segment, pools) for segment in segments if segment.get("device", 0) == device]
     mine.sort(key=lambda segment: segment.address)
-    for one, other in zip(mine, mine[1:], strict=False):
-        if one.address + one.size > other.address:
-            both = f"{one.address:#x} and {other.address:#x}"
+    for segment, following in pairwise(mine):
+        if segment.address + segment.size > following.address:
+            both = f"{segment.address:#x} and {following.address:#x}"
             raise TraceError(f"the segments at {both} overlap: {IMPOSSIBLE}")
     reader = _Events(pools, _cells(content.get("casebook_cells")))
     entries = enumerate(traces[device] if device < len(traces) else [])
@@ -135,7 +128,8 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
         if action not in _NO_REQUEST:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
     settings = content.get("allocator_settings")
-    settings = settings if type(settings) is dict else {}
+    if type(settings) is not dict:
+        settings = {}
     return Snapshot(
         device=device,
         segments=tuple(mine),
@@ -147,13 +141,26 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     )
 
 
+def _segments_in(content: Any) -> list[dict[Any, Any]]:
+    if type(content) is not dict or "segments" not in content:
+        expected = "expected what torch.cuda.memory._dump_snapshot writes"
+        raise TraceError(
+            f"the pickle holds a {type(content).__name__} without segments: {expected}"
+        )
+    segments = _list(content["segments"], "segments")
+    for segment in segments:
+        if type(segment) is not dict:
+            raise TraceError(f"segments holds a {type(segment).__name__}: expected a dict each")
+    return segments
+
+
 def _list(value: Any, name: str) -> list[Any]:
     if type(value) not in (list, tuple):
         raise TraceError(f"{name} is a {type(value).__name__}: expected a list, as torch writes")
     return list(value)
 
 
-def _whole(entry: dict[Any, Any], key: str, where: str, default: int | None = None) -> int:
+def _whole_number(entry: dict[Any, Any], key: str, where: str, default: int | None = None) -> int:
     value = entry.get(key, default)
     if type(value) is not int or not 0 <= value < _LIMIT:
         number = type(value) is int and abs(value) < 1 << 70
@@ -162,21 +169,24 @@ def _whole(entry: dict[Any, Any], key: str, where: str, default: int | None = No
     return value
 
 
-def _device(
-    asked: int | None, segments: list[Any], traces: list[list[Any]], notes: list[str]
+def _chosen_device(
+    wanted: int | None, segments: list[Any], traces: list[list[Any]], notes: list[str]
 ) -> int:
+    """The device that is wanted, else the one with most events. Raises TraceError for one that
+    the snapshot does not have.
+    """
     busy = [number for number, entries in enumerate(traces) if entries]
-    holding = sorted({_whole(segment, "device", "a segment", 0) for segment in segments})
-    if asked is not None:
-        there = sorted({*range(len(traces)), *holding})
-        if asked not in there:
-            raise TraceError(f"device {asked} is not in the snapshot: it has devices {there}")
-        return asked
+    holding = sorted({_whole_number(segment, "device", "a segment", 0) for segment in segments})
+    if wanted is not None:
+        devices = sorted({*range(len(traces)), *holding})
+        if wanted not in devices:
+            raise TraceError(f"device {wanted} is not in the snapshot: it has devices {devices}")
+        return wanted
     if len(busy) > 1:
         chosen = max(busy, key=lambda number: len(traces[number]))
         notes.append(f"devices {busy} have events: device {chosen}, with most of them, was taken")
         return chosen
-    return (busy or holding or [0])[0]
+    return next(iter(busy or holding), 0)
 
 
 def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) -> int:
@@ -189,35 +199,36 @@ def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) 
 
 
 def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartSegment:
-    address = _whole(entry, "address", "a segment")
-    size = _whole(entry, "total_size", "a segment")
+    address = _whole_number(entry, "address", "a segment")
+    size = _whole_number(entry, "total_size", "a segment")
     where = f"the segment at {address:#x}"
     blocks = []
     at = 0
     for block in _list(entry.get("blocks"), "blocks"):
         if type(block) is not dict:
-            what = f"a block that is a {type(block).__name__}"
-            raise TraceError(f"{where} holds {what}: expected a dict")
-        length = _whole(block, "size", where)
+            seen = f"a block that is a {type(block).__name__}"
+            raise TraceError(f"{where} holds {seen}: expected a dict")
+        length = _whole_number(block, "size", where)
         state = block.get("state")
         if type(state) is not str or state not in _STATES:
-            what = f"a block whose state is {state[:40] if type(state) is str else 'no text'}"
-            raise TraceError(f"{where} has {what}: expected one of {', '.join(_STATES)}")
-        if _whole(block, "address", where, address + at) != address + at or not length:
+            shown = state[:40] if type(state) is str else "no text"
+            expected = f"expected one of {', '.join(_STATES)}"
+            raise TraceError(f"{where} has a block whose state is {shown}: {expected}")
+        if _whole_number(block, "address", where, address + at) != address + at or not length:
             apart = "blocks that do not lie one after another"
             raise TraceError(f"{where} has {apart}: {IMPOSSIBLE}")
         history = block.get("history")  # torch 2.0: the newest use first
         first: dict[Any, Any] = (
             history[0] if type(history) is list and history and type(history[0]) is dict else {}
         )
-        requested = _whole(block, "requested_size", where, first.get("real_size", length))
+        requested = _whole_number(block, "requested_size", where, first.get("real_size", length))
         live = _STATES[state] != "I"
         blocks.append(StartBlock(at, length, requested if live else 0, _STATES[state], -1))
         at += length
     if at != size:
         sizes = f"{size:,} bytes and its blocks {at:,}"
         raise TraceError(f"{where} has {sizes}: the snapshot is damaged")
-    stream = _whole(entry, "stream", where, 0)
+    stream = _whole_number(entry, "stream", where, 0)
     small = entry.get("segment_type") == "small"
     pool = _pool(entry, pools, "segment_pool_id")
     expandable = entry.get("is_expandable") is True
@@ -226,9 +237,10 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
 
 def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
     name = "roundup_power2_divisions"
-    found = settings.get(name)
-    table = found if type(found) is dict else {}
-    return tuple(_whole(table, str(1 << power), name, 0) for power in range(16))
+    table = settings.get(name)
+    if type(table) is not dict:
+        table = {}
+    return tuple(_whole_number(table, str(1 << power), name, 0) for power in range(16))
 
 
 def _cells(numbers: Any) -> dict[str, int]:
@@ -257,13 +269,14 @@ class _Events:
         self.left_out: Counter[str] = Counter()
         self.frames: list[tuple[str, ...]] = []
         self._numbers: dict[tuple[str, ...], int] = {(): -1}
-        self._lists: dict[int, int] = {}
-        self._texts: dict[int, str] = {}
+        # In a pickle one list or frame stands in many entries: each is read once, by its id().
+        self._number_of_list: dict[int, int] = {}
+        self._text_of_frame: dict[int, str] = {}
 
     def event(self, index: int, entry: Any) -> Event | None:
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
-            what = f"event {index} is a {type(entry).__name__} without an action"
-            raise TraceError(f"{what}: expected a dict, as torch writes")
+            seen = f"event {index} is a {type(entry).__name__} without an action"
+            raise TraceError(f"{seen}: expected a dict, as torch writes")
         if action not in ACTIONS:
             self.left_out[action[:40]] += 1
             return None
@@ -273,31 +286,32 @@ class _Events:
         return Event(
             number=index,
             action=action,
-            address=_whole(entry, "device_free" if free else "addr", where),
-            size=_whole(entry, "size", where),
-            stream=_whole(entry, "stream", where, 0),
-            time_us=_whole(entry, "time_us", where) if "time_us" in entry else None,
+            address=_whole_number(entry, "device_free" if free else "addr", where),
+            size=_whole_number(entry, "size", where),
+            stream=_whole_number(entry, "stream", where, 0),
+            time_us=_whole_number(entry, "time_us", where) if "time_us" in entry else None,
             pool=_pool(entry, self.pools, "pool_id", "segment_pool_id"),
-            frame=self._frame(frames) if type(frames) is list and frames else -1,
+            frame=self._stack_number(frames) if type(frames) is list and frames else -1,
         )
 
-    def _frame(self, frames: list[Any]) -> int:
-        """The number of the Python frames that are kept; a stack is often one object in many
-        entries.
-        """
-        if (known := self._lists.get(id(frames))) is not None:
-            return known
+    def _stack_number(self, frames: list[Any]) -> int:
+        """The number of a stack, of the Python frames of it that are kept."""
+        if id(frames) not in self._number_of_list:
+            stack = self._kept_frames(frames)
+            if stack not in self._numbers:
+                self._numbers[stack] = len(self.frames)
+                self.frames.append(stack)
+            self._number_of_list[id(frames)] = self._numbers[stack]
+        return self._number_of_list[id(frames)]
+
+    def _kept_frames(self, frames: list[Any]) -> tuple[str, ...]:
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
-            if (text := self._texts.get(id(frame))) is None:
-                text = self._texts[id(frame)] = frame_text(frame, self._cells)
+            if id(frame) not in self._text_of_frame:
+                self._text_of_frame[id(frame)] = frame_text(frame, self._cells)
+            text = self._text_of_frame[id(frame)]
             if text and (len(lines) < FRAMES_KEPT or _may_hold_a_loop(text)):
                 lines.append(text)
                 if len(lines) == FRAMES_KEPT + MORE_KEPT:
                     break
-        stack = tuple(lines)
-        if stack not in self._numbers:
-            self._numbers[stack] = len(self.frames)
-            self.frames.append(stack)
-        number = self._lists[id(frames)] = self._numbers[stack]
-        return number
+        return tuple(lines)

@@ -90,7 +90,14 @@ def frame_text(frame: Any, cells: Mapping[str, int] | None = None) -> str:
     path = file.replace("\\", "/")[-4096:]
     if _REHEARSAL.fullmatch(path):
         return ""
-    places = ((start, pattern.match(path)) for start, pattern in _PATTERNS.items())
-    inside = (start + "".join(filter(None, one.groups())) for start, one in places if one)
-    shown = next(inside, path.rsplit("/", 1)[-1])
-    return " ".join(f"{shown[-80:]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())
+    number = line if abs(line) < 1 << 40 else 0  # a forged snapshot may hold any number
+    return " ".join(f"{_shown_path(path)[-80:]}:{number} {name[:120]}".split())
+
+
+def _shown_path(path: str) -> str:
+    """A package's file with its place in the package, else the file's name."""
+    for start, pattern in _PATTERNS.items():
+        match = pattern.match(path)
+        if match:
+            return start + "".join(filter(None, match.groups()))
+    return path.rsplit("/", 1)[-1]

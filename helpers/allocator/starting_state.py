@@ -24,14 +24,14 @@ UNMAPPED = "U"
 """State of a StartBlock: addresses without memory, in an expandable segment that is given whole."""
 
 
-def limit(fraction: float | None, card: Card, rules: Behaviour) -> int:
+def allowed_bytes(fraction: float | None, card: Card, rules: Behaviour) -> int:
     """What torch.cuda.set_per_process_memory_fraction allows: from 2.x on exactly 1.0 lifts the
-    limit (settings/torch.json).
+    allowed_bytes (settings/torch.json).
     """
     if fraction is None or (fraction >= 1.0 and rules.fraction_one_is_unlimited):
         return NO_LIMIT
-    allowed = fraction * float(card.capacity_bytes) + 0.5 * rules.fraction_rounds
-    return max(-LARGEST, min(int(allowed), LARGEST))
+    size = fraction * float(card.capacity_bytes) + 0.5 * rules.fraction_rounds
+    return max(-LARGEST, min(int(size), LARGEST))
 
 
 def starting_state(
@@ -51,7 +51,7 @@ def starting_state(
     ``pools``: the numbers of the private pools behind 0, the default ones. ``streams``: those
     that use another stream's block. ``addresses``: where the recording's driver put segments.
     """
-    parts = _parts(_whole(trace.start, settings[0], card), pools, settings[0])
+    parts = _parts(_with_whole_ranges(trace.start, settings[0], card), pools, settings[0])
     room += 3 * len(parts)
     slots = 64 << len(streams).bit_length()
     turns = [stream_turn(stream, rules.device_type) for stream in streams]
@@ -138,11 +138,13 @@ def _settings_table(settings: Sequence[Settings], card: Card) -> np.ndarray:
 def _range_bytes(settings: Settings, card: Card) -> int:
     """The addresses of an expandable segment, before they are rounded to whole pages."""
     (of_card, number) = settings.reserve or (True, 2.0)
-    asked = number * (card.capacity_bytes if of_card else 1 << 30)
-    return int(min(asked, card.capacity_bytes * 9 // 8))
+    unit_bytes = card.capacity_bytes if of_card else 1 << 30
+    return int(min(number * unit_bytes, card.capacity_bytes * 9 // 8))
 
 
-def _whole(start: Sequence[StartSegment], settings: Settings, card: Card) -> list[StartSegment]:
+def _with_whole_ranges(
+    start: Sequence[StartSegment], settings: Settings, card: Card
+) -> list[StartSegment]:
     """The starting state with its expandable segments whole.
 
     A recording shows their mapped ranges: those of one stream and pool are taken to lie in one
@@ -186,7 +188,7 @@ def _parts(start: Sequence[StartSegment], pools: list[int], settings: Settings) 
     for segment in start:
         pool = 2 * pools.index(segment.pool) + segment.small
         page = page_bytes(settings, segment.small)
-        whole = len(segment.blocks) == 1
+        is_whole = len(segment.blocks) == 1
         home = (
             pool,
             segment.stream,
@@ -194,7 +196,7 @@ def _parts(start: Sequence[StartSegment], pools: list[int], settings: Settings) 
             segment.size,
             segment.expandable,
             page,
-            whole,
+            is_whole,
         )
         for at, block in enumerate(segment.blocks):
             mapped = block.state != UNMAPPED

@@ -174,41 +174,46 @@ def _candidates(requests: Requests, stacks: list[_Outline]) -> Iterator[_Candida
     what the same lines ask for first is asked for anew, then each time that it is.
     """
     has_lines = np.array([stack.has_own for stack in stacks] + [False])
-    asked = np.flatnonzero((requests.at >= 0) & has_lines[requests.stack])
-    yield from _lines_come_to(requests, asked, stacks)
-    yield from _first_requests(requests, asked, stacks)
+    numbers = np.flatnonzero((requests.at >= 0) & has_lines[requests.stack])
+    yield from _lines_come_to(requests, numbers, stacks)
+    yield from _first_requests(requests, numbers, stacks)
 
 
 def _lines_come_to(
-    requests: Requests, asked: np.ndarray, stacks: list[_Outline]
+    requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Lines that are come to anew, those of the outermost functions first."""
+    """Lines that are come to anew, those of the outermost functions first.
+
+    ``numbers``: of the requests that have a line of the program in their stacks.
+    """
     deepest = max((len(stack.lines) for stack in stacks), default=0)
     for depth in range(min(DEEPEST, deepest)):
-        numbers: dict[tuple[str, ...], int] = {}
+        paths: dict[tuple[str, ...], int] = {}
         outlines: dict[int, _Outline] = {}
         path_of_stack = np.full(len(stacks) + 1, -1)
         for number, stack in enumerate(stacks):
             if depth < len(stack.lines):
-                path = numbers.setdefault(tuple(stack.lines[: depth + 1]), len(numbers))
+                path = paths.setdefault(tuple(stack.lines[: depth + 1]), len(paths))
                 path_of_stack[number] = path
                 outlines.setdefault(path, stack)
-        path_of_request = path_of_stack[requests.stack[asked]]
-        for path, begins in _occurrences(requests.at[asked], path_of_request, anew=True):
+        path_of_request = path_of_stack[requests.stack[numbers]]
+        for path, begins in _occurrences(requests.at[numbers], path_of_request, anew=True):
             outline = outlines[path]
             lines = tuple(outline.lines[:depth])
             yield _Candidate(lines, depth, begins, outline.name(depth), outline.inside[depth])
 
 
 def _first_requests(
-    requests: Requests, asked: np.ndarray, stacks: list[_Outline]
+    requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
     """Requests of the stack and size with which the same lines first ask for something, outside
     of modules rather than inside.
+
+    ``numbers``: of the requests that have a line of the program in their stacks.
     """
-    at = requests.at[asked]
-    stack = requests.stack[asked]
-    _, kind = np.unique(np.stack((stack, requests.size[asked])), axis=1, return_inverse=True)
+    at = requests.at[numbers]
+    stack = requests.stack[numbers]
+    _, kind = np.unique(np.stack((stack, requests.size[numbers])), axis=1, return_inverse=True)
     first_stack: dict[tuple[str, ...], int] = {}
     for number, outline in enumerate(stacks):
         first_stack.setdefault(tuple(outline.lines), number)
@@ -298,26 +303,27 @@ def _count_at(requests: Requests, operations: np.ndarray) -> np.ndarray:
 
 
 def _main_loop(requests: Requests, scored: list[_Candidate]) -> _Candidate | None:
-    """Of all that may be beginnings those between which memory rises highest and falls again
-    and, in training, the backward pass runs; of these the most; of these the one at which least
-    is live. Without a backward pass the outermost loop is the main one.
+    """The main loop: in training the loop whose passes run a backward pass, else the outermost.
+
+    Left are, one after the other, the loops in which memory rises highest and falls again, and
+    those with most passes; of these it is the one with least live when its passes begin.
     """
     trains = any(row.runs_backward for row in scored)
-    scored = _not_inside_forward(scored, trains)
+    loops = _not_inside_forward(scored, trains)
     if trains:
-        scored = [row for row in scored if row.runs_backward]
-    often = [row for row in scored if len(row.begins) >= FEWEST_STEPS]
-    lines = [row for row in often if row.depth < DEEPEST]
-    scored = lines or often or scored
-    highest = max((row.height for row in scored), default=0.0)
-    scored = [row for row in scored if row.height >= SAME_HEIGHT * highest]
+        loops = [row for row in loops if row.runs_backward]
+    with_steps = [row for row in loops if len(row.begins) >= FEWEST_STEPS]
+    at_lines = [row for row in with_steps if row.depth < DEEPEST]
+    loops = at_lines or with_steps or loops
+    highest = max((row.height for row in loops), default=0.0)
+    high = [row for row in loops if row.height >= SAME_HEIGHT * highest]
     if not trains:
-        outermost = min((row.depth for row in scored), default=0)
-        scored = [row for row in scored if row.depth == outermost]
-    most = max((len(row.begins) for row in scored), default=0)
-    alike = [row for row in scored if len(row.begins) >= SAME_COUNT * most]
+        outermost = min((row.depth for row in high), default=0)
+        high = [row for row in high if row.depth == outermost]
+    most = max((len(row.begins) for row in high), default=0)
+    with_most_passes = [row for row in high if len(row.begins) >= SAME_COUNT * most]
     live = np.concatenate(([0], requests.live))
-    return min(alike, key=lambda row: float(live[row.begins].mean()), default=None)
+    return min(with_most_passes, key=lambda row: float(live[row.begins].mean()), default=None)
 
 
 def _not_inside_forward(scored: list[_Candidate], trains: bool) -> list[_Candidate]:

@@ -4,8 +4,6 @@ The order in which it is walked changes no byte and no address, only how inactiv
 and accumulated counts come about (measured, 2.6 to 2.15, ROCm 2.6).
 """
 
-from __future__ import annotations
-
 from helpers.allocator.memory import NONE, map_at, queue_at, slot_at
 
 EVENTS, USES, TODO = range(3)

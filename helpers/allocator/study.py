@@ -30,7 +30,7 @@ BUNDLED = CHECKOUT / "env" / "traces"
 class Study:
     """One trace with the card, release, build and settings it is studied under.
 
-    ``fraction``: of ``set_per_process_memory_fraction``. ``own``: a file that was given, no
+    ``fraction``: of ``set_per_process_memory_fraction``. ``of_user``: a file that was given, no
     pattern or example of the workbook's. ``path``: of the file, beside which a record of the
     program may lie.
     """
@@ -43,7 +43,7 @@ class Study:
     conf: str = ""
     fraction: float | None = None
     notes: tuple[str, ...] = ()
-    own: bool = False
+    of_user: bool = False
     path: Path | None = None
 
     def replay(
@@ -140,7 +140,7 @@ def study_of(
         conf=recorded.conf if conf is None else conf,
         fraction=recorded.fraction,
         notes=notes,
-        own=path is not None,
+        of_user=path is not None,
         path=path,
     )
 

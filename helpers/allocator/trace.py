@@ -7,7 +7,7 @@ files that hold one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -148,7 +148,29 @@ class Trace:
     @property
     def ran_out(self) -> bool:
         """Whether the recorded program ran out of memory itself: the rest of it may be missing."""
-        return any(call.action == "oom" for call in self.driver)
+        return bool(self.refused)
+
+    @cached_property
+    def freed_at(self) -> np.ndarray:
+        """For each block the operation that frees it, or that asks for its free; the trace's length
+        where none does.
+        """
+        freed_at = np.full(self.ids, len(self), np.int64)
+        frees = np.flatnonzero(np.isin(self.op, (Op.FREE, Op.FREE_REQUESTED)) & (self.id >= 0))
+        np.minimum.at(freed_at, self.id[frees], frees)
+        return freed_at
+
+    @cached_property
+    def refused(self) -> list[int]:
+        """The operations whose requests the card refused, in the recording."""
+        return [call.event for call in self.driver if call.action == "oom"]
+
+    def stack_of(self, operation: int) -> tuple[str, ...]:
+        """The stack of an operation, innermost frame first; empty where none was recorded."""
+        if self.frame is None or not 0 <= operation < len(self):
+            return ()
+        stack = int(self.frame[operation])
+        return self.frames[stack] if stack >= 0 else ()
 
     @cached_property
     def live_at_start(self) -> list[tuple[StartSegment, StartBlock]]:
@@ -189,6 +211,26 @@ def rearranged(
     )
 
 
+def trace_of_rows(
+    rows: Sequence[tuple[int, ...]],
+    frames: tuple[tuple[str, ...], ...],
+    header: dict[str, Any],
+) -> Trace:
+    """A trace on the default stream and pools; ``rows``: the operation, id, size and stack of each."""
+    op, ids, sizes, stacks = np.array(rows, np.int64).T
+    zeros = np.zeros(len(op), np.int64)
+    return Trace(
+        op=op.astype(np.int8),
+        id=ids,
+        size=sizes,
+        stream=zeros,
+        pool=zeros.astype(np.int32),
+        frame=stacks.astype(np.int32),
+        frames=frames,
+        header=header,
+    )
+
+
 def start_bytes(segments: Iterable[StartSegment]) -> int:
     """Bytes reserved in these segments."""
     return sum(segment.size for segment in segments)
@@ -217,6 +259,6 @@ def possible(trace: Trace) -> Trace:
         (valued & (trace.size >= values), "names a setting that the trace does not have"),
     ):
         if wrong.any():
-            what = f"operation {int(wrong.argmax())} {why}"
-            raise TraceError(f"{what}: such a trace cannot have happened; record it again")
+            seen = f"operation {int(wrong.argmax())} {why}"
+            raise TraceError(f"{seen}: such a trace cannot have happened; record it again")
     return trace

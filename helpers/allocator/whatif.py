@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.allocator.call_sites import requests_of
-from helpers.allocator.capacity import Progress, Runs, lower_bound, smallest_of
+from helpers.allocator.capacity import Progress, Runs, least_capacity, smallest_of
 from helpers.allocator.driver import Card
 from helpers.allocator.growers import growth_words
 from helpers.allocator.outcome import Outcome
@@ -26,7 +26,7 @@ from helpers.settings.in_force import Settings, grid, parse
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.table import OPTIONS
 
-BY_ADDRESS = (
+DEPENDS_ON_ADDRESSES = (
     "on this release it depends on the addresses that the driver returns whether some settings pass; "
     "a setting counts as passing if it passes under every rule tried"
 )
@@ -82,36 +82,28 @@ def whatif(
         fraction=fraction,
         others=dict.fromkeys(apart, other),
     )
-    floor, floor_at = lower_bound(stream, card)
+    floor_bytes, floor_at = least_capacity(stream, card)
+    floor_index = int(origin[floor_at])
     jobs = [(conf, policy) for conf in confs for policy in runs.policies]
     outcomes = dict(zip(jobs, runs.map(_replay, jobs, progress), strict=True))
     tried = {conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs}
     table = [row_of(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
     rows = sorted(table, key=_rank)
-    use, why = choose(rows)
+    use, why = recommended(rows)
     missing = _Missing()
     if use is None:
         missing = _missing(runs, rows, tried, origins)
-        under = missing.settings or "the default settings"
-        why = f"{show_bytes(missing.bytes)} ({missing.bytes:,} bytes) are missing with {under}"
-        if missing.settings:
-            why += ", the best of them"
+        why = missing.words
         if trace.ran_out:
             why += ", up to the recorded failure"
-        if floor > card.capacity_bytes:
+        if floor_bytes > card.capacity_bytes:
             why += (
-                f"; tensors and other holders alone need {show_bytes(floor)} (at operation {int(origin[floor_at]):,}), "
-                f"{show_bytes(floor - card.capacity_bytes)} more than the card has"
+                f"; tensors and other holders alone need {show_bytes(floor_bytes)} (at operation {floor_index:,}), "
+                f"{show_bytes(floor_bytes - card.capacity_bytes)} more than the card has"
             )
-    for row in rows:
-        if row.passes and row.flags:
-            warnings.append(f"{row.settings} passes, but is not recommended: {row.flags[0]}")
-    if any(not row.addresses_agree for row in rows):
-        warnings.append(BY_ADDRESS)
+    warnings += _warnings_of(rows)
     if rules.proved != "oracle":
         warnings.insert(0, rules.proved_on)
-    if find_spec("numba") is None:
-        warnings.append(NO_NUMBA)
     return WhatIf(
         capacity_bytes=card.capacity_bytes,
         held_bytes=card.held_bytes,
@@ -124,8 +116,8 @@ def whatif(
         why=why,
         needs_bytes=missing.bytes,
         needs_settings=missing.settings,
-        floor_bytes=floor,
-        floor_index=int(origin[floor_at]),
+        floor_bytes=floor_bytes,
+        floor_index=floor_index,
         live=missing.live,
         groups=missing.groups,
         warnings=warnings,
@@ -144,6 +136,28 @@ class _Missing:
     settings: str = ""
     live: list[LiveBytes] = field(default_factory=list)
     groups: list[LiveBytes] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """How much is missing, and with which settings."""
+        size = f"{show_bytes(self.bytes)} ({self.bytes:,} bytes) are missing"
+        if not self.settings:
+            return f"{size} with the default settings"
+        return f"{size} with {self.settings}, the best of them"
+
+
+def _warnings_of(rows: Sequence[Replay]) -> list[str]:
+    """What a reader of the league must know of its rows, and how they were replayed."""
+    warnings = [
+        f"{row.settings} passes, but is not recommended: {row.flags[0]}"
+        for row in rows
+        if row.passes and row.flags
+    ]
+    if not all(row.addresses_agree for row in rows):
+        warnings.append(DEPENDS_ON_ADDRESSES)
+    if find_spec("numba") is None:
+        warnings.append(NO_NUMBA)
+    return warnings
 
 
 def _missing(
@@ -238,7 +252,7 @@ def row_of(
     )
 
 
-def _rank(row: Replay) -> tuple:
+def _rank(row: Replay) -> tuple[int | str, ...]:
     """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the
     farthest first.
     """
@@ -248,7 +262,7 @@ def _rank(row: Replay) -> tuple:
     return (1, -(UNLIMITED if row.first_oom is None else row.first_oom.index), row.ooms, *after)
 
 
-def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
+def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
     """The setting to use and why; None where none that may be recommended passes.
 
     The best of the table, or a simpler one that is about as good; but the default settings
@@ -260,7 +274,9 @@ def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
         return None, ""
     top = passing[0]
     about_as_good = 1.5 * top.slow_calls + max(10, top.events // 100)
-    alike = [r for r in passing if r.retries == top.retries and r.slow_calls <= about_as_good]
+    alike = [
+        row for row in passing if row.retries == top.retries and row.slow_calls <= about_as_good
+    ]
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:
@@ -285,13 +301,12 @@ def live_at(
     for number in np.flatnonzero(requests.alive(index - 1)).tolist():
         ident = int(requests.id[number])
         at = int(requests.at[number])
-        stack = int(requests.stack[number])
-        frames = trace.frames[stack] if stack >= 0 else ()
         size = asked_before.get(ident, 0)
         event = -1
         if at >= 0:
             size = int(trace.size[at])
             event = int(origin[at])  # the recorded operation
+        frames = trace.stack_of(at)
         largest.append(LiveBytes(size_bytes=size, frames=frames, id=ident, index=event))
     largest.sort(key=lambda block: (-block.size_bytes, block.index, block.id))
     sizes: dict[tuple[str, ...], list[int]] = {}

@@ -52,7 +52,7 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
         _row("reserved by PyTorch", *moved.reserved),
     ]
     for change in moved.lines[:MOST_LINES]:
-        lines.append(_row(f"`{_cell(change.what)}`", change.before, change.after))
+        lines.append(_row(f"`{_cell(change.name)}`", change.before, change.after))
     left_out = len(moved.lines) - MOST_LINES
     if left_out > 0:
         lines += ["", f"{left_out} more lines moved by less."]
@@ -82,7 +82,7 @@ def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
     """A note for each line below ``folder`` that needs more than before, the largest first."""
     written: list[str] = []
     for change in moved.lines:
-        place = PLACE.match(change.what)
+        place = PLACE.match(change.name)
         path = _only_file(folder, place[1]) if place else ""
         if place and path and change.by > 0:
             kind = "error" if above and not written else "notice"

@@ -15,7 +15,7 @@ from helpers.allocator.edits.rewrite import Rewrite
 def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> None:
     """Frees what each call of a line keeps, and makes it again for the backward pass."""
     until = requests.until
-    freed_by_backward = freed_by_backward_pass(requests)
+    freed_by_backward = requests.freed_in_backward
     in_line = np.concatenate(calls)
     kept_stacks = set(requests.stack[in_line[freed_by_backward[in_line]]].tolist())
     for call in calls:
@@ -35,16 +35,6 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
             rewrite.free_before(request, call_end)
         again = [request for request in call if request <= kept[-1]]
         rewrite.ask_again(again, kept, begin)
-
-
-def freed_by_backward_pass(requests: Requests) -> np.ndarray:
-    """Whether a backward pass frees each request.
-
-    It does where the last request before its free was asked for by a backward pass.
-    """
-    before_free = np.searchsorted(requests.at, requests.until) - 1
-    in_backward = requests.backward[np.maximum(before_free, 0)]
-    return in_backward & (requests.until < len(requests.trace))
 
 
 def _step_at(requests: Requests, operation: int) -> int:

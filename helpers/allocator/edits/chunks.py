@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from helpers.allocator.call_sites import Requests
-from helpers.allocator.edits.checkpoint import freed_by_backward_pass
 
 LARGE_BYTES = 1 << 16
 """Bytes from which what is computed from a request is looked for: smaller ones look alike."""
@@ -19,7 +18,6 @@ NEAR = 64
 
 def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:
     """The requests that are as small as a chunk, by their numbers."""
-    freed_by_backward = freed_by_backward_pass(requests)
     smaller: set[int] = set()
     for call in calls:
         for request in call:
@@ -27,7 +25,7 @@ def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:
                 continue
             chain = _computed_from(requests, request)
             smaller.update(chain)
-            saved = [member for member in chain if freed_by_backward[member]]
+            saved = [member for member in chain if requests.freed_in_backward[member]]
             if saved and requests.size[request] >= LARGE_BYTES:
                 smaller.update(_gradients(requests, chain, saved))
     return smaller

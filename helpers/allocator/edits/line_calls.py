@@ -16,10 +16,9 @@ def requests_of_line(requests: Requests, edit: Edit) -> np.ndarray:
 
     Those of a backward pass are none of them, nor is what a library keeps for good.
     """
-    in_stack = [any(map(edit.is_line_of, frames)) for frames in requests.trace.frames]
-    mask = np.array([*in_stack, False])[requests.stack]  # a stack of -1 is the last
-    mask &= ~requests.backward
-    return mask & ~_workspaces(requests, mask)
+    in_line = requests.with_stack(lambda frames: any(map(edit.is_line_of, frames)))
+    forward = in_line & ~requests.backward
+    return forward & ~_workspaces(requests, forward)
 
 
 def _workspaces(requests: Requests, mask: np.ndarray) -> np.ndarray:

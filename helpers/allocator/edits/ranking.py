@@ -90,7 +90,8 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
     """The call sites of the program's own that hold most, by their numbers."""
     largest_first = np.argsort(-held_bytes).tolist()
-    largest = [number for number in largest_first if requests.sites[number].own][:MOST_LINES]
+    in_program = [number for number in largest_first if requests.sites[number].in_program]
+    largest = in_program[:MOST_LINES]
     return [
         number for number in largest if held_bytes[number] >= LEAST_SHARE * held_bytes[largest[0]]
     ]
@@ -108,5 +109,7 @@ def _is_kept_for_good(requests: Requests, mask: np.ndarray) -> bool:
 
 def _up_to_own_line(frames: tuple[str, ...]) -> tuple[str, ...]:
     """The frames of a stack from the innermost to the first line of the program's own."""
-    own = [at for at, frame in enumerate(frames) if own_line(frame)]
-    return frames[: own[0] + 1] if own else frames
+    for place, frame in enumerate(frames):
+        if own_line(frame):
+            return frames[: place + 1]
+    return frames

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.allocator.blocks import STATES
+from helpers.allocator.blocks import INACTIVE
 from helpers.allocator.driver import GRANULE_BYTES, round_up
-from helpers.allocator.outcome import Outcome
+from helpers.allocator.outcome import Outcome, block_column, segments_of
 from helpers.allocator.shrinking.failure import Failure
-from helpers.allocator.shrinking.search import Search, block_column
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.shrinking.search import Search
+from helpers.allocator.trace import Op, Trace, trace_of_rows
 from helpers.settings.in_force import (
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,
@@ -52,10 +52,9 @@ def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
     """Holes that are enough together for the request, by the shapes seen at the failure that one
     request makes.
     """
-    size = block_column(outcome, "size")
-    in_use = block_column(outcome, "state") != STATES.index("I")
-    key = block_column(outcome, "ordinal") * 2 + block_column(outcome, "kind")
-    _, segment_of = np.unique(key, return_inverse=True)
+    size = block_column(outcome.blocks, "size")
+    in_use = block_column(outcome.blocks, "state") != INACTIVE
+    segment_of, _ = segments_of(outcome.blocks)
     segments = np.bincount(segment_of, size).astype(np.int64).tolist()
     used = np.bincount(segment_of, np.where(in_use, size, 0)).astype(np.int64).tolist()
     for segment, used_bytes in set(zip(segments, used, strict=True)):
@@ -109,17 +108,6 @@ def _filling(size: int, largest: int) -> Rows:
 
 def _program(rows: Rows, like: Trace) -> Trace:
     """The rows and then the last request of another trace, with its stack."""
-    last = (Op.ALLOC, len(rows), int(like.size[-1]))
-    op, ident, size = np.array([*rows, last], np.int64).T
-    frame = np.full(len(op), -1, np.int32)
-    if like.frame is not None:
-        frame[-1] = like.frame[-1]
-    return Trace(
-        op=op.astype(np.int8),
-        id=ident,
-        size=size,
-        stream=np.zeros(len(op), np.int64),
-        pool=np.zeros(len(op), np.int32),
-        frame=frame,
-        frames=like.frames,
-    )
+    stack = -1 if like.frame is None else int(like.frame[-1])
+    last = (Op.ALLOC, len(rows), int(like.size[-1]), stack)
+    return trace_of_rows([*((*row, -1) for row in rows), last], like.frames, {})

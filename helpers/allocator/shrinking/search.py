@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.allocator.blocks import STATES
-from helpers.allocator.outcome import BLOCK_COLUMNS, Outcome, ReplayError
+from helpers.allocator.blocks import INACTIVE
+from helpers.allocator.driver import round_up
+from helpers.allocator.outcome import Outcome, ReplayError, block_column
 from helpers.allocator.shrinking.failure import Failure
-from helpers.allocator.starting_state import limit
+from helpers.allocator.starting_state import allowed_bytes
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace, rearranged
 from helpers.settings.in_force import MIN_BLOCK_BYTES
@@ -40,12 +41,12 @@ class Search:
             return None
         if index + 1 < len(trace):
             outcome = self.outcome(trace, stop=index + 1)
-        size = block_column(outcome, "size")
-        requested = block_column(outcome, "requested")
-        is_free = block_column(outcome, "state") == STATES.index("I")
-        mapped = block_column(outcome, "mapped") == 1
+        size = block_column(outcome.blocks, "size")
+        requested = block_column(outcome.blocks, "requested")
+        is_free = block_column(outcome.blocks, "state") == INACTIVE
+        mapped = block_column(outcome.blocks, "mapped") == 1
         room = self._room_bytes(trace.size[:index][trace.op[:index] == Op.FOREIGN])
-        live = int((-(-requested[~is_free] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES).sum())
+        live = int(round_up(requested[~is_free], MIN_BLOCK_BYTES).sum())
         fits = live + outcome.first_oom_bytes <= room
         allocates = trace.op[: index + 1] == Op.ALLOC
         return Failure(
@@ -64,7 +65,8 @@ class Search:
         """What the allocator may take of the card; ``foreign``: what others held of it in turn."""
         card = self.study.card
         held_bytes = int(foreign[-1]) if len(foreign) else card.held_bytes
-        allowed = limit(self.study.fraction, card, behaviour(self.study.torch, self.study.build))
+        rules = behaviour(self.study.torch, self.study.build)
+        allowed = allowed_bytes(self.study.fraction, card, rules)
         return int(min(card.capacity_bytes - held_bytes, allowed))
 
     def fails_alike(self, trace: Trace) -> bool:
@@ -89,11 +91,6 @@ class Search:
     @property
     def late(self) -> bool:
         return time.monotonic() > self.until
-
-
-def block_column(outcome: Outcome, name: str) -> np.ndarray:
-    """A column of the blocks at the end of a replay."""
-    return outcome.blocks[:, BLOCK_COLUMNS.index(name)]
 
 
 def without(trace: Trace, ids: list[int]) -> Trace:

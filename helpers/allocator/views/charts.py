@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,11 +29,14 @@ _SMALL = list(STATES).index("small")
 
 @dataclass
 class _Stacks:
-    """The stacks of a chart, each frame once, by their numbers in the trace."""
+    """The stacks of a chart, each frame once, by their numbers in the trace.
+
+    ``program_frames``: which frame of each stack is the program's own innermost; -1 for none.
+    """
 
     trace: Trace
     texts: list[str] = field(default_factory=list)
-    own: list[int] = field(default_factory=list)
+    program_frames: list[int] = field(default_factory=list)
     left_out: int = 0
     _frames: dict[str, int] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
@@ -54,15 +56,12 @@ class _Stacks:
             self.left_out += 1
             return -1
         self._numbers[stack] = len(self.texts)
-        self._add(self.trace.frames[stack][:MOST_FRAMES])
+        frames = self.trace.frames[stack][:MOST_FRAMES]
+        numbers = [self._frames.setdefault(frame, len(self._frames)) for frame in frames]
+        self.texts.append(column(numbers))
+        in_program = (place for place, frame in enumerate(frames) if own_line(frame))
+        self.program_frames.append(next(in_program, -1))
         return self._numbers[stack]
-
-    def _add(self, frames: Sequence[str]) -> None:
-        self.texts.append(
-            column(self._frames.setdefault(frame, len(self._frames)) for frame in frames)
-        )
-        own = [place for place, frame in enumerate(frames) if own_line(frame)]
-        self.own.append(own[0] if own else -1)
 
 
 def timeline(
@@ -93,7 +92,7 @@ def timeline(
         state=column(states),
         stack=column(stack_of),
         stacks=stacks.texts,
-        own=column(stacks.own),
+        own=column(stacks.program_frames),
         frames=stacks.frames,
         reserved_at=column(reserved_at),
         reserved=column(reserved),
@@ -112,10 +111,7 @@ def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
     (or the number of operations), its bytes, and the operation that allocated it (-1 for what was
     there before), in order.
     """
-    end = len(trace)
-    freed_at = np.full(trace.ids, end, np.int64)
-    frees = np.flatnonzero(np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED)))[::-1]
-    freed_at[trace.id[frees]] = frees
+    freed_at = trace.freed_at
     was_served = (trace.op == Op.ALLOC) & (outcome.column("kind") >= 0)
     events = np.flatnonzero(was_served)
     sizes = outcome.column("size")[events]
@@ -159,7 +155,7 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
         operation=column(events),
         stack=column(stack_of),
         stacks=stacks.texts,
-        own=column(stacks.own),
+        own=column(stacks.program_frames),
         frames=stacks.frames,
         without_stack=stacks.left_out,
         left_out=len(left_out),

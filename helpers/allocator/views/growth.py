@@ -13,6 +13,7 @@ from helpers.allocator.growth import Growth
 from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
 from helpers.ground.units import show_bytes
+from helpers.settings.in_force import MIN_BLOCK_BYTES
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
@@ -136,7 +137,7 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
     often = ""
     if growth.seen_every > 1:
         often = f" at least once in {growth.seen_every} steps"
-    least = f"growth of {show_bytes(growth.seen_bytes)} or more per step{often}"
+    least = f"growth of {show_bytes(MIN_BLOCK_BYTES)} or more per step{often}"
     return f"no growth in {len(growth.steps)} steps ({least} would show)"
 
 
@@ -190,7 +191,7 @@ def growth_json(
         "window": growth.window,
         "live_bytes": growth.live,
         "inputs_grow": growth.inputs_grow,
-        "seen_bytes": growth.seen_bytes,
+        "seen_bytes": MIN_BLOCK_BYTES,
         "seen_every_steps": growth.seen_every,
     }
 
@@ -201,7 +202,7 @@ def _grower_json(row: KeptGrower) -> dict[str, Any]:
         "where": row.words,
         "asked_at": grower.site.name,
         "keeper": None if row.keeper is None else asdict(row.keeper),
-        "own": grower.site.own,
+        "own": grower.site.in_program,
         "bytes_per_step": round(grower.bytes_per_step),
         "blocks_per_step": round(grower.count, 4),
         "how": grower.how,

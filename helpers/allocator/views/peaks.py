@@ -21,7 +21,7 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     )
     first = next((change for change in peaks.lines if change.by * (after - before) > 0), None)
     if first:
-        result += f", most at {first.what}"
+        result += f", most at {first.name}"
     above = [
         f"A: {names[0]}",
         f"B: {names[1]}",
@@ -31,7 +31,7 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     ]
     rows = []
     for change in [*peaks.lines[:MOST_LINES], *peaks.kinds]:
-        name = f"{change.what} (was {change.was})" if change.was else change.what
+        name = f"{change.name} (was {change.was})" if change.was else change.name
         rows.append([name, change.before, change.after, _signed(change.by)])
     notes = []
     left_out = len(peaks.lines) - MOST_LINES

@@ -55,9 +55,8 @@ def _rows(trace: Trace) -> list[list[Any]]:
     """The operations, runs of equal ones as one row with how often."""
     rows: list[list[Any]] = []
     for at, (op, size) in enumerate(zip(trace.op.tolist(), trace.size.tolist(), strict=True)):
-        where = ""
-        if trace.frame is not None and trace.frame[at] >= 0:
-            where = site_of(trace.frames[int(trace.frame[at])]).name
+        stack = trace.stack_of(at)
+        where = site_of(stack).name if stack else ""
         name = Op(op).name.lower().replace("_", " ")
         row = [name, size if op == Op.ALLOC else None, where]
         if rows and rows[-1][1:] == row:
@@ -80,8 +79,8 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
     header = trace.header
     strange = {Op(op).name.lower() for op in trace.op} - {"alloc", "free", "empty_cache"}
     if strange or trace.pool.any() or trace.stream.any() or header.get("fraction"):
-        what = ", ".join(sorted(strange)) or "private pools, several streams or a memory fraction"
-        raise NoProgramError(f"no program: the failure needs {what}, which it cannot say")
+        needs = ", ".join(sorted(strange)) or "private pools, several streams or a memory fraction"
+        raise NoProgramError(f"no program: the failure needs {needs}, which it cannot say")
     conf = header["conf"]
     setting = "os.environ.pop(name, None)"
     if conf:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from helpers.allocator.blocks import STATES as BLOCK_STATES
-from helpers.allocator.outcome import BLOCK_COLUMNS, Outcome
+from helpers.allocator.blocks import INACTIVE, LIVE
+from helpers.allocator.outcome import Outcome, block_column, segments_of
 from helpers.allocator.trace import Op, Trace
 from helpers.allocator.views import charts
 from helpers.ground.units import MIB, show_bytes
@@ -42,12 +42,13 @@ class _Blocks:
     """
 
     def __init__(self, table: np.ndarray) -> None:
-        mapped = table[table[:, _column("mapped")] == 1]
-        order = np.lexsort((mapped[:, _column("offset")], mapped[:, _column("base")]))
+        mapped = table[block_column(table, "mapped") == 1]
+        order = np.lexsort((block_column(mapped, "offset"), block_column(mapped, "base")))
         mapped = mapped[order]
         self.kinds = kinds_of(mapped)
-        self.places = mapped[:, [_column("kind"), _column("ordinal"), _column("offset")]]
-        self.sizes = mapped[:, _column("size")]
+        place = [block_column(mapped, name) for name in ("kind", "ordinal", "offset")]
+        self.places = np.stack(place, axis=1)
+        self.sizes = block_column(mapped, "size")
         self.starts = np.cumsum(self.sizes) - self.sizes
         self.begins = np.flatnonzero(np.diff(self.places[:, :2], axis=0, prepend=-1).any(axis=1))
 
@@ -59,34 +60,28 @@ class _Blocks:
         return int(self.sizes.sum())
 
 
-def _column(name: str) -> int:
-    return BLOCK_COLUMNS.index(name)
-
-
 def kinds_of(blocks: np.ndarray) -> np.ndarray:
     """Which of STATES each mapped block of a block table is; a page counts as stranded with the
     range that holds it.
     """
-    segment_kind = blocks[:, _column("kind")]
-    state = blocks[:, _column("state")]
-    small = blocks[:, _column("small")] == 1
-    key = segment_kind * (1 << 40) + blocks[:, _column("ordinal")]
-    _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
-    whole_segment = (counts[inverse] == 1) & (segment_kind == 0)
+    state = block_column(blocks, "state")
+    small = block_column(blocks, "small") == 1
+    segment, count = segments_of(blocks)
+    is_whole_segment = (count[segment] == 1) & (block_column(blocks, "kind") == 0)
     in_use = np.where(small, SMALL_USE, IN_USE)
-    free = np.where(whole_segment, RELEASABLE, STRANDED)
-    kinds = np.where(state == BLOCK_STATES.index("A"), in_use, AWAITING)
-    return np.where(state == BLOCK_STATES.index("I"), free, kinds)
+    free = np.where(is_whole_segment, RELEASABLE, STRANDED)
+    kinds = np.where(state == LIVE, in_use, AWAITING)
+    return np.where(state == INACTIVE, free, kinds)
 
 
-def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
+def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown:
     """Every reserved byte ``at`` a moment: what is in use, and what lies between.
 
-    ``whole``: the replay of the whole trace. A row a segment, the one that strands most first;
+    ``replay``: that of the whole trace. A row a segment, the one that strands most first;
     where the trace has stacks, with the line that allocated what keeps it.
     """
     blocks = _Blocks(at.blocks)
-    allocated_at = _allocated_at(trace, whole, at.events)
+    allocated_at = _allocated_at(trace, replay, at.events)
     rows = _rows(trace, blocks, allocated_at)
     stranded = show_bytes(blocks.bytes_of(STRANDED))
     head = f"{title}: {stranded} of {show_bytes(blocks.total)} reserved are stranded"
@@ -114,22 +109,18 @@ def _kind_words(blocks: _Blocks, number: int) -> str:
     return f"{list(STATES.values())[number]}: {show_bytes(blocks.bytes_of(number))}"
 
 
-def _allocated_at(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, ...], int]:
+def _allocated_at(trace: Trace, replay: Outcome, moment: int) -> dict[tuple[int, ...], int]:
     """The operation that allocated what lies at a place after so many operations."""
     allocates = trace.op[:moment] == Op.ALLOC
-    served = whole.column("kind")[:moment] >= 0
+    served = replay.column("kind")[:moment] >= 0
     events = np.flatnonzero(allocates & served)
-    parts = [whole.column(name)[events] for name in ("kind", "ordinal", "offset")]
+    parts = [replay.column(name)[events] for name in ("kind", "ordinal", "offset")]
     places = map(tuple, np.stack(parts, axis=1).tolist())
     return dict(zip(places, events.tolist(), strict=True))
 
 
 def _line_of(trace: Trace, event: int) -> str:
-    if trace.frame is not None and trace.frame[event] >= 0:
-        frames = trace.frames[int(trace.frame[event])]
-        if frames:
-            return frames[0]
-    return f"operation {event}"
+    return next(iter(trace.stack_of(event)), f"operation {event}")
 
 
 def _rows(

@@ -239,11 +239,6 @@ def metrics_table(seen: View) -> Shown:
     return Shown(title, columns, rows, misleads, widest=None)
 
 
-def row_of(answer: WhatIf, conf: str) -> Replay:
-    """The row of a setting in the league."""
-    return next(row for row in answer.rows if row.settings == conf)
-
-
 def league(answer: WhatIf) -> Shown:
     """Settings, the one to use first, then the best: a bar is the peak reserved, hatched where
     a request fails.

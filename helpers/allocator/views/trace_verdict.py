@@ -19,6 +19,6 @@ def verdict(study: Study, league: WhatIf | None = None) -> Verdict:
     not why this box fails.
     """
     answer = diagnose(CaseEvidence(program=facts_of(study, league)))
-    if study.own or answer.state:
+    if study.of_user or answer.state:
         return answer
     return replace(answer, state="aside")
