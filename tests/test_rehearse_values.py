@@ -274,3 +274,15 @@ def test_a_program_that_prints_a_tensor_has_no_size_that_values_decide():
     assert "_tensor_str.py" in printed
     assert "_tensor_str.py" not in selected
     assert "_tensor_str.py" not in printed_whole
+
+
+EXPORT = """
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+with torch.inference_mode():  # in which compounds reach the mode whole
+    made = torch.export.export(net, (torch.randn(2, 3, 8, 8),))
+    print(*made.module()(torch.randn(2, 3, 8, 8)).shape)
+"""
+
+
+def test_a_model_is_exported_in_inference_mode_as_without_a_rehearsal():
+    assert printed_along(EXPORT) == ["2 4 6 6"]
