@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 58_825,
     "magics": 15_680,
     "look": 56_455,
-    "rehearse": 26_780,
+    "rehearse": 26_850,
     "settings": 11_910,
     "share": 13_115,
     "tell": 37_110,

@@ -14,6 +14,8 @@ from helpers.rehearse.words import WORDS
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
+OF_LAUNCHERS = {"ChildFailedError", "CellExecutionError", "PapermillExecutionError"}
+"""Errors of torchrun, nbconvert and papermill, which only repeat what another process raised."""
 
 
 def whose(recording: Recording, told: Told, torch: str = "") -> str:
@@ -75,10 +77,15 @@ def errors_in_words(told: Told) -> list[str]:
     return [f"{row['error']}: {row['message']}" for row in _raised(told)]
 
 
+def only_a_kernel_died(told: Told) -> bool:
+    """Whether all that failed is a notebook, whose kernel died."""
+    return {row["error"] for row in told} - {""} == {"DeadKernelError"}
+
+
 def _raised(told: Told) -> list[Mapping[str, Any]]:
-    """The processes that raised; a launcher only repeats what others did."""
+    """The processes that raised; without launchers, unless only they did."""
     rows = [row for row in told if row["error"]]
-    first_hand = [row for row in rows if row["error"] != "ChildFailedError"]
+    first_hand = [row for row in rows if row["error"] not in OF_LAUNCHERS]
     return first_hand or rows
 
 

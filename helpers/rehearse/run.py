@@ -38,7 +38,7 @@ from helpers.ground.units import MIB
 from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
-from helpers.rehearse.fault import errors_in_words, ran_out_in_words, whose
+from helpers.rehearse.fault import errors_in_words, only_a_kernel_died, ran_out_in_words, whose
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
 from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
@@ -237,12 +237,13 @@ def _rehearsal(
     errors = errors_in_words(told)
     trace = _read_trace(recording)
     observed_ooms = sum(row["ooms"] for row in recording.processes)
-    stops = [row["stopped"] for row in told if row.get("stopped")]
+    stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
+    exit_code = 0 if stopped and only_a_kernel_died(told) else recording.exit_code
     return Rehearsal(
         device=device,
         torch=versions[0] if versions else torch.version,
         conf=conf,
-        exit_code=recording.exit_code,
+        exit_code=exit_code,
         seconds=recording.seconds,
         peak_allocated_bytes=peaks.allocated_bytes,
         peak_reserved_bytes=peaks.reserved_bytes,
@@ -256,10 +257,10 @@ def _rehearsal(
         trust=tuple(trust(told, device, trace.streams, limits)),
         notes=recording.notes,
         at_least=peaks.at_least,
-        stopped=stops[0] if stops else "",
+        stopped=stopped,
         steps=max((row.get("steps", 0) for row in told), default=0),
         step_peaks=tuple((step, peak) for row in told for step, peak in row.get("step_peaks", ())),
-        whose=whose(recording, told, torch.version) if recording.exit_code else "",
+        whose=whose(recording, told, torch.version) if exit_code else "",
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
         at_once_bytes=cudnn_at_once(told, limits.cudnn_bytes),
         allocations=peaks.allocations,
