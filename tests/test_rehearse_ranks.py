@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,11 @@ from command_line import verb
 from test_rehearse import CARD, GIB, MIB, RUN
 
 from helpers.allocator.program_facts import _options_again
+from helpers.commands import rehearse as commands
 from helpers.rehearse.buckets import between_buckets
 from helpers.rehearse.rehearsal import Limits
 from helpers.rehearse.run import environment
+from helpers.rehearse.trust import trust
 from helpers.rehearse.under_torch import ranks
 from helpers.rehearse.view import several
 
@@ -23,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 ALONE = """
 import json, os, torch, torch.distributed as dist
 from types import SimpleNamespace
+from helpers.rehearse.trust import trust
 from helpers.rehearse.under_torch import ranks
 witness = SimpleNamespace(has_buckets=False)
 ranks.start(torch, witness)
@@ -172,6 +176,44 @@ def test_a_peak_that_chance_decides_is_said_with_both_values():
     assert between_buckets(alone, alone) == alone
     ran_out = replace(held, exit_code=1, ooms=1)
     assert between_buckets(alone, ran_out) == alone
+
+
+def test_where_all_ranks_run_what_chance_decides_is_said_with_its_size():
+    """Each weight of 4 bytes has one such gradient in a bucket."""
+    weights = [SimpleNamespace(nbytes=16 * MIB, requires_grad=kind) for kind in (True, False)]
+
+    def init(model, find_unused_parameters):
+        model.find_unused_parameters = find_unused_parameters
+
+    witness = SimpleNamespace(bucket_bytes=0)
+    construct = ranks.seeing_buckets(witness, init)
+    model = SimpleNamespace(parameters=lambda: weights)
+    construct(model, find_unused_parameters=True)
+    assert witness.bucket_bytes == 0, "then it keeps its buckets"
+    construct(model, find_unused_parameters=False)
+    told = [{"reads": [], "counts": {}, "forks": 0, "missing": [], **vars(witness)}]
+    (line, *_) = trust(told, CARD, 1)
+    assert "two peaks, about 16.00 MiB apart" in line and "--world N" in line
+
+
+def test_each_of_two_runs_says_of_its_own_processes_that_they_run(tmp_path, monkeypatch):
+    watched = []
+
+    @contextmanager
+    def says_it_runs(record, quiet):
+        watched.append(record.name)
+        yield
+
+    def rehearse(command, card, out, **options):
+        return replace(RUN, limits=Limits(world=2), has_buckets=True)
+
+    monkeypatch.setattr(commands, "says_it_runs", says_it_runs)
+    bench = object.__new__(commands.Bench)
+    bench._quiet, bench._rehearse = False, rehearse
+    (tmp_path / "run.record").mkdir()
+    (tmp_path / "run.record" / "record.json").write_text("{}")
+    bench.run(["python"], CARD, tmp_path / "run.pickle")
+    assert watched == ["run.record", "held-buckets.record"]
 
 
 def test_the_answer_is_that_of_the_rank_that_takes_the_most():

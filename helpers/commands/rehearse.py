@@ -377,12 +377,13 @@ class Bench:
         record_folder = out.absolute().with_suffix(".record")
         with says_it_runs(record_folder, quiet=self._quiet):
             first = self._rehearse(command, card, out, **options)
-            if not first.has_buckets or not first.fits:
-                return first
-            options["log"] = record_folder / "held-buckets.log"
-            options["limits"] = replace(first.limits, holds_buckets=True)
-            trace = record_folder / "held-buckets.pickle"
-            ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
+        if not first.has_buckets or not first.fits:
+            return first
+        options["log"] = record_folder / "held-buckets.log"
+        options["limits"] = replace(first.limits, holds_buckets=True)
+        trace = record_folder / "held-buckets.pickle"
+        ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
+        with says_it_runs(trace.with_suffix(".record"), quiet=self._quiet):
             held = self._rehearse(command, ample, trace, **options)
         both = between_buckets(first, held)
         add_to_record(out, trust=both.trust)

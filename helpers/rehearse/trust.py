@@ -23,6 +23,9 @@ def trust(told: Told, device: GpuCard, streams: int, limits: Limits = UNLIMITED)
     sentences = WORDS["says"]
     lines = _assumed_sizes(told, limits)
     lines += workspaces(told, limits.cudnn_bytes)[1]
+    bucket_bytes = max((row.get("bucket_bytes", 0) for row in told), default=0)
+    if bucket_bytes:
+        lines.append(sentences["buckets_by_chance"].format(size=show_bytes(bucket_bytes)))
     failed = [sentences["beside"].format(error=row["beside"]) for row in told if row.get("beside")]
     lines += dict.fromkeys(failed)
     compiled = sum(row.get("compiled", 0) for row in told)

@@ -127,6 +127,21 @@ def reducing_by_hook(
     return init_with_hook
 
 
+def seeing_buckets(witness: Witness, init: Callable[..., None]) -> Callable[..., None]:
+    """DistributedDataParallel's constructor where all ranks run: what its first buckets take, which
+    it makes anew unless parameters may go unused (reducer.hpp), is noted.
+    """
+
+    @functools.wraps(init)
+    def init_and_see(model: Value, *args: Value, **kwargs: Value) -> None:
+        init(model, *args, **kwargs)
+        if not model.find_unused_parameters:
+            trained = [weight for weight in model.parameters() if weight.requires_grad]
+            witness.bucket_bytes = sum(weight.nbytes for weight in trained)
+
+    return init_and_see
+
+
 def refuse_hook(*args: Value, **kwargs: Value) -> None:
     """Stands for register_comm_hook of a model that has one already."""
     why = "a communication hook of DistributedDataParallel is not rehearsed with --world"

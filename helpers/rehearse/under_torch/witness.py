@@ -64,6 +64,7 @@ class Witness:
         self.compiled = set[int]()
         self.exchanges = 0
         self.has_buckets = False
+        self.bucket_bytes = 0
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
         seconds = float(os.environ.get("CASEBOOK_SECONDS") or 0)
         if seconds:
@@ -188,6 +189,9 @@ class Witness:
         torch.compile = self.running_eagerly(torch)
         if "CASEBOOK_WORLD" in os.environ:
             ranks.start(torch, self)
+        elif torch.distributed.is_available():
+            parallel = torch.nn.parallel.DistributedDataParallel
+            parallel.__init__ = ranks.seeing_buckets(self, parallel.__init__)
 
     def counting_forked(self, poisoned: Callable[[], bool]) -> Callable[[], bool]:
         """torch's question whether a forked process must not use the GPU, counted.
@@ -253,6 +257,7 @@ class Witness:
             "step_peaks": self.step_peaks,
             "compiled": len(self.compiled),
             "has_buckets": self.has_buckets,
+            "bucket_bytes": self.bucket_bytes,
             "beside": self.beside,
             "reads": [
                 {"op": name, "sizes": sizes, "inside": inside, "where": where, "times": times}
