@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import re
@@ -58,32 +59,15 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         argv = sys.argv[1:]
         _hand_over(argv)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # closed (2>&-)
-    if sys.stdout is None:
+    if not _has_output():
         return _refuse("standard output is closed; expected a place for the answer, such as a file")
-    for stream in (sys.stdout, sys.stderr):
-        # What the terminal's encoding lacks, and half letters, are spelt out.
-        getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
-    out, err = map(_Spelt, (sys.stdout, sys.stderr))
     try:
-        with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):
-            code = _verb(argv)
-        sys.stdout.flush()
-        return code
+        return _with_output_spelt_out(argv)
     except BrokenPipeError:
         _say_no_more()  # whoever read our output has seen enough (| head)
         return 141
     except OSError as error:
-        where = error.filename
-        if isinstance(error, FileNotFoundError) and where:
-            return _refuse(_not_there(Path(os.fsdecode(where))))
-        try:
-            print(end="" if where else "\n", flush=True)  # is it the answer that cannot be written?
-        except OSError:
-            where = "standard output"
-            _say_no_more()
-        expected = "expected what may be read, and a place that may be written and has room"
-        return _refuse(f"{where or 'a file'}: {error.strerror or error}; {expected}")
+        return _refuse(_about_a_file(error))
     except MemoryError:
         return _refuse("no memory is left to read this; expected smaller input, or more memory")
     except ValueError as error:
@@ -91,13 +75,55 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("helpers"):
             raise
-        own = "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
-        extra = "the extra [notebooks]; run: pip install 'vram-casebook[notebooks]'"
-        seen = f"no package {error.name} for {sys.executable}"
-        without = "`capture`, and `diagnose` of a text or a bundle, work without"
-        return _refuse(f"{seen}; expected {own if IN_CHECKOUT else extra}. {without}")
+        return _refuse(_about_a_package(error.name))
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
+
+
+def _has_output() -> bool:
+    """Whether standard output is open. What the terminal's encoding lacks, and half letters, are
+    spelt out on it from now on.
+    """
+    if sys.stderr is None:  # closed (2>&-)
+        sys.stderr = open(os.devnull, "w")  # it stays open to the end
+    if sys.stdout is None:
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a test's own stream may be another
+            stream.reconfigure(errors="backslashreplace")
+    return True
+
+
+def _with_output_spelt_out(argv: list[str]) -> int:
+    out = cast(TextIO, _Spelt(sys.stdout))
+    err = cast(TextIO, _Spelt(sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _verb(argv)
+    sys.stdout.flush()
+    return code
+
+
+def _about_a_file(error: OSError) -> str:
+    """Which file could not be read or written, why, and what was expected."""
+    name = error.filename
+    if isinstance(error, FileNotFoundError) and name:
+        return _not_there(Path(os.fsdecode(name)))
+    try:
+        print(end="" if name else "\n", flush=True)  # is it the answer that cannot be written?
+    except OSError:
+        name = "standard output"
+        _say_no_more()
+    expected = "expected what may be read, and a place that may be written and has room"
+    return f"{name or 'a file'}: {error.strerror or error}; {expected}"
+
+
+def _about_a_package(name: str | None) -> str:
+    """That a package is missing, and how to get it."""
+    how = "the extra [notebooks]; run: pip install 'vram-casebook[notebooks]'"
+    if IN_CHECKOUT:
+        how = "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
+    without = "`capture`, and `diagnose` of a text or a bundle, work without"
+    return f"no package {name} for {sys.executable}; expected {how}. {without}"
 
 
 def _hand_over(argv: list[str]) -> None:
@@ -210,9 +236,9 @@ class _OneLine(argparse.ArgumentParser):
         print(self.format_help(), end="", flush=True)
 
 
-def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    """The parser of the command line and what runs each verb; with ``asked`` only as far as
-    that verb needs it.
+def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
+    """The parser of the command line and what runs each verb; with
+    ``needed_verb`` only as far as that verb needs it.
     """
     form = argparse.RawDescriptionHelpFormatter
     parser = _OneLine(prog=PROGRAM, formatter_class=form)
@@ -221,7 +247,7 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
         **options, parser_class=_OneLine, help="one of the commands above"
     )
     lines = ["Find out why a GPU is out of memory, with evidence.", ""]
-    verbs: dict[str, Run] = {"capture": lambda arguments: 2}  # it has its own parser
+    verbs: dict[str, Run] = {"capture": lambda _arguments: 2}  # it has its own parser
     of_verbs.add_parser("capture")
     for group, modules in GROUPS.items():
         lines += [group, *([listed("  capture", CAPTURE, 12)] if "box" in modules else [])]
@@ -236,7 +262,7 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
                 described(verb, run, getattr(module, "SHARED", ""))
                 verbs[run.__name__] = run
                 lines.append(listed(f"  {run.__name__}", says(run), 12))
-            if asked in verbs:  # the help names them all; one verb needs only its own
+            if needed_verb in verbs:  # the help names them all; one verb needs only its own
                 return parser, verbs
         lines.append("")
     parser.description = "\n".join(

@@ -27,11 +27,11 @@ sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
 from helpers.allocator.replay import replay
 from helpers.fits.panel import PANEL as fits_panel
-from helpers.fits.sheet import Given
+from helpers.fits.sheet import ServerFacts
 from helpers.judge import ceilings as layers, ttm_limit
 from helpers.vpoc.free import Free
 from helpers.vpoc.panel import PANEL as chunks_panel
-from helpers.vpoc.planner import Shape
+from helpers.vpoc.planner import ProfileShape
 from helpers.look.boxes import open_box
 from helpers.allocator import panel as allocator, study
 from helpers.tell.panels import monitor
@@ -45,10 +45,10 @@ room = ttm_limit.room(bundle, stacks[0])
 this_box = types.SimpleNamespace(monitor=functools.partial(monitor.show, bundle), reader=reader_panel.show)
 program = types.SimpleNamespace(panel=functools.partial(allocator.show, case))
 limits = types.SimpleNamespace(panel=functools.partial(ceilings_panel.show, stacks[0], room))
-given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
+given = ServerFacts("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 fit = types.SimpleNamespace(panel=functools.partial(fits_panel.show, given))
-shape, free = Shape(2_560_000, 128, 1000), Free(20 << 30, "free on a card", 0, True)
+shape, free = ProfileShape(2_560_000, 128, 1000), Free(20 << 30, "free on a card", 0, True)
 profiles = types.SimpleNamespace(panel=functools.partial(chunks_panel.show, shape, free))
 """
 """What a notebook holds before its panel, made small. It runs in a kernel of its own, in a folder of its own."""

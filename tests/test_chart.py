@@ -21,7 +21,7 @@ from helpers.tell.chart import CURVES, FIGURE_MIME, STATES, Chart, column, numbe
 from helpers.tell.figure_style import PALETTE
 from helpers.tell.markdown_html import Prose
 from helpers.tell.page_output import page_output
-from helpers.tell.page_room import Room
+from helpers.tell.page_room import PageRoom
 from helpers.tell.resources import template
 
 TRACES = {"growing-loop": "20GiB", "cpu-training-step": "1GiB"}
@@ -175,10 +175,10 @@ def test_names_of_a_trace_are_text_on_a_page_and_in_a_notebook(tmp_path, name):
 
 def test_a_page_without_room_keeps_the_picture_and_says_that_the_blocks_are_missing():
     output = chart_pages.output(chart_pages.shown(SMALL))
-    shown = page_output(output, None, Room(100_000), Prose())
+    shown = page_output(output, None, PageRoom(100_000), Prose())
     assert shown.chart and shown.phone and not shown.note
     fits_the_pictures = len(shown.picture) + len(shown.phone.picture) + 10
-    less = page_output(output, None, Room(fits_the_pictures), Prose())
+    less = page_output(output, None, PageRoom(fits_the_pictures), Prose())
     assert less.picture == shown.picture and not less.chart
     assert "left out to keep the page small" in less.note
 
@@ -186,7 +186,7 @@ def test_a_page_without_room_keeps_the_picture_and_says_that_the_blocks_are_miss
 def test_a_chart_that_somebody_changed_leaves_the_picture_alone():
     output = chart_pages.output(chart_pages.shown(SMALL))
     output.data[FIGURE_MIME]["chart"]["size"] = "1 <script>"
-    shown = page_output(output, None, Room(100_000), Prose())
+    shown = page_output(output, None, PageRoom(100_000), Prose())
     assert shown.kind == "picture" and not shown.chart
 
 

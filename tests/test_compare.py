@@ -9,7 +9,14 @@ from tell_boxes import HOSTILE
 from helpers.cli import main
 from helpers.look.boxes import RECORDED
 from helpers.tell import compare
-from helpers.tell.compare import Change, CompareError, Comparison, Pair, as_json, as_text
+from helpers.tell.compare import (
+    BoxChange,
+    BoxComparison,
+    ComparedBundle,
+    CompareError,
+    as_json,
+    as_text,
+)
 
 HEALTHY = RECORDED / "cuda-healthy"
 FULL = RECORDED / "cuda-24gb-tuning"
@@ -31,7 +38,7 @@ def test_what_could_explain_it_stands_first_then_the_verdict_then_the_readings(m
 
 
 def test_a_verdict_moves_as_diagnose_says_of_each_box(moved):
-    verdict = Change("verdict", "verdict", "healthy (weak)", "true-capacity (weak)")
+    verdict = BoxChange("verdict", "verdict", "healthy (weak)", "true-capacity (weak)")
     assert moved.changes("verdict") == [verdict]
 
 
@@ -72,8 +79,10 @@ def test_json_and_text_say_the_same_and_nothing_hostile_acts(moved):
     assert again["summary"] == moved.summary
     assert (again["kind"], again["schema_version"]) == ("bundle", 1)
     assert len(again["pairs"][0]["moved"]) == len(moved.pairs[0].moved)
-    change = Change("parameter", HOSTILE, HOSTILE, "other")
-    hostile = Comparison(HOSTILE, "b", (HOSTILE, ""), (), (Pair(HOSTILE, (change,), (HOSTILE,)),))
+    change = BoxChange("parameter", HOSTILE, HOSTILE, "other")
+    hostile = BoxComparison(
+        HOSTILE, "b", (HOSTILE, ""), (), (ComparedBundle(HOSTILE, (change,), (HOSTILE,)),)
+    )
     assert all(char.isprintable() or char == "\n" for char in as_text(hostile))
 
 

@@ -165,7 +165,7 @@ def test_words_that_do_not_fit_are_cut_or_wrapped():
     long = sheet.fit("w" * 200, 1.0, sheet.BODY)
     assert long.endswith("…") and 0.9 < sheet.inches(long, sheet.BODY) <= 1.0
     assert sheet.wrap("one two", 9, sheet.BODY) == ["one two"]
-    page = sheet.Sheet()
+    page = sheet.FigurePage()
     page.beside("word " * 60, 1.0)
     *lines, last = words(page.done())
     assert len(lines) == 3 and last == "…"

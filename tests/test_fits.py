@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.fits import rules
-from helpers.fits.cards import Failed
+from helpers.fits.cards import FailedProcess
 from helpers.fits.gguf import PIECE_BYTES, Gguf
 from helpers.fits.servers import date_of, table
 from helpers.fits.sheet import RULES, Sheet
@@ -643,8 +643,10 @@ def test_a_window_that_a_config_switches_off_saves_nothing(tmp_path):
 
 
 def test_a_process_that_failed_is_taken_off_only_while_it_is_in_what_is_used():
-    failed = Failed(bytes=12 * GIB, used_bytes=23 * GIB)
+    failed = FailedProcess(bytes=12 * GIB, used_bytes=23 * GIB)
     assert failed.is_still_in(23 * GIB) and failed.is_still_in(22 * GIB)
     assert not failed.is_still_in(13 * GIB), "it has ended, and 13 GiB are all of others"
     assert not failed.is_still_in(11 * GIB), "less than it held"
-    assert Failed(bytes=12 * GIB, used_bytes=0).is_still_in(13 * GIB), "nothing says what was used"
+    assert FailedProcess(bytes=12 * GIB, used_bytes=0).is_still_in(13 * GIB), (
+        "nothing says what was used"
+    )

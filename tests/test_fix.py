@@ -16,12 +16,12 @@ import libcst as cst
 from helpers.cli import main
 from helpers.fix.answer import NoFix, failure_of
 from helpers.fix.candidates import candidates
-from helpers.fix.change import Change, Edit, Results, edited, together
+from helpers.fix.change import Change, Results, TextEdit, edited, together
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program, changed_files
-from helpers.fix.proof import Proof, Prover, Run, compared
-from helpers.fix.search import Trial
-from helpers.fix.source import Source
+from helpers.fix.proof import CpuRun, Proof, Prover, compared
+from helpers.fix.search import TriedChange
+from helpers.fix.source import SourceFile
 from helpers.fix.view import diff, results_in_words
 from helpers.judge.program_facts import (
     GrowerFacts,
@@ -53,7 +53,7 @@ def keeper(line, name, through_graph=False):
 
 def program(text, growers=(), name="train.py", command=("python", "train.py"), **facts):
     growth = GrowthFacts(growers=tuple(growers), steps=10) if growers else None
-    sources = [Source(name, text.encode())]
+    sources = [SourceFile(name, text.encode())]
     return Program(sources, list(command), ProgramFacts(source="a test", growth=growth, **facts))
 
 
@@ -122,12 +122,12 @@ def test_one_thing_is_said_of_the_results(claimed, measured, says):
         Results.OTHER: "other numbers, measured on the CPU over 6 steps",
     }
     change = Change("one", claimed, "a sum may round differently", "")
-    assert results_in_words(Trial(change, ended(), Proof(measured, words[measured]))) == says
+    assert results_in_words(TriedChange(change, ended(), Proof(measured, words[measured]))) == says
 
 
 def test_what_is_expected_of_the_results_and_was_not_measured_is_said_so():
     change = Change("one", Results.ROUNDED, "unless dropout draws", "", only_if_measured=True)
-    trial = Trial(change, ended(), Proof(None, "on the CPU it fails"))
+    trial = TriedChange(change, ended(), Proof(None, "on the CPU it fails"))
     assert results_in_words(trial) == (
         "should be the same up to rounding (unless dropout draws; not measured: on the CPU it fails)"
     )
@@ -265,9 +265,9 @@ for x, y in loader:
 
 
 def test_two_changes_of_one_place_are_not_made_together():
-    one = Change("one", Results.SAME, "", "", (Edit("a.py", 4, 9, "x"),))
-    other = Change("other", Results.OTHER, "", "", (Edit("a.py", 6, 7, "y"),))
-    apart = Change("apart", Results.ROUNDED, "", "", (Edit("a.py", 9, 12, "z"),))
+    one = Change("one", Results.SAME, "", "", (TextEdit("a.py", 4, 9, "x"),))
+    other = Change("other", Results.OTHER, "", "", (TextEdit("a.py", 6, 7, "y"),))
+    apart = Change("apart", Results.ROUNDED, "", "", (TextEdit("a.py", 9, 12, "z"),))
     assert together([one, other]) is None
     both = together([one, apart])
     assert edited(b"0123456789abcdef", both.edits) == b"0123xzcdef"
@@ -464,7 +464,7 @@ def ended(**differences):
 )
 def test_a_change_passes_where_the_program_came_to_its_end_and_never_ran_out(differences, passes):
     change = Change("one", Results.SAME, "", "")
-    assert Trial(change, ended(**differences)).passes is passes
+    assert TriedChange(change, ended(**differences)).passes is passes
 
 
 @pytest.mark.parametrize(
@@ -478,14 +478,16 @@ def test_a_change_passes_where_the_program_came_to_its_end_and_never_ran_out(dif
 )
 def test_what_was_measured_counts_before_what_a_rule_says(measured, only_if_measured, results):
     change = Change("one", Results.SAME, "", "", only_if_measured=only_if_measured)
-    trial = Trial(change, ended(), Proof(measured, "on the CPU"))
+    trial = TriedChange(change, ended(), Proof(measured, "on the CPU"))
     assert trial.results is results
     assert trial.is_refuted is (results is Results.OTHER and not only_if_measured)
 
 
 def test_a_difference_with_smaller_numbers_is_not_said_to_be_the_same():
     change = Change("one", Results.SAME, "", "")
-    trial = Trial(change, ended(), Proof(None, "with smaller numbers it differs", differs=True))
+    trial = TriedChange(
+        change, ended(), Proof(None, "with smaller numbers it differs", differs=True)
+    )
     assert trial.results is Results.OTHER and not trial.is_refuted
     assert results_in_words(trial).startswith(f"{Results.OTHER.value} (")
 
@@ -522,7 +524,7 @@ def test_a_file_keeps_its_encoding_its_mark_and_its_line_ends():
         text.encode().replace(b"\n", b"\r\n"),
         b"# -*- coding: latin-1 -*-\n" + text.encode("latin-1"),
     ):
-        source = Source("train.py", before)
+        source = SourceFile("train.py", before)
         line = source.calls("append")[0]
         edits = [source.lines_after(source.statement(line), "done = 1")]
         ending = b"\r\n" if b"\r\n" in before else b"\n"
@@ -531,7 +533,7 @@ def test_a_file_keeps_its_encoding_its_mark_and_its_line_ends():
 
 def test_the_lines_of_a_string_are_not_indented():
     text = 'def f():\n    words = """a\nb"""\n    return words\n'
-    source = Source("train.py", text.encode())
+    source = SourceFile("train.py", text.encode())
     first, last = source.find(cst.FunctionDef)[0].body.body
     after = source.edited([source.within(first, last, "with torch.no_grad():")]).decode()
     assert after == (
@@ -548,4 +550,6 @@ def test_two_words_in_one_place_of_the_command_are_not_put_together():
 def test_what_is_saved_is_compared_as_well():
     first, close, other = ([["value", str(size), [size, size]]] for size in (4.0, 4.000001, 5.0))
     for after, results in ((first, "SAME"), (close, "ROUNDED"), (other, "OTHER")):
-        assert compared(Run(first, "", True), Run(after, "", True)).results is Results[results]
+        assert (
+            compared(CpuRun(first, "", True), CpuRun(after, "", True)).results is Results[results]
+        )

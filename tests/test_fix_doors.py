@@ -19,9 +19,9 @@ from test_fix import keeper, program, unseen
 from helpers.cli import main
 from helpers.face.change import ProgramFix, fix_program
 from helpers.fix import answer, live
-from helpers.fix.answer import Failure, NoFix, Search, failure_of
+from helpers.fix.answer import FailedProgram, NoFix, SearchLimits, failure_of
 from helpers.fix.candidates import candidates
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.files import misspelt_settings
 from helpers.fix.imports import sources_of
 from helpers.fix.league import league
@@ -30,10 +30,10 @@ from helpers.fix.optimizers import smaller_states
 from helpers.fix.program import changed_files
 from helpers.fix.proof import Proof, _script
 from helpers.fix.ranks import one_device_a_rank
-from helpers.fix.search import Trial, Trials
+from helpers.fix.search import Trials, TriedChange
 from helpers.fix.settings_file import SettingsFile, settings_files
 from helpers.fix.sizes import smaller_batches
-from helpers.fix.source import Source
+from helpers.fix.source import SourceFile
 from helpers.fix.view import diff, in_lines, none_in_lines, outcome
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import MIB
@@ -135,7 +135,7 @@ def test_a_run_for_real_is_a_trial_in_a_copy_with_the_change(tmp_path, monkeypat
     monkeypatch.chdir(own)
     start = text.index("BEFORE")
     change = Change(
-        "c", Results.SAME, "", "", (Edit("train.py", start, start + 6, "AFTER"),), {"A": "b"}
+        "c", Results.SAME, "", "", (TextEdit("train.py", start, start + 6, "AFTER"),), {"A": "b"}
     )
     changed = program(text, command=(sys.executable, "train.py"))
     record = live.run_for_real(changed, change, CPU, tmp_path / "trials", 60)
@@ -186,7 +186,7 @@ def test_settings_files_are_those_that_the_command_or_a_source_names(tmp_path):
     for name in ("a.yaml", "b.json", "unread.toml"):
         (tmp_path / name).write_text("x: 1\n")
     (tmp_path / "link.yaml").symlink_to(tmp_path / "unread.toml")
-    source = Source("train.py", b"open('b.json')\nopen('link.yaml')\nopen('absent.yaml')\n")
+    source = SourceFile("train.py", b"open('b.json')\nopen('link.yaml')\nopen('absent.yaml')\n")
     found = settings_files(["python", "train.py", "--config=a.yaml"], [source], tmp_path)
     assert {file.name for file in found} == {"a.yaml", "b.json"}
 
@@ -272,11 +272,11 @@ def test_a_change_whose_time_was_up_is_not_said_to_fail(tmp_path):
     late = ended(143)("python", find_card("4090"), working_folder=tmp_path)
     failed = ended(1, "KeyError: 'x'")("python", find_card("4090"), working_folder=tmp_path)
     change = Change("Keep preds on the CPU", Results.SAME, "", "")
-    lines = [*none_in_lines([Trial(change, late), Trial(change, failed)])]
+    lines = [*none_in_lines([TriedChange(change, late), TriedChange(change, failed)])]
     assert lines[0] == "No change was seen to let the program finish in the time that it had."
     assert lines[1].startswith("Still running after 1 s, with at most 5 B reserved until then")
     assert len(lines) == 3
-    assert [*none_in_lines([Trial(change, failed)])] == [
+    assert [*none_in_lines([TriedChange(change, failed)])] == [
         "None of the changes that were tried lets the program finish."
     ]
 
@@ -295,7 +295,7 @@ def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):
         first=first,
         run=lambda *words, **options: ended(next(codes))(*words, **options),
         prove=lambda *words: None,
-        seconds=Search(Limits()).seconds,
+        seconds=SearchLimits(Limits()).seconds,
         tries=9,
         on_start=lambda start: starts.append((start.change.title, start.following, start.tries)),
         on_trial=lambda trial: None,
@@ -398,12 +398,12 @@ def test_an_interrupt_keeps_a_change_that_fits(tmp_path, monkeypatch):
     monkeypatch.setattr(answer, "candidates", lambda *words: changes)
     codes = iter([0, 130])
     first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
-    failure = answer.Failure(program("import torch\n"), first, SimpleNamespace(label=""))
+    failure = answer.FailedProgram(program("import torch\n"), first, SimpleNamespace(label=""))
     winner, tried = answer.change_for(
         failure,
         run=lambda *words, **options: ended(next(codes))(*words, **options),
         prove=lambda *words: Proof(None, "nothing was seen"),
-        search=Search(Limits()),
+        search=SearchLimits(Limits()),
     )
     assert winner is not None
     assert winner.change.title == "fits"
@@ -441,7 +441,7 @@ def test_a_command_runs_in_the_folder_where_it_is_typed(tmp_path):
 
 def test_the_league_names_the_program_as_it_is_and_each_change(tmp_path):
     first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
-    good = Trial(Change("Set it", Results.SAME, "", ""), replace(first, exit_code=0))
+    good = TriedChange(Change("Set it", Results.SAME, "", ""), replace(first, exit_code=0))
     shown = league(good, [good], first)
     assert [row["change"] for row in shown.rows] == ["as it is", "Set it"]
     assert shown.title == "The program fits with: Set it"
@@ -451,7 +451,7 @@ def test_the_league_does_not_promise_room_for_a_gpu_context(tmp_path):
     first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
     peak_bytes = first.usable_bytes - 100 * MIB
     tight = replace(first, exit_code=0, peak_reserved_bytes=peak_bytes)
-    winner = Trial(Change("Set it", Results.SAME, "", ""), tight)
+    winner = TriedChange(Change("Set it", Results.SAME, "", ""), tight)
     condition = "if the GPU context takes less than 100.00 MiB"
     assert league(winner, [winner], first).title == f"The program fits {condition} with: Set it"
 
@@ -464,7 +464,7 @@ def test_a_change_that_leaves_little_says_what_the_context_may_take(tmp_path, pe
     first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
     peak = min(peak, first.usable_bytes - 100 * MIB)
     after = replace(first, exit_code=0, peak_reserved_bytes=peak)
-    trial = Trial(Change("Set it", Results.SAME, "", ""), after)
+    trial = TriedChange(Change("Set it", Results.SAME, "", ""), after)
     left = "" if says == "fits" else "100.00 MiB"
     assert outcome(trial, first) == says + left
 
@@ -475,9 +475,11 @@ def answered(found, tmp_path):
     first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
     leak = Verdict("user-leak", "confirmed", NextStep("Keep less"), title="kept grows")
     change = next(iter(candidates(own, "user-leak")))
-    trial = Trial(change, replace(first, exit_code=0 if found else 1, peak_reserved_bytes=MIB))
+    trial = TriedChange(
+        change, replace(first, exit_code=0 if found else 1, peak_reserved_bytes=MIB)
+    )
     winner = trial if found else None
-    return ProgramFix(Failure(own, first, leak), winner, [trial]).verdict().verdict
+    return ProgramFix(FailedProgram(own, first, leak), winner, [trial]).verdict().verdict
 
 
 def test_a_notebook_with_a_command_has_the_answer_of_its_search_as_its_verdict(tmp_path):

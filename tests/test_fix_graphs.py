@@ -12,8 +12,8 @@ from test_fix import PROGRAMS, ended, keeper, program, proposed, texts
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Results
 from helpers.fix.program import changed_files
-from helpers.fix.proof import Proof, Prover, Run, compared
-from helpers.fix.search import Trial
+from helpers.fix.proof import CpuRun, Proof, Prover, compared
+from helpers.fix.search import TriedChange
 from helpers.fix.view import results_in_words
 from helpers.judge.program_facts import Replays
 from helpers.rehearse.torches import Torch
@@ -37,7 +37,7 @@ def test_a_change_that_leaves_weights_without_gradients_is_refuted_and_comes_aft
     assert not right.error and not compared(before, right).loses_gradients
     proof = compared(before, wrong)
     assert proof.loses_gradients
-    assert Trial(within_one, ended(), proof).is_refuted
+    assert TriedChange(within_one, ended(), proof).is_refuted
 
 
 def test_a_setting_with_which_the_recorded_requests_pass_is_tried_whatever_the_cause():
@@ -123,7 +123,8 @@ def test_what_torch_prints_of_a_graph_is_no_result():
     lines = ["tensor(0.25, grad_fn=<DivBackward0>)", "tensor([1.5], requires_grad=True)"]
     detached = ["tensor(0.25)", "tensor([1.5])"]
     runs = [
-        Run(seen=[["print", line] for line in printed], ended=True) for printed in (lines, detached)
+        CpuRun(seen=[["print", line] for line in printed], ended=True)
+        for printed in (lines, detached)
     ]
     assert compared(*runs).results is Results.SAME
 
@@ -163,7 +164,7 @@ def test_what_a_cpu_cannot_show_is_not_called_measured():
     says = "a sum may round differently"
     change = Change("Keep it on the CPU", Results.ROUNDED, says, only_on_a_gpu=True)
     proof = Proof(Results.SAME, "the same to the bit, measured on the CPU over 6 steps")
-    trial = Trial(change, ended(), proof)
+    trial = TriedChange(change, ended(), proof)
     assert results_in_words(trial) == f"the same up to rounding ({says}; a CPU cannot show it)"
 
 

@@ -14,7 +14,7 @@ from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Results
 from helpers.fix.imports import sources_of
 from helpers.fix.proof import Proof
-from helpers.fix.search import Trial
+from helpers.fix.search import TriedChange
 from helpers.fix.view import results_in_words
 from helpers.judge.program_facts import GrowthFacts, ProgramFacts
 
@@ -198,7 +198,7 @@ def test_an_object_that_is_never_emptied_is_emptied_first_which_counts_as_differ
     own = [keeper("train.py:9 update", "metric.values")]
     change, after = proposed(METRIC, "user-leak", own)[0]
     assert "    metric.reset()\n    for x" in after
-    trial = Trial(change, ended(), Proof(None, "on the CPU it fails"))
+    trial = TriedChange(change, ended(), Proof(None, "on the CPU it fails"))
     assert trial.results is Results.OTHER
     why = "what was collected before no longer counts, as was probably meant"
     assert results_in_words(trial) == f"different ({why}; not measured: on the CPU it fails)"
@@ -243,7 +243,7 @@ def test_a_cut_graph_is_called_the_same_only_where_that_was_measured():
     assert "        self.h = h.detach()\n" in after
     assert change.cuts_graphs
     same = Proof(Results.SAME, "the same to the bit")
-    results = [Trial(change, ended(), proof).results for proof in (None, same)]
+    results = [TriedChange(change, ended(), proof).results for proof in (None, same)]
     assert results == [Results.OTHER, Results.SAME]
 
 
@@ -331,7 +331,7 @@ def test_where_nothing_is_known_to_keep_it_what_fills_a_collection_is_tried():
 def test_what_may_be_read_at_the_end_is_the_same_only_where_the_end_was_seen():
     change = Change("Use it", Results.SAME, "", only_if_measured=True, shows_late=True)
     proofs = [Proof(Results.SAME, "the same", to_its_end=seen) for seen in (False, True)]
-    results = [Trial(change, ended(), proof).results for proof in proofs]
+    results = [TriedChange(change, ended(), proof).results for proof in proofs]
     assert results == [Results.OTHER, Results.SAME]
 
 

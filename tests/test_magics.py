@@ -263,7 +263,7 @@ def test_arrays_of_another_library_are_named_and_not_counted(cells):
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_card_fits_the_width_of_the_terminal(width):
-    from helpers.magics.view import Card, Table
+    from helpers.magics.view import Notice, Table
 
     rows = [
         (
@@ -276,7 +276,7 @@ def test_a_card_fits_the_width_of_the_terminal(width):
     ]
     table = Table(("name", "size", "on", "what"), rows, numbers=frozenset([1]))
     step = "history keeps 30 tensors with their graphs: keep numbers (.item()), or only the last."
-    card = Card("Out of memory: " + step, sentences=[step], table=table, steps=[step], foot=step)
+    card = Notice("Out of memory: " + step, sentences=[step], table=table, steps=[step], foot=step)
     lines = card.words(width).splitlines()
     assert max(map(len, lines)) <= width
     assert [word for line in lines for word in line.split()] == card.words().split()

@@ -231,7 +231,7 @@ def test_memory_that_the_failed_line_let_go_of_is_not_called_pieces():
     from helpers.magics.holdings import Holdings
 
     gib = 1 << 30
-    failed = failure.Failure(
+    failed = failure.CellFailure(
         "cell 2, line 1",
         "x = [torch.empty(n) for _ in range(9)]",
         gib,
@@ -330,7 +330,7 @@ def test_tensors_that_a_hook_of_a_model_keeps_are_named_with_the_line(cells):
 
 def test_a_name_whose_storage_an_earlier_name_counts_has_no_step_of_its_own():
     from helpers.magics.failure import _step_of_holder
-    from helpers.magics.holdings import Holder
+    from helpers.magics.holdings import NamedTensors
 
-    holder = Holder("loss", "variable", graph_bytes={"cuda:0": 1 << 20})
+    holder = NamedTensors("loss", "variable", graph_bytes={"cuda:0": 1 << 20})
     assert _step_of_holder(holder, Mock()) == ""

@@ -19,25 +19,27 @@ from helpers.allocator.replay import replay
 from helpers.batch.kernel_process import MARK
 from helpers.fits.panel import PANEL as fits_panel
 from helpers.fits.panel import Wish
-from helpers.fits.sheet import Given
+from helpers.fits.sheet import ServerFacts
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_limit
 from helpers.look.boxes import open_box
 from helpers.tell.panels import frame, monitor, questions
 from helpers.tell.panels.questions import (
     Reader,
-    Reserve,
+    ReserveQuestion,
     ceilings,
     reader,
 )
 from helpers.vpoc.free import Free
 from helpers.vpoc.panel import PANEL as chunks
 from helpers.vpoc.panel import Planner
-from helpers.vpoc.planner import Shape
+from helpers.vpoc.planner import ProfileShape
 
-PLANNER = Planner(Shape(2_560_000, 128, 1000), Free(20 << 30, "free on a card", 0, True))
+PLANNER = Planner(ProfileShape(2_560_000, 128, 1000), Free(20 << 30, "free on a card", 0, True))
 SMALL = {"n_layer": 16, "n_head_kv": 4, "head_dim_k": 128, "n_ctx": 8192, "n_ctx_train": 65536}
-WISH = Wish(Given("llama.cpp", {**SMALL, "weights_bytes": 4 << 30, "card_total_bytes": 8 << 30}))
+WISH = Wish(
+    ServerFacts("llama.cpp", {**SMALL, "weights_bytes": 4 << 30, "card_total_bytes": 8 << 30})
+)
 PANELS = (reader, ceilings, chunks, fits_panel, allocator.PANEL, monitor.PANEL)
 
 
@@ -49,7 +51,7 @@ def readable_replay(monkeypatch):
 def reserve_of(name):
     bundle = open_box(name)
     stack = layers.ceilings(bundle)[0]
-    return Reserve(stack, ttm_limit.room(bundle, stack))
+    return ReserveQuestion(stack, ttm_limit.room(bundle, stack))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,9 @@ def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
     controls["Reserve, GiB"].value = 32
     assert "A reserve of 32.00 GiB leaves 93.08 GiB" in says() and says() != before
     for layer in ("ttm", "hip_total"):
-        planned = [Reserve(reserve.stack, reserve.room, gib).planned() for gib in (4, 8, 32)]
+        planned = [
+            ReserveQuestion(reserve.stack, reserve.room, gib).planned() for gib in (4, 8, 32)
+        ]
         limits = [stack.row(layer).pending_bytes for stack in planned]
         assert limits == sorted(limits, reverse=True) and len(set(limits)) == 3
     assert "torch total would be 93.08 of 125.08 GiB, now 62.54 GiB" in says()

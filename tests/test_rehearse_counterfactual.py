@@ -15,6 +15,7 @@ from command_line import verb
 from test_rehearse import RUN
 
 from helpers.commands import rehearse as command
+from helpers.commands import rehearse_bench
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal
 from helpers.judge.program_verdict import program_verdict
 from helpers.rehearse import scratch, view
@@ -414,12 +415,12 @@ def test_both_repeats_say_that_they_run(folder, monkeypatch):
         said.append(record.name)
         yield
 
-    monkeypatch.setattr(command, "says_it_runs", noted)
+    monkeypatch.setattr("helpers.commands.rehearse_bench.says_it_runs", noted)
     monkeypatch.setattr("helpers.rehearse.run.rehearse", Bench(FINISHED, RAN_OUT))
     arguments = SimpleNamespace(box="", conf="", steps=0, seconds=0, values="typical", gpus=1)
     arguments.cudnn_workspace = arguments.torch_python = ""
     arguments.json = False
-    bench = command.Bench(arguments, RAN_OUT.device, torch=None, cache=folder)
+    bench = rehearse_bench.Bench(arguments, RAN_OUT.device, torch=None, cache=folder)
     both(bench.run, folder)
     assert said == ["without-limit.record", "expandable.record"]
 

@@ -34,7 +34,7 @@ from helpers.tell.notebook_cells import machine_line
 from helpers.tell.page import notebook_html
 from helpers.tell.page_cells import CodeCell, cells
 from helpers.tell.page_output import png_size
-from helpers.tell.page_room import Room
+from helpers.tell.page_room import PageRoom
 from helpers.tell.render import verdict_html
 from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
@@ -150,7 +150,7 @@ def test_a_page_shows_each_thing_once(whole):
         cells=[markdown("Who. And why."), view, markdown("By hand."), panel, *said]
     )
     known = set()
-    html = str(notebook_html(notebook, Room(ROOM), known=known))
+    html = str(notebook_html(notebook, PageRoom(ROOM), shown_digests=known))
     summaries = ['<span class="lead">Who.</span> <span class="result">1 2</span>']
     assert re.findall("<summary>(.*?)</summary>", html) == summaries
     assert (
@@ -158,7 +158,7 @@ def test_a_page_shows_each_thing_once(whole):
         and "note" in html
         and "And why." in html
     )
-    assert notebook_html(notebook, Room(ROOM), known=known).strip() == ""
+    assert notebook_html(notebook, PageRoom(ROOM), shown_digests=known).strip() == ""
 
 
 def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section():
@@ -171,7 +171,7 @@ def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section(
         markdown("As a table."),
         code("t", rows),
     ]
-    html = str(notebook_html(new_notebook(cells=cells_), Room(ROOM), known=set()))
+    html = str(notebook_html(new_notebook(cells=cells_), PageRoom(ROOM), shown_digests=set()))
     assert html.count('class="fold"') == 1 and ">Pools: VRAM 2.00 GiB; GTT 1.50 GiB.<" in html
     assert html.count('name="view-0-1"') == 2 and html.count("open>") == 1
 
@@ -193,18 +193,18 @@ def test_words_that_stand_in_the_error_already_are_not_said_twice():
     trace = ["Died: killed", "a fault", "of the GPU"]
     died = output("error", ename="Died", evalue="", traceback=trace)
     notebook = new_notebook(cells=[code("x()", died, status="failed")])
-    (shown,) = cells(notebook, Room(ROOM), "a fault\nof the GPU")
+    (shown,) = cells(notebook, PageRoom(ROOM), "a fault\nof the GPU")
     assert [out.text for out in shown.outputs] == ["\n".join(trace)]
     assert shown.last_words == ""
     assert shown.state == "This cell failed"
-    (shown,) = cells(notebook, Room(ROOM), "another fault")
+    (shown,) = cells(notebook, PageRoom(ROOM), "another fault")
     assert shown.last_words == "another fault"
 
 
 def test_of_a_long_text_the_start_is_shown_and_of_an_error_the_end():
     long = "first\n" + "x\n" * 10_000 + "last"
     error = output("error", ename="E", evalue="", traceback=[long])
-    (shown,) = cells(new_notebook(cells=[code("", printed(long), error)]), Room(10**6))
+    (shown,) = cells(new_notebook(cells=[code("", printed(long), error)]), PageRoom(10**6))
     text, trace = (out.text for out in shown.outputs)
     assert text.startswith("first") and "last" not in text
     assert trace.endswith("last") and "first" not in trace
@@ -221,11 +221,11 @@ def test_the_failing_cell_is_found_by_its_number_where_papermill_marked_none():
             code("b"),
         ]
     )
-    shown = [cell for cell in cells(notebook, Room(ROOM), "last", 2) if isinstance(cell, CodeCell)]
+    shown = [c for c in cells(notebook, PageRoom(ROOM), "last", 2) if isinstance(c, CodeCell)]
     assert [Audit(cell.code).text.strip() for cell in shown if cell.last_words] == ["a"]
     labels = [cell.label for cell in shown]
     assert labels == ["Parameters", "Parameters of this run", "Code", "Code"]
-    *_, last = cells(notebook, Room(ROOM), "last words of nobody")
+    *_, last = cells(notebook, PageRoom(ROOM), "last words of nobody")
     assert last.last_words == "last words of nobody"
     assert not last.code
 
@@ -234,11 +234,12 @@ def test_no_fold_for_code_is_empty():
     """An empty cell has nothing to fold away, and what the kernel wrote after the last cell is not of a cell. Since 2026-11-27."""
     died = [code("a = 1", status="failed"), code(" ", status="pending")]
     notebook = new_notebook(cells=[*died, code("", printed("said\n"))])
-    shown = str(notebook_html(notebook, Room(ROOM), "last words of nobody"))
+    shown = str(notebook_html(notebook, PageRoom(ROOM), "last words of nobody"))
     folded = re.findall('<details class="code">(.*?)</details>', shown, re.DOTALL)
     assert [re.sub("<[^>]*>", " ", one).split() for one in folded] == [["Code", "a", "=", "1"]]
     assert "said" in shown and "last words of nobody" in shown
-    alone = str(notebook_html(new_notebook(), Room(ROOM), "last words of nobody", known=set()))
+    words = "last words of nobody"
+    alone = str(notebook_html(new_notebook(), PageRoom(ROOM), words, shown_digests=set()))
     assert "After the last cell" in alone and "Code" not in alone
 
 
@@ -265,7 +266,7 @@ def test_a_part_with_nothing_to_show_is_left_out_and_gives_its_title_to_no_other
     for title, shown in parts:
         outputs = [data(text__html=one.html()) for one in shown]
         book.cells += [markdown(title), code("x", *outputs)]
-    html = str(notebook_html(book, Room(10**6), known={"a page"}))
+    html = str(notebook_html(book, PageRoom(10**6), shown_digests={"a page"}))
     assert html.count("<summary>") == 1 and "What stands.</span>" in html
     assert "Advice" not in html
 
@@ -282,7 +283,7 @@ def test_a_row_is_called_what_its_view_is_and_words_after_it_are_part_of_it():
     notebook.cells += [markdown("What binds?"), code("y", printed("No layer binds."))]
 
     def summaries(**how):
-        html = str(notebook_html(notebook, Room(ROOM), **how))
+        html = str(notebook_html(notebook, PageRoom(ROOM), **how))
         return re.findall('<span class="label">(.*?)</span>', html), html
 
     labels, html = summaries()
@@ -331,7 +332,8 @@ def test_markdown_cannot_lead_away_or_point_at_files_beside_it():
     shown = str(Prose().html("[x](javascript:alert(7)) <https://example.org> [r]\n\n[r]: //e 't'"))
     assert "<a" not in shown and "href" not in shown
     lure = "{% include '/etc/passwd' %} {{ 7 * 6 }} ![x](file:///etc/passwd) [a](../../x)"
-    html = notebook_html(new_notebook(cells=[markdown(lure), code("", printed("x"))]), Room(ROOM))
+    notebook = new_notebook(cells=[markdown(lure), code("", printed("x"))])
+    html = notebook_html(notebook, PageRoom(ROOM))
     assert not [words for words in ("root:", "42", "<img", "href") if words in html]
 
 
@@ -781,7 +783,7 @@ def test_a_notebook_says_loudly_that_a_box_is_not_this_machine_and_what_to_chang
     assert line == words_of_box.box_line(bundle)
     told = code("", printed("\n".join([*first, line, "more"])), tags=("machine",))
     assert machine_line(new_notebook(cells=[told])) == line
-    html = notebook_html(new_notebook(cells=[told]), Room(10**6))
+    html = notebook_html(new_notebook(cells=[told]), PageRoom(10**6))
     assert "NOT THIS MACHINE" not in html and "more" in html, "a page is for other machines anyway"
 
 

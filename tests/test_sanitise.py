@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helpers.batch.notebook_file import read_notebook
 from helpers.tell import sanitise
 from helpers.tell.page_cells import cells
-from helpers.tell.page_room import Room, cut_text
+from helpers.tell.page_room import PageRoom, cut_text
 from helpers.tell.sanitise import clean_html
 from helpers.tell.svg import SVG, clean_svg
 
@@ -165,7 +165,7 @@ def test_of_outputs_that_are_too_large_or_of_no_kind_that_is_shown_words_stand()
         new_output("error", ename="E", evalue="x", traceback=trace),
     ]
     cell = nbformat.v4.new_code_cell("x", outputs=outputs)
-    (piece,) = cells(nbformat.v4.new_notebook(cells=[cell]), Room(10**6))
+    (piece,) = cells(nbformat.v4.new_notebook(cells=[cell]), PageRoom(10**6))
     text, html, data, error = piece.outputs
     assert "of 1999999 bytes are shown" in text.text
     assert html.text == "twin"

@@ -13,7 +13,7 @@ from helpers.judge.ttm_verify import verify
 from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import sheet
 from helpers.tell import ttm as tell
-from helpers.tell.panels.questions import Reserve
+from helpers.tell.panels.questions import ReserveQuestion
 
 NOTEBOOK = ROOT / "notebooks" / "03_ttm_gtt_analysis.ipynb"
 STATES = [name for name in recorded_names() if name.startswith("strix")]
@@ -105,7 +105,7 @@ def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_sta
 
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cpu-only", "cuda-healthy"])
 def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
-    (words,) = Reserve(stack_of(name), room_of(name)).parts()
+    (words,) = ReserveQuestion(stack_of(name), room_of(name)).parts()
     assert words.startswith("No reserve to choose here. ")
 
 

@@ -15,12 +15,12 @@ from helpers.vpoc.counting import GONE, STRATEGIES
 from helpers.vpoc.files import profiles_of
 from helpers.vpoc.free import Free, free_of
 from helpers.vpoc.panel import Planner
-from helpers.vpoc.planner import Shape, plans
-from helpers.vpoc.study import Row
+from helpers.vpoc.planner import ProfileShape, plans
+from helpers.vpoc.study import StrategyRow
 from helpers.vpoc.trades import generated
 from helpers.vpoc.view import strategies_table
 
-CASE = Shape(trades=1014 * 20_000, sessions=1014, bins=1000)
+CASE = ProfileShape(trades=1014 * 20_000, sessions=1014, bins=1000)
 CARD = Free(20 << 30, "free on the card", gpu=True)
 
 run = partial(verb, "vpoc")
@@ -130,14 +130,14 @@ def test_every_box_says_what_it_has_free(name):
 
 
 def test_an_unequal_strategy_speaks_against_the_answer():
-    row = Row("fused", "ok", measured_bytes=1, equal=False)
+    row = StrategyRow("fused", "ok", measured_bytes=1, equal=False)
     against = answer.verdict(CASE, CARD, [row]).against
     assert [line.id for line in against] == ["unequal-fused"]
 
 
 def study_rows():
     return [
-        Row(
+        StrategyRow(
             name,
             "ok",
             chunk_trades=10**number,
@@ -178,7 +178,7 @@ def test_a_strategy_that_is_extrapolated_says_so():
     assert "extrapolated" not in plain.lower()
     assert "same bits" in plain
     assert "10.0 ms" in plain
-    some = Row("one_hot", "ok", seconds=1.0, measured_bytes=1, sessions=2)
+    some = StrategyRow("one_hot", "ok", seconds=1.0, measured_bytes=1, sessions=2)
     assert "one_hot, extrapolated from 2 sessions" in str(view.strategies_table([some]))
 
 

@@ -12,13 +12,13 @@ from helpers.vpoc import planner, study
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.free import Free, free_here
 from helpers.vpoc.measure import measure
-from helpers.vpoc.planner import NoRoomError, Shape, plan, predicted_bytes, shape_of
+from helpers.vpoc.planner import NoRoomError, ProfileShape, plan, predicted_bytes, shape_of
 from helpers.vpoc.store import write_store
 from helpers.vpoc.trades import generated
 
 VOLUMES = st.sampled_from(["int32", "int64", "float64"])
 TRADES, SESSIONS, BINS = (st.integers(1, most) for most in (10**9, 2000, 5000))
-SHAPES = st.builds(Shape, TRADES, SESSIONS, BINS, VOLUMES, VOLUMES)
+SHAPES = st.builds(ProfileShape, TRADES, SESSIONS, BINS, VOLUMES, VOLUMES)
 
 
 FREE = st.builds(
@@ -55,7 +55,7 @@ def test_more_memory_never_makes_a_chunk_smaller(shape, free):
 
 
 def test_the_chunk_is_counted_in_trades_and_bound_by_the_cache():
-    shape = Shape(20_000_000, 1014, 1000)
+    shape = ProfileShape(20_000_000, 1014, 1000)
     chosen = plan("preallocated", shape, Free(16 * GIB, "a test", 32 * MIB))
     assert chosen.bound == "cache" and 1_000_000 < chosen.chunk_trades < 2_000_000
     assert "trades at a time" in chosen.says

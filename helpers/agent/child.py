@@ -32,11 +32,16 @@ async def answer(
     """
     program = str(CHECKOUT / "helpers" / "__main__.py")
     command = [sys.executable, "-I", program, verb, "--json", *arguments]
-    with TemporaryFile() as asked, TemporaryFile() as printed, TemporaryFile() as said:
-        asked.write(text.encode(errors="replace"))
-        asked.seek(0)
+    with TemporaryFile() as input_file, TemporaryFile() as printed, TemporaryFile() as said:
+        input_file.write(text.encode(errors="replace"))
+        input_file.seek(0)
         child = await anyio.open_process(
-            command, stdin=asked, stdout=printed, stderr=said, cwd=folder, start_new_session=True
+            command,
+            stdin=input_file,
+            stdout=printed,
+            stderr=said,
+            cwd=folder,
+            start_new_session=True,
         )
         try:
             await _end_of(child, context, verb)

@@ -24,7 +24,7 @@ from helpers.look.files import write_atomic
 from helpers.tell.box import facts
 from helpers.tell.notebook_cells import machine_line, question
 from helpers.tell.page import notebook_html
-from helpers.tell.page_room import Room
+from helpers.tell.page_room import PageRoom
 from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
@@ -182,7 +182,7 @@ def _write_run_page(report: Report, section: Section) -> None:
         return
     up = os.path.relpath(report.folder, section.folder)
     up += f"/{'index.html' if len(report.batches) == 1 else OF_SEVERAL}"
-    opened = _opened(section, Room(RUN_PAGE_BYTES), set())
+    opened = _opened(section, PageRoom(RUN_PAGE_BYTES), set())
     run_report = Report(section.batch, (section.batch,), [opened], [])
     write_atomic(path, _page(run_report, up))
 
@@ -304,7 +304,7 @@ def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section
     """Each run with its notebook; what one of them shows, and the answer of its box, no other says
     again, and none shows the verdict that leads the only box.
     """
-    room = Room(PAGE_BYTES)
+    room = PageRoom(PAGE_BYTES)
     shown_before: set[str] = set()
     opened = []
     leading = {answer.box: answer.verdict for answer in looked_at(answers, sections)}
@@ -355,7 +355,7 @@ def _below(folder: Path, error: Exception) -> str:
     return cut(plain(error).replace(plain(folder) + "/", ""), 300)
 
 
-def _opened(section: Section, room: Room, shown_before: set[str]) -> Section:
+def _opened(section: Section, room: PageRoom, shown_before: set[str]) -> Section:
     """The section with its executed notebook as HTML, or with why there is none."""
     run = section.run
     path = section.folder / "notebook.ipynb"

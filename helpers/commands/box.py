@@ -142,12 +142,12 @@ def _pasted(name: str) -> CaseEvidence:
     from helpers.judge.evidence import evidence_from_message, not_text
     from helpers.look.text_file import read_text
 
-    own = name in ("-", "/dev/stdin")
+    is_standard_input = name in ("-", "/dev/stdin")
     try:
-        file = read_text(name, sys.stdin.fileno() if own else None)
+        file = read_text(name, sys.stdin.fileno() if is_standard_input else None)
         kind = not_text(file.start)
         pasted = evidence_from_message("" if kind else file.text)
-        if not own:
+        if not is_standard_input:
             pasted = replace(pasted, log=word(name))
         if pasted.error_text.strip():
             return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))

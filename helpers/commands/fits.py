@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import WrongUse, say, say_other_sizes
 
 if TYPE_CHECKING:
-    from helpers.fits.answer import Answer
-    from helpers.fits.sheet import Given
+    from helpers.fits.answer import FitsAnswer
+    from helpers.fits.sheet import ServerFacts
 
 OF_RAM = (
     "This card's memory is the computer's RAM: what the system and its programs hold of it comes "
@@ -64,7 +64,7 @@ def fits(arguments: argparse.Namespace) -> int:
     return say(arguments, asdict(answer), as_text(answer, arguments.wide))
 
 
-def answer_for(arguments: argparse.Namespace) -> Answer:
+def answer_for(arguments: argparse.Namespace) -> FitsAnswer:
     """The answer to a command line. Raises ValueError in one line."""
     from helpers.fits.answer import answer
     from helpers.fits.servers import family_of
@@ -72,24 +72,24 @@ def answer_for(arguments: argparse.Namespace) -> Answer:
     if bool(arguments.what) == bool(arguments.inputs):
         raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
     _refuse_wrong_numbers(arguments)
-    given = _read(arguments)
-    given.assumed = bool(given.path) and not arguments.server
-    given.program = arguments.server or given.program
-    given.version = arguments.release or given.version
+    server = _read(arguments)
+    server.assumed = bool(server.path) and not arguments.server
+    server.program = arguments.server or server.program
+    server.version = arguments.release or server.version
     if arguments.server and not family_of(arguments.server):
         expected = "expected llama.cpp, ollama, vllm, sglang, transformers or diffusers"
         raise WrongUse(f"fits: --server {arguments.server!r:.40}; {expected}")
-    _refuse_cache_of_another_server(arguments, given)
-    _refuse_pool_of_another_server(arguments, given)
+    _refuse_cache_of_another_server(arguments, server)
+    _refuse_pool_of_another_server(arguments, server)
     alike = 0
-    if family_of(given.program) in ("vLLM", "SGLang"):
+    if family_of(server.program) in ("vLLM", "SGLang"):
         alike = arguments.tp or 1
-    _refuse_cards_that_share_no_layer(arguments, given, alike)
-    given.inputs.update(_inputs(arguments, alike))
-    return answer(given)
+    _refuse_cards_that_share_no_layer(arguments, server, alike)
+    server.inputs.update(_inputs(arguments, alike))
+    return answer(server)
 
 
-def _read(arguments: argparse.Namespace) -> Given:
+def _read(arguments: argparse.Namespace) -> ServerFacts:
     """The record, the model or the log that a command line names."""
     from helpers.fits.log import read_log
     from helpers.fits.model import is_model, read_model, read_record
@@ -107,7 +107,7 @@ def _read(arguments: argparse.Namespace) -> Given:
 
 def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     """Raises WrongUse for an option that cannot be."""
-    from helpers.fits.sheet import MOST_COUNTS, Missing, check_count, element_bytes
+    from helpers.fits.sheet import MOST_COUNTS, MissingFigure, check_count, element_bytes
 
     for option in MOST_COUNTS:
         try:
@@ -125,45 +125,45 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     if arguments.kv and not arguments.kv.startswith("turbo"):
         try:
             element_bytes(arguments.kv.lower())
-        except Missing as missing:
+        except MissingFigure as missing:
             raise WrongUse(f"fits: --kv: {missing.why}") from None
 
 
-def _refuse_cache_of_another_server(arguments: argparse.Namespace, given: Given) -> None:
+def _refuse_cache_of_another_server(arguments: argparse.Namespace, server: ServerFacts) -> None:
     """Raises WrongUse for a type of the cache that the server does not take."""
     from helpers.fits.sheet import Sheet
 
-    kinds = Sheet(given.program, given.version, {}).option("cache_types").split()
+    kinds = Sheet(server.program, server.version, {}).option("cache_types").split()
     kind = (arguments.kv or "").lower()
     if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
         takes = ", ".join(kinds)
-        raise WrongUse(f"fits: --kv {kind}; expected one that {given.program} takes: {takes}")
+        raise WrongUse(f"fits: --kv {kind}; expected one that {server.program} takes: {takes}")
 
 
-def _refuse_pool_of_another_server(arguments: argparse.Namespace, given: Given) -> None:
+def _refuse_pool_of_another_server(arguments: argparse.Namespace, server: ServerFacts) -> None:
     """Raises WrongUse for the size of a pool where the server takes none."""
     from helpers.fits.servers import family_of
 
-    family = family_of(given.program)
+    family = family_of(server.program)
     if arguments.utilisation is not None and family not in ("vLLM", "SGLang"):
-        seen = f"--utilisation for {given.program}, which takes no share of the card"
+        seen = f"--utilisation for {server.program}, which takes no share of the card"
         raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
     if arguments.tokens is not None and family != "SGLang":
-        seen = f"--tokens for {given.program}, whose pool has no size of its own"
+        seen = f"--tokens for {server.program}, whose pool has no size of its own"
         raise WrongUse(f"fits: {seen}; expected --server sglang, or --context")
 
 
 def _refuse_cards_that_share_no_layer(
-    arguments: argparse.Namespace, given: Given, alike: int
+    arguments: argparse.Namespace, server: ServerFacts, alike: int
 ) -> None:
     """Raises WrongUse for --tp where the server divides no layer, or not so many heads."""
     from helpers.fits.layers import whole_number
 
     cards = arguments.tp or 1
     if cards > 1 and not alike:
-        seen = f"--tp {cards} for {given.program}, which divides no layer"
+        seen = f"--tp {cards} for {server.program}, which divides no layer"
         raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
-    heads = whole_number(given.inputs.get("n_head")) or 0
+    heads = whole_number(server.inputs.get("n_head")) or 0
     if heads % cards:
         raise WrongUse(f"fits: --tp {cards}; expected a divisor of the model's {heads} heads")
 

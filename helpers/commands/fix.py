@@ -17,11 +17,11 @@ from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
-    from helpers.fix.answer import Failure
+    from helpers.fix.answer import FailedProgram
     from helpers.fix.change import Change
     from helpers.fix.program import Program
     from helpers.fix.proof import Proof, Prover
-    from helpers.fix.search import Start, Trial
+    from helpers.fix.search import Start, TriedChange
     from helpers.look.cards import GpuCard
     from helpers.rehearse.rehearsal import Rehearsal
     from helpers.trials.targets import Target
@@ -51,7 +51,7 @@ def fix(arguments: argparse.Namespace) -> int:
     command -- COMMAND: the program and its arguments
     Example: fix --gpu 4090 -- python train.py
     """
-    from helpers.fix.answer import NoFix, Search, change_for, failure_of
+    from helpers.fix.answer import NoFix, SearchLimits, change_for, failure_of
     from helpers.fix.bench import TorchChoice, rehearsals
     from helpers.rehearse.box_settings import settings_of
     from helpers.rehearse.forks import Forks
@@ -89,7 +89,7 @@ def fix(arguments: argparse.Namespace) -> int:
             failure,
             run,
             partial(_prove, prover),
-            Search(limits, arguments.seconds, arguments.tries),
+            SearchLimits(limits, arguments.seconds, arguments.tries),
             on_start=_say_start,
             on_trial=lambda trial: _say_outcome(trial, failure),
         )
@@ -136,7 +136,7 @@ def _free_gpu() -> Target:
 
 
 def _runs_for_real(
-    arguments: argparse.Namespace, failure: Failure, winner: Trial, target: Target
+    arguments: argparse.Namespace, failure: FailedProgram, winner: TriedChange, target: Target
 ) -> bool:
     """Whether the changed program came to its end, or to its time limit, on a GPU."""
     from helpers.fix.live import in_words, run_for_real
@@ -175,7 +175,7 @@ def _prove(prover: Prover, program: Program, change: Change) -> Proof:
         return prover.prove(program, change)
 
 
-def _say_outcome(trial: Trial, failure: Failure) -> None:
+def _say_outcome(trial: TriedChange, failure: FailedProgram) -> None:
     from helpers.fix.view import outcome
 
     _say(f"    {outcome(trial, failure.first)}")
@@ -189,7 +189,9 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
     return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
 
 
-def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -> None:
+def _print_answer(
+    failure: FailedProgram, winner: TriedChange | None, trials: list[TriedChange]
+) -> None:
     from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table
 
     print(failure.verdict.title)
@@ -204,7 +206,9 @@ def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -
         print(tried_table(trials, failure.first).text(0))
 
 
-def _shape(failure: Failure, winner: Trial | None, trials: list[Trial]) -> dict[str, Any]:
+def _shape(
+    failure: FailedProgram, winner: TriedChange | None, trials: list[TriedChange]
+) -> dict[str, Any]:
     """The answer as --json prints it."""
     from helpers.fix.view import as_shape
     from helpers.ground.contract import as_dict
@@ -229,7 +233,7 @@ def _refuse_changed_files() -> None:
         raise WrongUse(f"fix --write: {seen}; commit or put them aside first, or leave --write out")
 
 
-def _write(failure: Failure, winner: Trial) -> None:
+def _write(failure: FailedProgram, winner: TriedChange) -> None:
     """Make the change in the folder's own files."""
     from helpers.fix.program import changed_files
 

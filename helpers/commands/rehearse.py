@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from helpers.commands.signs import print_lines, says_if_slow, says_it_runs
+from helpers.commands.rehearse_bench import Bench
+from helpers.commands.rehearse_search import as_shape, search_for_size
+from helpers.commands.signs import print_lines, says_if_slow
 from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground import shell
 from helpers.ground.places import OUTPUTS, PROGRAM
@@ -334,62 +336,6 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
     return torch
 
 
-class Bench:
-    """Rehearsals of one command line: on its card, under its torch, with its settings."""
-
-    def __init__(
-        self, arguments: argparse.Namespace, card: GpuCard, torch: Torch, cache: Path
-    ) -> None:
-        from helpers.ground.units import parse_size
-        from helpers.rehearse.box_settings import settings_of
-        from helpers.rehearse.rehearsal import Limits
-        from helpers.rehearse.run import rehearse
-
-        self.card = card
-        self.settings = settings_of(arguments.box, arguments.conf)
-        self.limits = Limits(
-            steps=arguments.steps,
-            seconds=arguments.seconds or 0.0,
-            values="most" if arguments.values == "between" else arguments.values,
-            gpus=arguments.gpus,
-            cudnn_bytes=parse_size(arguments.cudnn_workspace or "0"),
-        )
-        self._quiet = arguments.json
-        self._rehearse = partial(
-            rehearse,
-            torch=torch,
-            cache=cache,
-            python=arguments.torch_python,
-            conf=self.settings.conf,
-            extra=self.settings.extra,
-            limits=self.limits,
-        )
-
-    def run(self, command: list[str], card: GpuCard, out: Path, **options: Any) -> Rehearsal:
-        """Rehearse a command, and say that it runs where that takes long.
-
-        Where chance decides whether buckets are held, it runs once more, with them.
-        """
-        from helpers.allocator.circumstances import add_to_record
-        from helpers.rehearse.buckets import between_buckets
-        from helpers.rehearse.counterfactual import TIMES_THE_CARD
-
-        record_folder = out.absolute().with_suffix(".record")
-        with says_it_runs(record_folder, quiet=self._quiet):
-            first = self._rehearse(command, card, out, **options)
-        if not first.has_buckets or not first.fits:
-            return first
-        options["log"] = record_folder / "held-buckets.log"
-        options["limits"] = replace(first.limits, holds_buckets=True)
-        trace = record_folder / "held-buckets.pickle"
-        ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
-        with says_it_runs(trace.with_suffix(".record"), quiet=self._quiet):
-            held = self._rehearse(command, ample, trace, **options)
-        both = between_buckets(first, held)
-        add_to_record(out, trust=both.trust)
-        return both
-
-
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
@@ -401,7 +347,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         return _against_commit(arguments, command, bench)
     if arguments.find_capacity or arguments.find_batch:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-            return _search(arguments, command, bench, Path(folder))
+            return search_for_size(arguments, command, bench, Path(folder))
     out = _out(arguments, "rehearsal")
     runs = _runs(arguments, command, bench, out)
     rehearsal = runs[-1]
@@ -412,7 +358,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         with says_if_slow(ANALYSED, quiet=arguments.json):
             verdict = _judged(rehearsal.trace, command)
     if arguments.json:
-        shapes = [_shape(run) for run in runs]
+        shapes = [as_shape(run) for run in runs]
         shapes[-1] = {
             "says": headline(rehearsal, verdict),
             **shapes[-1],
@@ -612,72 +558,6 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
     if arguments.github:
         tell = partial(github.report, ref=ref, card_bytes=bench.card.total_bytes)
     return peaks((before, after), allowed, arguments.json, sources, names, tell)
-
-
-def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path) -> int:
-    """Find a batch or a card: the program's output is put aside, and stdout has the table."""
-    from helpers.rehearse import search
-    from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import outside_in_words, tried_table
-
-    argument = arguments.find_batch
-    tries: dict[str, Rehearsal] = {}
-
-    def name_of(value: int) -> str:
-        if argument:
-            return f"{argument} {value}"
-        return f"a card of {show_bytes(value)} ({value:,} bytes)"
-
-    def attempt(value: int) -> Rehearsal:
-        words = command
-        card = bench.card
-        if argument:
-            words = search.with_argument(command, argument, value)
-        else:
-            card = replace(card, total_bytes=value)
-        out = folder / f"run{len(tries)}"
-        rehearsal = bench.run(words, card, out, log=out.with_suffix(".log"))
-        tries[name_of(value)] = rehearsal
-        return rehearsal
-
-    exit_code = 0
-    try:
-        if argument:
-            result = search.find_batch(attempt, search.start_of(command, argument))
-        else:
-            result = search.find_capacity(attempt, bench.card.held_bytes)
-        says = "larger was not tried"
-        if result.beyond:
-            says = f"{name_of(result.beyond)} runs out"
-        if result.best is None:
-            exit_code = 1
-        else:
-            says = f"{name_of(result.best)} finishes; {says}"
-    except search.SearchError:
-        if all(rehearsal.exit_code != STOPPED for rehearsal in tries.values()):
-            raise
-        says = "ended by SIGTERM: what follows was not tried"
-        exit_code = STOPPED
-    if arguments.json:
-        shapes = {name: _shape(rehearsal) for name, rehearsal in tries.items()}
-        print(json.dumps({"runs": shapes, "says": says}, indent=1, default=str))
-        return exit_code
-    rehearsals = list(tries.values())
-    print(tried_table(list(tries), rehearsals).text(0))
-    shown = next((run for run in reversed(rehearsals) if run.fits), rehearsals[-1])
-    measured = f"measured by the real allocator, {shown.label}"
-    outside = outside_in_words(shown) if shown.fits else ""
-    print_lines([says, outside, measured, *shown.trust[:-1]], sys.stdout)
-    return exit_code
-
-
-def _shape(rehearsal: Rehearsal) -> dict[str, Any]:
-    return {
-        **asdict(rehearsal),
-        "label": rehearsal.label,
-        "fits": rehearsal.fits,
-        "reserved_between_bytes": rehearsal.reserved_between,
-    }
 
 
 VERBS = (record, rehearse)

@@ -151,9 +151,9 @@ def _review(
 
 def _refuse_to_overwrite(files: list[Path], force: bool) -> None:
     """Raise WrongUse where one of the files is there and nobody said that it may be replaced."""
-    there = [path for path in files if path.exists() or path.is_symlink()]
-    if there and not force:
-        raise WrongUse(f"{there[0]}: already there; choose another --out or add --force")
+    existing = [path for path in files if path.exists() or path.is_symlink()]
+    if existing and not force:
+        raise WrongUse(f"{existing[0]}: already there; choose another --out or add --force")
 
 
 def _place(name: str) -> Path:

@@ -86,7 +86,9 @@ def _target(presets: Sequence[Preset]) -> Target:
     from helpers.trials.targets import CPU, free_targets
     from helpers.trials.trial import DROPPED
 
-    acting = [one.name for one in presets if one.environ.keys() & (DROPPED - {*HOST_NAMES})]
+    acting = [
+        preset.name for preset in presets if preset.environ.keys() & (DROPPED - {*HOST_NAMES})
+    ]
     free, why = free_targets(open_box("live")) if acting else ([CPU], "")
     if why:
         raise WrongUse(f"trial: {acting[0]} acts on a GPU, and {why}; expected {THERE}")
@@ -152,17 +154,17 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     if not name:
         expected = f"expected one of {', '.join(BUILT_IN)}, or -- and a command"
         raise WrongUse(f"trial: no workload; {expected}")
-    known = BUILT_IN[name].parameters if name in BUILT_IN else {}
+    defaults = BUILT_IN[name].parameters if name in BUILT_IN else {}
     parameters: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
-        key, given, value = part.partition("=")
-        if not given:
+        key, equals, value = part.partition("=")
+        if not equals:
             raise WrongUse(f"trial: {part!r} in the workload; expected name=value")
-        own = known.get(key, "")
+        default = defaults.get(key, "")
         try:
-            parameters[key] = type(own)(value)
+            parameters[key] = type(default)(value)
         except ValueError as error:
-            raise WrongUse(f"trial: {key}={value}; expected something like {own!r}") from error
+            raise WrongUse(f"trial: {key}={value}; expected something like {default!r}") from error
     return workload(name, **parameters)
 
 
@@ -215,9 +217,9 @@ def _range(text: str) -> tuple[str, Any]:
     """A parameter's name and its Optuna distribution: lr=1e-5..1e-1:log, layers=2..8, optimizer=adam,sgd."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    name, given, values = text.partition("=")
+    name, equals, values = text.partition("=")
     low, ranged, high = values.removesuffix(":log").partition("..")
-    if not given or not values:
+    if not equals or not values:
         expected = "expected NAME=A..B, NAME=A..B:log or NAME=this,that"
         raise WrongUse(f"tune: --param {text!r}; {expected}")
     if not ranged:

@@ -40,7 +40,7 @@ class WrongUse(ValueError):
 
 
 @contextlib.contextmanager
-def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+def waits_for(work: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Says on a terminal what is being done when that takes more than a second, and takes the line back at its end.
 
     Call it with how many are done of how many.
@@ -54,7 +54,7 @@ def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
         if done:
             count = f" {done} of {total}"
         if seen and time.monotonic() - began >= 1:
-            print(f"\r\x1b[K{what}{count} ...", end="", file=drawn, flush=True)
+            print(f"\r\x1b[K{work}{count} ...", end="", file=drawn, flush=True)
 
     timer = threading.Timer(1, tell)
     timer.daemon = True
@@ -87,8 +87,8 @@ def says(run: Run) -> str:
 
 def described(parser: argparse.ArgumentParser, run: Run, shared: str = "") -> None:
     """Give a verb's parser the options of its docstring; ``shared`` are option lines that come first."""
-    own = inspect.cleandoc(run.__doc__ or "").partition("\n\n")[2]
-    for line in re.sub(r"\n\s+", " ", f"{inspect.cleandoc(shared)}\n{own}").splitlines():
+    description = inspect.cleandoc(run.__doc__ or "").partition("\n\n")[2]
+    for line in re.sub(r"\n\s+", " ", f"{inspect.cleandoc(shared)}\n{description}").splitlines():
         head, _, words = line.partition(": ")
         if head == "Example":
             parser.epilog = f"example: {PROGRAM} {words}"
@@ -105,7 +105,7 @@ def _option(rest: list[str]) -> dict[str, Any]:
     if not rest:
         return {"action": "store_true"}
     word = rest[0]
-    kind = next((KINDS[one] for one in rest if one in KINDS), None)
+    kind = next((KINDS[word] for word in rest if word in KINDS), None)
     options: dict[str, Any] = {"default": None, "type": kind} if kind else {"default": ""}
     if "=" in rest:
         default = rest[rest.index("=") + 1]
@@ -143,9 +143,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def listed(name: str, what: str, width: int = 10) -> str:
+def listed(name: str, text: str, width: int = 10) -> str:
     """A name and what it is, in lines of 80 columns: nothing is cut off."""
-    return textwrap.fill(what, 80, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width)
+    return textwrap.fill(text, 80, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width)
 
 
 def show(*texts: Any) -> None:
@@ -153,8 +153,8 @@ def show(*texts: Any) -> None:
     from helpers.tell.prose import within
     from helpers.tell.shown import Shown
 
-    for one in texts:
-        print(one.text(0) if isinstance(one, Shown) else within(str(one)))
+    for text in texts:
+        print(text.text(0) if isinstance(text, Shown) else within(str(text)))
 
 
 def say(arguments: argparse.Namespace, value: Any, *texts: Any) -> int:

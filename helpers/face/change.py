@@ -8,10 +8,10 @@ from pathlib import Path
 
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.fix.answer import Failure, NoFix, Search, change_for, failure_of
+from helpers.fix.answer import FailedProgram, NoFix, SearchLimits, change_for, failure_of
 from helpers.fix.bench import TorchChoice, rehearsals
 from helpers.fix.league import league
-from helpers.fix.search import Trial
+from helpers.fix.search import TriedChange
 from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table, verdict
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import cut
@@ -40,9 +40,9 @@ class ProgramFix(Result):
 
     def __init__(
         self,
-        failure: Failure | None = None,
-        winner: Trial | None = None,
-        trials: list[Trial] | None = None,
+        failure: FailedProgram | None = None,
+        winner: TriedChange | None = None,
+        trials: list[TriedChange] | None = None,
         why: str = "",
     ) -> None:
         self.failure = failure
@@ -128,7 +128,7 @@ def fix_program(
     with working_in(place), tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
         check_script(words)
         run, prover = rehearsals(words, TorchChoice(), box_settings, forks)
-        search = Search(Limits(), seconds, tries)
+        search = SearchLimits(Limits(), seconds, tries)
         progress("Running your program unchanged on a simulated GPU ...")
         try:
             failure = failure_of(words, card, run, Path(scratch), search.limits)

@@ -15,7 +15,7 @@ from helpers.fits.answer import answer
 from helpers.fits.cards import cards_of
 from helpers.fits.model import read_model
 from helpers.fits.servers import family_of
-from helpers.fits.sheet import Given, Missing, check_count, element_bytes
+from helpers.fits.sheet import MissingFigure, ServerFacts, check_count, element_bytes
 from helpers.ground.child import CHECKOUT
 from helpers.look.cards import find_card
 from helpers.tell.shown import Shown
@@ -31,9 +31,9 @@ class Fit(Result):
     ``answer`` holds the rows, the sum and what is solved for as data; sizes are bytes.
     """
 
-    def __init__(self, given: Given) -> None:
-        self.given = given
-        self.answer = answer(given)
+    def __init__(self, server: ServerFacts) -> None:
+        self.server = server
+        self.answer = answer(server)
 
     @property
     def view(self) -> Shown:
@@ -72,14 +72,14 @@ class Fit(Result):
 
     def at(self, **inputs: Any) -> Fit:
         """The same with other inputs, such as ``n_ctx``, ``n_parallel`` or ``kv_type``."""
-        return Fit(replace(self.given, inputs={**self.given.inputs, **inputs}))
+        return Fit(replace(self.server, inputs={**self.server.inputs, **inputs}))
 
     def contexts(self, tokens: Sequence[int], slots: Sequence[int]) -> Shown:
         """A map of what fits: tokens of each request against the requests at once."""
         rows: list[list[Any]] = []
         for count in slots:
             fits = [self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens]
-            rows.append([count, *(YES_OR_NO[each] for each in fits)])
+            rows.append([count, *(YES_OR_NO[is_fitting] for is_fitting in fits)])
         columns = ["at once", *(f"{size:,}" for size in tokens)]
         return Shown("What fits, by tokens of each request", columns, rows)
 
@@ -101,7 +101,7 @@ class Fit(Result):
 
     def panel(self) -> None:
         """Show sliders for the context and the slots, or their static twin."""
-        panel.PANEL.show(self.given)
+        panel.PANEL.show(self.server)
 
     def verdict(self) -> Answer:
         """The verdict: whether it fits, and the one next step."""
@@ -134,14 +134,14 @@ def what_fits(
     if kv and not kv.startswith("turbo"):
         try:
             element_bytes(kv.lower())
-        except Missing as missing:
+        except MissingFigure as missing:
             raise ValueError(f"kv: {missing.why}") from None
     check_count("slots", slots)
     check_count("context", context or None)
-    given = read_model(path)
-    program = server or given.program
+    facts = read_model(path)
+    program = server or facts.program
     wanted: Mapping[str, Any] = {"n_ctx": context, "n_parallel": slots, "kv_type": kv}
-    inputs = {**given.inputs, **{name: value for name, value in wanted.items() if value}}
+    inputs = {**facts.inputs, **{name: value for name, value in wanted.items() if value}}
     if gpu or capacity:
         card = find_card(gpu, capacity, "")
         inputs.update(
@@ -154,4 +154,4 @@ def what_fits(
         alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0
         inputs.update(cards_of(as_box(box).facts, alike))
     assumed = not server
-    return Fit(replace(given, program=program, version=release, inputs=inputs, assumed=assumed))
+    return Fit(replace(facts, program=program, version=release, inputs=inputs, assumed=assumed))

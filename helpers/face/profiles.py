@@ -30,7 +30,7 @@ class CountingCosts(Result):
     pass.
     """
 
-    def __init__(self, rows: Sequence[study.Row], limit_s: float, free: Free) -> None:
+    def __init__(self, rows: Sequence[study.StrategyRow], limit_s: float, free: Free) -> None:
         self.rows = rows
         self.limit_s = limit_s
         self.free = free

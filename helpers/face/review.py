@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,12 +61,12 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
     preview = frame.widgets.HTML(layout=SINGLE)
     texts = frame.widgets.VBox(layout=ALL)
 
-    def found() -> list[Row]:
+    def matching_rows() -> list[Row]:
         words = search.value.lower()
         return [row for row in review.rows if words in row.shown.lower()]
 
     def count() -> None:
-        rows = found()
+        rows = matching_rows()
         first = AT_ONCE * (page.value - 1)
         last = min(first + AT_ONCE, len(rows))
         shown = f", {first + 1} to {last} shown" if rows else ""
@@ -80,7 +80,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         count()
 
     def show() -> None:
-        rows = found()
+        rows = matching_rows()
         page.max = max(1, len(range(0, len(rows), AT_ONCE)))
         first = AT_ONCE * (page.value - 1)
         part = Review(review.name, tuple(rows[first : first + AT_ONCE]))
@@ -96,14 +96,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         show()
 
     def look() -> None:
-        chosen = [
-            f"{row.text.where}, {row.text.kind}:\n{row.shown}"
-            for row in review.ticked(frozenset(ticks))
-        ]
-        heading = "As others will read it"
-        if not chosen:
-            heading = "Nothing is ticked"
-        preview.value = f"<b>{heading}</b>{text_html(PARAGRAPH.join(chosen))}"
+        preview.value = _preview(review.ticked(frozenset(ticks)))
         count()
 
     def save() -> None:
@@ -118,6 +111,13 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
     ]
     show()
     return [frame.row(search, page, *buttons), preview, texts]
+
+
+def _preview(rows: Iterable[Row]) -> str:
+    """What others would read of ticked texts, as markup."""
+    chosen = [f"{row.text.where}, {row.text.kind}:\n{row.shown}" for row in rows]
+    heading = "As others will read it" if chosen else "Nothing is ticked"
+    return f"<b>{heading}</b>{text_html(PARAGRAPH.join(chosen))}"
 
 
 def _group(

@@ -11,7 +11,7 @@ from typing import Any
 from helpers.fits import rules  # noqa: F401 -- the sheet's rules
 from helpers.fits.contexts import Contexts, contexts_of
 from helpers.fits.servers import table
-from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, RULES, Given, Sheet, checked
+from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, RULES, ServerFacts, Sheet, checked
 from helpers.fits.solving import UNKNOWNS, solved
 from helpers.fits.start import start_lines
 from helpers.fits.ways import Way, ways_that_work
@@ -62,7 +62,7 @@ CACHE = (
 
 
 @dataclass
-class Answer:
+class FitsAnswer:
     """What fits: the rows (bytes as they are likely, and where all rows together take the least and
     the most, None where nothing says so; source) and their ``total``, their ceiling, yes, no or None, the contexts, what
     each open unknown may be, what is missing to say more, and which weights are not there
@@ -95,51 +95,51 @@ class Answer:
     cut_off: str = ""
 
 
-def answer(given: Given) -> Answer:
+def answer(server: ServerFacts) -> FitsAnswer:
     """The rows, the sum, yes or no, and what is solved for; what a log says comes before what
     is computed. Raises ValueError.
     """
-    inputs = checked(given.inputs)
-    contexts = contexts_of(_sheets(given, inputs))
+    inputs = checked(server.inputs)
+    contexts = contexts_of(_sheets(server, inputs))
     if contexts.asked is None and contexts.served is not None:
         inputs = {**inputs, "n_ctx": contexts.served}
-    sheets = _sheets(given, inputs)
+    sheets = _sheets(server, inputs)
     sheet = sheets[LIKELY]
-    parts = _parts(given, sheet)
+    parts = _parts(server, sheet)
     ends = _ends_by_sum(sheets, list(parts.values()))
     rows = [_row(ends, part, figure) for part, figure in parts.items()]
     spare = {end: sheets[end].value("spare") for end in ENDS}
     ceiling = sheet.value("ceiling")
-    verdict = given.fits
+    verdict = server.fits
     if verdict is None and contexts.asked is None and contexts.longest is not None:
         verdict = contexts.holds_a_model
     elif verdict is None:
         verdict = _verdict(spare, ceiling, sheets[LOW])
-    if given.incomplete and verdict:
+    if server.incomplete and verdict:
         verdict = None
     is_between = verdict is None and contexts.longest is None and None not in spare.values()
-    missing = _missing_figures(given, sheets[HIGH] if verdict is None else sheet, is_between)
+    missing = _missing_figures(server, sheets[HIGH] if verdict is None else sheet, is_between)
     source = inputs.get("ceiling_words") or ""
     if not source and ceiling is not None:
         source = sheet.sources.get("ceiling", "")
-    printed = {name: size for name, size in given.printed.items() if name in UNKNOWNS}
+    printed = {name: size for name, size in server.printed.items() if name in UNKNOWNS}
     figures = {**solved(sheet), "context": contexts.longest, **printed}
     start: list[str] = []
     ways: list[Way] = []
-    if given.ran is None and not printed:
-        if not given.cut_off and not given.incomplete:
-            start = start_lines(given.path, sheet, contexts)
-        ways = ways_that_work(sheets, contexts, given.path)
-    return Answer(
-        program=given.program,
-        assumed=given.assumed,
+    if server.ran is None and not printed:
+        if not server.cut_off and not server.incomplete:
+            start = start_lines(server.path, sheet, contexts)
+        ways = ways_that_work(sheets, contexts, server.path)
+    return FitsAnswer(
+        program=server.program,
+        assumed=server.assumed,
         cards_alike=sheet.cards_alike,
         rows=rows,
         total={name: _sum(sheet, list(parts.values())) for name, sheet in ends.items()},
         ceiling_bytes=None if ceiling is None else int(ceiling),
         ceiling_source=source,
         fits=verdict,
-        ran=given.ran,
+        ran=server.ran,
         spare_bytes=None if spare[LIKELY] is None else int(spare[LIKELY]),
         contexts=contexts,
         solved=figures,
@@ -147,40 +147,42 @@ def answer(given: Given) -> Answer:
         ways=ways,
         missing=missing,
         cache={name: sheet.value(name) for name in CACHE},
-        notes=[*given.notes, *filter(None, [inputs.get("held_words")]), *_unread(inputs)],
-        incomplete=given.incomplete,
-        cut_off=given.cut_off,
+        notes=[*server.notes, *filter(None, [inputs.get("held_words")]), *_unread(inputs)],
+        incomplete=server.incomplete,
+        cut_off=server.cut_off,
     )
 
 
-def _parts(given: Given, sheet: Sheet) -> dict[str, str]:
+def _parts(server: ServerFacts, sheet: Sheet) -> dict[str, str]:
     """The parts of what a model takes, each with the figure that counts it."""
     parts = dict(PARTS)
-    if not sheet.given("projector_weights_bytes"):
+    if not sheet.is_given("projector_weights_bytes"):
         del parts["vision"]
     if not sheet.is_pooled:
         return parts
-    is_refused = given.path and (sheet.value("spare") or 0) < 0
-    if is_refused or (given.ran is None and (sheet.value("available") or 0) < 0):
+    is_refused = server.path and (sheet.value("spare") or 0) < 0
+    if is_refused or (server.ran is None and (sheet.value("available") or 0) < 0):
         parts["kv"] = "need_bytes"  # no pool is filled: what the context would take
     return parts
 
 
-def _missing_figures(given: Given, sheet: Sheet, is_between: bool) -> list[str]:
+def _missing_figures(server: ServerFacts, sheet: Sheet, is_between: bool) -> list[str]:
     """What is not known, in words. ``is_between``: it fits at least, and does not at most."""
-    missing = [*given.missing, *_missing(sheet, *ASKS)]
-    if given.incomplete:
-        missing.insert(0, given.incomplete)
+    missing = [*server.missing, *_missing(sheet, *ASKS)]
+    if server.incomplete:
+        missing.insert(0, server.incomplete)
     elif is_between:
         missing.append("what the server measures at start: at least it fits, at most it does not")
     if not sheet.family:
-        name = given.program[:40] or "(none)"
+        name = server.program[:40] or "(none)"
         missing.append(f"program {name}: not known, counted without rounding")
     return missing
 
 
-def _sheets(given: Given, inputs: dict[str, Any]) -> dict[str, Sheet]:
-    return {end: Sheet(given.program, given.version, inputs, given.tags, end=end) for end in ENDS}
+def _sheets(server: ServerFacts, inputs: dict[str, Any]) -> dict[str, Sheet]:
+    return {
+        end: Sheet(server.program, server.version, inputs, server.tags, end=end) for end in ENDS
+    }
 
 
 def _ends_by_sum(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, Sheet]:

@@ -37,11 +37,11 @@ def layers_in(
     """
     rooms = [max(0, size - fixed) for size in cards]
     rooms[0] = max(0, cards[0] - fixed - first)
-    held = sum(int(room // layer) for room in rooms)
-    if held < count:
-        return held
+    layers_that_fit = sum(int(room // layer) for room in rooms)
+    if layers_that_fit < count:
+        return layers_that_fit
     lost = min(int(room // layer) - (room - last) // layer for room in rooms)
-    return count + 1 if held - lost >= count else count
+    return count + 1 if layers_that_fit - lost >= count else count
 
 
 def fullest_card(
@@ -57,5 +57,7 @@ def fullest_card(
     A layer goes to the first card whose share, added up, passes the layer's place among all.
     """
     ends = [share / sum(shares) for share in accumulate(shares)]
-    held = Counter(bisect_right(ends[:-1], number / count) for number in range(count))
-    return min(cards[at] - fixed - max(0, layers - off) * layer for at, layers in held.items())
+    layers_of_card = Counter(bisect_right(ends[:-1], number / count) for number in range(count))
+    return min(
+        cards[at] - fixed - max(0, layers - off) * layer for at, layers in layers_of_card.items()
+    )

@@ -14,7 +14,7 @@ from helpers.look.parts import UNIFIED
 FAILURES = ("refused", "refused-by-limit")
 
 
-class Failed(NamedTuple):
+class FailedProcess(NamedTuple):
     """What a process held as it failed, and what was in use of its card then, 0 where that is not
     said.
     """
@@ -30,10 +30,10 @@ class Failed(NamedTuple):
         return self.bytes <= 1.02 * used_bytes and used_bytes >= without
 
 
-NO_FAILURE = Failed(0, 0)
+NO_FAILURE = FailedProcess(0, 0)
 
 
-class Room(NamedTuple):
+class GpuMemory(NamedTuple):
     """What one GPU can give, what is in use of it now, what of that the failed process held, and the
     limit that says so.
     """
@@ -72,10 +72,10 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
         raise ValueError(f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity")
     if alike:
         rooms = sorted(rooms, key=lambda room: room.held_bytes - room.bytes)[:alike]
-    held = [room.held_bytes for room in rooms]
+    held_bytes = [room.held_bytes for room in rooms]
     inputs = {
         "card_total_bytes": [room.bytes for room in rooms],
-        "others_bytes": max(held) if alike else sum(held),
+        "others_bytes": max(held_bytes) if alike else sum(held_bytes),
         "ceiling_words": "; ".join(room.words for room in rooms),
     }
     if any(room.failed_bytes for room in rooms):
@@ -83,7 +83,7 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     return inputs
 
 
-def _held_in_words(rooms: list[Room]) -> str:
+def _held_in_words(rooms: list[GpuMemory]) -> str:
     """What is in use with the process that failed, and without it."""
     used = sum(room.used_bytes for room in rooms)
     failed = sum(min(room.used_bytes, room.failed_bytes) for room in rooms)
@@ -94,22 +94,22 @@ def _held_in_words(rooms: list[Room]) -> str:
     )
 
 
-def _failures(bundle: Bundle) -> dict[int, Failed]:
+def _failures(bundle: Bundle) -> dict[int, FailedProcess]:
     """The process of the error that a box left, the largest of each card, by the card's number."""
-    failures: dict[int, Failed] = {}
+    failures: dict[int, FailedProcess] = {}
     for message in evidence_from_bundle(bundle).messages:
         if not message.process or message.event not in FAILURES:
             continue
         used = 0
         if message.capacity and message.free:
             used = message.capacity.bytes - message.free.bytes
-        failed = Failed(message.process.bytes, used)
+        failed = FailedProcess(message.process.bytes, used)
         number = message.device or 0
         failures[number] = max(failed, failures.get(number, NO_FAILURE))
     return failures
 
 
-def _room(stack: Stack, gpu: Gpu, failed: Failed) -> Room:
+def _room(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
     """What a GPU can give: the limit that binds, else its largest pool."""
     pools = [
         pool
@@ -129,4 +129,4 @@ def _room(stack: Stack, gpu: Gpu, failed: Failed) -> Room:
         size = numbers.ram
         used = numbers.ram - numbers.available
     failed_bytes = failed.bytes if failed.is_still_in(used) else 0
-    return Room(size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}")
+    return GpuMemory(size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}")

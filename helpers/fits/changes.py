@@ -30,7 +30,7 @@ SOLVED = ("share", "host", "cards")
 
 
 @dataclass(frozen=True)
-class Change:
+class OptionChange:
     """One change: the ``option`` to give, what it does (``says``), the ``inputs`` of the sheet and
     the ``parts`` of the line to start that it changes. ``level`` counts how far it goes among those
     of its kind; ``usual``: most people take it first.
@@ -45,7 +45,7 @@ class Change:
     usual: bool = False
 
 
-def changes_of(sheet: Sheet, wanted: int) -> Iterator[Change]:
+def changes_of(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     """All changes of a sheet that may help to ``wanted`` tokens, but another card."""
     yield from _without_others(sheet)
     yield from _other_share(sheet, wanted)
@@ -63,15 +63,15 @@ def holds(sheet: Sheet, tokens: int) -> bool:
     return spare is not None and spare >= 0
 
 
-def _without_others(sheet: Sheet) -> Iterator[Change]:
+def _without_others(sheet: Sheet) -> Iterator[OptionChange]:
     """The card for itself."""
     others = sheet.others_bytes
     if others:
         says = f"the {show_bytes(int(others))} that others hold are given back"
-        yield Change("others", "--held 0", says, {"others_bytes": 0})
+        yield OptionChange("others", "--held 0", says, {"others_bytes": 0})
 
 
-def _other_share(sheet: Sheet, wanted: int) -> Iterator[Change]:
+def _other_share(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     """A larger share of the card, or at most what is free of it."""
     name = sheet.option("share")
     if not name:
@@ -82,24 +82,24 @@ def _other_share(sheet: Sheet, wanted: int) -> Iterator[Change]:
         share = int(100 * free / sheet.ceiling) / 100
     if share and share < 1:
         option = sheet.option("share_option").format(share)
-        yield Change("share", option, f"{share:.0%} of the card", {name: share})
+        yield OptionChange("share", option, f"{share:.0%} of the card", {name: share})
 
 
-def _smaller_cache(sheet: Sheet) -> Iterator[Change]:
+def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
     """The cache in eight bits."""
     kind = sheet.option("cache_type")
     is_fp8 = kind.startswith("fp8")
     if not kind or sheet.value("bk") != 2 or (is_fp8 and _lacks_fp8(sheet, FP8_CACHE)):
         return
     says = f"a cache of type {kind}"
-    if is_fp8 and not sheet.given("card_arch"):
+    if is_fp8 and not sheet.is_given("card_arch"):
         says += " (from compute capability 8.9 on, or MI300)"
-    yield Change("cache", sheet.option("cache").format(kind), says, {"kv_type": kind})
+    yield OptionChange("cache", sheet.option("cache").format(kind), says, {"kv_type": kind})
 
 
 def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
     """Whether the card is known and older than a capability, or is AMD's and has no FP8."""
-    if not sheet.given("card_arch"):
+    if not sheet.is_given("card_arch"):
         return False
     arch = sheet.text("card_arch")
     if arch.startswith("gfx"):
@@ -107,7 +107,7 @@ def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
     return float(arch) < capability
 
 
-def _smaller_weights(sheet: Sheet) -> Iterator[Change]:
+def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
     """The smaller forms of the weights that a server reads, the largest first."""
     if not sheet.has("parameters", "model_bytes"):
         return
@@ -123,49 +123,49 @@ def _smaller_weights(sheet: Sheet) -> Iterator[Change]:
         inputs["quantised_bits"] = row["bits"]
         says = f"weights of about {show_bytes(int(size))}"
         usual = bool(row.get("usual"))
-        yield Change("quantisation", row["name"], says, inputs, row["start"], level, usual)
+        yield OptionChange("quantisation", row["name"], says, inputs, row["start"], level, usual)
 
 
-def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[Change]:
+def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     """As many of the weights with the host as do not fit, of servers that can leave some there."""
-    asked = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
+    at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
     if sheet.is_ggml:
-        layers = layers_on_gpu(asked)
+        layers = layers_on_gpu(at_length)
         count = int(sheet.value("n_layer") or 0) + 1
         if layers and layers < count:
-            size = show_bytes(int((count - layers) * (asked.value("layer_bytes") or 0)))
+            size = show_bytes(int((count - layers) * (at_length.value("layer_bytes") or 0)))
             says = f"{layers} of {count} layers on the card, the rest ({size}) in RAM: slower"
             option = sheet.option("layers").format(layers)
-            yield Change("host", option, says, {"n_gpu_layers": layers}, {"layers": layers})
+            yield OptionChange("host", option, says, {"n_gpu_layers": layers}, {"layers": layers})
         return
-    short = ceil(-(asked.value("spare") or 0))
+    short = ceil(-(at_length.value("spare") or 0))
     if short <= 0 or not sheet.has("weights"):
         return
     if sheet.family == "vLLM" and short < sheet.weights / 2:
         gib = -(-short // GIB)
         says = f"{gib} GiB of the weights in RAM, read over PCIe at each step: slow"
         option = f"--cpu-offload-gb {gib}"
-        yield Change("host", option, says, {"offload_bytes": gib * GIB}, {"offload": gib})
+        yield OptionChange("host", option, says, {"offload_bytes": gib * GIB}, {"offload": gib})
     if sheet.family == "Transformers" and short < sheet.weights:
         says = f"{show_bytes(short)} of the weights in RAM: slow"
         parts = {"device": "auto"}
-        yield Change("host", 'device_map="auto"', says, {"offload_bytes": short}, parts)
+        yield OptionChange("host", 'device_map="auto"', says, {"offload_bytes": short}, parts)
 
 
-def _more_cards(sheet: Sheet, wanted: int) -> Iterator[Change]:
+def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     """The fewest such cards together, of servers that divide each layer."""
-    if not sheet.is_pooled or not sheet.given("card_total_bytes"):
+    if not sheet.is_pooled or not sheet.is_given("card_total_bytes"):
         return
     for count in (2, 4, 8, 16):
         if count <= sheet.tp or (sheet.has("n_head") and sheet.n_head % count):
             continue  # each card has as many heads
         if holds(sheet.at({"tp": count}), wanted):
             option = sheet.option("cards").format(count)
-            yield Change("cards", option, f"{count} such cards", {"tp": count}, level=count)
+            yield OptionChange("cards", option, f"{count} such cards", {"tp": count}, level=count)
             return
 
 
-def other_cards(sheet: Sheet) -> Iterator[Change]:
+def other_cards(sheet: Sheet) -> Iterator[OptionChange]:
     """Every card of the table, the smallest first, one of each size."""
     rows = sorted(cards().items(), key=lambda row: row[1].total_bytes)
     sizes = {card.total_bytes >> 30: (name, card) for name, card in reversed(rows)}
@@ -178,4 +178,4 @@ def other_cards(sheet: Sheet) -> Iterator[Change]:
                 "others_bytes": None,
             }
             says = f"{card.name}, {show_bytes(card.total_bytes)}"
-            yield Change("card", f"--gpu {name}", says, inputs)
+            yield OptionChange("card", f"--gpu {name}", says, inputs)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from helpers.fits.answer import Answer
+from helpers.fits.answer import FitsAnswer
 from helpers.fits.ways import Way
 from helpers.ground.units import show_bytes
 
 
-def headline(answer: Answer) -> str:
+def headline(answer: FitsAnswer) -> str:
     """Yes, no, or what is missing to say it; before it, that a file is incomplete."""
     return f"{incomplete_file(answer)}{_says(answer)}"
 
 
-def incomplete_file(answer: Answer) -> str:
+def incomplete_file(answer: FitsAnswer) -> str:
     """How much of a file is there whose end is not, to put before an answer."""
     if answer.cut_off:
         return f"The file is incomplete ({answer.cut_off}). Once it is whole: "
     return ""
 
 
-def _says(answer: Answer) -> str:
+def _says(answer: FitsAnswer) -> str:
     if answer.incomplete and answer.fits is None:
         within = within_the_card(answer)
         least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
@@ -45,7 +45,7 @@ def _says(answer: Answer) -> str:
     return f"{with_the_context(answer)}{_longest_in_the_headline(answer)}"
 
 
-def with_the_context(answer: Answer) -> str:
+def with_the_context(answer: FitsAnswer) -> str:
     """Whether the model fits, with the context asked for where there is one."""
     contexts = answer.contexts
     asked = contexts.asked
@@ -62,7 +62,7 @@ def with_the_context(answer: Answer) -> str:
     return f"The model {likely}does not fit with {tokens}"
 
 
-def _longest_in_the_headline(answer: Answer) -> str:
+def _longest_in_the_headline(answer: FitsAnswer) -> str:
     """The longest context to ask for; empty where it is as likely as what was asked for."""
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for or 0
@@ -76,7 +76,7 @@ def _longest_in_the_headline(answer: Answer) -> str:
     return ""
 
 
-def longest_line(answer: Answer) -> str:
+def longest_line(answer: FitsAnswer) -> str:
     """The longest context to ask for, and how sure that is; empty where none can be solved for."""
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for
@@ -91,18 +91,18 @@ def longest_line(answer: Answer) -> str:
     return f"Longest context: {tokens:,} tokens, certain to fit{_beside(answer)}"
 
 
-def within_the_card(answer: Answer) -> str:
+def within_the_card(answer: FitsAnswer) -> str:
     if answer.ceiling_bytes is None:
         return ""
     return f" in {show_bytes(answer.ceiling_bytes)}{per_card(answer)}"
 
 
-def per_card(figures: Answer | Way) -> str:
+def per_card(figures: FitsAnswer | Way) -> str:
     """That sizes are those of one of several cards."""
     return " per card" if figures.cards_alike > 1 else ""
 
 
-def by_the_sum(answer: Answer) -> str:
+def by_the_sum(answer: FitsAnswer) -> str:
     """Whether it fits by what is left, where no context can be solved for."""
     left = answer.spare_bytes or 0
     likely = "" if answer.fits is not None else "likely "
@@ -111,7 +111,7 @@ def by_the_sum(answer: Answer) -> str:
     return f"The model {likely}does not fit{within_the_card(answer)}: {show_bytes(-left)} too much"
 
 
-def too_much(answer: Answer) -> str:
+def too_much(answer: FitsAnswer) -> str:
     """By how much it misses with the context reckoned with, and what takes most."""
     weights = answer.rows[0]["bytes"]
     contexts = answer.contexts
@@ -129,7 +129,7 @@ def too_much(answer: Answer) -> str:
     return f"{misses}; beside the weights there is room for {contexts.longest:,} tokens"
 
 
-def _beside(answer: Answer) -> str:
+def _beside(answer: FitsAnswer) -> str:
     """That nothing was asked for, the server's own default where it is another, and the model's
     maximum. Nothing where a context that was asked for is too long, and the model has as much.
     """
@@ -148,7 +148,7 @@ def _beside(answer: Answer) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def of_a_log(answer: Answer) -> str:
+def of_a_log(answer: FitsAnswer) -> str:
     """How a server's log ended, and what it had room for."""
     wanted = answer.contexts.asked
     longest = answer.solved.get("context")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.fits.servers import table
-from helpers.fits.sheet import MOST, Given
+from helpers.fits.sheet import MOST, ServerFacts
 from helpers.ground.units import printed_size, show_bytes
 from helpers.look.messages import read_message
 
@@ -114,7 +114,7 @@ class LogReader:
         return values
 
 
-def read_log(lines: Iterable[str]) -> Given:
+def read_log(lines: Iterable[str]) -> ServerFacts:
     """What a log says, of its last load. Raises ValueError where no line is a server's."""
     reader = LogReader()
     for line in lines:
@@ -127,7 +127,7 @@ def read_log(lines: Iterable[str]) -> Given:
         raise ValueError(f"no line of a server among {count}; {rows['expected']}")
     inputs = reader.gathered(printed=False)
     inputs["n_ctx_printed"] = inputs.get("n_ctx")
-    log = Given(
+    log = ServerFacts(
         program="",
         inputs=inputs,
         version=reader.version,
@@ -148,7 +148,7 @@ def read_log(lines: Iterable[str]) -> Given:
     return log
 
 
-def _note_pool(log: Given) -> None:
+def _note_pool(log: ServerFacts) -> None:
     """Add to a log of SGLang what its pool takes a token, and whether it holds what was asked for."""
     inputs = log.inputs
     halves = [inputs.pop(name, None) for name in ("k_printed", "v_printed")]
@@ -171,7 +171,7 @@ def _note_pool(log: Given) -> None:
         )
 
 
-def _note_failure(log: Given, failure: Any) -> None:
+def _note_failure(log: ServerFacts, failure: Any) -> None:
     """Add to a log how it ended, and what to change."""
     capacity = failure.capacity.bytes if failure.capacity else None
     log.inputs = {"card_total_bytes": capacity, **log.inputs}

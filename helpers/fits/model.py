@@ -16,7 +16,7 @@ from helpers.fits.headers import json_file, pointer_bytes, start_of, wrong
 from helpers.fits.layers import STATES, layer_inputs, named, part_of, whole_number
 from helpers.fits.quantised import bits_of_config
 from helpers.fits.servers import table
-from helpers.fits.sheet import Given
+from helpers.fits.sheet import ServerFacts
 from helpers.fits.stored import PART, Stored, of_files, stored_weights
 from helpers.ground.units import show_bytes
 
@@ -37,7 +37,7 @@ def is_model(path: Path) -> bool:
     return path.is_file() and start_of(path, 4) == b"GGUF"
 
 
-def read_record(path: Path) -> Given:
+def read_record(path: Path) -> ServerFacts:
     """Program, version, architecture and inputs of a JSON record, and nothing else of it.
 
     Raises ValueError in one line.
@@ -52,10 +52,10 @@ def read_record(path: Path) -> Given:
     models = table("models")
     inputs = {**named(inputs, models["config"]), **named(inputs, models["options"]), **inputs}
     version = str(record.get("version") or "")
-    return Given(record["program"], inputs, [str(tag) for tag in tags], version)
+    return ServerFacts(record["program"], inputs, [str(tag) for tag in tags], version)
 
 
-def read_model(path: Path) -> Given:
+def read_model(path: Path) -> ServerFacts:
     """A model by its own header. Raises ValueError in one line."""
     if (path / PIPELINE).is_file():
         return _pipeline(path)
@@ -83,7 +83,7 @@ def read_model(path: Path) -> Given:
     return _of_json(path)
 
 
-def _pipeline(folder: Path) -> Given:
+def _pipeline(folder: Path) -> ServerFacts:
     """A pipeline of diffusers: the weights of its parts, each in a folder of its own."""
     classes = json_file(folder / PIPELINE)
     parts = {name for name, kind in classes.items() if _has_weights(kind)}
@@ -91,7 +91,7 @@ def _pipeline(folder: Path) -> Given:
     stored = {part: stored_weights(folder / part) for part in sorted(parts)}
     absent = [part for part, weights in stored.items() if not weights.bytes]
     sizes = [weights.bytes for weights in stored.values()]
-    model = Given("diffusers", {}, path=str(folder))
+    model = ServerFacts("diffusers", {}, path=str(folder))
     if any(sizes):
         model.inputs = {"model_bytes": sum(sizes), "largest_part_bytes": max(sizes)}
     lacks = [f"{part}: {weights.incomplete}" for part, weights in stored.items()]
@@ -110,7 +110,7 @@ def _has_weights(kind: Any) -> bool:
     return not WITHOUT_WEIGHTS.search(str(kind[1]))
 
 
-def _of_json(path: Path) -> Given:
+def _of_json(path: Path) -> ServerFacts:
     """A model by its config, or by the index of its weights."""
     content = json_file(path)
     stored = stored_weights(path.parent)
@@ -119,7 +119,7 @@ def _of_json(path: Path) -> Given:
     return _hugging_face(path, content, stored)
 
 
-def _of_safetensors(path: Path) -> Given:
+def _of_safetensors(path: Path) -> ServerFacts:
     """A model by the file of its weights, with its other parts where it is one of several."""
     stored = of_files([path], "")
     if PART.fullmatch(path.name):
@@ -127,7 +127,7 @@ def _of_safetensors(path: Path) -> Given:
     return _hugging_face(path, {}, stored)
 
 
-def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> Given:
+def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> ServerFacts:
     """A model by its config, or the one beside its weights, and the bytes of its weights."""
     beside = path.parent / "config.json"
     if not config and beside.exists():
@@ -136,7 +136,7 @@ def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> Given:
         model = _config(config, path)
     else:
         lost = "config.json beside the weights: it names layers, heads and widths"
-        model = Given("vLLM", {}, missing=[lost])
+        model = ServerFacts("vLLM", {}, missing=[lost])
     model.path = str(path.parent)
     model.incomplete = stored.incomplete
     model.cut_off = stored.cut_off
@@ -153,13 +153,13 @@ def _refuse_adapter(path: Path) -> None:
     """Raises ValueError for an adapter, which is no model without its base."""
     folder = path if path.is_dir() else path.parent
     adapter = folder / ADAPTER
-    if path.name.startswith("adapter_") or not (folder / "config.json").exists():
-        if adapter.is_file():
-            base = str(json_file(adapter).get("base_model_name_or_path") or "its base")[:80]
-            raise wrong(path, f"a LoRA adapter of {base}", "the folder of that model")
+    is_asked_for = path.name.startswith("adapter_") or not (folder / "config.json").exists()
+    if is_asked_for and adapter.is_file():
+        base = str(json_file(adapter).get("base_model_name_or_path") or "its base")[:80]
+        raise wrong(path, f"a LoRA adapter of {base}", "the folder of that model")
 
 
-def _note_architecture(model: Given, kind: str) -> Given:
+def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
     """The model; an architecture that is not known is said."""
     models = table("models")
     name = re.sub("[^a-z0-9]", "", kind.lower())
@@ -179,7 +179,7 @@ def _first(values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, .
     return None
 
 
-def _config(config: dict[str, Any], path: Path) -> Given:
+def _config(config: dict[str, Any], path: Path) -> ServerFacts:
     nested = part_of(config.get("text_config") or config.get("llm_config"))
     defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
     text = {**defaults, **config, **nested}
@@ -212,7 +212,7 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     if kind not in models["counted"]:
         inputs["weights_uncounted"] = 1
     inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
-    model = Given("vLLM", inputs)
+    model = ServerFacts("vLLM", inputs)
     if text.get("compress_ratios"):
         model.notes.append(
             "Its cache is compressed layer by layer (compress_ratios); it is counted without that, "
@@ -260,7 +260,7 @@ def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:
         raise wrong(path, f"{of_cache} heads of the cache for {heads}", f"at most {heads}")
 
 
-def _gguf(path: Path) -> Given:
+def _gguf(path: Path) -> ServerFacts:
     gguf = Gguf(path)
     models = table("models")
     kind = str(gguf.keys.get("general.architecture", ""))[:60]
@@ -268,7 +268,7 @@ def _gguf(path: Path) -> Given:
     if form in PARTIAL or kind == "clip":
         seen = PARTIAL.get(str(form), PARTIAL[EYES])
         raise wrong(path, seen, "the GGUF of the model that it belongs to")
-    model = Given("llama.cpp", {}, path=str(path), notes=_beside(path))
+    model = ServerFacts("llama.cpp", {}, path=str(path), notes=_beside(path))
     header = named(gguf.keys, models["gguf"], kind + ".")
     header.setdefault("n_vocab", whole_number(gguf.keys.get("tokenizer.ggml.tokens")))
     parts = _parts(gguf)

@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers.fits.answer import answer
 from helpers.fits.contexts import LEAST_CONTEXT
-from helpers.fits.sheet import Given
+from helpers.fits.sheet import ServerFacts
 from helpers.fits.view import bar, solved_lines
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 
@@ -17,26 +17,26 @@ from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 class Wish:
     """A server, its model and a card, and what is asked of them."""
 
-    given: Given
+    server: ServerFacts
 
     def parts(self) -> list[Part]:
         """What is solved for, and the bar."""
-        fitted = answer(self.given)
+        fitted = answer(self.server)
         return ["\n".join(solved_lines(fitted)), bar(fitted)]
 
 
 def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     """Sliders for the context and the slots, and what they come to."""
-    inputs = wish.given.inputs
+    inputs = wish.server.inputs
     answers = frame.answer()
-    served = answer(wish.given).contexts.served or LEAST_CONTEXT
+    served = answer(wish.server).contexts.served or LEAST_CONTEXT
     most = max(served, inputs.get("n_ctx_train", 0))
     context = frame.field("IntSlider", "Context", served, min=256, max=most, step=256)
     slots = frame.field("IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64)
 
     def look() -> None:
         changed = {**inputs, "n_ctx": context.value, "n_parallel": slots.value}
-        answers.value = parts_html(Wish(replace(wish.given, inputs=changed)).parts())
+        answers.value = parts_html(Wish(replace(wish.server, inputs=changed)).parts())
 
     frame.changed(look, context, slots)()
     return [context, slots, answers]

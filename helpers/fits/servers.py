@@ -58,8 +58,8 @@ def date_of(version: str, family: str) -> int:
 
 def _month_of(number: str, rows: list[list[str]]) -> int:
     """The month of the last release that is not above the number, of the first where none is."""
-    asked = _parts(number)
-    months = [month for release, month in rows if _parts(release) <= asked]
+    wanted = _parts(number)
+    months = [month for release, month in rows if _parts(release) <= wanted]
     return int([rows[0][1], *months][-1].replace("-", ""))
 
 

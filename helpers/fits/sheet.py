@@ -3,7 +3,7 @@
 A figure is what was given, else what its rule in ``rules/`` works out, else what servers.json
 says where nothing is given. A rule is a function of the sheet, which reads other figures as
 attributes: ``s.n_layer * s.full_layer``. Where figures are a range, a sheet takes one end of it:
-``low``, ``likely`` or ``high``. A figure that nothing gives raises ``Missing``.
+``low``, ``likely`` or ``high``. A figure that nothing gives raises ``MissingFigure``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Figure = float | str | list[float]
 
 
 @dataclass
-class Given:
+class ServerFacts:
     """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is
     ``missing``, which of its weights are not there (``incomplete``), how much is here of a file
     whose end is not (``cut_off``), what to say beside it
@@ -49,7 +49,7 @@ class Given:
     assumed: bool = False
 
 
-class Missing(Exception):
+class MissingFigure(Exception):
     """A figure that neither the inputs nor a rule gives; ``why`` where there is no bound."""
 
     def __init__(self, name: str, why: str = ""):
@@ -69,10 +69,12 @@ def rule(function: Callable[[Sheet], Worked]) -> Callable[[Sheet], Worked]:
 
 
 def element_bytes(kind: str) -> float:
-    """Bytes of an element of a cache of that type. Raises Missing."""
+    """Bytes of an element of a cache of that type. Raises MissingFigure."""
     sizes = table()["element_bytes"]
     if kind not in sizes:
-        raise Missing(kind, f"type of the cache {kind[:40]!r}: not known, {', '.join(sizes)} are")
+        raise MissingFigure(
+            kind, f"type of the cache {kind[:40]!r}: not known, {', '.join(sizes)} are"
+        )
     return float(sizes[kind])
 
 
@@ -177,14 +179,14 @@ class Sheet:
         return Sheet(self.program, self.version, inputs, self.tags, self.end)
 
     def __getattr__(self, name: str) -> float:
-        """The figure of that name. Raises Missing."""
+        """The figure of that name. Raises MissingFigure."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self.figure(name)
 
     def figure(self, name: str) -> float:
-        """The figure of that name. Raises Missing."""
-        if self.given(name):
+        """The figure of that name. Raises MissingFigure."""
+        if self.is_given(name):
             return self.inputs[name]
         if name not in self._worked_out:
             self._at_work.append(name)
@@ -200,17 +202,17 @@ class Sheet:
         else:
             figure = self._default(name)
         if isinstance(figure, float) and not math.isfinite(figure):
-            raise Missing(name)
+            raise MissingFigure(name)
         return figure
 
     def _default(self, name: str) -> Figure:
         """What servers.json says where nothing is given: another figure, or a number or word."""
         row = table()["defaults"].get(name)
         if row is None:
-            raise Missing(name)
+            raise MissingFigure(name)
         others = row.get("as", ())
         for other in others:
-            if self.given(other):
+            if self.is_given(other):
                 return self.inputs[other]
         if "is" not in row:
             return self.figure(others[-1])
@@ -229,30 +231,30 @@ class Sheet:
             return None
         return self.figure(name)
 
-    def lacks(self, name: str) -> Missing | None:
+    def lacks(self, name: str) -> MissingFigure | None:
         """What nothing gives and a figure needs; None where nothing is missing."""
         try:
             self.figure(name)
-        except Missing as missing:
+        except MissingFigure as missing:
             return missing
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            return Missing(name)  # a word where a figure belongs, or nothing to divide by
+            return MissingFigure(name)  # a word where a figure belongs, or nothing to divide by
         return None
 
     def has(self, *names: str) -> bool:
         """Whether each of these figures is given or can be worked out."""
         return all(self.lacks(name) is None for name in names)
 
-    def given(self, name: str) -> bool:
+    def is_given(self, name: str) -> bool:
         """Whether an input of that name is known."""
         return self.inputs.get(name) is not None
 
     def text(self, name: str) -> str:
-        """A figure that is a word, such as the type of the cache. Raises Missing."""
+        """A figure that is a word, such as the type of the cache. Raises MissingFigure."""
         return str(self.figure(name))
 
     def sizes(self, name: str) -> list[float]:
-        """A figure that may be one for each card, as a list. Raises Missing."""
+        """A figure that may be one for each card, as a list. Raises MissingFigure."""
         return listed(self.figure(name))
 
     def either(self, low: float, likely: float, high: float) -> float:
@@ -260,12 +262,12 @@ class Sheet:
         return {LOW: low, LIKELY: likely, HIGH: high}[self.end]
 
     def no_bound(self, why: str) -> None:
-        """Say that nothing bounds the figure that is being worked out, and raise Missing at the
+        """Say that nothing bounds the figure that is being worked out, and raise MissingFigure at the
         high end.
         """
         self.cite(why)
         if self.end == HIGH:
-            raise Missing(self._at_work[-1], why)
+            raise MissingFigure(self._at_work[-1], why)
 
     def unbounded(self, low: float, likely: float, why: str) -> float:
         """The low or the likely figure, of one that nothing bounds, as ``why`` says."""

@@ -22,16 +22,16 @@ def context(sheet: Sheet) -> int | None:
 
 def knows_a_token(sheet: Sheet) -> bool:
     """Whether another context may be asked for: what a token takes is known."""
-    if sheet.family == "Diffusers" or sheet.has("share_free") or sheet.given("kv_bytes"):
+    if sheet.family == "Diffusers" or sheet.has("share_free") or sheet.is_given("kv_bytes"):
         return False
-    if sheet.given("kv_printed") and not sheet.has("full_token"):
+    if sheet.is_given("kv_printed") and not sheet.has("full_token"):
         return False
     return sheet.family != "vLLM" or sheet.has("need_bytes") or sheet.has("full_token")
 
 
 def slots(sheet: Sheet) -> int | None:
     """The most requests at once, each of the same context."""
-    slots_held = _whole(sheet, "slots_held")
+    slots_held = _whole_number(sheet, "slots_held")
     if slots_held is not None or not knows_a_token(sheet):
         return slots_held
     share = sheet.value("request_tokens")
@@ -44,7 +44,7 @@ def slots(sheet: Sheet) -> int | None:
 
 def layers_on_gpu(sheet: Sheet) -> int | None:
     """The most layers that the cards hold, of a server that may leave some with the host."""
-    layers_held = _whole(sheet, "layers_held")
+    layers_held = _whole_number(sheet, "layers_held")
     # llama.cpp common/arg.cpp; ollama api/types.go, NumGPU
     if layers_held is not None or sheet.family not in ("llama.cpp", "ollama"):
         return layers_held
@@ -59,7 +59,7 @@ def utilisation(sheet: Sheet) -> float | None:
     if share is not None:
         return max(0, share)
     name = sheet.option("share")
-    is_given = sheet.given("kv_cache_memory_bytes") or sheet.given("available_kv_bytes")
+    is_given = sheet.is_given("kv_cache_memory_bytes") or sheet.is_given("available_kv_bytes")
     if not name or (sheet.family == "vLLM" and is_given):
         return None
 
@@ -98,7 +98,7 @@ def _fits(sheet: Sheet, changed: Mapping[str, float]) -> bool | None:
     return bool(spare >= 0)
 
 
-def _whole(sheet: Sheet, name: str) -> int | None:
+def _whole_number(sheet: Sheet, name: str) -> int | None:
     figure = sheet.value(name)
     if figure is None:
         return None
@@ -107,7 +107,7 @@ def _whole(sheet: Sheet, name: str) -> int | None:
 
 def tokens(sheet: Sheet) -> int | None:
     """The tokens that the pool of a server holds."""
-    return _whole(sheet, "tokens_held")
+    return _whole_number(sheet, "tokens_held")
 
 
 UNKNOWNS: dict[str, Callable[[Sheet], float | None]] = {

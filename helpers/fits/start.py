@@ -78,7 +78,7 @@ def _line(words: Sequence[str], parts: Mapping[str, object]) -> str:
 
 def _layers(sheet: Sheet, tokens: int) -> int | None:
     layers = layers_on_gpu(sheet.at({"n_ctx": tokens}))
-    if sheet.given("n_gpu_layers"):
+    if sheet.is_given("n_gpu_layers"):
         layers = int(sheet.figure("n_gpu_layers"))
     return layers or None
 

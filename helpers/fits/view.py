@@ -10,7 +10,7 @@ from functools import partial
 from itertools import accumulate, cycle, pairwise
 from typing import Any
 
-from helpers.fits.answer import Answer
+from helpers.fits.answer import FitsAnswer
 from helpers.fits.contexts import Contexts
 from helpers.fits.headline import (
     headline,
@@ -33,7 +33,7 @@ ENDS = ("bytes", "low_bytes", "high_bytes")
 ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
-def rows_table(answer: Answer) -> Shown:
+def rows_table(answer: FitsAnswer) -> Shown:
     """Each part with its likely size, and where all parts together take the least and the most; its
     source; their sum, and the card.
     """
@@ -75,7 +75,7 @@ def _adding_up(sizes: Sequence[int | None]) -> list[float | None]:
     return [None if size is None else part for size, part in zip(sizes, rounded, strict=True)]
 
 
-def fills_its_share(answer: Answer) -> bool:
+def fills_its_share(answer: FitsAnswer) -> bool:
     """Whether the cache takes what the other rows leave, so that the sum is always the same."""
     total = answer.total["bytes"]
     low = answer.total["low_bytes"]
@@ -86,7 +86,7 @@ def fills_its_share(answer: Answer) -> bool:
     return is_range and max(total, high or 0) - low < MIB
 
 
-def total_line(answer: Answer) -> str:
+def total_line(answer: FitsAnswer) -> str:
     """What all rows come to, with which context, beside what the card has; empty where a row is not
     known.
     """
@@ -94,14 +94,14 @@ def total_line(answer: Answer) -> str:
     if total is None or answer.ceiling_bytes is None or answer.ran is not None:
         return ""
     card = show_bytes(answer.ceiling_bytes)
-    each = per_card(answer)
+    card_sizes = per_card(answer)
     if fills_its_share(answer):
         not_taken = [
             row["bytes"] or 0 for row in answer.rows if row["part"] in ("reserve", "others")
         ]
         taken = show_bytes(total - sum(not_taken))
         return (
-            f"{answer.program} takes {taken} of {card}{each}, whatever the context: its cache gets "
+            f"{answer.program} takes {taken} of {card}{card_sizes}, whatever the context: its cache gets "
             "what the other parts leave"
         )
     context = answer.cache["n_ctx"]
@@ -109,7 +109,7 @@ def total_line(answer: Answer) -> str:
     contexts = answer.contexts
     if contexts.asked is None and context == contexts.default != contexts.model:
         with_context = f" with {answer.program}'s default context of {contexts.default:,}"
-    total_words = f"Total{each}{with_context}"
+    total_words = f"Total{card_sizes}{with_context}"
     low = answer.total["low_bytes"]
     high = answer.total["high_bytes"]
     if low == total == high:
@@ -123,34 +123,34 @@ def total_line(answer: Answer) -> str:
     return f"{total_words}: likely {show_bytes(total)} of {card} ({span})"
 
 
-def bar(answer: Answer) -> Shown:
+def bar(answer: FitsAnswer) -> Shown:
     """The rows as one stacked bar against the ceiling."""
     view = rows_table(answer).without("source")
     return replace(view, title=headline(answer), draw=partial(_draw, answer))
 
 
-def _draw(answer: Answer) -> Any:
+def _draw(answer: FitsAnswer) -> Any:
     from helpers.tell import sheet  # matplotlib is slow to come, and a terminal needs none
 
-    page = sheet.Sheet(headline(answer))
+    page = sheet.FigurePage(headline(answer))
     names = words("fits")["parts"]
     sizes = {names[row["part"]]: row["bytes"] for row in answer.rows if row["bytes"]}
     pieces = [
-        sheet.Piece(name, size, Look(colour, "white"))
+        sheet.BarPiece(name, size, Look(colour, "white"))
         for (name, size), colour in zip(sizes.items(), cycle(SERIES), strict=False)
     ]
-    whole = sum(sizes.values())
+    total = sum(sizes.values())
     top = answer.ceiling_bytes or 0
-    if top > whole:
-        pieces.append(sheet.Piece("left", top - whole, PALETTE["free"]))
-    is_too_much = 0 < top < whole
-    page.stacked(pieces, max(top, whole), mark=top if is_too_much else None)
+    if top > total:
+        pieces.append(sheet.BarPiece("left", top - total, PALETTE["free"]))
+    is_too_much = 0 < top < total
+    page.stacked(pieces, max(top, total), mark=top if is_too_much else None)
     if is_too_much:
         page.footnote(f"The line: the end of the card, {show_bytes(top)}.")
     return page.done()
 
 
-def solved_lines(answer: Answer) -> list[str]:
+def solved_lines(answer: FitsAnswer) -> list[str]:
     """How long the context may be, and what each other unknown may be, a line each."""
     says = words("fits")["solved"]
     lines = []
@@ -177,13 +177,13 @@ def solved_lines(answer: Answer) -> list[str]:
     return lines
 
 
-def _requests_at_once(answer: Answer, requests: int) -> str:
+def _requests_at_once(answer: FitsAnswer, requests: int) -> str:
     tokens = answer.cache["request_tokens"]
-    each = f" of {int(tokens):,} tokens" if tokens else ""
-    return f"Requests{each} that fit at once: {requests:,}"
+    length = f" of {int(tokens):,} tokens" if tokens else ""
+    return f"Requests{length} that fit at once: {requests:,}"
 
 
-def _range_of_the_context(answer: Answer) -> str:
+def _range_of_the_context(answer: FitsAnswer) -> str:
     """How long the context may be at both ends, and why that is a range."""
     contexts = answer.contexts
     low = contexts.longest_low
@@ -222,7 +222,7 @@ def _how_sure_of_the_line(contexts: Contexts) -> str:
     return ""
 
 
-def server_line(answer: Answer) -> str:
+def server_line(answer: FitsAnswer) -> str:
     """Which server is reckoned with, on how many cards, and whether anybody named it."""
     server = f"Server: {answer.program}"
     if answer.cards_alike > 1:
@@ -232,7 +232,7 @@ def server_line(answer: Answer) -> str:
     return f"{server}, assumed for this file; {words('fits')['servers']}"
 
 
-def ways_table(answer: Answer) -> Shown:
+def ways_table(answer: FitsAnswer) -> Shown:
     """What to change, first on this card."""
     cells = [
         [
@@ -274,7 +274,7 @@ def _lines_of_a_way(way: Way) -> list[str]:
     return lines
 
 
-def _first_lines(answer: Answer) -> list[str]:
+def _first_lines(answer: FitsAnswer) -> list[str]:
     """What is to be done: the lines to start it with, and the changes with which it fits."""
     out = []
     if answer.start:
@@ -291,7 +291,7 @@ def _first_lines(answer: Answer) -> list[str]:
     return out
 
 
-def verdict(answer: Answer) -> Verdict:
+def verdict(answer: FitsAnswer) -> Verdict:
     """The answer as a notebook's verdict."""
     names = words("fits")["parts"]
     longest = longest_line(answer)
@@ -323,7 +323,7 @@ def verdict(answer: Answer) -> Verdict:
     )
 
 
-def as_text(answer: Answer, wide: bool = False) -> str:
+def as_text(answer: FitsAnswer, wide: bool = False) -> str:
     """The answer of the command ``fits`` for a terminal: whether it fits, with which server, the sum,
     what to do, and then the rows; ``wide`` has their sources.
     """

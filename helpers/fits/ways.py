@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from helpers.fits.changes import LOSSES, SOLVED, Change, changes_of, holds, other_cards
+from helpers.fits.changes import LOSSES, SOLVED, OptionChange, changes_of, holds, other_cards
 from helpers.fits.contexts import Contexts, contexts_of
 from helpers.fits.sheet import HIGH, LIKELY, Sheet
 from helpers.fits.start import start_lines, tokens_to_serve
@@ -39,7 +39,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Question:
+class FitsQuestion:
     """What is asked: the sheets at the ends of their ranges, the contexts, and the model's path."""
 
     sheets: Mapping[str, Sheet]
@@ -51,14 +51,14 @@ class Question:
         """The tokens that have to fit."""
         return self.contexts.asked or self.contexts.least
 
-    def changed(self, changes: Sequence[Change]) -> dict[str, Sheet]:
+    def changed(self, changes: Sequence[OptionChange]) -> dict[str, Sheet]:
         """The sheets with changes."""
         inputs = {"n_ctx": self.contexts.asked}
         for change in changes:
             inputs.update(change.inputs)
         return {end: sheet.at(inputs) for end, sheet in self.sheets.items()}
 
-    def way(self, changes: Sequence[Change]) -> Way:
+    def way(self, changes: Sequence[OptionChange]) -> Way:
         """The changes as a way, with what results."""
         sheets = self.changed(changes)
         sheet = sheets[LIKELY]
@@ -87,7 +87,7 @@ def ways_that_work(sheets: Mapping[str, Sheet], contexts: Contexts, path: str) -
     sheet = sheets[LIKELY]
     if sheet.family == "Diffusers":
         return list(_parts_one_by_one(sheet))
-    question = Question(sheets, contexts, path)
+    question = FitsQuestion(sheets, contexts, path)
     is_certain = (contexts.longest_low or 0) >= question.wanted
     if contexts.longest is None or is_certain or not sheet.has("ceiling"):
         return []
@@ -103,7 +103,7 @@ def _total(sheet: Sheet, tokens: int) -> int:
     return int(sheet.ceiling - (spare or 0))
 
 
-def _alone_and_in_pairs(question: Question) -> Iterator[tuple[Change, ...]]:
+def _alone_and_in_pairs(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
     """Sets of one or two changes with which what is wanted fits. Of each kind, or pair of kinds, it
     is the set that loses least, and the usual one; no pair has a change that suffices alone.
     """
@@ -121,7 +121,7 @@ def _alone_and_in_pairs(question: Question) -> Iterator[tuple[Change, ...]]:
             alone.add(changes[0].option)
 
 
-def _sets(question: Question) -> Iterator[tuple[Change, ...]]:
+def _sets(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
     """Each change, and each with one that loses more; beside quantised weights in RAM or on several
     cards only the usual ones, as those are taken for speed.
     """
@@ -137,14 +137,14 @@ def _sets(question: Question) -> Iterator[tuple[Change, ...]]:
                 yield first, second
 
 
-def _suffices(question: Question, changes: Sequence[Change]) -> bool:
+def _suffices(question: FitsQuestion, changes: Sequence[OptionChange]) -> bool:
     """Whether what is wanted fits with changes: certainly where it likely does without."""
     is_likely = (question.contexts.longest or 0) >= question.wanted
     end = HIGH if is_likely else LIKELY
     return holds(question.changed(changes)[end], question.wanted)
 
 
-def _on_other_cards(question: Question) -> list[tuple[Change]]:
+def _on_other_cards(question: FitsQuestion) -> list[tuple[OptionChange]]:
     """The smallest cards of the table that it fits on alone."""
     fitting = []
     for change in other_cards(question.sheets[LIKELY]):
@@ -155,13 +155,13 @@ def _on_other_cards(question: Question) -> list[tuple[Change]]:
     return fitting
 
 
-def _loss(changes: Sequence[Change]) -> tuple[list[int], int]:
+def _loss(changes: Sequence[OptionChange]) -> tuple[list[int], int]:
     """What is lost by changes, to sort by: the worst kind first, and how far each goes."""
     kinds = sorted((LOSSES.index(change.kind) for change in changes), reverse=True)
     return kinds, sum(change.level for change in changes)
 
 
-def _with_a_shorter_context(question: Question) -> Iterator[Way]:
+def _with_a_shorter_context(question: FitsQuestion) -> Iterator[Way]:
     """What a smaller cache, or smaller weights, bring of a context that was asked for and is not
     reached with them alone.
     """

@@ -15,7 +15,7 @@ from helpers.fix.change import NOTHING, Change
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
 from helpers.fix.proof import Proof
-from helpers.fix.search import INTERRUPTED, Start, Trial, Trials
+from helpers.fix.search import INTERRUPTED, Start, Trials, TriedChange
 from helpers.fix.settings_file import settings_files
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
@@ -49,7 +49,7 @@ class NoFix(ValueError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedProgram:
     """A program that ran out of memory, rehearsed: ``first`` as it is, and what was found.
 
     ``repeats``: what else was rehearsed to find it.
@@ -68,7 +68,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchLimits:
     """What each rehearsal and the whole search may take: seconds, and how many tries."""
 
     limits: Limits
@@ -82,7 +82,7 @@ def failure_of(
     run: Callable[..., Rehearsal],
     scratch: Path,
     limits: Limits,
-) -> Failure:
+) -> FailedProgram:
     """Rehearse a command in a copy of the current folder, and find out why it fails.
 
     ``run``: rehearse.run.rehearse with its torch; ``scratch``: a folder for its traces. Raises
@@ -180,9 +180,9 @@ def first_change(command: Sequence[str], evidence: CaseEvidence, label: str) -> 
     return FirstChange(change.title, "" if change.costs == NOTHING else change.costs)
 
 
-def _failure(command: Sequence[str], first: Rehearsal, evidence: CaseEvidence) -> Failure:
+def _failure(command: Sequence[str], first: Rehearsal, evidence: CaseEvidence) -> FailedProgram:
     """What was found about the program of a command. Raises NoFix where it has no sources here."""
-    return Failure(_program(command, evidence), first, diagnose(evidence))
+    return FailedProgram(_program(command, evidence), first, diagnose(evidence))
 
 
 def _program(command: Sequence[str], evidence: CaseEvidence) -> Program:
@@ -201,14 +201,14 @@ def _program(command: Sequence[str], evidence: CaseEvidence) -> Program:
 
 
 def change_for(
-    failure: Failure,
+    failure: FailedProgram,
     run: Callable[..., Rehearsal],
     prove: Callable[[Program, Change], Proof],
-    search: Search,
+    search: SearchLimits,
     *,
-    on_start: Callable[[Start], None] = lambda start: None,
-    on_trial: Callable[[Trial], None] = lambda trial: None,
-) -> tuple[Trial | None, list[Trial]]:
+    on_start: Callable[[Start], None] = lambda _start: None,
+    on_trial: Callable[[TriedChange], None] = lambda _trial: None,
+) -> tuple[TriedChange | None, list[TriedChange]]:
     """A change with which the program was rehearsed to fit, or None, and all that were tried.
 
     ``prove`` compares what the program and a changed one compute (Prover.prove).

@@ -11,7 +11,7 @@ from helpers.fix.change import ANOTHER_RATE, Change, Results
 from helpers.fix.precision import OTHER_NUMBERS
 from helpers.fix.program import Program
 from helpers.fix.recomputed import RECOMPUTED, SAME_AGAIN
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import SourceFile, called, keyword
 
 TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Config$")
 MODELS = re.compile(
@@ -68,14 +68,20 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
             )
 
 
-def _training(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def _training(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
     for source, call in program.find(cst.Call):
         if TRAINING.search(called(call)):
             yield source, call
 
 
 def _with_argument(
-    source: Source, call: cst.Call, name: str, value: str, results: Results, why: str, costs: str
+    source: SourceFile,
+    call: cst.Call,
+    name: str,
+    value: str,
+    results: Results,
+    why: str,
+    costs: str,
 ) -> Change:
     return Change(
         title=f"{called(call)}({name}={value}) ({source.place(call)})",
@@ -86,7 +92,7 @@ def _with_argument(
     )
 
 
-def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
+def _accumulated(source: SourceFile, call: cst.Call) -> Iterator[Change]:
     """A smaller batch per device, and as many more of them before each step."""
     batch = keyword(call, "per_device_train_batch_size")
     size = int(source.code(batch.value)) if batch and source.code(batch.value).isdigit() else 8
@@ -109,7 +115,7 @@ def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
         )
 
 
-def _checkpointed_model(source: Source, assign: cst.Assign) -> Iterator[Change]:
+def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Iterator[Change]:
     """gradient_checkpointing_enable() behind a model of transformers."""
     text = source.text.decode()
     if "transformers" not in text or "gradient_checkpointing" in text:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.regions import (
     STATISTICS,
@@ -17,7 +17,7 @@ from helpers.fix.regions import (
     is_without_gradients,
 )
 from helpers.fix.sizes import factors
-from helpers.fix.source import Source
+from helpers.fix.source import SourceFile
 from helpers.fix.stores import counters
 
 PARTS = (2, 4, 8, 16, 32)
@@ -96,12 +96,12 @@ def _tensors_given(region: Region) -> set[str]:
     return {parameter.name.value for parameter in function.params.params} & arguments
 
 
-def _plain_names(source: Source, target: cst.BaseExpression) -> set[str]:
+def _plain_names(source: SourceFile, target: cst.BaseExpression) -> set[str]:
     is_plain = isinstance(target, (cst.Name, cst.Tuple))
     return source.names_in(target) if is_plain else set()
 
 
-def _in_parts(region: Region, inputs: list[str], parts: int) -> Edit:
+def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
     """The region and its backward pass in a loop over parts of the batch."""
     source = region.source
     loss = region.loss
@@ -171,7 +171,7 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
         yield _in_chunks(title, source.replaced(call, text))
 
 
-def _in_chunks(title: str, edit: Edit) -> Change:
+def _in_chunks(title: str, edit: TextEdit) -> Change:
     return Change(
         title=title,
         results=Results.ROUNDED,
@@ -182,7 +182,7 @@ def _in_chunks(title: str, edit: Edit) -> Change:
     )
 
 
-def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def _modules_without_gradients(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
     """Calls of modules inside larger expressions, among those that led to the refused request."""
     for source, statement in _failed_without_gradients(program):
         for call in source.find(cst.Call, statement):
@@ -194,14 +194,14 @@ def _modules_without_gradients(program: Program) -> Iterator[tuple[Source, cst.C
                 yield source, call
 
 
-def _assigned_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Assign]]:
+def _assigned_without_gradients(program: Program) -> Iterator[tuple[SourceFile, cst.Assign]]:
     """The assignments among what led to the refused request without gradients."""
     for source, statement in _failed_without_gradients(program):
         for assign in source.find(cst.Assign, statement):
             yield source, assign
 
 
-def _failed_without_gradients(program: Program) -> Iterator[tuple[Source, cst.CSTNode]]:
+def _failed_without_gradients(program: Program) -> Iterator[tuple[SourceFile, cst.CSTNode]]:
     """The statements that led to the refused request, as far as one that called them is below
     no_grad; the nearest first.
     """
@@ -211,7 +211,7 @@ def _failed_without_gradients(program: Program) -> Iterator[tuple[Source, cst.CS
             yield source, statement
 
 
-def _batch_of(source: Source, assign: cst.Assign) -> list[str]:
+def _batch_of(source: SourceFile, assign: cst.Assign) -> list[str]:
     """The arguments of ``model(batch.to(device)).cpu()`` that its loop gives anew, or all of
     them; none where this is another expression.
     """
@@ -239,8 +239,8 @@ def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _concatenated(
-    source: Source, assign: cst.Assign, batch: list[str], parts: int, dimension: str
-) -> Edit:
+    source: SourceFile, assign: cst.Assign, batch: list[str], parts: int, dimension: str
+) -> TextEdit:
     """The results of the parts of a batch, put together again."""
     of_part = source.code(assign.value)
     for name in batch:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
-from helpers.fix.change import Change, Edit
+from helpers.fix.change import Change, TextEdit
 from helpers.fix.files import misspelt_settings
 from helpers.fix.graphs import frozen_parts
 from helpers.fix.kept import changes_of_what_is_kept
@@ -132,7 +132,7 @@ def _proposed(propose: Proposals, program: Program) -> Iterator[Change]:
 
 def _with_torch_imported(program: Program, change: Change) -> Change:
     """A change that also imports torch into each file whose new lines use it first."""
-    imports: list[Edit] = []
+    imports: list[TextEdit] = []
     for source in program.sources:
         texts = [edit.text for edit in change.edits if edit.name == source.name]
         uses_torch = any(USES_TORCH.search(text) for text in texts)

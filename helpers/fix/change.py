@@ -21,7 +21,7 @@ class Results(Enum):
 
 
 @dataclass(frozen=True, order=True)
-class Edit:
+class TextEdit:
     """``text`` in place of the bytes from ``start`` to ``end`` of the file ``name``."""
 
     name: str
@@ -29,7 +29,7 @@ class Edit:
     end: int
     text: str
 
-    def excludes(self, other: Edit) -> bool:
+    def excludes(self, other: TextEdit) -> bool:
         """Whether the two cannot both be made: they change the same place differently."""
         if self.name != other.name or self == other:
             return False
@@ -55,7 +55,7 @@ class Change:
     results: Results
     why: str
     costs: str = NOTHING
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[TextEdit, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[int, str] = field(default_factory=dict)
     only_if_measured: bool = False
@@ -82,7 +82,7 @@ class Change:
 
 def together(changes: Sequence[Change]) -> Change | None:
     """All these changes as one; None where two of them change the same place, variable or word."""
-    edits: dict[Edit, None] = {}
+    edits: dict[TextEdit, None] = {}
     for change in changes:
         for edit in change.edits:
             if any(edit.excludes(earlier) for earlier in edits):
@@ -111,7 +111,7 @@ def together(changes: Sequence[Change]) -> Change | None:
     )
 
 
-def edited(text: bytes, edits: Iterable[Edit]) -> bytes:
+def edited(text: bytes, edits: Iterable[TextEdit]) -> bytes:
     """A file's bytes with the edits made. Insertions at one place are made in their order."""
     pieces = []
     done = 0

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, keyword
-from helpers.fix.stores import PUTS, Store, last_name, stores_of
+from helpers.fix.source import SourceFile, called, keyword
+from helpers.fix.stores import PUTS, StoreStatement, last_name, stores_of
 
 MOST_CACHED = 4
 UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)")
@@ -23,7 +23,7 @@ EPOCH_ENDS = re.compile(r"on_(train|validation|test|predict)_epoch_end")
 """Methods that Lightning calls at the end of an epoch."""
 
 
-def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+def changes_of_collections(program: Program, stores: Sequence[StoreStatement]) -> Iterator[Change]:
     """Changes that keep what the program reads again, and let go of the rest."""
     for store in stores:
         yield from _shortened_lists(program, store)
@@ -38,7 +38,7 @@ def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterato
     yield from _earlier_groups(program)
 
 
-def _if_measured(title: str, why: str, *edits: Edit, costs: str = "nothing") -> Change:
+def _if_measured(title: str, why: str, *edits: TextEdit, costs: str = "nothing") -> Change:
     """A change of what may be read until the end: the same only where that was measured."""
     return Change(
         title=title,
@@ -51,7 +51,7 @@ def _if_measured(title: str, why: str, *edits: Edit, costs: str = "nothing") -> 
     )
 
 
-def _shortened_lists(program: Program, store: Store) -> Iterator[Change]:
+def _shortened_lists(program: Program, store: StoreStatement) -> Iterator[Change]:
     """Statements that compute a shorter list for nobody, such as ``sorted(best)[:3]``: use it."""
     for source, statement in program.find(cst.Expr):
         value = statement.value
@@ -70,7 +70,7 @@ def _shortened_lists(program: Program, store: Store) -> Iterator[Change]:
             )
 
 
-def _emptied_by_their_methods(program: Program, store: Store) -> Iterator[Change]:
+def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Iterator[Change]:
     """Objects that could forget what they collected and are never told to: told before the loop
     that fills them.
     """
@@ -96,7 +96,7 @@ def _emptied_by_their_methods(program: Program, store: Store) -> Iterator[Change
             )
 
 
-def _last_entries(program: Program, store: Store) -> Iterator[Change]:
+def _last_entries(program: Program, store: StoreStatement) -> Iterator[Change]:
     """Lists of which last entries are read, as ``losses[-10:]``: keep no others. With all such
     lists of the same function, since their entries often hold each other.
     """
@@ -105,7 +105,7 @@ def _last_entries(program: Program, store: Store) -> Iterator[Change]:
         return
     source = store.source
     function = source.around(store.statement, cst.FunctionDef) or source.module
-    alike: list[Store] = []
+    alike: list[StoreStatement] = []
     for statement in source.find(cst.SimpleStatementLine, function):
         alike += [other for other in stores_of(source, statement) if other.method == "append"]
     alike = [other for other in alike if _entries_read(program, other) == count]
@@ -118,7 +118,7 @@ def _last_entries(program: Program, store: Store) -> Iterator[Change]:
     )
 
 
-def _entries_read(program: Program, store: Store) -> int:
+def _entries_read(program: Program, store: StoreStatement) -> int:
     """How many of the last entries of a list are read, where no others are; else 0."""
     if store.method != "append":
         return 0
@@ -127,7 +127,7 @@ def _entries_read(program: Program, store: Store) -> int:
     return max(numbers) if numbers and len(numbers) == len(matches) else 0
 
 
-def _reads(program: Program, store: Store) -> set[str]:
+def _reads(program: Program, store: StoreStatement) -> set[str]:
     """What stands behind the name of a collection wherever it is read, such as "[-1]"; for other
     reads than by an index "all".
     """
@@ -147,7 +147,7 @@ def _reads(program: Program, store: Store) -> set[str]:
     return reads
 
 
-def _bounded_dictionaries(program: Program, store: Store) -> Iterator[Change]:
+def _bounded_dictionaries(program: Program, store: StoreStatement) -> Iterator[Change]:
     """A dictionary whose entries are made where they are missing, or one in each iteration of a
     loop that reads no other: keep a few.
     """
@@ -189,7 +189,7 @@ def _bounded_caches(program: Program) -> Iterator[Change]:
         yield _limited(f"of {function.name.value}", source.place(decorator), *edits)
 
 
-def _limited(cache: str, place: str, *edits: Edit) -> Change:
+def _limited(cache: str, place: str, *edits: TextEdit) -> Change:
     return _if_measured(
         f"Limit the cache {cache} to its last {MOST_CACHED} entries ({place})",
         "a missing entry is computed again",
@@ -198,7 +198,7 @@ def _limited(cache: str, place: str, *edits: Edit) -> Change:
     )
 
 
-def _parts_let_go(program: Program, store: Store) -> Iterator[Change]:
+def _parts_let_go(program: Program, store: StoreStatement) -> Iterator[Change]:
     """Objects of a class of the program that are collected: let go of what its methods made and
     nobody outside reads.
     """
@@ -223,7 +223,7 @@ def _parts_let_go(program: Program, store: Store) -> Iterator[Change]:
             )
 
 
-def _cleared_after_epochs(store: Store) -> Iterator[Change]:
+def _cleared_after_epochs(store: StoreStatement) -> Iterator[Change]:
     """What a step of Lightning collects, cleared where its epoch ends."""
     source = store.source
     owner = source.around(store.statement, cst.ClassDef)
@@ -238,7 +238,7 @@ def _cleared_after_epochs(store: Store) -> Iterator[Change]:
             )
 
 
-def _made_inside(source: Source, owner: cst.ClassDef) -> set[str]:
+def _made_inside(source: SourceFile, owner: cst.ClassDef) -> set[str]:
     """Attributes that a class's own methods set to what a call makes."""
     names = {
         source.code(assign.targets[0].target)
@@ -248,7 +248,7 @@ def _made_inside(source: Source, owner: cst.ClassDef) -> set[str]:
     return {name.removeprefix("self.") for name in names if name.startswith("self.")}
 
 
-def _read_outside(program: Program, source: Source, owner: cst.ClassDef) -> set[str]:
+def _read_outside(program: Program, source: SourceFile, owner: cst.ClassDef) -> set[str]:
     """Attributes that are read anywhere but in the class itself."""
     inside = {id(node) for node in source.find(cst.Attribute, owner)}
     return {node.attr.value for _, node in program.find(cst.Attribute) if id(node) not in inside}

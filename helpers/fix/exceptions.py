@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS
 
 PARTS = (cst.Arg, cst.Assign, cst.DictElement, cst.Element)
@@ -17,7 +17,7 @@ PARTS = (cst.Arg, cst.Assign, cst.DictElement, cst.Element)
 
 def exceptions_without_frames(program: Program) -> Iterator[Change]:
     """Exceptions that their handlers keep, without their tracebacks."""
-    edits: list[Edit] = []
+    edits: list[TextEdit] = []
     places = []
     raises_again = bool(_raised_in_handlers(program))
     for source, handler in program.find(cst.ExceptHandler):
@@ -51,7 +51,7 @@ def _raised_in_handlers(program: Program) -> list[cst.Raise]:
     ]
 
 
-def _keeps(source: Source, name: cst.Name, error: str) -> bool:
+def _keeps(source: SourceFile, name: cst.Name, error: str) -> bool:
     """Whether an exception's handler puts it away, or assigns it, where its name is written."""
     call = source.around(name, cst.Call)
     is_put = call is not None and called(call) in PUTS

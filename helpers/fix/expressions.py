@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from helpers.fix.change import Edit
-from helpers.fix.source import Source
+from helpers.fix.change import TextEdit
+from helpers.fix.source import SourceFile
 
 METHODS = set(
     """
@@ -111,8 +111,8 @@ def _at(place: ast.expr, node: ast.expr) -> ast.expr:
     return ast.fix_missing_locations(ast.copy_location(node, place))
 
 
-def _same(one: ast.AST, other: ast.AST) -> bool:
-    return ast.dump(one) == ast.dump(other)
+def _same(first: ast.AST, other: ast.AST) -> bool:
+    return ast.dump(first) == ast.dump(other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Place:
     ``block`` of statements; ``scope``: the function around it, or the file.
     """
 
-    source: Source
+    source: SourceFile
     node: ast.expr
     names: Names
     block: Sequence[ast.stmt]
@@ -204,7 +204,7 @@ class Place:
             return node.id
         return ast.get_source_segment(self.source.text.decode(), node) or ast.unparse(node)
 
-    def rewritten(self, match: Match, template: str) -> tuple[Edit, ...]:
+    def rewritten(self, match: Match, template: str) -> tuple[TextEdit, ...]:
         """``template``, with what its letters stand for, in place of what the pattern fits."""
 
         def filled(letter: re.Match[str]) -> str:
@@ -256,13 +256,13 @@ def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> M
             if len(wanted) != len(seen):
                 return None
             pairs = list(zip(wanted, seen, strict=True))
-        for one, other in pairs:
-            if isinstance(one, ast.AST) and isinstance(other, ast.AST):
-                further = _fit(one, other, names, match)
+        for first, other in pairs:
+            if isinstance(first, ast.AST) and isinstance(other, ast.AST):
+                further = _fit(first, other, names, match)
                 if further is None:
                     return None
                 match = further
-            elif one != other:
+            elif first != other:
                 return None
     return match
 
@@ -308,7 +308,7 @@ def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
     return None
 
 
-def places(source: Source) -> Iterator[Place]:
+def places(source: SourceFile) -> Iterator[Place]:
     """The expressions of a file's simple statements, the outer ones first."""
     tree = _Plain().visit(ast.parse(source.text.decode()))
     for scope in ast.walk(tree):
@@ -316,7 +316,7 @@ def places(source: Source) -> Iterator[Place]:
             yield from _places_in(source, scope.body, scope)
 
 
-def _places_in(source: Source, block: Sequence[ast.stmt], scope: ast.AST) -> Iterator[Place]:
+def _places_in(source: SourceFile, block: Sequence[ast.stmt], scope: ast.AST) -> Iterator[Place]:
     names: Names = {}
     for statement in block:
         for part in ("body", "orelse", "finalbody"):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.regions import STATISTICS
 from helpers.fix.settings_file import SettingsFile
-from helpers.fix.source import Source
+from helpers.fix.source import SourceFile
 
 _SETTING = re.compile(
     r"""^[ \t{,-]*(?P<quote>["']?)(?P<key>[A-Za-z_][\w.-]*)(?P=quote)[ \t]*[:=][ \t]*"""
@@ -28,7 +28,7 @@ ALIKE = 0.8
 
 
 @dataclass(frozen=True)
-class Setting:
+class FileSetting:
     """A key and its value in a settings file; ``key_at`` and ``value_at``: their first bytes."""
 
     file: SettingsFile
@@ -42,13 +42,15 @@ class Setting:
     def place(self) -> str:
         return f"{self.file.name}:{self.line}"
 
-    def with_key(self, key: str) -> Edit:
+    def with_key(self, key: str) -> TextEdit:
         """Another key in the place of this one."""
-        return Edit(self.file.name, self.key_at, self.key_at + len(self.key.encode()), key)
+        return TextEdit(self.file.name, self.key_at, self.key_at + len(self.key.encode()), key)
 
-    def with_value(self, value: str) -> Edit:
+    def with_value(self, value: str) -> TextEdit:
         """Another value in the place of this one."""
-        return Edit(self.file.name, self.value_at, self.value_at + len(self.value.encode()), value)
+        return TextEdit(
+            self.file.name, self.value_at, self.value_at + len(self.value.encode()), value
+        )
 
 
 def misspelt_settings(program: Program) -> Iterator[Change]:
@@ -78,12 +80,12 @@ def _results_of(program: Program, key: str) -> Results:
     return Results.ROUNDED if IN_PARTS.search(key) and not over_all else Results.OTHER
 
 
-def settings_in(program: Program) -> Iterator[Setting]:
+def settings_in(program: Program) -> Iterator[FileSetting]:
     """The keys and values of the program's settings files."""
     for file in program.files:
         text = file.text.decode(errors="surrogateescape")
         for match in _SETTING.finditer(text):
-            yield Setting(
+            yield FileSetting(
                 file=file,
                 line=text.count("\n", 0, match.start("key")) + 1,
                 key=match["key"],
@@ -97,7 +99,7 @@ def _bytes_before(text: str, at: int) -> int:
     return len(text[:at].encode(errors="surrogateescape"))
 
 
-def _keys_read(sources: Sequence[Source]) -> Iterator[str]:
+def _keys_read(sources: Sequence[SourceFile]) -> Iterator[str]:
     """The texts in the sources that may be keys, and the attributes that they read."""
     for source in sources:
         for string in source.find(cst.SimpleString):

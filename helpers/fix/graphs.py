@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.optimizers import optimizers
 from helpers.fix.program import Program
 from helpers.fix.regions import (
@@ -17,7 +17,7 @@ from helpers.fix.regions import (
     names_assigned,
     names_that_train,
 )
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS, last_name
 from helpers.judge.program_facts import GrowerFacts
 
@@ -76,7 +76,7 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
 
 
 def _detached(
-    program: Program, source: Source, statement: cst.CSTNode, name: str
+    program: Program, source: SourceFile, statement: cst.CSTNode, name: str
 ) -> Iterator[Change]:
     """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
     for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
@@ -92,7 +92,7 @@ def _cut_attributes(program: Program) -> Iterator[Change]:
             yield from _cut_attribute(program, source, assign)
 
 
-def _cut_attribute(program: Program, source: Source, assign: cst.Assign) -> Iterator[Change]:
+def _cut_attribute(program: Program, source: SourceFile, assign: cst.Assign) -> Iterator[Change]:
     """An attribute that is set without its graph, or read without it in the next step."""
     value = assign.value
     carried = _carried_alike(source, assign)
@@ -115,7 +115,7 @@ def _cut_attribute(program: Program, source: Source, assign: cst.Assign) -> Iter
         yield _graph_change(program, source, assign, *edits)
 
 
-def _carried_alike(source: Source, assign: cst.Assign) -> list[cst.Assign]:
+def _carried_alike(source: SourceFile, assign: cst.Assign) -> list[cst.Assign]:
     """The attributes that a method computes of themselves by the same formula, such as a running
     mean and a running variance; the assignment itself is one.
     """
@@ -132,7 +132,7 @@ def _carried_alike(source: Source, assign: cst.Assign) -> list[cst.Assign]:
     ]
 
 
-def _reads_of(source: Source, assign: cst.Assign) -> list[cst.Attribute]:
+def _reads_of(source: SourceFile, assign: cst.Assign) -> list[cst.Attribute]:
     """Where a method computes with an attribute before it assigns it."""
     method = source.around(assign, cst.FunctionDef)
     if method is None:
@@ -147,7 +147,9 @@ def _reads_of(source: Source, assign: cst.Assign) -> list[cst.Attribute]:
     ]
 
 
-def _graph_change(program: Program, source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
+def _graph_change(
+    program: Program, source: SourceFile, statement: cst.CSTNode, *edits: TextEdit
+) -> Change:
     trains = may_take_gradients(program)
     results = Results.OTHER if trains else Results.SAME
     why = "no gradient is computed here, so none can be lost"
@@ -217,7 +219,7 @@ def frozen_parts(program: Program) -> Iterator[Change]:
                 yield _block_without_gradients(program, source, statement, statement)
 
 
-def loop_without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
+def loop_without_gradients(program: Program, source: SourceFile, line: int) -> Iterator[Change]:
     """The outermost loop around a line of no function, where no backward pass follows."""
     for statement in source.statements_at(line):
         above = list(source.above(statement))
@@ -230,7 +232,7 @@ def loop_without_gradients(program: Program, source: Source, line: int) -> Itera
 
 
 def _block_without_gradients(
-    program: Program, source: Source, first: cst.CSTNode, last: cst.CSTNode
+    program: Program, source: SourceFile, first: cst.CSTNode, last: cst.CSTNode
 ) -> Change:
     return Change(
         title=f"Compute this without gradients ({source.place(first)})",
@@ -241,7 +243,7 @@ def _block_without_gradients(
     )
 
 
-def without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
+def without_gradients(program: Program, source: SourceFile, line: int) -> Iterator[Change]:
     """The functions around a line through which no gradient flows, each under torch.no_grad()."""
     statements = [*source.statements_at(line), *source.functions_at(line)]
     if any(is_without_gradients(source, statement) for statement in statements):

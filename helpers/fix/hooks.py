@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 
 REGISTERS = re.compile(r"register_(\w+_)?hook")
 OVER_PARTS = re.compile(r"modules|children|parameters|layers|blocks|names|stages")
@@ -33,20 +33,20 @@ def hooks_removed(program: Program) -> Iterator[Change]:
                 yield from _removed(program, source, statement, f"{handle}.remove()", edits)
             continue
         handle, edits = _handle(source, call, "self.handle")
-        for user, made in program.calls(owner.name.value):
-            assign = user.parent(made)
+        for user, call in program.calls(owner.name.value):
+            assign = user.parent(call)
             if not isinstance(assign, cst.Assign):
                 continue
             name = user.code(assign.targets[0].target)
             closing = _closing_method(source, owner)
             if closing and not list(program.calls(closing)):
-                yield from _removed(program, user, user.statement(made), f"{name}.{closing}()", [])
+                yield from _removed(program, user, user.statement(call), f"{name}.{closing}()", [])
             elif not closing and handle.startswith("self."):
                 removal = f"{handle.replace('self', name, 1)}.remove()"
-                yield from _removed(program, user, user.statement(made), removal, edits)
+                yield from _removed(program, user, user.statement(call), removal, edits)
 
 
-def _handle(source: Source, call: cst.Call, name: str) -> tuple[str, Sequence[Edit]]:
+def _handle(source: SourceFile, call: cst.Call, name: str) -> tuple[str, Sequence[TextEdit]]:
     """The name that the handle of a hook has, or the edit by which it gets this one."""
     outer = source.parent(call)
     if isinstance(outer, cst.Assign):
@@ -54,7 +54,7 @@ def _handle(source: Source, call: cst.Call, name: str) -> tuple[str, Sequence[Ed
     return name, [source.replaced(call, f"{name} = {source.code(call)}")]
 
 
-def _closing_method(source: Source, owner: cst.ClassDef) -> str:
+def _closing_method(source: SourceFile, owner: cst.ClassDef) -> str:
     """The method by which an object removes its hooks; empty where it has none."""
     for method in source.find(cst.FunctionDef, owner):
         name = method.name.value
@@ -64,7 +64,11 @@ def _closing_method(source: Source, owner: cst.ClassDef) -> str:
 
 
 def _removed(
-    program: Program, source: Source, statement: cst.CSTNode, removal: str, edits: Sequence[Edit]
+    program: Program,
+    source: SourceFile,
+    statement: cst.CSTNode,
+    removal: str,
+    edits: Sequence[TextEdit],
 ) -> Iterator[Change]:
     """A line that removes a hook, at the end of what runs again."""
     scope = _runs_again(program, source, statement)
@@ -84,7 +88,7 @@ def _removed(
     )
 
 
-def _runs_again(program: Program, source: Source, node: cst.CSTNode) -> Scope | None:
+def _runs_again(program: Program, source: SourceFile, node: cst.CSTNode) -> Scope | None:
     """The loop around a node, or the function that a loop calls; None where it runs once."""
     for outer in source.above(node):
         if isinstance(outer, (cst.For, cst.While)):
@@ -98,7 +102,7 @@ def _runs_again(program: Program, source: Source, node: cst.CSTNode) -> Scope | 
     return None
 
 
-def _before_returns(source: Source, function: cst.FunctionDef, line: str) -> Iterator[Edit]:
+def _before_returns(source: SourceFile, function: cst.FunctionDef, line: str) -> Iterator[TextEdit]:
     """A line at each end of a function, after what it returns was computed."""
     for returned in source.find(cst.Return, function):
         statement = source.statement(returned)

@@ -13,25 +13,25 @@ from pathlib import Path
 import libcst as cst
 
 from helpers.fix.notebook import Notebook
-from helpers.fix.source import Source
+from helpers.fix.source import SourceFile
 
 MOST_FILES = 200
 
 
-def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> list[Source]:
+def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> list[SourceFile]:
     """The Python files below ``folder`` that the command runs, that ``frames`` of its recording
     name, and that these import, in that order. Files that are no Python are left out, and those
     outside the folder or behind a link, which a copy of the folder shares with the original.
     """
     waiting = [*_scripts(command, folder), *_named(frames, folder)]
-    sources: dict[Path, Source] = {}
+    sources: dict[Path, SourceFile] = {}
     while waiting and len(sources) < MOST_FILES:
         path = waiting.pop(0)
         if path in sources or not _is_inside(path, folder):
             continue
         try:
             text = path.read_bytes()
-            kind = Notebook if path.suffix == ".ipynb" else Source
+            kind = Notebook if path.suffix == ".ipynb" else SourceFile
             sources[path] = kind(str(path.relative_to(folder)), text)
         except (OSError, ValueError, cst.ParserSyntaxError, RecursionError):
             continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from helpers.fix.change import NOTHING, Change, Edit, Results
+from helpers.fix.change import NOTHING, Change, Results, TextEdit
 from helpers.fix.collected import changes_of_collections
 from helpers.fix.exceptions import exceptions_without_frames
 from helpers.fix.graphs import (
@@ -21,8 +21,8 @@ from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
 from helpers.fix.regions import is_without_gradients
 from helpers.fix.second_order import gradients_without_cycles
-from helpers.fix.source import Source, called
-from helpers.fix.stores import Store, is_number, stores_that_keep
+from helpers.fix.source import SourceFile, called
+from helpers.fix.stores import StoreStatement, is_number, stores_that_keep
 from helpers.ground.units import show_bytes
 
 SCALAR = re.compile(
@@ -34,7 +34,7 @@ WORTH_A_TRY = 0.1
 
 
 @dataclass(frozen=True)
-class Ending:
+class KeptEnding:
     """Text behind each tensor that is kept. ``title`` and ``costs``: with the name of what keeps it
     and how much more it keeps with each step.
     """
@@ -46,24 +46,24 @@ class Ending:
     costs: str = NOTHING
 
 
-NUMBER = Ending(
+NUMBER = KeptEnding(
     text=".item()",
     title="Keep numbers in {name} instead of tensors with their graphs",
     why="the number is the tensor's value",
     costs="this line waits for the GPU",
 )
-COPY = Ending(
+COPY = KeptEnding(
     text=".clone()",
     title="Keep copies in {name} instead of views of larger tensors",
     why="a copy has the same values",
     costs="the time and memory of a small copy",
 )
-WITHOUT_GRAPH = Ending(
+WITHOUT_GRAPH = KeptEnding(
     text=".detach()",
     title="Keep {name} without graphs",
     why="detach() keeps the values, and no gradient flows through these tensors",
 )
-ON_THE_CPU = Ending(
+ON_THE_CPU = KeptEnding(
     text=".detach().cpu()",
     title="Keep {name} on the CPU",
     results=Results.ROUNDED,
@@ -104,7 +104,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     yield from passes_without_gradients(program, growers)
 
 
-def _kept_as(store: Store, ending: Ending, most: str) -> Change:
+def _kept_as(store: StoreStatement, ending: KeptEnding, most: str) -> Change:
     """What a statement stores, with an ending behind every tensor, if it has any. ``most``: how
     much more the program keeps with each step.
     """
@@ -118,7 +118,7 @@ def _kept_as(store: Store, ending: Ending, most: str) -> Change:
     )
 
 
-def _with_ending(store: Store, ending: Ending) -> Iterator[Edit]:
+def _with_ending(store: StoreStatement, ending: KeptEnding) -> Iterator[TextEdit]:
     source = store.source
     for tensor in _tensors_in(source, store.value):
         text = source.operand(tensor)
@@ -133,7 +133,7 @@ def _with_ending(store: Store, ending: Ending) -> Iterator[Edit]:
             yield source.replaced(tensor, text + missing)
 
 
-def _tensors_in(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+def _tensors_in(source: SourceFile, value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """The parts of a value that may be tensors, each to be changed by itself."""
     parts: list[cst.BaseExpression]
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):

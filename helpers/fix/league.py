@@ -7,12 +7,12 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from helpers.fix.search import Trial
+from helpers.fix.search import TriedChange
 from helpers.fix.view import outcome
 from helpers.ground.units import show_bytes
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.figure_style import PALE, Look
-from helpers.tell.sheet import Bar, Sheet
+from helpers.tell.sheet import Bar, FigurePage
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
@@ -20,7 +20,7 @@ FITS = "#4e8f5b"
 FAILS = Look("#c46a4f", "white", "////")
 
 
-def league(winner: Trial | None, trials: Sequence[Trial], first: Rehearsal) -> Shown:
+def league(winner: TriedChange | None, trials: Sequence[TriedChange], first: Rehearsal) -> Shown:
     """The peak of the program as it is and with each change; hatched where it runs out."""
     title = "No change that was tried lets the program finish"
     if winner is not None:
@@ -36,7 +36,7 @@ def league(winner: Trial | None, trials: Sequence[Trial], first: Rehearsal) -> S
 
 
 def _draw(title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int) -> Figure:
-    sheet = Sheet(title)
+    sheet = FigurePage(title)
     sheet.heading("Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}")
     for words, ended, peak_bytes, passes in rows:
         look = Look(FITS) if passes else FAILS

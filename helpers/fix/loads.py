@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import SourceFile, called, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
 UPDATED_THERE = "the copy has the same values, but its updates may round differently on the CPU"
@@ -52,7 +52,7 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
     yield from _states(program)
 
 
-def state_on_the_cpu(source: Source, call: cst.Call) -> Iterator[Change]:
+def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Iterator[Change]:
     """``copy.deepcopy(model.state_dict())`` as tensors that are copied to the CPU."""
     state = call.args[0].value
     if not isinstance(state, cst.Call) or called(state) != "state_dict":
@@ -105,7 +105,7 @@ def one_pool_for_graphs(program: Program) -> Iterator[Change]:
     for source, call in program.calls("graph"):
         if source.code(call.func) != "torch.cuda.graph" or not source.imports:
             continue
-        made = source.lines_after(
+        edit = source.lines_after(
             source.imports[-1], "", "GRAPH_POOL = torch.cuda.graph_pool_handle()"
         )
         yield Change(
@@ -113,6 +113,6 @@ def one_pool_for_graphs(program: Program) -> Iterator[Change]:
             results=Results.SAME,
             why="unless what one graph returned is read after another was replayed",
             costs="a graph that is replayed may overwrite what another returned",
-            edits=(made, source.with_argument(call, "pool", "GRAPH_POOL")),
+            edits=(edit, source.with_argument(call, "pool", "GRAPH_POOL")),
             only_if_measured=True,
         )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.recomputed import CHECKPOINT
 from helpers.fix.regions import Region, forward_regions
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import SourceFile, called, keyword
 
 POSITIONS = 256
 NAMES = {"hidden", "wanted", "loss_of", "part"}
@@ -87,7 +87,7 @@ def _is_used_elsewhere(program: Program, model: str) -> bool:
     return any(source.code(argument.value) == model for source, argument in program.find(cst.Arg))
 
 
-def last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def last_layers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
     """``return self.head(x)`` of a module's forward pass, whose head is a linear layer."""
     for source, returned in program.find(cst.Return):
         value = returned.value
@@ -100,7 +100,7 @@ def last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
             yield source, value
 
 
-def _in_parts(loss: _Loss, head: str) -> Edit:
+def _in_parts(loss: _Loss, head: str) -> TextEdit:
     source = loss.region.source
     wanted = source.code(loss.call.args[1].value)
     more = [source.code(argument).rstrip(" ,") for argument in loss.call.args[2:]]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helpers.fix.change import Edit, edited
-from helpers.fix.source import Source
+from helpers.fix.change import TextEdit, edited
+from helpers.fix.source import SourceFile
 from helpers.ground.child import watch
 
 CELL = "# %% cell {number}\n"
@@ -29,7 +29,7 @@ class NoNotebook(ValueError):
     """A file that is no notebook: one line."""
 
 
-class Notebook(Source):
+class Notebook(SourceFile):
     """The code cells of a notebook that are run, joined, each below a line that names it.
 
     Raises NoNotebook where the file is none, and libcst.ParserSyntaxError where a cell is no
@@ -58,7 +58,7 @@ class Notebook(Source):
         number = numbers[-1] if numbers else 1
         return f"cell {number}, line {line - self._starts[number - 1]}"
 
-    def edited(self, edits: Iterable[Edit]) -> bytes:
+    def edited(self, edits: Iterable[TextEdit]) -> bytes:
         """The notebook's file with the edits made in its cells; all else of it stays."""
         before = _split(self.text.decode())
         after = _split(edited(self.text, edits).decode())

@@ -10,7 +10,7 @@ import libcst as cst
 from helpers.fix.change import ANOTHER_RATE, Change, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import calls_that_failed
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import SourceFile, called, keyword
 
 WITH_FOREACH = (
     "Adam",
@@ -31,7 +31,7 @@ TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
 
 
-def optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def optimizers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
     for source, call in program.calls(*WITH_FOREACH):
         if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
             yield source, call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions
 from helpers.fix.source import keyword
@@ -38,7 +38,7 @@ def _own_switch(program: Program) -> Iterator[Change]:
         yield _in_bfloat16(title, source.replaced(default.value, half[0]))
 
 
-def _in_bfloat16(title: str, edit: Edit) -> Change:
+def _in_bfloat16(title: str, edit: TextEdit) -> Change:
     return Change(
         title=title,
         results=Results.OTHER,

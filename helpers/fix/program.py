@@ -12,7 +12,7 @@ import libcst as cst
 
 from helpers.fix.change import Change
 from helpers.fix.settings_file import SettingsFile
-from helpers.fix.source import Node, Source, called
+from helpers.fix.source import Node, SourceFile, called
 from helpers.judge.program_facts import ProgramFacts
 from helpers.judge.program_questions import needed_bytes
 from helpers.rehearse.scratch import copied, in_copy
@@ -24,23 +24,23 @@ class Program:
     command line. ``facts``: what its recording shows. ``files``: what it reads its settings from.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[SourceFile]
     command: Sequence[str]
     facts: ProgramFacts
     files: Sequence[SettingsFile] = ()
 
-    def file(self, name: str) -> Source | SettingsFile:
+    def file(self, name: str) -> SourceFile | SettingsFile:
         """The source or the settings file of that name."""
-        files: list[Source | SettingsFile] = [*self.sources, *self.files]
+        files: list[SourceFile | SettingsFile] = [*self.sources, *self.files]
         return next(file for file in files if file.name == name)
 
-    def find(self, kind: type[Node]) -> Iterator[tuple[Source, Node]]:
+    def find(self, kind: type[Node]) -> Iterator[tuple[SourceFile, Node]]:
         """The nodes of a kind in all sources, each with its source."""
         for source in self.sources:
             for node in source.find(kind):
                 yield source, node
 
-    def calls(self, *names: str) -> Iterator[tuple[Source, cst.Call]]:
+    def calls(self, *names: str) -> Iterator[tuple[SourceFile, cst.Call]]:
         """Calls of functions or methods with these names in all sources, each with its source."""
         for source, call in self.find(cst.Call):
             if called(call) in names:
@@ -59,14 +59,14 @@ class Program:
 
     def is_module(self, name: str) -> bool:
         """Whether a name stands for a module, by what is assigned to it or asked of it."""
-        asked = rf"(?<![\w.]){re.escape(name)}\.(?:parameters|train|eval|state_dict)\("
-        return self.mentions(asked) or bool(self.classes_of(name))
+        uses = rf"(?<![\w.]){re.escape(name)}\.(?:parameters|train|eval|state_dict)\("
+        return self.mentions(uses) or bool(self.classes_of(name))
 
     def mentions(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether a pattern is found in one of its sources."""
         return any(re.search(pattern, source.text.decode()) for source in self.sources)
 
-    def places(self, frames: Sequence[str]) -> Iterator[tuple[Source, int]]:
+    def places(self, frames: Sequence[str]) -> Iterator[tuple[SourceFile, int]]:
         """The file and line of each frame such as "train.py:36 evaluate", as far as its file is
         one of the sources.
         """
@@ -77,7 +77,7 @@ class Program:
                     yield source, line
                     break
 
-    def holding_places(self) -> Iterator[tuple[Source, int]]:
+    def holding_places(self) -> Iterator[tuple[SourceFile, int]]:
         """The lines that hold most of the memory, and those that led to the refused request."""
         facts = self.facts
         frames = [row.line for row in facts.holding]

@@ -63,7 +63,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Run:
+class CpuRun:
     """What a program did on the CPU, in order; the error that it ended with, or that it came to its
     end.
     """
@@ -127,7 +127,7 @@ class Prover:
         programs: Sequence[tuple[list[str], Mapping[str, bytes]]],
         divisors: Sequence[tuple[int, int, bool]] = DIVISORS,
         limit_s: float = IN_ALL_S,
-    ) -> list[Run]:
+    ) -> list[CpuRun]:
         """Run programs side by side, each in a copy of the folder with its files, and read what
         was seen of them.
         """
@@ -169,7 +169,7 @@ class Prover:
         return {**os.environ, **variables}
 
 
-def compared(before: Run, after: Run) -> Proof:
+def compared(before: CpuRun, after: CpuRun) -> Proof:
     """What two runs have in common, as far as both came."""
     if before.error:
         return Proof(None, f"on the CPU it fails: {before.error}")
@@ -179,38 +179,66 @@ def compared(before: Run, after: Run) -> Proof:
     if lost:
         says = f"{lost} weights that have a gradient in your program would have none"
         return Proof(Results.OTHER, says, loses_gradients=True)
-    before, after = _moving(before, after)
-    values = _pairs(before, after, "value")
-    weights = _pairs(before, after, "weights")
-    printed = _printed_pairs(before, after)
-    numbers = [pair for pair in printed if NUMBER.search(pair[0])]
-    if len(weights) < LEAST_STEPS and not numbers and not values:
-        return Proof(None, "the comparison on the CPU finished no step in its time")
-    whole = before.ended and after.ended
-    seen = f"{len(weights)} steps"
-    if not weights:
-        seen = f"{len(numbers)} printed lines of numbers, {len(values)} saved tensors"
-    where = f"measured on the CPU over {seen}" + ("" if whole else ", not to its end")
-    if whole and _counts(before) != _counts(after):
-        return Proof(Results.OTHER, f"it does not print and step as often, {where}")
-    same_steps = all(one == other for one, other in [*values, *weights])
-    alike_prints = all(_prints_alike(one, other) for one, other in printed)
-    if same_steps and all(one == other for one, other in printed):
-        alike = "the same to the bit" if weights or values else "all that it prints is the same"
-        return Proof(Results.SAME, f"{alike}, {where}", to_its_end=whole)
-    if same_steps and weights and alike_prints:
-        says = "losses and weights the same to the bit, printed numbers up to rounding"
-        return Proof(Results.SAME, f"{says}, {where}", to_its_end=whole)
-    tensors = _pairs(before, after, "gradients")[:STEPS_ALIKE]
-    tensors += _pairs(before, after, "buffers")[:STEPS_ALIKE]
-    if not weights:  # else a loss may be taken apart
-        tensors += [([one[1:]], [other[1:]]) for one, other in values]
-    if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
-        return Proof(Results.ROUNDED, f"the same up to rounding, {where}", to_its_end=whole)
-    return Proof(Results.OTHER, f"other numbers, {where}", to_its_end=whole)
+    return _Comparison(*_moving(before, after)).proof()
 
 
-def _lost_gradients(before: Run, after: Run) -> int:
+class _Comparison:
+    """What both programs stepped, saved and printed, side by side."""
+
+    def __init__(self, before: CpuRun, after: CpuRun) -> None:
+        self.before = before
+        self.after = after
+        self.values = _pairs(before, after, "value")
+        self.weights = _pairs(before, after, "weights")
+        self.printed = _printed_pairs(before, after)
+        self.both_ended = before.ended and after.ended
+
+    def proof(self) -> Proof:
+        """The strongest statement about their results that what was seen allows."""
+        numbers = [line for line, _ in self.printed if NUMBER.search(line)]
+        if len(self.weights) < LEAST_STEPS and not numbers and not self.values:
+            return Proof(None, "the comparison on the CPU finished no step in its time")
+        seen = f"{len(self.weights)} steps"
+        if not self.weights:
+            seen = f"{len(numbers)} printed lines of numbers, {len(self.values)} saved tensors"
+        where = f"measured on the CPU over {seen}"
+        if not self.both_ended:
+            where += ", not to its end"
+        elif _counts(self.before) != _counts(self.after):
+            return Proof(Results.OTHER, f"it does not print and step as often, {where}")
+        results, says = self._results()
+        return Proof(results, f"{says}, {where}", to_its_end=self.both_ended)
+
+    def _results(self) -> tuple[Results, str]:
+        same_steps = all(value == other for value, other in [*self.values, *self.weights])
+        same_prints = all(line == other for line, other in self.printed)
+        alike_prints = all(_prints_alike(line, other) for line, other in self.printed)
+        if same_steps and same_prints and (self.weights or self.values):
+            return Results.SAME, "the same to the bit"
+        if same_steps and same_prints:
+            return Results.SAME, "all that it prints is the same"
+        if same_steps and self.weights and alike_prints:
+            return (
+                Results.SAME,
+                "losses and weights the same to the bit, printed numbers up to rounding",
+            )
+        if alike_prints and self._tensors_alike():
+            return Results.ROUNDED, "the same up to rounding"
+        return Results.OTHER, "other numbers"
+
+    def _tensors_alike(self) -> bool:
+        """Whether gradients and buffers of the first steps are the same up to rounding.
+
+        Saved tensors are asked only where no weights were stepped: else a loss may be taken apart.
+        """
+        tensors = _pairs(self.before, self.after, "gradients")[:STEPS_ALIKE]
+        tensors += _pairs(self.before, self.after, "buffers")[:STEPS_ALIKE]
+        if not self.weights:
+            tensors += [([value[1:]], [other[1:]]) for value, other in self.values]
+        return all(_alike(sizes[0], others[0]) for sizes, others in tensors)
+
+
+def _lost_gradients(before: CpuRun, after: CpuRun) -> int:
     """How many weights have a gradient in a step of the unchanged program alone."""
     lost = 0
     for (_, had), (_, have) in _pairs(before, after, "gradients"):
@@ -220,17 +248,17 @@ def _lost_gradients(before: Run, after: Run) -> int:
     return lost
 
 
-def _moving(before: Run, after: Run) -> tuple[Run, Run]:
+def _moving(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
     """Two runs, without the weights that get no gradient where one has more weights: those that
     an optimizer was given in vain.
     """
     numbers = [[len(values[0]) for values in run.of("gradients")] for run in (before, after)]
-    if all(one == other for one, other in zip(*numbers, strict=False)):
+    if all(count == other for count, other in zip(*numbers, strict=False)):
         return before, after
     return _without_idle_weights(before), _without_idle_weights(after)
 
 
-def _without_idle_weights(run: Run) -> Run:
+def _without_idle_weights(run: CpuRun) -> CpuRun:
     seen: list[Sequence[Any]] = []
     moves: list[bool] = []
     for kind, *values in run.seen:
@@ -242,16 +270,16 @@ def _without_idle_weights(run: Run) -> Run:
     return replace(run, seen=seen)
 
 
-def _counts(run: Run) -> tuple[int, int]:
+def _counts(run: CpuRun) -> tuple[int, int]:
     return len(run.of("weights")), len(run.of("print"))
 
 
-def _pairs(before: Run, after: Run, kind: str) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+def _pairs(before: CpuRun, after: CpuRun, kind: str) -> list[tuple[Sequence[Any], Sequence[Any]]]:
     """What both programs did of a kind, one beside the other, as far as both came."""
     return list(zip(before.of(kind), after.of(kind), strict=False))
 
 
-def _printed_pairs(before: Run, after: Run) -> list[tuple[str, str]]:
+def _printed_pairs(before: CpuRun, after: CpuRun) -> list[tuple[str, str]]:
     """Printed lines of both programs, without what torch prints of graphs."""
     return [
         (GRAPH.sub("", line), GRAPH.sub("", other))
@@ -276,8 +304,8 @@ def _prints_alike(line: str, other: str) -> bool:
         return False
     numbers = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
     return all(
-        math.isclose(float(one), float(two), rel_tol=PRINTED_ROUNDING, abs_tol=1e-4)
-        for one, two in numbers
+        math.isclose(float(number), float(other_number), rel_tol=PRINTED_ROUNDING, abs_tol=1e-4)
+        for number, other_number in numbers
     )
 
 
@@ -299,12 +327,12 @@ def _script(command: Sequence[str]) -> list[str]:
     return words if starts else []
 
 
-def _read(record: Path, last_line: str) -> Run:
+def _read(record: Path, last_line: str) -> CpuRun:
     """What a record tells; ``last_line``: what stands in for its error where it was not begun."""
     if not record.is_file():
-        return Run((), last_line)
+        return CpuRun((), last_line)
     lines = record.read_text().splitlines()
     seen = [json.loads(line) for line in lines if line.endswith("]")]
     errors = [str(values[0]) for kind, *values in seen if kind == "failed"]
     ended = any(kind == "end" for kind, *_ in seen)
-    return Run(seen, "".join(errors[:1]), ended)
+    return CpuRun(seen, "".join(errors[:1]), ended)

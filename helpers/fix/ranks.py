@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source
+from helpers.fix.source import SourceFile
 
 RANK = 'int(os.environ["LOCAL_RANK"])'
 DISTRIBUTED = re.compile(r"init_process_group|LOCAL_RANK|local_rank")
@@ -27,7 +27,7 @@ def one_device_a_rank(program: Program) -> Iterator[Change]:
         yield from _named_first(source)
 
 
-def _set_device(source: Source) -> Iterator[Change]:
+def _set_device(source: SourceFile) -> Iterator[Change]:
     if source.calls("set_device"):
         return
     for call in source.calls("init_process_group"):
@@ -41,7 +41,7 @@ def _set_device(source: Source) -> Iterator[Change]:
         )
 
 
-def _named_first(source: Source) -> Iterator[Change]:
+def _named_first(source: SourceFile) -> Iterator[Change]:
     """Each place that names card 0 gets the card of its rank."""
     edits = []
     places: list[cst.CSTNode] = []

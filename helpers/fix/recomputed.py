@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions, names_that_train
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
@@ -44,10 +44,10 @@ def recomputed_parts(program: Program) -> Iterator[Change]:
         yield _under_checkpoints(program, "each block", one_by_one)
 
 
-def _training_calls(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def _training_calls(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
     """Calls in functions through which gradients flow, and in loops before a backward pass."""
     training = names_that_train(program)
-    around: list[tuple[Source, cst.CSTNode]] = []
+    around: list[tuple[SourceFile, cst.CSTNode]] = []
     for source, function in program.find(cst.FunctionDef):
         if function.name.value in training and not source.calls("backward", below=function):
             around.append((source, function))
@@ -59,7 +59,7 @@ def _training_calls(program: Program) -> Iterator[tuple[Source, cst.Call]]:
             yield source, call
 
 
-def _loop_around(source: Source, node: cst.CSTNode) -> Loop | None:
+def _loop_around(source: SourceFile, node: cst.CSTNode) -> Loop | None:
     """The innermost loop around a node within its function, unless it is one of whole steps."""
     for outer in source.above(node):
         if isinstance(outer, cst.FunctionDef):
@@ -69,7 +69,7 @@ def _loop_around(source: Source, node: cst.CSTNode) -> Loop | None:
     return None
 
 
-def _is_below(source: Source, node: cst.CSTNode, loop: Loop) -> bool:
+def _is_below(source: SourceFile, node: cst.CSTNode, loop: Loop) -> bool:
     """Whether a node is part of what a loop goes over."""
     if isinstance(loop, cst.While):
         return False
@@ -77,7 +77,7 @@ def _is_below(source: Source, node: cst.CSTNode, loop: Loop) -> bool:
     return node is over or over in source.above(node)
 
 
-def _is_block(program: Program, source: Source, call: cst.Call) -> bool:
+def _is_block(program: Program, source: SourceFile, call: cst.Call) -> bool:
     """Whether a call is one of a module with more than one layer, or of a function of the program."""
     name = source.code(call.func)
     loop = _loop_around(source, call)
@@ -95,7 +95,7 @@ def _is_block(program: Program, source: Source, call: cst.Call) -> bool:
     return bool(kinds & (owners | {"Sequential", "TransformerEncoderLayer"}))
 
 
-def _targets(source: Source, loop: Loop) -> set[str]:
+def _targets(source: SourceFile, loop: Loop) -> set[str]:
     """The names that a loop gives a new value in each iteration."""
     if isinstance(loop, cst.While):
         return set()
@@ -103,16 +103,18 @@ def _targets(source: Source, loop: Loop) -> set[str]:
     return source.names_in(target)
 
 
-def _is_inside(source: Source, call: cst.Call, blocks: Sequence[tuple[Source, cst.Call]]) -> bool:
+def _is_inside(
+    source: SourceFile, call: cst.Call, blocks: Sequence[tuple[SourceFile, cst.Call]]
+) -> bool:
     """Whether a call stands among the arguments of another of these."""
     calls = {id(other) for _, other in blocks}
     return any(id(outer) in calls for outer in source.above(call))
 
 
 def _under_checkpoints(
-    program: Program, what: str, calls: Sequence[tuple[Source, cst.Call]]
+    program: Program, what: str, calls: Sequence[tuple[SourceFile, cst.Call]]
 ) -> Change:
-    edits: list[Edit] = []
+    edits: list[TextEdit] = []
     for source, call in calls:
         edits += _under_checkpoint(source, call)
     places = [source.place(call) for source, call in calls]
@@ -125,7 +127,7 @@ def _under_checkpoints(
     )
 
 
-def _may_do_more(program: Program, user: Source, call: cst.Call) -> bool:
+def _may_do_more(program: Program, user: SourceFile, call: cst.Call) -> bool:
     """Whether what is called may do more than to assign to names of its own and return: a function
     of the program, else the forward pass of any of its modules.
     """
@@ -155,7 +157,7 @@ def _recomputed(
     program: Program,
     what: str,
     places: Sequence[str],
-    edits: Iterable[Edit],
+    edits: Iterable[TextEdit],
     *,
     may_do_more: bool = False,
 ) -> Change:
@@ -173,7 +175,7 @@ def _recomputed(
     )
 
 
-def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
+def _under_checkpoint(source: SourceFile, call: cst.Call) -> list[TextEdit]:
     words = [
         source.code(call.func),
         *(source.code(argument).rstrip(" ,") for argument in call.args),
@@ -184,7 +186,7 @@ def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
 
 def _recomputed_layers(program: Program) -> Iterator[Change]:
     """The layers of nn.TransformerEncoder and nn.TransformerDecoder."""
-    edits: list[Edit] = []
+    edits: list[TextEdit] = []
     places = []
     for source, assign in program.find(cst.Assign):
         if source.calls("TransformerEncoder", "TransformerDecoder", below=assign.value):

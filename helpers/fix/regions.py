@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 
 MOVES = set(
     """
@@ -39,7 +39,7 @@ class Region:
     statements of the block behind the backward pass.
     """
 
-    source: Source
+    source: SourceFile
     before: Sequence[cst.CSTNode]
     forward: Sequence[cst.CSTNode]
     zeroing: Sequence[cst.CSTNode]
@@ -124,7 +124,7 @@ def forward_regions(program: Program) -> Iterator[Region]:
         )
 
 
-def reads_first(source: Source, statements: Sequence[cst.CSTNode]) -> set[str]:
+def reads_first(source: SourceFile, statements: Sequence[cst.CSTNode]) -> set[str]:
     """Names that statements read before they assign them."""
     first: set[str] = set()
     assigned: set[str] = set()
@@ -135,7 +135,7 @@ def reads_first(source: Source, statements: Sequence[cst.CSTNode]) -> set[str]:
     return first
 
 
-def names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
+def names_assigned(source: SourceFile, statement: cst.CSTNode) -> set[str]:
     """Names that a statement assigns to."""
     names: set[str] = set()
     for assign in source.find(cst.Assign, statement):
@@ -145,7 +145,7 @@ def names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
 
 
 def _computes(
-    program: Program, source: Source, statement: cst.CSTNode, before: Sequence[cst.CSTNode]
+    program: Program, source: SourceFile, statement: cst.CSTNode, before: Sequence[cst.CSTNode]
 ) -> bool:
     """Whether a statement computes on a batch: it calls more than what fetches or moves one, and
     more than a function that is given nothing of the step ``before`` and calls no module.
@@ -195,11 +195,11 @@ def names_that_train(program: Program) -> set[str]:
     return names
 
 
-def _called_in(source: Source, node: cst.CSTNode) -> set[str]:
+def _called_in(source: SourceFile, node: cst.CSTNode) -> set[str]:
     return {called(call) for call in source.find(cst.Call, node)} - {""}
 
 
-def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
+def is_without_gradients(source: SourceFile, node: cst.CSTNode) -> bool:
     """Whether a node is below no_grad or inference_mode, as a block or a decorator, or in a step
     that Lightning calls so.
     """
@@ -216,7 +216,7 @@ def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
     return False
 
 
-def calls_that_failed(program: Program) -> Iterator[tuple[Source, cst.SimpleStatementLine]]:
+def calls_that_failed(program: Program) -> Iterator[tuple[SourceFile, cst.SimpleStatementLine]]:
     """The statements that led to the refused request, the nearest first."""
     refusal = program.facts.refusal
     if refusal is None:
@@ -262,7 +262,7 @@ def fails_in_step(program: Program) -> bool:
     return 10 * of_forward_bytes < program.facts.usable_bytes
 
 
-def _makes_states(source: Source, line: int) -> bool:
+def _makes_states(source: SourceFile, line: int) -> bool:
     """Whether a line makes gradients, or the states of an optimizer."""
     statements = source.statements_at(line)
     return any(source.calls("backward", "step", below=statement) for statement in statements)

@@ -13,7 +13,7 @@ import libcst as cst
 from helpers.fix.change import Change, Results
 from helpers.fix.expressions import Match, Place, places
 from helpers.fix.program import Program
-from helpers.fix.source import Source, keyword
+from helpers.fix.source import SourceFile, keyword
 
 FASTER = "nothing; it is faster"
 OTHER_ORDER = "the same sums in another order"
@@ -35,7 +35,7 @@ def always(_: Program, __: Place, ___: Match) -> bool:
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class RewriteRule:
     """``pattern`` replaced by ``template``, with the same results up to rounding, where ``suits``.
     ``aim``: in the imperative.
     """
@@ -47,7 +47,7 @@ class Rewrite:
     why: str = OTHER_ORDER
 
 
-def _differences() -> Iterator[Rewrite]:
+def _differences() -> Iterator[RewriteRule]:
     """All rows of one matrix minus all rows of another, of which only a distance is read."""
     aim = "Compute distances without storing all differences"
     pairs = (
@@ -74,10 +74,10 @@ def _differences() -> Iterator[Rewrite]:
                 ),
                 f"pairwise_distance({first}, {second})": "torch.cdist(A, B)",
             }.items():
-                yield Rewrite(aim, pattern, template)
+                yield RewriteRule(aim, pattern, template)
 
 
-def _attentions() -> Iterator[Rewrite]:
+def _attentions() -> Iterator[RewriteRule]:
     """Attention that is written out with its scores."""
     scores = {"Q @ K.mT * S": "S", "Q @ K.mT / S": "1.0 / S", "Q @ K.mT": "1.0"}
     masks = {
@@ -99,7 +99,7 @@ def _attentions() -> Iterator[Rewrite]:
         masked = mask.replace("{}", f"({score})")
         words = ["Q", "K", "V", *([f"attn_mask={attends}"] if attends else [])]
         words += [f"dropout_p={rate}"] if rate else []
-        yield Rewrite(
+        yield RewriteRule(
             aim="Compute attention without storing its matrix of scores",
             pattern=drop.format(weight.format(f"({masked})")),
             template=f"F.scaled_dot_product_attention({', '.join(words)}, scale={scale})",
@@ -113,10 +113,10 @@ def _is_attention(program: Program, place: Place, match: Match) -> bool:
     return bool(masks_low and drops_out)
 
 
-def _narrowed() -> Iterator[Rewrite]:
+def _narrowed() -> Iterator[RewriteRule]:
     """A layer that computes each position by itself, applied only where its result is read."""
     for behind in ("", ".float()", ".softmax(-1)", ".log_softmax(-1)", ".argmax(-1)"):
-        yield Rewrite(
+        yield RewriteRule(
             aim="Apply the layer only where its result is read",
             pattern=f"L(X){behind}[I]",
             template=f"L(X[I]){behind}",
@@ -139,7 +139,7 @@ def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
     return bool(classes) and classes <= kinds
 
 
-REWRITES: Sequence[Rewrite] = tuple(
+REWRITES: Sequence[RewriteRule] = tuple(
     dict.fromkeys(chain(_attentions(), _differences(), _narrowed()))
 )
 """Each once: some are spelled alike."""
@@ -204,7 +204,7 @@ def unread_attention_weights(program: Program) -> Iterator[Change]:
         )
 
 
-def _leaves_second_result(source: Source, call: cst.Call) -> bool:
+def _leaves_second_result(source: SourceFile, call: cst.Call) -> bool:
     """``y, _ = attention(x, x, x)`` where nobody reads the second name, or ``[0]`` behind it."""
     outer = source.parent(call)
     if isinstance(outer, cst.Subscript):

@@ -28,7 +28,7 @@ SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedChange:
     """A change that was made in a copy of the program and rehearsed."""
 
     change: Change
@@ -135,15 +135,15 @@ class Trials:
     seconds: float
     tries: int
     on_start: Callable[[Start], None]
-    on_trial: Callable[[Trial], None]
+    on_trial: Callable[[TriedChange], None]
     rehearsed: Mapping[str, Rehearsal] = field(default_factory=dict)
-    done: list[Trial] = field(default_factory=list)
-    fallback: Trial | None = None
+    done: list[TriedChange] = field(default_factory=list)
+    fallback: TriedChange | None = None
 
     def __post_init__(self) -> None:
         self._ends_at = time.monotonic() + self.seconds
 
-    def best(self, changes: Iterable[Change]) -> Trial | None:
+    def best(self, changes: Iterable[Change]) -> TriedChange | None:
         """The first change, or the first few together, with which the program passes; those that
         keep its results before the others. None where none was found.
         """
@@ -152,7 +152,7 @@ class Trials:
         except _NoMore:
             return self.fallback
 
-    def _that_pass(self, changes: Sequence[Change]) -> Iterator[Trial]:
+    def _that_pass(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
         """Trials that pass: what keeps the results alone, then together, then the rest so."""
         kept = [change for change in changes if not change.comes_late]
         yield from self._passing(kept)
@@ -162,7 +162,7 @@ class Trials:
         yield from self._passing([change for change in changes if change not in kept])
         yield from self._passing_together(changes)
 
-    def _passing(self, changes: Sequence[Change]) -> Iterator[Trial]:
+    def _passing(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
         for change, following in zip_longest(changes, changes[1:]):
             if self.fallback is not None and self.fallback.change.cuts_graphs > change.cuts_graphs:
                 yield self.fallback
@@ -174,7 +174,7 @@ class Trials:
                 continue
             yield trial
 
-    def _passing_together(self, changes: Sequence[Change]) -> Iterator[Trial]:
+    def _passing_together(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
         """Those of the changes that help, together: the two that came furthest, then three."""
         helpful = [trial for trial in self.done if trial.helps(self.first)]
         helpful = [trial for trial in helpful if trial.change in changes]
@@ -189,7 +189,7 @@ class Trials:
             if joined is not None:
                 yield from self._passing([joined])
 
-    def _tried(self, change: Change, following: str) -> Trial | None:
+    def _tried(self, change: Change, following: str) -> TriedChange | None:
         """The trial of a change; None where it was tried before. Raises _NoMore."""
         if any(trial.change == change for trial in self.done):
             return None
@@ -198,7 +198,7 @@ class Trials:
         if len(self.done) >= self.tries or is_too_late:
             raise _NoMore
         self.on_start(Start(change, following, self.tries - len(self.done), left_s))
-        trial = Trial(change, self._rehearsed(change, left_s))
+        trial = TriedChange(change, self._rehearsed(change, left_s))
         may_be_the_same = change.cuts_graphs or change.results is not Results.OTHER
         if trial.passes and may_be_the_same and not change.is_setting:
             trial = replace(trial, proof=self.prove(self.program, change))

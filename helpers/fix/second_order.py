@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import Source, keyword
+from helpers.fix.source import SourceFile, keyword
 
 
 def gradients_without_cycles(program: Program) -> Iterator[Change]:
@@ -43,7 +43,7 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
         )
 
 
-def _gradients_of_lists(source: Source, call: cst.Call) -> Iterator[Change]:
+def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Iterator[Change]:
     """``[p.grad for p in params]`` behind the backward pass as the gradients themselves."""
     function = source.around(call, cst.FunctionDef) or source.module
     for row in source.find(cst.ListComp, function):
@@ -62,7 +62,7 @@ def _gradients_of_lists(source: Source, call: cst.Call) -> Iterator[Change]:
             return
 
 
-def _computed(source: Source, call: cst.Call, tensors: str) -> str:
+def _computed(source: SourceFile, call: cst.Call, tensors: str) -> str:
     """The gradients of tensors, as an expression in place of a backward pass."""
     makes_graphs = keyword(call, "create_graph")
     assert isinstance(call.func, cst.Attribute) and makes_graphs is not None
@@ -70,7 +70,7 @@ def _computed(source: Source, call: cst.Call, tensors: str) -> str:
     return f"torch.autograd.grad({words}, create_graph={source.code(makes_graphs.value)})"
 
 
-def _computed_for(source: Source, call: cst.Call, costs: str, *edits: Edit) -> Change:
+def _computed_for(source: SourceFile, call: cst.Call, costs: str, *edits: TextEdit) -> Change:
     return Change(
         title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
         results=Results.SAME,
@@ -81,7 +81,7 @@ def _computed_for(source: Source, call: cst.Call, costs: str, *edits: Edit) -> C
     )
 
 
-def _gradients_read(source: Source, call: cst.Call) -> list[cst.Attribute]:
+def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
     """Where the function of a backward pass reads a tensor's gradient behind it."""
     function = source.around(call, cst.FunctionDef) or source.module
     counters: set[str] = set()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import Source
+from helpers.fix.source import SourceFile
 
 ALIKE = "the allocator only places the same requests elsewhere"
 EXPANDABLE = "expandable_segments:True"
@@ -75,7 +75,7 @@ def _corrected(program: Program) -> Iterator[Change]:
                 )
 
 
-def _moved_up(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Edit]:
+def _moved_up(source: SourceFile, statement: cst.SimpleStatementLine) -> Iterator[TextEdit]:
     """A statement moved before the first import of torch."""
     for other in source.module.body:
         text = source.code(other)

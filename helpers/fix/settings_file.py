@@ -8,8 +8,8 @@ from pathlib import Path
 
 import libcst as cst
 
-from helpers.fix.change import Edit, edited
-from helpers.fix.source import Source
+from helpers.fix.change import TextEdit, edited
+from helpers.fix.source import SourceFile
 
 ENDINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 MOST_BYTES = 1 << 20
@@ -23,13 +23,13 @@ class SettingsFile:
     text: bytes
     encoding: str = "utf-8"
 
-    def edited(self, edits: Iterable[Edit]) -> bytes:
+    def edited(self, edits: Iterable[TextEdit]) -> bytes:
         """The file with edits made."""
         return edited(self.text, edits)
 
 
 def settings_files(
-    command: Sequence[str], sources: Sequence[Source], folder: Path
+    command: Sequence[str], sources: Sequence[SourceFile], folder: Path
 ) -> list[SettingsFile]:
     """The settings files below ``folder`` that the command line or a text of the sources names."""
     names = [word.rpartition("=")[2] for word in command]

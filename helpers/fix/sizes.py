@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results, TextEdit
 from helpers.fix.files import settings_in
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 
 PORTIONS = re.compile(
     r"^(?:chunk|tile)(?:_?size)?$|^(?:eval|val|valid|test|infer|encode)_?(?:batch_?size|bs)$"
@@ -35,7 +35,7 @@ class Number:
     name: str
     value: int
     title: str
-    edit: Edit | None = None
+    edit: TextEdit | None = None
     position: int = 0
 
 
@@ -121,7 +121,7 @@ def _numbers(program: Program) -> Iterator[Number]:
             yield Number(setting.key.lower(), int(setting.value), title, edit)
 
 
-def _idle(source: Source, program: Program) -> Iterator[cst.CSTNode]:
+def _idle(source: SourceFile, program: Program) -> Iterator[cst.CSTNode]:
     """Functions of a file that are named nowhere else and have no decorator that may call them."""
     for function in source.module.body:
         if not isinstance(function, cst.FunctionDef) or function.decorators:
@@ -131,7 +131,7 @@ def _idle(source: Source, program: Program) -> Iterator[cst.CSTNode]:
             yield function
 
 
-def _name_of(source: Source, node: cst.CSTNode) -> str:
+def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
     """The variable, the parameter, the keyword or the option that a number is given to."""
     for outer in source.above(node):
         if isinstance(outer, cst.Arg):
@@ -161,7 +161,7 @@ def _name_of(source: Source, node: cst.CSTNode) -> str:
     return ""
 
 
-def _in_tuple(source: Source, assign: cst.Assign, node: cst.CSTNode) -> str:
+def _in_tuple(source: SourceFile, assign: cst.Assign, node: cst.CSTNode) -> str:
     """``B, T = 8, 1024``: the name at the number's position."""
     target = assign.targets[0].target
     if not (isinstance(assign.value, cst.Tuple) and isinstance(target, cst.Tuple)):

@@ -19,14 +19,14 @@ from libcst.metadata import (
     PositionProvider,
 )
 
-from helpers.fix.change import Edit, edited
+from helpers.fix.change import TextEdit, edited
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 _FRAME = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Tuple, cst.List, cst.Dict)
 
 
-class Source:
+class SourceFile:
     """A Python file of the program. ``name``: its path below the program's folder; ``text``: what
     it says, in UTF-8 whatever its own encoding is.
 
@@ -46,7 +46,7 @@ class Source:
         self._parents = self.wrapper.resolve(ParentNodeProvider)
         self._codes: dict[cst.CSTNode, str] = {}
 
-    def edited(self, edits: Iterable[Edit]) -> bytes:
+    def edited(self, edits: Iterable[TextEdit]) -> bytes:
         """The file with edits made, in its own encoding."""
         return edited(self.text, edits).decode().encode(self.encoding)
 
@@ -154,23 +154,23 @@ class Source:
                 nodes.append(node)
         return nodes
 
-    def replaced(self, node: cst.CSTNode, text: str) -> Edit:
+    def replaced(self, node: cst.CSTNode, text: str) -> TextEdit:
         """``text`` in place of a node."""
         span = self._spans[node]
-        return Edit(self.name, span.start, span.start + span.length, text)
+        return TextEdit(self.name, span.start, span.start + span.length, text)
 
-    def in_place_of(self, node: ast.expr, text: str) -> Edit:
+    def in_place_of(self, node: ast.expr, text: str) -> TextEdit:
         """``text`` in place of a node that ast parsed."""
         end_line, end_column = node.end_lineno or 0, node.end_col_offset or 0
         start = self._line_start(node.lineno) + node.col_offset
-        return Edit(self.name, start, self._line_start(end_line) + end_column, text)
+        return TextEdit(self.name, start, self._line_start(end_line) + end_column, text)
 
-    def without_lines(self, statement: ast.stmt) -> Edit:
+    def without_lines(self, statement: ast.stmt) -> TextEdit:
         """A statement that ast parsed taken away, with its lines."""
         end = self._line_start((statement.end_lineno or 0) + 1)
-        return Edit(self.name, self._line_start(statement.lineno), end, "")
+        return TextEdit(self.name, self._line_start(statement.lineno), end, "")
 
-    def with_argument(self, call: cst.Call, name: str, value: str) -> Edit:
+    def with_argument(self, call: cst.Call, name: str, value: str) -> TextEdit:
         """A keyword argument of a call, set or added."""
         present = keyword(call, name)
         if present is not None:
@@ -179,31 +179,31 @@ class Source:
             return self.replaced(call, f"{self.code(call.func)}({name}={value})")
         return self.after(call.args[-1], f", {name}={value}")
 
-    def after(self, node: cst.CSTNode, text: str) -> Edit:
+    def after(self, node: cst.CSTNode, text: str) -> TextEdit:
         """``text`` right behind a node, on its line."""
         span = self._spans[node]
-        return Edit(self.name, span.start + span.length, span.start + span.length, text)
+        return TextEdit(self.name, span.start + span.length, span.start + span.length, text)
 
-    def lines_before(self, statement: cst.CSTNode, *lines: str) -> Edit:
+    def lines_before(self, statement: cst.CSTNode, *lines: str) -> TextEdit:
         """New lines before a statement, as far indented as it."""
         return self._inserted(self._line_start(self.line(statement)), statement, lines)
 
-    def lines_after(self, statement: cst.CSTNode, *lines: str) -> Edit:
+    def lines_after(self, statement: cst.CSTNode, *lines: str) -> TextEdit:
         """New lines after a statement, as far indented as it."""
         return self._inserted(self._line_start(self.end_line(statement) + 1), statement, lines)
 
-    def _inserted(self, start: int, like: cst.CSTNode, lines: Sequence[str]) -> Edit:
-        return Edit(self.name, start, start, self._indented(like, lines))
+    def _inserted(self, start: int, like: cst.CSTNode, lines: Sequence[str]) -> TextEdit:
+        return TextEdit(self.name, start, start, self._indented(like, lines))
 
-    def without(self, statement: cst.CSTNode) -> Edit:
+    def without(self, statement: cst.CSTNode) -> TextEdit:
         """A statement taken away, with its line."""
         return self.instead(statement, statement, [])
 
-    def instead(self, first: cst.CSTNode, last: cst.CSTNode, lines: Sequence[str]) -> Edit:
+    def instead(self, first: cst.CSTNode, last: cst.CSTNode, lines: Sequence[str]) -> TextEdit:
         """Lines in place of the statements from ``first`` to ``last``, as far indented as these."""
         start = self._line_start(self.line(first))
         end = self._line_start(self.end_line(last) + 1)
-        return Edit(self.name, start, end, self._indented(first, lines))
+        return TextEdit(self.name, start, end, self._indented(first, lines))
 
     def _indented(self, like: cst.CSTNode, lines: Sequence[str]) -> str:
         indent = self.indent(like)
@@ -223,7 +223,7 @@ class Source:
         lines = self.text.splitlines(keepends=True)
         return sum(map(len, lines[: line - 1]))
 
-    def within(self, first: cst.CSTNode, last: cst.CSTNode, header: str) -> Edit:
+    def within(self, first: cst.CSTNode, last: cst.CSTNode, header: str) -> TextEdit:
         """The statements from ``first`` to ``last``, indented below a line ``header``; the lines
         inside a string stay as they are.
         """
@@ -248,7 +248,7 @@ class Source:
             and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
         ]
 
-    def with_import(self, line: str) -> Iterator[Edit]:
+    def with_import(self, line: str) -> Iterator[TextEdit]:
         """An import below the first ones of the file, where the line is missing."""
         if line in self.text.decode().splitlines():
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called
+from helpers.fix.source import SourceFile, called
 from helpers.judge.program_facts import GrowerFacts
 
 PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "update", "setdefault")
@@ -19,10 +19,10 @@ NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class StoreStatement:
     """A statement that puts ``value`` into a collection or an attribute, called ``into``."""
 
-    source: Source
+    source: SourceFile
     statement: cst.SimpleStatementLine
     into: cst.BaseExpression
     value: cst.BaseExpression
@@ -51,12 +51,12 @@ class Store:
         return called(call) if isinstance(call, cst.Call) else ""
 
 
-def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Store]:
+def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[StoreStatement]:
     """Statements that put something into what keeps the growers: on their lines, then wherever else
     the sources fill a collection of that name; where nothing does, the first few that fill any.
     """
     names = {last_name(grower.keeper) for grower in growers} - {""}
-    everywhere: list[Store] = []
+    everywhere: list[StoreStatement] = []
     for source, statement in program.find(cst.SimpleStatementLine):
         everywhere += stores_of(source, statement)
     made = set(program.places([grower.line for grower in growers]))
@@ -68,7 +68,7 @@ def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterat
     yield from dict.fromkeys([*on_line, *named] or filling[:MOST_STORES])
 
 
-def _is_at(store: Store, places: set[tuple[Source, int]]) -> bool:
+def _is_at(store: StoreStatement, places: set[tuple[SourceFile, int]]) -> bool:
     """Whether a store's statement has one of these lines."""
     first, last = store.source.line(store.statement), store.source.end_line(store.statement)
     return any(source is store.source and first <= line <= last for source, line in places)
@@ -81,7 +81,7 @@ def last_name(keeper: str) -> str:
     return parts[-1] if parts else ""
 
 
-def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Store]:
+def stores_of(source: SourceFile, statement: cst.SimpleStatementLine) -> Iterator[StoreStatement]:
     """What a statement stores; a line of several statements is left as it is."""
     small, *others = statement.body
     value = getattr(small, "value", None)
@@ -90,19 +90,19 @@ def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[St
     if isinstance(small, cst.Expr) and isinstance(value, cst.Call):
         function = value.func
         if isinstance(function, cst.Attribute) and called(value) in PUTS and value.args:
-            yield Store(source, statement, function.value, value.args[-1].value)
+            yield StoreStatement(source, statement, function.value, value.args[-1].value)
     elif isinstance(small, cst.Assign):
         target = small.targets[-1].target
         is_combined = isinstance(value, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
         if isinstance(target, cst.Subscript):
-            yield Store(source, statement, target.value, value)
+            yield StoreStatement(source, statement, target.value, value)
         elif isinstance(target, (cst.Name, cst.Attribute)) and is_combined:
-            yield Store(source, statement, target, value)
+            yield StoreStatement(source, statement, target, value)
     elif isinstance(small, cst.AugAssign):
-        yield Store(source, statement, small.target, value)
+        yield StoreStatement(source, statement, small.target, value)
 
 
-def is_number(source: Source, value: cst.BaseExpression) -> bool:
+def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
     """Whether a value is surely no tensor: a literal, a counter of a loop, a number taken out, or a
     name that stands for such alone.
     """
@@ -125,7 +125,7 @@ def is_number(source: Source, value: cst.BaseExpression) -> bool:
     return value.value in counters(source) or (bool(assigned) and are_numbers)
 
 
-def counters(source: Source) -> set[str]:
+def counters(source: SourceFile) -> set[str]:
     """Names that loops count with."""
     names = set()
     loops: list[cst.For | cst.CompFor] = [*source.find(cst.For), *source.find(cst.CompFor)]

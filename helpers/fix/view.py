@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from helpers.fix.answer import Failure
+from helpers.fix.answer import FailedProgram
 from helpers.fix.change import Change, Results
 from helpers.fix.notebook import Notebook
 from helpers.fix.program import Program, changed_command, changed_files
-from helpers.fix.search import Trial
+from helpers.fix.search import TriedChange
 from helpers.ground import shell
 from helpers.ground.shapes import Evidence, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
@@ -48,7 +48,9 @@ def _lines(text: bytes, encoding: str) -> list[str]:
     return io.StringIO(plain, newline="").readlines()
 
 
-def verdict(failure: Failure, winner: Trial | None, trials: Sequence[Trial]) -> Verdict:
+def verdict(
+    failure: FailedProgram, winner: TriedChange | None, trials: Sequence[TriedChange]
+) -> Verdict:
     """The answer of a search as a notebook's verdict: the change that was found, or that none was."""
     cause = failure.verdict.headline
     if winner is None:
@@ -96,7 +98,7 @@ def how_to_make(program: Program, change: Change) -> str:
     return "".join([*lines, diff(program, change)])
 
 
-def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
+def in_lines(winner: TriedChange, first: Rehearsal) -> Iterator[str]:
     """What is recommended, and what is known of it, a line each."""
     change = winner.change
     after = winner.rehearsal
@@ -128,7 +130,7 @@ def _ended_unchanged(first: Rehearsal) -> str:
     return f"ran out of memory at {show_bytes(first.peak_reserved_bytes)}"
 
 
-def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:
+def none_in_lines(trials: Sequence[TriedChange]) -> Iterator[str]:
     """What is said where no change was seen to fit."""
     early = [trial for trial in trials if trial.ended_early]
     if not trials:
@@ -148,7 +150,7 @@ def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:
     yield "Give them more time with --seconds, or end the program sooner with --steps."
 
 
-def results_in_words(trial: Trial) -> str:
+def results_in_words(trial: TriedChange) -> str:
     """What a change does to the results, and whether that was measured or follows from a rule."""
     proof = trial.proof
     if proof is None or trial.change.results is trial.results is Results.OTHER:
@@ -168,7 +170,7 @@ def results_in_words(trial: Trial) -> str:
     return proof.says
 
 
-def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
+def tried_table(trials: Sequence[TriedChange], first: Rehearsal) -> Shown:
     """Every change that was rehearsed, in order."""
     rows = []
     for trial in trials:
@@ -186,7 +188,7 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
     return Shown("Changes that were tried", columns, rows)
 
 
-def outcome(trial: Trial, first: Rehearsal) -> str:
+def outcome(trial: TriedChange, first: Rehearsal) -> str:
     """How the changed program ended, in a few words."""
     rehearsal = trial.rehearsal
     if trial.loses_gradients:
@@ -215,7 +217,7 @@ def _passed(rehearsal: Rehearsal) -> str:
     return "fits"
 
 
-def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:
+def as_shape(failure: FailedProgram, trial: TriedChange) -> dict[str, Any]:
     """A trial as --json prints it: sizes in bytes."""
     change = trial.change
     return {

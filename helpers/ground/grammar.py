@@ -45,14 +45,14 @@ class Gap(NamedTuple):
     over_lines: bool = False
 
 
-class Choice(NamedTuple):
+class Alternatives(NamedTuple):
     """One of several sequences, or nothing where it is optional."""
 
     branches: tuple[list[Node], ...]
     optional: bool
 
 
-Node = Union[str, Field, Gap, Choice]
+Node = Union[str, Field, Gap, Alternatives]
 """A part of a form; plain words are text."""
 
 
@@ -133,7 +133,7 @@ class _Parser:
             self.stack[-1].branches.append([])
         else:
             closed = self.stack.pop()
-            self.add(Choice(tuple(closed.branches), closed.optional))
+            self.add(Alternatives(tuple(closed.branches), closed.optional))
 
     def _needs_backslash(self, sign: str) -> ValueError:
         return ValueError(f"form {self.form!r}: {sign!r} needs a backslash")
@@ -155,14 +155,14 @@ def anchors(nodes: list[Node], spell: Callable[[str], str] = squeeze) -> tuple[s
         if isinstance(node, str):
             longest = max(_MARKS.split(spell(node)), key=len)
             words = (longest,) if longest else ()
-        elif isinstance(node, Choice) and not node.optional:
+        elif isinstance(node, Alternatives) and not node.optional:
             words = _anchors_of_choice(node, spell)
         if words and min(map(len, words)) > min(map(len, best), default=0):
             best = words
     return best
 
 
-def _anchors_of_choice(choice: Choice, spell: Callable[[str], str]) -> tuple[str, ...]:
+def _anchors_of_choice(choice: Alternatives, spell: Callable[[str], str]) -> tuple[str, ...]:
     words: list[str] = []
     for branch in choice.branches:
         words_of_branch = anchors(branch, spell)

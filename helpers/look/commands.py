@@ -94,7 +94,7 @@ def run(
             limit_s,
             on_data=keep,
             env=child.environment(
-                _LEFT_OUT, {"PATH": path, "LC_ALL": "C", "TERM": "dumb"}, own=False
+                _LEFT_OUT, {"PATH": path, "LC_ALL": "C", "TERM": "dumb"}, with_own_folder=False
             ),
             cwd="/",
             direct=True,

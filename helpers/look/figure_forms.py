@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from re import Pattern
 from typing import Any, NamedTuple
 
-from helpers.ground.grammar import Choice, Field, Gap, Node, anchors, outer_text, parsed
+from helpers.ground.grammar import Alternatives, Field, Gap, Node, anchors, outer_text, parsed
 from helpers.ground.tables import data
 
 SIZES = ("total", "used", "free", "limit", "wanted", "reserved")
@@ -115,7 +115,7 @@ class FigureForm:
             return f"{characters}{{0,{node.characters}}}?"
         if isinstance(node, Field):
             return _PASSED_OVER.get(node.name) or self._size(node)
-        if isinstance(node, Choice):
+        if isinstance(node, Alternatives):
             branches = "|".join(map(self._sequence, node.branches))
             return f"(?:{branches}){'?' if node.optional else ''}"
         return r"\s{0,40}".join(map(re.escape, re.split(" +", node)))

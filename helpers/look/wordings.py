@@ -15,7 +15,7 @@ from re import Pattern
 from typing import Any
 
 from helpers.ground.grammar import (
-    Choice,
+    Alternatives,
     Field,
     Gap,
     Node,
@@ -112,7 +112,7 @@ class Template:
                 behind_gap = ""
             elif isinstance(node, Field):
                 behind_gap += self._field(node, is_last=node is nodes[-1])
-            elif isinstance(node, Choice):
+            elif isinstance(node, Alternatives):
                 branches = "|".join(self._branch(branch) for branch in node.branches)
                 behind_gap += f"(?:{branches}){'?' if node.optional else ''}"
             else:

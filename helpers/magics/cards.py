@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..ground.units import show_bytes
 from .devices import DeviceUse, OtherProcess
-from .failure import Failure, how_to_empty
-from .holdings import Holder, Holdings
+from .failure import CellFailure, how_to_empty
+from .holdings import Holdings, NamedTensors
 from .letting_go import LetGo
 from .names import said
-from .view import Card, Table
+from .view import Notice, Table
 
 MOST_ROWS = 12
 SHARE_WORTH_SAYING = 0.02
@@ -17,12 +17,12 @@ MOST_OWNERS = 3
 OFF = "%vram off turns these cards off."
 
 
-def of_failure(failure: Failure) -> Card:
+def of_failure(failure: CellFailure) -> Notice:
     """The card under an out-of-memory."""
-    asked = "asked for memory"
+    request = "asked for memory"
     if failure.requested is not None:
-        asked = f"asked for {show_bytes(failure.requested)}"
-    title = f"Out of memory: {failure.place or 'the cell'} {asked} {_on(failure.device)}".rstrip()
+        request = f"asked for {show_bytes(failure.requested)}"
+    title = f"Out of memory: {failure.place or 'the cell'} {request} {_on(failure.device)}".rstrip()
     use = failure.use
     if use is not None:
         title += f", of which {show_bytes(use.free)} of {show_bytes(use.total)} was free"
@@ -41,7 +41,7 @@ def of_failure(failure: Failure) -> Card:
             f"Each of the last {growth.runs} runs of this cell left at least "
             f"{show_bytes(growth.bytes_each)} more."
         )
-    return Card(
+    return Notice(
         title=title + ".",
         code=failure.code,
         sentences=sentences,
@@ -52,7 +52,7 @@ def of_failure(failure: Failure) -> Card:
     )
 
 
-def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherProcess]) -> Card:
+def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherProcess]) -> Notice:
     """The answer of ``%vram``."""
     total = sum(holder.total for holder in holdings.holders)
     title = "No tensor of this notebook is on a GPU, and none in host memory is large."
@@ -60,7 +60,7 @@ def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherPro
         title = f"Tensors of this notebook take {_by_device(holdings)}."
     sentences = [_use(use) for use in uses]
     sentences += [_process(process) for process in others]
-    return Card(
+    return Notice(
         title=title,
         sentences=sentences,
         table=_table(holdings),
@@ -68,7 +68,7 @@ def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherPro
     )
 
 
-def of_letting_go(result: LetGo) -> Card:
+def of_letting_go(result: LetGo) -> Notice:
     """The answer of ``%vram free``."""
     came = [f"{show_bytes(size)} on {device}" for device, size in result.tensors.items() if size]
     title = "Nothing came back."
@@ -81,7 +81,7 @@ def of_letting_go(result: LetGo) -> Card:
         sentences.append(f"torch gave {show_bytes(result.returned_bytes)} back to the driver.")
     if result.left.holders:
         sentences.append("The rest is held by:")
-    return Card(
+    return Notice(
         title=title,
         sentences=sentences,
         table=_table(result.left, lets_go=True),
@@ -117,7 +117,7 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
     holders = [holder for holder in holdings.holders if not device or holder.bytes.get(device)]
     for holder in holders[:MOST_ROWS]:
         size = holder.bytes.get(device, 0) if device else holder.total
-        about = [_what(holder, holdings, after_free=lets_go)]
+        about = [_description(holder, holdings, after_free=lets_go)]
         if holder.also:
             about.append(f"also reached from {', '.join(holder.also)}")
         line = _let_go_with(holder, holdings) if lets_go else ""
@@ -132,7 +132,7 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
     return Table(("name", "size", "on", "what"), rows, numbers=frozenset([1]))
 
 
-def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
+def _description(holder: NamedTensors, holdings: Holdings, after_free: bool) -> str:
     if holder.kind == "error":
         parts = [f"{part.name} in {said(part.where)}" for part in holder.parts[:2]]
         return "; ".join([*parts, *_graph(holder)])
@@ -161,7 +161,7 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     return "; ".join([words, *_graph(holder), *lines])
 
 
-def _graph(holder: Holder) -> list[str]:
+def _graph(holder: NamedTensors) -> list[str]:
     """What the graph of a holder keeps, where it has one."""
     size = sum(holder.graph_bytes.values())
     if size:
@@ -178,7 +178,7 @@ def _owners_of_graphs(holdings: Holdings) -> str:
     return " or ".join(owners[:MOST_OWNERS])
 
 
-def _let_go_with(holder: Holder, holdings: Holdings) -> str:
+def _let_go_with(holder: NamedTensors, holdings: Holdings) -> str:
     if holder.kind == "variable":
         return f"%vram free {' '.join([holder.name, *holder.other_variables])}"
     if holder.kind == "module":

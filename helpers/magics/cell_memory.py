@@ -17,7 +17,7 @@ from ..allocator.under_torch.history import start_history
 from ..ground.units import show_bytes
 from .devices import initialised
 from .ledger import Ledger, frames_of, line_of
-from .view import Card, Table, show
+from .view import Notice, Table, show
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -52,7 +52,7 @@ class Following:
         self._on_host = self._until_end.enter_context(_followed_on_host(torch))
         self._on_gpus = self._until_end.enter_context(_followed_on_gpus(torch))
 
-    def end(self) -> Card:
+    def end(self) -> Notice:
         """Its peak, and what it keeps, by line."""
         self._until_end.close()
         return _card({FROM_THE_HOST: self._on_host, **self._on_gpus})
@@ -67,12 +67,12 @@ def run(cell: str, torch: ModuleType, shell: InteractiveShell) -> None:
         show(following.end())
 
 
-def _card(ledgers: dict[str, Ledger]) -> Card:
+def _card(ledgers: dict[str, Ledger]) -> Notice:
     largest = max((ledger.peak for ledger in ledgers.values()), default=0)
     least = min(largest, LEAST_WORTH_SAYING)
     used = {device: ledger for device, ledger in ledgers.items() if ledger.peak >= max(1, least)}
     if not used:
-        return Card("This cell made no tensors.")
+        return Notice("This cell made no tensors.")
     peaks = [f"{show_bytes(ledger.peak)} on {device}" for device, ledger in used.items()]
     kept = [f"{show_bytes(ledger.total)} on {device}" for device, ledger in used.items()]
     rows: list[tuple[str, ...]] = []
@@ -85,7 +85,7 @@ def _card(ledgers: dict[str, Ledger]) -> Card:
             now = ledger.now.get(line, 0)
             if peak or now:
                 rows.append((device, show_bytes(peak), show_bytes(now), line))
-    return Card(
+    return Notice(
         title=f"At its peak this cell had {' and '.join(peaks)} more than before.",
         sentences=[f"Of that it keeps {' and '.join(kept)}."],
         table=Table(("on", "at the peak", "kept", "line"), rows, numbers=frozenset([1, 2])),

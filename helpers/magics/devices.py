@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .workbook import Question
+    from .workbook import WorkbookCommand
 
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Of NVIDIA's driver, AMD's, and Windows' in WSL."""
@@ -71,17 +71,17 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
     return {f"cuda:{index}": torch.cuda.memory_allocated(index) for index in indices}
 
 
-def question_of_others() -> Question | None:
+def question_of_others() -> WorkbookCommand | None:
     """Ask who else has a GPU of this box open; None where the box has none."""
     has_gpu = any(os.path.exists(path) for path in DEVICE_FILES)
     if not has_gpu:
         return None
-    from .workbook import Question  # here: the extension is loaded without it
+    from .workbook import WorkbookCommand  # here: the extension is loaded without it
 
-    return Question("monitor", "--count", "1")
+    return WorkbookCommand("monitor", "--count", "1")
 
 
-def other_processes(question: Question | None) -> list[OtherProcess]:
+def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
     """The answer, as far as this user may see them and as it came in time."""
     answer = None if question is None else question.answer()
     processes = {}

@@ -16,9 +16,9 @@ from ..allocator.under_torch.keepers import Keeper
 from ..allocator.under_torch.own_files import is_own, only_line
 from ..ground.units import parse_size, show_bytes
 from .devices import DeviceUse, OtherProcess, devices_in_use, other_processes, question_of_others
-from .holdings import Holder, Holdings, add_lines, find_holdings
+from .holdings import Holdings, NamedTensors, add_lines, find_holdings
 from .names import last_cell_naming, said
-from .runs import NO_GROWTH, Growth, Runs
+from .runs import NO_GROWTH, CellGrowth, CellRuns
 from .unnamed import add_unnamed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ WORTH = 0.05
 
 
 @dataclass
-class Failure:
+class CellFailure:
     """An out-of-memory in a cell.
 
     ``place`` and ``code``: the line of the notebook that asked. ``requested``: bytes, None where
@@ -71,7 +71,7 @@ class Failure:
     in_pieces: int | None = None
     use: DeviceUse | None = None
     others: list[OtherProcess] = field(default_factory=list)
-    growth: Growth = NO_GROWTH
+    growth: CellGrowth = NO_GROWTH
     last_named: dict[str, int] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
 
@@ -86,8 +86,8 @@ def out_of_memory(error: BaseException | None) -> BaseException | None:
 
 
 def explained(
-    error: BaseException, cell: str, torch: ModuleType, shell: InteractiveShell, runs: Runs
-) -> Failure:
+    error: BaseException, cell: str, torch: ModuleType, shell: InteractiveShell, runs: CellRuns
+) -> CellFailure:
     """Everything about an out-of-memory that this kernel knows. Takes some two seconds at most."""
     text = _text(error)
     question = None if _device(text) == "cpu" else question_of_others()
@@ -95,7 +95,7 @@ def explained(
     holdings = find_holdings(torch, shell)
     add_lines(holdings.holders)
     add_unnamed(torch, holdings)
-    failure = Failure(
+    failure = CellFailure(
         place=where,
         code=code,
         requested=_size(REQUESTED, text),
@@ -162,7 +162,7 @@ def _line_of(error: BaseException) -> tuple[str, str]:
     return place(path, line) + inside, linecache.getline(path, line).strip()
 
 
-def _steps(failure: Failure) -> Iterator[str]:
+def _steps(failure: CellFailure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _step_of_leftovers(failure)
     kept = {}
@@ -179,7 +179,7 @@ def _steps(failure: Failure) -> Iterator[str]:
     yield from _step_of_failed_call(failure)
 
 
-def _step_of_leftovers(failure: Failure) -> Iterator[str]:
+def _step_of_leftovers(failure: CellFailure) -> Iterator[str]:
     """Nobody needs outputs and circles."""
     leftovers = failure.holdings.of_kind("output", "circle")
     size = sum(_bytes(holder, failure) for holder in leftovers)
@@ -195,7 +195,7 @@ def _step_of_leftovers(failure: Failure) -> Iterator[str]:
     )
 
 
-def _step_of_failed_call(failure: Failure) -> Iterator[str]:
+def _step_of_failed_call(failure: CellFailure) -> Iterator[str]:
     """What the failed call has, the next one needs again: it comes last."""
     errors = failure.holdings.of_kind("error")
     size = sum(_bytes(holder, failure) for holder in errors)
@@ -206,7 +206,7 @@ def _step_of_failed_call(failure: Failure) -> Iterator[str]:
         )
 
 
-def _step_of_holder(holder: Holder, failure: Failure) -> str:
+def _step_of_holder(holder: NamedTensors, failure: CellFailure) -> str:
     """What to change where a name keeps results; empty where it does not."""
     if holder.joins and _is_large(holder.parts[0].bytes, failure):
         return _about_joined(holder)
@@ -226,7 +226,7 @@ def _step_of_holder(holder: Holder, failure: Failure) -> str:
     return _about_growth(holder, failure) if holder.parts else ""
 
 
-def _about_growth(holder: Holder, failure: Failure) -> str:
+def _about_growth(holder: NamedTensors, failure: CellFailure) -> str:
     """What to keep in a collection that grows: with each run, or by a line that adds to it."""
     part = holder.parts[0]
     if holder.name in failure.growth.entries_each:
@@ -239,7 +239,7 @@ def _about_growth(holder: Holder, failure: Failure) -> str:
     return ""
 
 
-def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
+def _about_collection(holder: NamedTensors, part: Keeper, failure: CellFailure) -> str:
     name = part.collection or part.name
     tensors = part.tensors
     size = part.bytes
@@ -260,7 +260,7 @@ def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
     )
 
 
-def _about_joined(holder: Holder) -> str:
+def _about_joined(holder: NamedTensors) -> str:
     tensor = holder.parts[0]
     line = said(holder.joins[0])
     return (
@@ -270,12 +270,12 @@ def _about_joined(holder: Holder) -> str:
     )
 
 
-def _is_large(size: int, failure: Failure) -> bool:
+def _is_large(size: int, failure: CellFailure) -> bool:
     """Whether it is much of what all tensors took."""
     return size > LARGE * (failure.allocated or 0)
 
 
-def _about_frames(holder: Holder, part: Keeper, failure: Failure) -> str:
+def _about_frames(holder: NamedTensors, part: Keeper, failure: CellFailure) -> str:
     """Exceptions and generators in a collection or an object: they keep variables of functions."""
     size = show_bytes(_bytes(holder, failure))
     return (
@@ -285,7 +285,7 @@ def _about_frames(holder: Holder, part: Keeper, failure: Failure) -> str:
     )
 
 
-def _about_gradients(holder: Holder, failure: Failure) -> str:
+def _about_gradients(holder: NamedTensors, failure: CellFailure) -> str:
     size = show_bytes(_graph_bytes(holder, failure))
     line = only_line(CREATES_GRAPHS)
     where = f" ({said(line)})" if line else ""
@@ -295,14 +295,14 @@ def _about_gradients(holder: Holder, failure: Failure) -> str:
     )
 
 
-def _about_optimizers(holder: Holder, part: Keeper, failure: Failure) -> str:
+def _about_optimizers(holder: NamedTensors, part: Keeper, failure: CellFailure) -> str:
     return (
         f"{holder.name} keeps states of optimizers, {show_bytes(_bytes(holder, failure))}"
         f"{_added_at(part)}: keep only the optimizer that still trains."
     )
 
 
-def _about_sum(holder: Holder, part: Keeper, failure: Failure) -> str:
+def _about_sum(holder: NamedTensors, part: Keeper, failure: CellFailure) -> str:
     """A tensor that is computed from its own previous value, and keeps the graph of every step."""
     size = show_bytes(_graph_bytes(holder, failure))
     most = _most_in_graphs(holder, failure)
@@ -322,7 +322,7 @@ def _added_at(part: Keeper) -> str:
     return f" (added to at {', '.join(map(said, part.lines))})" if part.lines else ""
 
 
-def _step_of_kept(holder: Holder, failure: Failure) -> str:
+def _step_of_kept(holder: NamedTensors, failure: CellFailure) -> str:
     """What to do about what does not look as if it kept tensors; empty where it is none of that."""
     size = show_bytes(_bytes(holder, failure))
     if holder.is_exception:
@@ -350,14 +350,14 @@ def _step_of_kept(holder: Holder, failure: Failure) -> str:
     return ""
 
 
-def how_to_empty(holder: Holder) -> str:
+def how_to_empty(holder: NamedTensors) -> str:
     """A statement that lets go of what a name of a module holds."""
     module = holder.name.rpartition(".")[0]
     end = ".clear()" if holder.is_mutable else " = None"
     return f"import {module}; {holder.name}{end}"
 
 
-def _step_of_graphs(failure: Failure, besides: Collection[str]) -> Iterator[str]:
+def _step_of_graphs(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
     """A forward pass that is too large for the card, ``besides`` names that have a step."""
     size = 0 if besides else _of_no_name(failure)
     for holder in failure.holdings.holders:
@@ -372,7 +372,7 @@ def _step_of_graphs(failure: Failure, besides: Collection[str]) -> Iterator[str]
     )
 
 
-def _steps_of_others(failure: Failure) -> Iterator[str]:
+def _steps_of_others(failure: CellFailure) -> Iterator[str]:
     for process in failure.others:
         size = process.bytes or 0
         if size > WORTH * (failure.requested or 0):
@@ -382,7 +382,7 @@ def _steps_of_others(failure: Failure) -> Iterator[str]:
             )
 
 
-def _step_of_pieces(failure: Failure) -> Iterator[str]:
+def _step_of_pieces(failure: CellFailure) -> Iterator[str]:
     in_pieces = failure.in_pieces or 0
     if failure.requested and in_pieces >= failure.requested:
         yield (
@@ -392,7 +392,7 @@ def _step_of_pieces(failure: Failure) -> Iterator[str]:
         )
 
 
-def _step_of_names(failure: Failure, besides: Collection[str]) -> Iterator[str]:
+def _step_of_names(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
     """The largest variables, ``besides`` those that have a step."""
     variables = failure.holdings.of_kind("variable")
     largest = max((_bytes(holder, failure) for holder in variables), default=0)
@@ -415,7 +415,7 @@ def _step_of_names(failure: Failure, besides: Collection[str]) -> Iterator[str]:
     )
 
 
-def _named(holder: Holder, failure: Failure) -> str:
+def _named(holder: NamedTensors, failure: CellFailure) -> str:
     """A variable with its size, who else reaches it, and since when no cell has named it."""
     words = [show_bytes(_bytes(holder, failure))]
     if holder.other_variables:
@@ -426,16 +426,16 @@ def _named(holder: Holder, failure: Failure) -> str:
     return f"{holder.name} ({', '.join(words)})"
 
 
-def _bytes(holder: Holder, failure: Failure) -> int:
+def _bytes(holder: NamedTensors, failure: CellFailure) -> int:
     """What a holder has on the device that ran out; on any where that is not known."""
     return _on_device(holder.bytes, failure)
 
 
-def _graph_bytes(holder: Holder, failure: Failure) -> int:
+def _graph_bytes(holder: NamedTensors, failure: CellFailure) -> int:
     return _on_device(holder.graph_bytes, failure)
 
 
-def _most_in_graphs(holder: Holder, failure: Failure) -> int:
+def _most_in_graphs(holder: NamedTensors, failure: CellFailure) -> int:
     """What its graphs may keep where this torch does not show whose graph keeps what. A failed
     call has several variables, and nobody knows whose graph it is.
     """
@@ -444,9 +444,9 @@ def _most_in_graphs(holder: Holder, failure: Failure) -> int:
     return _of_no_name(failure) if holder.has_graph and not holder.graph_bytes else 0
 
 
-def _of_no_name(failure: Failure) -> int:
+def _of_no_name(failure: CellFailure) -> int:
     return sum(_bytes(holder, failure) for holder in failure.holdings.of_kind("graph"))
 
 
-def _on_device(sizes: dict[str, int], failure: Failure) -> int:
+def _on_device(sizes: dict[str, int], failure: CellFailure) -> int:
     return sizes.get(failure.device, 0) if failure.device else sum(sizes.values())

@@ -88,7 +88,7 @@ class Root:
 
 
 @dataclass
-class Holder:
+class NamedTensors:
     """One name, and the tensors that no earlier name reaches.
 
     ``kind``: variable, output (of a cell), error (its frames), module, thread, widgets (that are
@@ -176,11 +176,11 @@ class Holdings:
     sentence. ``other_libraries``: variables whose arrays are not torch's, and are not counted.
     """
 
-    holders: list[Holder]
+    holders: list[NamedTensors]
     other_libraries: list[str]
     stopped: str = ""
 
-    def of_kind(self, *kinds: str) -> list[Holder]:
+    def of_kind(self, *kinds: str) -> list[NamedTensors]:
         """The holders of some kinds."""
         return [holder for holder in self.holders if holder.kind in kinds]
 
@@ -318,8 +318,8 @@ def _threads() -> Iterator[Root]:
         if ident == threading.get_ident():
             continue
         frames = [frame for frame, _ in traceback.walk_stack(innermost)]
-        own = [frame for frame in frames if is_own(frame.f_code.co_filename)]
-        steps = tuple(step for frame in own for step in variables_of(frame, "thread"))
+        own_frames = [frame for frame in frames if is_own(frame.f_code.co_filename)]
+        steps = tuple(step for frame in own_frames for step in variables_of(frame, "thread"))
         if steps:
             yield Root(None, f"thread {names.get(ident, ident)}", "thread", steps)
 
@@ -364,11 +364,11 @@ def _holder(
     storages: dict[int, Storage],
     counted: set[int],
     torch: ModuleType,
-) -> Holder:
+) -> NamedTensors:
     """The holder of the tensors that were reached; storages counted before are not its own."""
     new = {key: step for key, step in reached.items() if storages[key].address not in counted}
     parts = sorted(keepers_in(new, storages), key=lambda part: -part.bytes)
-    holder = Holder(root.name, root.kind, tensors=len(new), parts=parts)
+    holder = NamedTensors(root.name, root.kind, tensors=len(new), parts=parts)
     holder.with_parameters = frozenset(
         step.name
         for key, step in new.items()
@@ -385,7 +385,7 @@ def _holder(
 
 
 def _add_graphs(
-    holders: list[tuple[Holder, list[Any]]], counted: set[int], torch: ModuleType
+    holders: list[tuple[NamedTensors, list[Any]]], counted: set[int], torch: ModuleType
 ) -> dict[int, Storage]:
     """Count what only graphs keep for the holder of a tensor that carries them, as far as time
     allows: for a name of the person before an output or an error, and for the largest graph first.
@@ -402,7 +402,7 @@ def _add_graphs(
         graphs.append((holder, storages, sum(storage.bytes for storage in storages)))
     nearly_all = NEARLY * max((size for _, _, size in graphs), default=0)
 
-    def turn(graph: tuple[Holder, list[Storage], int]) -> tuple[bool, bool, int]:
+    def turn(graph: tuple[NamedTensors, list[Storage], int]) -> tuple[bool, bool, int]:
         """Of graphs that are nearly the same the inner one, which others go through, is first."""
         holder, _, size = graph
         is_largest = size >= nearly_all
@@ -426,7 +426,7 @@ def _add_graphs(
     return added
 
 
-def _count(holder: Holder, storages: list[Storage]) -> None:
+def _count(holder: NamedTensors, storages: list[Storage]) -> None:
     """Count storages, each once, for a holder."""
     holder.bytes = sizes_by_device(storages)
     holder.addresses = frozenset(storage.address for storage in storages)
@@ -442,7 +442,7 @@ def sizes_by_device(storages: Iterable[Storage]) -> dict[str, int]:
 
 def _without_a_name(
     storages: dict[int, Storage], counted: set[int], complete: bool
-) -> list[Holder]:
+) -> list[NamedTensors]:
     """The tensors that no name leads to: those that objects refer to, and those that only a
     graph of autograd keeps, or a library where there is no graph. Where the look was not complete,
     nobody knows whether a name does.
@@ -451,12 +451,16 @@ def _without_a_name(
     if not rest:
         return []
     if not complete:
-        holder = Holder("not looked at in time", "unknown")
+        holder = NamedTensors("not looked at in time", "unknown")
         _count(holder, rest)
         return [holder]
     has_graph = any(storage.has_graph for storage in storages.values())
-    circle = Holder("objects without a name", "circle")
-    others = Holder("graphs of autograd", "graph") if has_graph else Holder("a library", "library")
+    circle = NamedTensors("objects without a name", "circle")
+    others = (
+        NamedTensors("graphs of autograd", "graph")
+        if has_graph
+        else NamedTensors("a library", "library")
+    )
     by_objects = referred_to(rest)
     for holder in (circle, others):
         is_circle = holder is circle
@@ -467,7 +471,7 @@ def _without_a_name(
 
 
 def _add_other_names(
-    holders: list[Holder],
+    holders: list[NamedTensors],
     shared: list[tuple[str, set[int], list[Step]]],
     storages: dict[int, Storage],
 ) -> None:
@@ -491,7 +495,7 @@ def _other_libraries(shell: InteractiveShell) -> list[str]:
     return sorted(name for name, value in variables.items() if is_of_another_library(value))
 
 
-def add_lines(holders: list[Holder]) -> None:
+def add_lines(holders: list[NamedTensors]) -> None:
     """Find the lines of the notebook that put tensors where the parts of each lie, and those that
     let a single tensor grow.
     """

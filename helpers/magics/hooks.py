@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .runs import Runs
+from .runs import CellRuns
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -27,7 +27,7 @@ class Extension:
 
     def __init__(self, shell: InteractiveShell):
         self.shell = shell
-        self.runs = Runs()
+        self.runs = CellRuns()
         self.explains = True
         self._following: Any = None
         self._running: Any = None

@@ -91,7 +91,7 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         if clear_workspaces is not None:
             clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
         torch.cuda.empty_cache()
-    gone = {address for address, one in followed.items() if one.reference.expired()}
+    gone = {address for address, holder in followed.items() if holder.reference.expired()}
     left = _left(holdings, dropped, gone, frozenset(followed) - gone)
     if left is None:
         with looking(torch):

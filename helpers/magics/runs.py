@@ -25,7 +25,7 @@ FEWEST_RUNS = 3
 
 
 @dataclass(frozen=True)
-class Run:
+class CellRun:
     """After a run: bytes of tensors on the GPUs, and entries by name."""
 
     allocated: int
@@ -33,7 +33,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Growth:
+class CellGrowth:
     """What grew with every one of the last ``runs`` runs of one cell: bytes a run, and entries a
     run of each collection.
     """
@@ -43,14 +43,14 @@ class Growth:
     entries_each: dict[str, int]
 
 
-NO_GROWTH = Growth(0, 0, {})
+NO_GROWTH = CellGrowth(0, 0, {})
 
 
-class Runs:
+class CellRuns:
     """The last runs of each cell, by its text."""
 
     def __init__(self) -> None:
-        self._of_cell: collections.OrderedDict[str, collections.deque[Run]] = (
+        self._of_cell: collections.OrderedDict[str, collections.deque[CellRun]] = (
             collections.OrderedDict()
         )
 
@@ -63,9 +63,9 @@ class Runs:
         self._of_cell.move_to_end(cell)
         if len(self._of_cell) > MOST_CELLS:
             self._of_cell.popitem(last=False)
-        runs.append(Run(sum(allocated.values()), _lengths(shell)))
+        runs.append(CellRun(sum(allocated.values()), _lengths(shell)))
 
-    def growth(self, cell: str) -> Growth:
+    def growth(self, cell: str) -> CellGrowth:
         """What grew with each of the last runs of a cell, where it ran three times."""
         runs = list(self._of_cell.get(cell, ()))
         if len(runs) < FEWEST_RUNS:
@@ -76,7 +76,7 @@ class Runs:
             if steps and min(steps) > 0:
                 entries[name] = min(steps)
         steps = _steps([run.allocated for run in runs])
-        return Growth(len(runs), max(0, min(steps)), entries)
+        return CellGrowth(len(runs), max(0, min(steps)), entries)
 
 
 def _steps(values: list[int | None]) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..allocator.under_torch.cells import place
 from .devices import initialised
-from .holdings import Holder, Holdings
+from .holdings import Holdings, NamedTensors
 from .ledger import frames_of, own_frame
 
 NAME = "no name in Python"
@@ -24,7 +24,7 @@ def add_unnamed(torch: ModuleType, holdings: Holdings) -> None:
     if not initialised(torch):
         return
     of_tensors = frozenset().union(*(holder.addresses for holder in holdings.holders))
-    holder = Holder(NAME, "unnamed")
+    holder = NamedTensors(NAME, "unnamed")
     lines: collections.Counter[tuple[str, int]] = collections.Counter()
     for segment in _segments(torch):
         address = segment["address"]

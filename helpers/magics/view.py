@@ -1,6 +1,6 @@
 """Tables and cards of this extension: HTML for a notebook, aligned words for a terminal.
 
-Both come from one ``Card``. Colours are the front end's own, so that light and dark themes keep
+Both come from one ``Notice``. Colours are the front end's own, so that light and dark themes keep
 their contrast; there is no script in it.
 """
 
@@ -44,7 +44,7 @@ class Table:
 
 
 @dataclass
-class Card:
+class Notice:
     """A title, sentences, a table, numbered steps and a last line, each left out where empty."""
 
     title: str
@@ -89,7 +89,7 @@ class Card:
         return "".join(parts) + "</div>"
 
 
-def show(card: Card) -> None:
+def show(card: Notice) -> None:
     """Show a card as the output of the running cell."""
     from IPython.display import display  # here: the package is imported without IPython, too
 

@@ -21,7 +21,7 @@ START = (
 )
 
 
-class Question:
+class WorkbookCommand:
     """A command of the workbook that runs while the notebook's own objects are looked at."""
 
     def __init__(self, *arguments: str):

@@ -75,7 +75,7 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
         if not in_step:
             counted = holders
             sum_bytes = together[index]
-        peaks = {one.pid: one.peaks[index] for one in counted if one.peaks[index]}
+        peaks = {holder.pid: holder.peaks[index] for holder in counted if holder.peaks[index]}
         uses.append(CardUse(index, peaks, sum_bytes, in_step))
     return tuple(uses)
 
@@ -85,9 +85,9 @@ def _side_by_side(holders: Sequence[Holder], index: int) -> list[Holder]:
     groups = []
     for newest in holders:
         group = [
-            one
-            for one in holders
-            if one.parent == newest.parent and one.born <= newest.born <= one.last
+            holder
+            for holder in holders
+            if holder.parent == newest.parent and holder.born <= newest.born <= holder.last
         ]
         groups.append(group)
     return max(groups, key=lambda group: sum(one.peaks[index] for one in group))

@@ -290,9 +290,11 @@ def _peaks(recording: Recording) -> Peaks:
     counted_bytes = stats.get(reserved_key) or 0
     # What the card itself saw outlives the process: more than what its last word had is what
     # was reached at least.
-    whole = {row["pid"] for row in recording.processes if row["snapshots"] and row["ended"] != DIED}
+    complete_pids = {
+        row["pid"] for row in recording.processes if row["snapshots"] and row["ended"] != DIED
+    }
     seen = {holder.pid: max(holder.peaks, default=0) for holder in holders_of(recording.folder)[0]}
-    seen_bytes = max((peak for pid, peak in seen.items() if pid not in whole), default=0)
+    seen_bytes = max((peak for pid, peak in seen.items() if pid not in complete_pids), default=0)
     at_least = seen_bytes > 0 and seen_bytes >= counted_bytes
     # Without its cache the allocator counts nothing, and how a driver packs small requests is
     # not known.

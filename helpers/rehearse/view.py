@@ -61,39 +61,50 @@ def _is_why(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
 
 def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
     """Whether it fits, with the numbers that say so, and if not, why."""
-    usable = show_bytes(rehearsal.usable_bytes)
-    peak = show_bytes(rehearsal.peak_reserved_bytes)
-    least = "at least " if rehearsal.at_least else ""
     if _saw_no_use(rehearsal):
         return "Cannot tell: no use of the GPU was seen"
-    if not rehearsal.exit_code:
-        peak = peak_in_words(rehearsal)
-    if verdict is not None and will_run_out(rehearsal, verdict):
-        says = f"Will not fit in {usable} for long. {verdict.headline}"
-    elif rehearsal.between:
-        says = f"May not fit in {usable}. The peak is {peak}"
-    elif depends_on_outside(rehearsal):
-        left = show_bytes(rehearsal.left_bytes)
-        says = f"May not fit in {usable}. The peak is {peak}, which leaves {left} for a GPU "
-        says += f"context that is not counted ({CONTEXT_IN_WORDS})"
-    elif rehearsal.fits:
-        left = show_bytes(rehearsal.left_bytes)
-        so_far = " so far" if rehearsal.stopped else ""
-        says = f"Fits{so_far} in {usable}. The peak is {peak}, which leaves {left}"
-    elif not rehearsal.ooms and rehearsal.exit_code:
-        seen = rehearsal.error or f"it ended with exit code {rehearsal.exit_code}"
-        says = f"Failed, but not for lack of GPU memory: {seen}"
-    elif verdict is not None and _is_why(rehearsal, verdict):
-        says = f"Does not fit in {usable}. {verdict.headline}"
-    elif rehearsal.peak_reserved_bytes is None:
-        says = f"Does not fit in {usable}"
-    else:
-        says = f"Does not fit in {usable}. The peak was {least}{peak}"
+    says = _fits_or_not(rehearsal, verdict)
     if rehearsal.stopped:
         says += f" ({rehearsal.stopped} ended it after {rehearsal.steps} steps)"
     if not rehearsal.exact:
         says += ", as far as the rehearsal can tell (see NOT TO BE TRUSTED below)"
     return says
+
+
+def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
+    usable = show_bytes(rehearsal.usable_bytes)
+    if verdict is not None and will_run_out(rehearsal, verdict):
+        return f"Will not fit in {usable} for long. {verdict.headline}"
+    if rehearsal.between:
+        return f"May not fit in {usable}. The peak is {peak_in_words(rehearsal)}"
+    if rehearsal.fits:
+        return _with_what_is_left(rehearsal)
+    if not rehearsal.ooms and rehearsal.exit_code:
+        seen = rehearsal.error or f"it ended with exit code {rehearsal.exit_code}"
+        return f"Failed, but not for lack of GPU memory: {seen}"
+    if verdict is not None and _is_why(rehearsal, verdict):
+        return f"Does not fit in {usable}. {verdict.headline}"
+    if rehearsal.peak_reserved_bytes is None:
+        return f"Does not fit in {usable}"
+    peak = show_bytes(rehearsal.peak_reserved_bytes)
+    if not rehearsal.exit_code:
+        peak = peak_in_words(rehearsal)
+    if rehearsal.at_least:
+        return f"Does not fit in {usable}. The peak was at least {peak}"
+    return f"Does not fit in {usable}. The peak was {peak}"
+
+
+def _with_what_is_left(rehearsal: Rehearsal) -> str:
+    """That a program fits, its peak, and what it leaves of the card."""
+    usable = show_bytes(rehearsal.usable_bytes)
+    left = show_bytes(rehearsal.left_bytes)
+    peak = peak_in_words(rehearsal)
+    if depends_on_outside(rehearsal):
+        context = f"a GPU context that is not counted ({CONTEXT_IN_WORDS})"
+        return f"May not fit in {usable}. The peak is {peak}, which leaves {left} for {context}"
+    if rehearsal.stopped:
+        return f"Fits so far in {usable}. The peak is {peak}, which leaves {left}"
+    return f"Fits in {usable}. The peak is {peak}, which leaves {left}"
 
 
 def peak_in_words(rehearsal: Rehearsal) -> str:
@@ -230,9 +241,9 @@ def _cards(rehearsal: Rehearsal) -> list[str]:
         peaks = use.peak_bytes.values()
         if use.sum_bytes > max(peaks, default=0):
             need = f"together need {show_bytes(use.sum_bytes)} on card {use.index}"
-            each = " and ".join(map(show_bytes, peaks))
+            both_peaks = " and ".join(map(show_bytes, peaks))
             has = f"it has {show_bytes(rehearsal.device.total_bytes)}"
-            lines.append(f"{len(peaks)} processes {need} (their peaks: {each}); {has}")
+            lines.append(f"{len(peaks)} processes {need} (their peaks: {both_peaks}); {has}")
     sums = [use.sum_bytes for use in rehearsal.devices]
     if max(sums, default=0) > UNEVEN * min(sums, default=0):
         lines.append(_beside_each_other(sums))

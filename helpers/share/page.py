@@ -18,7 +18,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.look.boxes import recorded_names
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import figure_of
-from helpers.tell.page_room import Room
+from helpers.tell.page_room import PageRoom
 from helpers.tell.render import render
 from helpers.tell.values import cell
 
@@ -113,7 +113,7 @@ def _story(about: Subject) -> list[Any]:
     place = public.notebooks().get(about.name)
     if about.notebook is None or place is None or place.parent.name != "cases":
         return []
-    pieces = cells(own_part(about.notebook), Room(STORY_BYTES))
+    pieces = cells(own_part(about.notebook), PageRoom(STORY_BYTES))
     if pieces and isinstance(pieces[0], ProseCell):
         return pieces
     return []

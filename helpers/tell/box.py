@@ -206,7 +206,7 @@ def access_table(bundle: Bundle) -> Shown:
     head = columns("device node:word, opens:word, mode:mode, group:group")
     none = "No device node of a GPU is there."
     first = next((way.says for way in obstacles(bundle)), "Every device node opens")
-    there = any(not node.missing for node in access(bundle))
+    has_nodes = any(not node.missing for node in access(bundle))
     return Shown(
         "Device nodes",
         head,
@@ -215,7 +215,7 @@ def access_table(bundle: Bundle) -> Shown:
         none=none,
         result=first if rows else none,
         label="Permissions",
-        applies=there or bool(gpus(bundle)),
+        applies=has_nodes or bool(gpus(bundle)),
     )
 
 

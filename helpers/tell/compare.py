@@ -46,7 +46,7 @@ class CompareError(ValueError):
 
 
 @dataclass(frozen=True)
-class Change:
+class BoxChange:
     """One thing seen on both sides, and by how much it moved. ``kind`` is a key of TITLES."""
 
     kind: str
@@ -57,16 +57,16 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparedBundle:
     """A bundle on both sides: what moved in it, and the names of what did not."""
 
     title: str
-    moved: tuple[Change, ...]
+    moved: tuple[BoxChange, ...]
     same: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BoxComparison:
     """What moved from the bundle ``a`` to the bundle ``b``.
 
     ``boxes`` are the names of their boxes. ``builds`` is what could explain a new failure
@@ -76,12 +76,12 @@ class Comparison:
     a: str
     b: str
     boxes: tuple[str, str]
-    builds: tuple[Pair, ...]
-    pairs: tuple[Pair, ...]
+    builds: tuple[ComparedBundle, ...]
+    pairs: tuple[ComparedBundle, ...]
     kind: str = "bundle"
     schema_version: int = 1
 
-    def changes(self, *kinds: str) -> list[Change]:
+    def changes(self, *kinds: str) -> list[BoxChange]:
         """Every change of these kinds."""
         pairs = (*self.builds, *self.pairs)
         return [change for pair in pairs for change in pair.moved if change.kind in kinds]
@@ -96,7 +96,7 @@ class Comparison:
         return f"{moved} of 1 bundles moved, {verdicts} changed"
 
 
-def compare(a: Path | str, b: Path | str) -> Comparison:
+def compare(a: Path | str, b: Path | str) -> BoxComparison:
     """What moved from box ``a`` to box ``b``, each a bundle's path or the name of a recorded box.
 
     Raises CompareError.
@@ -107,7 +107,7 @@ def compare(a: Path | str, b: Path | str) -> Comparison:
     except BundleError as error:
         raise CompareError(f"{error}; {COMPARED}") from error
     title = " -> ".join(dict.fromkeys([before.box, after.box]))
-    return Comparison(
+    return BoxComparison(
         a=str(a),
         b=str(b),
         boxes=(before.box, after.box),
@@ -121,7 +121,7 @@ def is_trace(path: Path) -> bool:
     return path.is_file() and path.name.endswith(TRACES)
 
 
-def _pair(title: str, seen_on_both: Iterable[Change]) -> Pair:
+def _pair(title: str, seen_on_both: Iterable[BoxChange]) -> ComparedBundle:
     """What moved of all that was seen on both sides, with values as they are shown, and the
     names of what did not.
     """
@@ -132,23 +132,23 @@ def _pair(title: str, seen_on_both: Iterable[Change]) -> Pair:
             same.append(change.what)
         else:
             moved.append(replace(change, before=shown(change.before), after=shown(change.after)))
-    return Pair(title, tuple(moved), tuple(same))
+    return ComparedBundle(title, tuple(moved), tuple(same))
 
 
-def _of_bundles(before: Bundle, after: Bundle) -> Iterator[Change]:
+def _of_bundles(before: Bundle, after: Bundle) -> Iterator[BoxChange]:
     """What two looks at a box say of its memory, and what the casebook concludes."""
     yield from _verdicts(
         diagnose(evidence_from_bundle(before)), diagnose(evidence_from_bundle(after))
     )
-    yield Change("parameter", "box", before.box, after.box)
+    yield BoxChange("parameter", "box", before.box, after.box)
     yield from _readings("reading", _pools(before), _pools(after))
 
 
-def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
+def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
     """Two verdicts and the readings that each stands on, by what they say; a piece of evidence
     has one name on both sides.
     """
-    yield Change("verdict", "verdict", _coded(before), _coded(after))
+    yield BoxChange("verdict", "verdict", _coded(before), _coded(after))
     old = {row.id: row for row in (*before.evidence, *before.against)}
     new = {row.id: row for row in (*after.evidence, *after.against)}
     names = {at: row.says or at for rows in (old, new) for at, row in rows.items()}
@@ -162,7 +162,7 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
     only_old = {_said(row): "there" for at, row in old.items() if at not in both}
     only_new = {_said(row): "there" for at, row in new.items() if at not in both}
     for text in {**only_old, **only_new}:
-        yield Change("evidence", text, only_old.get(text), only_new.get(text))
+        yield BoxChange("evidence", text, only_old.get(text), only_new.get(text))
 
 
 def _coded(verdict: Verdict) -> str:
@@ -183,13 +183,15 @@ def _said(row: Evidence) -> str:
     return f"{says}: {value}"
 
 
-def _readings(kind: str, before: dict[str, Reading], after: dict[str, Reading]) -> Iterator[Change]:
+def _readings(
+    kind: str, before: dict[str, Reading], after: dict[str, Reading]
+) -> Iterator[BoxChange]:
     """Readings by name, and by how much each number moved."""
     for name in dict.fromkeys([*before, *after]):
         old = before.get(name)
         new = after.get(name)
         shown_old, shown_new = (_reading_words(kind, reading) for reading in (old, new))
-        yield Change(kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new))
+        yield BoxChange(kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new))
 
 
 def _reading_words(kind: str, reading: Reading | None) -> str:
@@ -235,12 +237,12 @@ def _pools(bundle: Bundle) -> dict[str, Reading]:
     return readings
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
+def as_json(comparison: BoxComparison) -> dict[str, Any]:
     """The comparison as data."""
     return {**asdict(comparison), "summary": comparison.summary}
 
 
-def as_text(comparison: Comparison) -> str:
+def as_text(comparison: BoxComparison) -> str:
     """The comparison for a terminal: what could explain it first, then what did not move."""
     sides = zip("AB", (comparison.a, comparison.b), comparison.boxes, strict=True)
     lines = [f"{letter}: {path}, box {box}" for letter, path, box in sides]
@@ -256,7 +258,7 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join(map(plain, lines))
 
 
-def _line(change: Change) -> str:
+def _line(change: BoxChange) -> str:
     """A change in a line."""
     if change.kind == "evidence":
         side = "A" if change.before == "there" else "B"

@@ -71,7 +71,7 @@ def _fullest(pools: list[Pool]) -> Pool | None:
 
 def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
     groups = tables.pools_of(items)
-    page = sheet.Sheet(title)
+    page = sheet.FigurePage(title)
     top = 0
     for _, _, pools in groups:
         for pool in pools:
@@ -167,13 +167,13 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
     return colour_of
 
 
-def _remaining_processes(readings: list[Reading]) -> sheet.Piece:
+def _remaining_processes(readings: list[Reading]) -> sheet.BarPiece:
     """The processes that have no piece of their own, as one."""
     name = f"{len(readings)} more processes"
     unknown = [reading for reading in readings if size(reading) is None]
     if unknown:
         name += f", {len(unknown)} not measured"
-    return sheet.Piece(name, sum(map(size_or_zero, readings)), Look(MUTED, "white"))
+    return sheet.BarPiece(name, sum(map(size_or_zero, readings)), Look(MUTED, "white"))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class _LedgerBar:
     """A ledger with the pieces of its bar."""
 
     book: GpuLedger
-    pieces: list[sheet.Piece]
+    pieces: list[sheet.BarPiece]
 
     @property
     def length_bytes(self) -> int:
@@ -217,7 +217,7 @@ def with_bars(view: Shown) -> Shown:
 
 
 def _draw_bars(bars: list[sheet.Bar], top: int) -> Figure:
-    page = sheet.Sheet()
+    page = sheet.FigurePage()
     page.bars(bars, top)
     return page.done()
 
@@ -261,7 +261,7 @@ def _largest_piece(bars: list[_LedgerBar]) -> str:
 
 
 def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
-    page = sheet.Sheet(title)
+    page = sheet.FigurePage(title)
     top = max([1, *(bar.length_bytes for bar in bars)])
     for bar in bars:
         book = bar.book
@@ -282,7 +282,7 @@ def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
     return page.done()
 
 
-def _note(page: sheet.Sheet, line: str, tone: str) -> None:
+def _note(page: sheet.FigurePage, line: str, tone: str) -> None:
     page.lines(line, sheet.MARGIN + 0.2, tone)
     page.y += 0.03
 
@@ -297,7 +297,7 @@ def _in_use(book: GpuLedger) -> str:
     return f"{book.used.show()}{total}, {slack}; {tables.one_source([book.used])}"
 
 
-def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece]:
+def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.BarPiece]:
     """The pieces of one ledger's bar, in order: its rows, the smallest processes taken
     together, then what is free.
 
@@ -320,7 +320,7 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece
         if size_or_zero(row.bytes) < 0:
             look = PALETTE["too much"]
         pieces_of_process[row.pid] += 1
-        pieces.append(sheet.Piece(row.words, row.bytes, look))
+        pieces.append(sheet.BarPiece(row.words, row.bytes, look))
         if row.kind == "other_process":
             place_of_rest = len(pieces)
     if smallest:
@@ -328,7 +328,7 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece
     total = size(book.total)
     used = size(book.used)
     if total is not None and used is not None and total > used:
-        pieces.append(sheet.Piece(book.left, total - used, PALETTE["free"]))
+        pieces.append(sheet.BarPiece(book.left, total - used, PALETTE["free"]))
     return pieces
 
 

@@ -118,8 +118,8 @@ def folds(
 class _Folding:
     """Folds that are closed, and the one to which cells are added."""
 
-    def __init__(self, known: set[str]) -> None:
-        self.known = known
+    def __init__(self, shown_digests: set[str]) -> None:
+        self.known = shown_digests
         self.closed: list[Fold] = []
         self.fold = Fold()
         self.part = ""

@@ -10,7 +10,7 @@ from html import escape
 from helpers.ground.units import columns_of, plain
 from helpers.tell.resources import template
 from helpers.tell.text_table import are_numbers
-from helpers.tell.values import Cell
+from helpers.tell.values import WrittenValue
 
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
 MUTED = "var(--jp-ui-font-color2, #5c6670)"
@@ -30,7 +30,7 @@ six lines of a row.
 def table_html(
     title: str,
     heads: list[str],
-    rows: list[list[Cell]],
+    rows: list[list[WrittenValue]],
     above: Iterable[str],
     below: Iterable[str],
 ) -> str:

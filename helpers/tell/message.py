@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from helpers.ground.grammar import Choice, Field, Gap, Node, squeeze
+from helpers.ground.grammar import Alternatives, Field, Gap, Node, squeeze
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import GIB, KIB, MIB, Quantity, show_bytes
 from helpers.judge.diagnosis import diagnose
@@ -102,7 +102,7 @@ def printed_anew(message: Message) -> str:
 def _printed(nodes: Sequence[Node], message: Message) -> str:
     line = ""
     for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""]):
-        if isinstance(node, Choice):
+        if isinstance(node, Alternatives):
             line += _printed(_branch(node, message, before, after), message)
         elif isinstance(node, Gap):
             line += " … "
@@ -120,7 +120,7 @@ def _printed_field(field: Field, message: Message) -> str:
     return str(value)
 
 
-def _branch(choice: Choice, message: Message, before: Node, after: Node) -> list[Node]:
+def _branch(choice: Alternatives, message: Message, before: Node, after: Node) -> list[Node]:
     """The branch of a choice that a message has between its neighbours in the form; else what its
     program prints most often: the first, or nothing where it is optional.
     """

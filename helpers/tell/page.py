@@ -13,16 +13,16 @@ from markupsafe import Markup
 
 from .folds import folds
 from .page_cells import cells
-from .page_room import Room
+from .page_room import PageRoom
 from .render import render
 
 
 def notebook_html(
     notebook: Any,
-    room: Room,
+    room: PageRoom,
     last_words: str = "",
     failing_cell: int | None = None,
-    known: set[str] | None = None,
+    shown_digests: set[str] | None = None,
     only_what_applies: bool = False,
 ) -> Markup:
     """The notebook as folded sections, without a page around them.
@@ -31,8 +31,8 @@ def notebook_html(
     around it shows already, as of ``folds``; ``last_words`` and ``failing_cell`` are as of
     ``cells``.
     """
-    if known is None:
-        known = set()
-    mark = len(known)
+    if shown_digests is None:
+        shown_digests = set()
+    mark = len(shown_digests)
     pieces = cells(notebook, room, last_words, failing_cell)
-    return render("folds.html.j2", folds=folds(pieces, known, only_what_applies), mark=mark)
+    return render("folds.html.j2", folds=folds(pieces, shown_digests, only_what_applies), mark=mark)

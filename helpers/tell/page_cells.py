@@ -11,7 +11,7 @@ from markupsafe import Markup
 from .markdown_html import Prose
 from .notebook_cells import INJECTED, PARAMETERS
 from .page_output import PageOutput, page_output
-from .page_room import Room, clipped
+from .page_room import PageRoom, clipped
 from .prose import LONGEST_LINE, one_line, uncoloured
 
 BANNER_TAG = "papermill-error-cell-tag"
@@ -56,7 +56,7 @@ class CodeCell:
 
 
 def cells(
-    notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None
+    notebook: Any, room: PageRoom, last_words: str = "", failing_cell: int | None = None
 ) -> list[ProseCell | CodeCell]:
     """What the page shows of each cell of a notebook of nbformat 4.
 
@@ -91,13 +91,13 @@ def _prose_cell(source: str, prose: Prose) -> ProseCell:
     match = _MARKDOWN.match(source)
     heading, lead, rest = match.groups(default="") if match else ("", "", source)
     line = re.sub(r"\[([^]]*)\]\([^)]*\)|[*`]", r"\1", " ".join(lead.split()))
-    whole = prose.html(lead + rest)
+    full_text = prose.html(lead + rest)
     # Also in a heading that is not shown: the levels of those after it depend on it.
-    rest_html = prose.html(rest) if len(line) <= LONGEST_LINE else whole
-    return ProseCell(heading=heading.strip(), lead=one_line(line), rest=rest_html, whole=whole)
+    rest_html = prose.html(rest) if len(line) <= LONGEST_LINE else full_text
+    return ProseCell(heading=heading.strip(), lead=one_line(line), rest=rest_html, whole=full_text)
 
 
-def _code_cell(cell: Any, room: Room, prose: Prose) -> CodeCell:
+def _code_cell(cell: Any, room: PageRoom, prose: Prose) -> CodeCell:
     tags = cell.metadata.get("tags", [])
     status = cell.metadata.get("papermill", {}).get("status", "")
     piece = CodeCell(
@@ -113,7 +113,7 @@ def _code_cell(cell: Any, room: Room, prose: Prose) -> CodeCell:
 
 
 def _add_last_words(
-    pieces: list[ProseCell | CodeCell], failed: CodeCell | None, words: str, room: Room
+    pieces: list[ProseCell | CodeCell], failed: CodeCell | None, words: str, room: PageRoom
 ) -> None:
     """Put the kernel's last words beneath the failed cell, unless its error says them already."""
     if words and failed is None:

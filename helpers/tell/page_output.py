@@ -20,7 +20,7 @@ from helpers.tell.shown import ABOUT, Shown
 
 from .box import ELSEWHERE
 from .markdown_html import Prose
-from .page_room import NO_ROOM, Room, clipped
+from .page_room import NO_ROOM, PageRoom, clipped
 from .prose import uncoloured
 from .render import verdict_html
 from .sanitise import clean_html
@@ -71,7 +71,7 @@ class PageOutput:
         return self.kind in ("stdout", "stderr", "error")
 
 
-def page_output(output: Any, alt: str | None, room: Room, prose: Prose) -> PageOutput | None:
+def page_output(output: Any, alt: str | None, room: PageRoom, prose: Prose) -> PageOutput | None:
     """What a page shows of an output of nbformat; None where it has nothing that is safe.
 
     ``alt`` are the words that its cell's metadata has for a picture.
@@ -91,7 +91,7 @@ def page_output(output: Any, alt: str | None, room: Room, prose: Prose) -> PageO
     )
 
 
-def _shown(output: Any, alt: str | None, room: Room, prose: Prose) -> PageOutput | None:
+def _shown(output: Any, alt: str | None, room: PageRoom, prose: Prose) -> PageOutput | None:
     if output.output_type == "stream":
         kind = "stderr" if output.name == "stderr" else "stdout"
         return PageOutput(kind, text=clipped(_passed_on(uncoloured(output.text)), room))
@@ -122,7 +122,7 @@ def _shown(output: Any, alt: str | None, room: Room, prose: Prose) -> PageOutput
     return PageOutput("stdout", text=clipped(words, room))
 
 
-def _picture(output: Any, alt: str | None, words: str, room: Room) -> PageOutput | None:
+def _picture(output: Any, alt: str | None, words: str, room: PageRoom) -> PageOutput | None:
     """The drawing of an output, or why it is not there; None where it has none."""
     data = output.get("data", {})
     about = output.get("metadata", {}).get("image/png", {})
@@ -139,7 +139,7 @@ def _picture(output: Any, alt: str | None, words: str, room: Room) -> PageOutput
     return None
 
 
-def _answering(drawing: PageOutput, data: Any, room: Room) -> PageOutput:
+def _answering(drawing: PageOutput, data: Any, room: PageRoom) -> PageOutput:
     """A drawing with the one for a phone and with its chart, where its output has them and the
     page has room.
     """
@@ -164,7 +164,7 @@ def figure_of(view: Shown) -> PageOutput | None:
     """The figure of a view as a page shows it; None where it cannot be drawn."""
     figure = view.figure_data()
     drawing = drawing_of(figure["wide"], view.alt)
-    return drawing and _answering(drawing, figure, Room(FIGURE_BYTES))
+    return drawing and _answering(drawing, figure, PageRoom(FIGURE_BYTES))
 
 
 def drawing_of(svg: str, alt: str) -> PageOutput | None:
@@ -178,7 +178,7 @@ def drawing_of(svg: str, alt: str) -> PageOutput | None:
     return PageOutput("picture", picture=picture, alt=alt, width=width, height=height)
 
 
-def _png(encoded: str, alt: str, room: Room) -> PageOutput:
+def _png(encoded: str, alt: str, room: PageRoom) -> PageOutput:
     """A PNG with its words and its size; the words alone where it is no PNG or finds no room."""
     encoded = "".join(encoded.split())
     size = png_size(encoded)
@@ -204,7 +204,7 @@ def png_size(encoded: str) -> tuple[int, int] | None:
         return None
 
 
-def _table(data: Mapping[str, Any], room: Room) -> PageOutput | None:
+def _table(data: Mapping[str, Any], room: PageRoom) -> PageOutput | None:
     """The HTML of an output, cleaned; None where it has none, or too much of it."""
     if "text/html" not in data:
         return None

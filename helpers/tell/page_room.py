@@ -12,7 +12,7 @@ NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
 
 
 @dataclass
-class Room:
+class PageRoom:
     """Bytes left on the page.
 
     What finds no room is named instead of shown, so a page never grows without end.
@@ -28,7 +28,7 @@ class Room:
         return True
 
 
-def clipped(text: str, room: Room, end: bool = False) -> str:
+def clipped(text: str, room: PageRoom, end: bool = False) -> str:
     """Text as ``cut_text`` leaves it, where the page has room for it with its markup."""
     short = cut_text(text.strip("\n"), end)
     if not short or room.take(2 * _size(short) + 300):

@@ -43,7 +43,7 @@ def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
             command.append("--no-sandbox")
         command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile"]
         command += [f"--print-to-pdf={printed}", html.resolve().as_uri()]
-        env = child.environment(own=False, more={"HOME": folder, "TMPDIR": folder})
+        env = child.environment(with_own_folder=False, more={"HOME": folder, "TMPDIR": folder})
         ended = child.watch(command, limit_s, env=env)
         is_pdf = printed.is_file() and printed.read_bytes().startswith(b"%PDF-")
         if ended.how != "exited" or not is_pdf:

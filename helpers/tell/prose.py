@@ -63,7 +63,7 @@ def within(text: str, columns: int = 0) -> str:
 def wrapped(
     text: str,
     indent: str = "",
-    then: str | None = None,
+    later_indent: str | None = None,
     columns: int = WIDE,
     most: int | None = None,
 ) -> list[str]:
@@ -76,7 +76,7 @@ def wrapped(
         plain(text),
         columns,
         initial_indent=indent,
-        subsequent_indent=indent if then is None else then,
+        subsequent_indent=indent if later_indent is None else later_indent,
         break_long_words=False,
         break_on_hyphens=False,
         max_lines=most,

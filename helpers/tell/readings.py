@@ -48,8 +48,8 @@ def _numbers_of(fact: Any) -> Iterator[list[object]]:
         name = f"{fact.name} "
     for field in fields(fact):
         reading = getattr(fact, field.name)
-        what = f"{name}{field.name.replace('_', ' ')}"
+        label = f"{name}{field.name.replace('_', ' ')}"
         if isinstance(reading, Reading) and isinstance(reading.value, (int, float)):
-            yield [of_gpu, what, reading, reading.source]
+            yield [of_gpu, label, reading, reading.source]
         elif field.name.endswith("_id") and isinstance(reading, str):
-            yield [of_gpu, what, reading, ""]
+            yield [of_gpu, label, reading, ""]

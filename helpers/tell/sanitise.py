@@ -30,7 +30,7 @@ _BLOCK = re.compile(
 )
 
 
-def _kept_attribute(tag: str, name: str, value: str) -> str | None:
+def _kept_attribute(_tag: str, name: str, value: str) -> str | None:
     """How far a cell spans, and that it holds a number; nothing else."""
     is_kept = value == "number" if name == "class" else _SPAN.fullmatch(value)
     return value if is_kept else None

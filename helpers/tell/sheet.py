@@ -76,7 +76,7 @@ class Bar(NamedTuple):
     tone: str = INK
 
 
-class Piece(NamedTuple):
+class BarPiece(NamedTuple):
     """A piece of a stacked bar: its words, its bytes or why they are not known, and how it
     looks where they are.
     """
@@ -95,7 +95,7 @@ class Piece(NamedTuple):
         return cell(self.amount, "bytes").words
 
 
-class Sheet:
+class FigurePage:
     """A page under a title that states its answer; ``y`` is the pen's place in inches from the
     top, as the page grows downwards.
 
@@ -223,7 +223,7 @@ class Sheet:
 
     def stacked(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[BarPiece],
         top: float,
         measured: bool = True,
         mark: float | None = None,
@@ -330,7 +330,7 @@ def _short(tag: re.Match[str]) -> str:
 def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Drawing:
     """A figure in the house's style and width that ``draw`` fills; ``height`` in inches.
 
-    For axes, else see ``Sheet``.
+    For axes, else see ``FigurePage``.
     """
     with matplotlib.rc_context(fname=STYLE):
         figure = Drawing(figsize=(_page_width.get(), height), layout=layout)

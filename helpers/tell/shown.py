@@ -33,7 +33,7 @@ from helpers.tell.html_table import (
 from helpers.tell.prose import one_line, within
 from helpers.tell.resources import template
 from helpers.tell.text_table import aligned
-from helpers.tell.values import UNITS, WIDEST, Cell, Column, Rule, bare_values, cell
+from helpers.tell.values import UNITS, WIDEST, Column, Rule, WrittenValue, bare_values, cell
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;
@@ -174,7 +174,7 @@ class Shown:
             below = [within(line, columns) for line in below]
         return "\n".join([*above, *lines, *below])
 
-    def _written(self, cut_cells: bool = True) -> tuple[list[list[Cell]], list[str]]:
+    def _written(self, cut_cells: bool = True) -> tuple[list[list[WrittenValue]], list[str]]:
         """The cells in words, and a line for each reason why one has no value."""
         marks: dict[str, str] = {}
         body = []
@@ -211,7 +211,7 @@ class Shown:
         """
         return None if self.draw else f"{self.html()}<script>{template('table.js')}</script>"
 
-    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
         A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook
@@ -330,7 +330,7 @@ class Shown:
                 columns_of_numbers += 1
         return [self._spoken(row, columns_of_numbers > 1) for row in body[:most]]
 
-    def _spoken(self, row: list[Cell], name_numbers: bool) -> str:
+    def _spoken(self, row: list[WrittenValue], name_numbers: bool) -> str:
         """A row in words, without where it is from."""
         words = ""
         separator = ""

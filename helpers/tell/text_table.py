@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from helpers.ground.units import columns_of
-from helpers.tell.values import Cell
+from helpers.tell.values import WrittenValue
 
 LEAST = 12
 """Columns of words in a table of a terminal; where there are fewer each cell has a line of its
@@ -20,7 +20,7 @@ _PARTS = re.compile(r"\s+|[^\s/,]+[/,]*|[/,]+")
 _NUMBER = re.compile(r"-?[\d.,]+( |$)")
 
 
-def aligned(heads: list[str], rows: list[list[Cell]], columns: int | None) -> list[str]:
+def aligned(heads: list[str], rows: list[list[WrittenValue]], columns: int | None) -> list[str]:
     """The lines of a table with its header; ``columns`` None: as wide as it is.
 
     A wider table has its long cells wrapped; where there is no room for that, each cell has a line.
@@ -95,18 +95,18 @@ def filled(text: str, columns: int) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def are_numbers(rows: list[list[Cell]], short_too: bool = False) -> list[bool]:
+def are_numbers(rows: list[list[WrittenValue]], short_too: bool = False) -> list[bool]:
     """Which columns hold numbers alone, and at least one.
 
     With ``short_too`` short words that begin with a number count as one.
     """
 
-    def is_number(cell: Cell) -> bool:
+    def is_number(cell: WrittenValue) -> bool:
         if cell.number:
             return True
         return short_too and len(cell.words) < SHORT and _NUMBER.match(cell.words) is not None
 
-    def holds_numbers(column: Sequence[Cell]) -> bool:
+    def holds_numbers(column: Sequence[WrittenValue]) -> bool:
         kinds = {is_number(cell) for cell in column if cell.number is not None}
         return kinds == {True}
 

@@ -261,7 +261,7 @@ def _is_card(row: Ceiling) -> bool:
 def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> Any:
     from . import sheet  # here: the command needs no figure, and so no matplotlib
 
-    page = sheet.Sheet(title)
+    page = sheet.FigurePage(title)
     page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
     bars = [_ceiling_bar(row, _binds(stack, row)) for row in rows]
     page.bars(bars, top, stack.decision.binding_bytes)
@@ -306,7 +306,7 @@ def following(stack: Stack, limit_bytes: int) -> Stack:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ReserveChoice:
     """What one reserve would leave: the limit in bytes and pages, and the weights that fit at 2
     bytes a parameter.
     """
@@ -329,7 +329,7 @@ class Choice:
         return f"{said}{BYTES_A_PARAMETER} bytes each, without activations."
 
 
-def choice(space: Room, reserve_gib: float) -> Choice | None:
+def choice(space: Room, reserve_gib: float) -> ReserveChoice | None:
     """What a reserve would leave; None where the box has not that much RAM, or no limit to set."""
     reserve = int(reserve_gib * GIB)
     if not 0 < reserve < space.ram_bytes:
@@ -337,7 +337,7 @@ def choice(space: Room, reserve_gib: float) -> Choice | None:
     planned = plan(replace(space, live_pages=None), reserve_bytes=reserve)
     if planned.bytes is None or planned.pages_limit is None:
         return None
-    return Choice(reserve, planned.bytes, planned.pages_limit, planned.action)
+    return ReserveChoice(reserve, planned.bytes, planned.pages_limit, planned.action)
 
 
 def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
@@ -357,7 +357,11 @@ def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
         if left is not None:
             result = f"{left.parameters_billion:.1f} billion parameters with "
             result += f"{show_bytes(advised)} kept for the system"
-    head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
+    head = [
+        Column("reserve for the system", "bytes"),
+        Column("TTM limit", "bytes"),
+        "pages",
+    ]
     columns = [*head, "plan", "parameters, 10^9, at 2 bytes"]
     return Shown(
         result,

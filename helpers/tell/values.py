@@ -105,7 +105,7 @@ def columns(heads: str, widest: int | None = WIDEST) -> list[Column]:
     return listed
 
 
-class Cell(NamedTuple):
+class WrittenValue(NamedTuple):
     """A value as it is written.
 
     ``number`` is whether it is a number, None where it is neither a number nor words; ``why`` says
@@ -117,19 +117,19 @@ class Cell(NamedTuple):
     why: str = ""
 
 
-def cell(value: Any, unit: str = "") -> Cell:
+def cell(value: Any, unit: str = "") -> WrittenValue:
     """How a value of a table is written; ``unit`` is the one of its column."""
     if isinstance(value, Reading):
         if not value.ok:
-            return Cell(value.status.replace("_", " "), None, plain(value.show()))
-        return Cell(plain(value.show()), value.unit != "text")
+            return WrittenValue(value.status.replace("_", " "), None, plain(value.show()))
+        return WrittenValue(plain(value.show()), value.unit != "text")
     if value is None or value == "":
-        return Cell("-", None)
+        return WrittenValue("-", None)
     if isinstance(value, bool):
-        return Cell("yes" if value else "no", False)
+        return WrittenValue("yes" if value else "no", False)
     if isinstance(value, (int, float)):
-        return Cell(UNITS[unit](value) if unit else plain(value), True)
-    return Cell(plain(value), False)
+        return WrittenValue(UNITS[unit](value) if unit else plain(value), True)
+    return WrittenValue(plain(value), False)
 
 
 def bare_values(column: Any) -> list[Any]:

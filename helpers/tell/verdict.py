@@ -103,7 +103,7 @@ def quoted(row: Evidence, error: str = "") -> str:
     return value
 
 
-class Step(NamedTuple):
+class TypedStep(NamedTuple):
     """One thing that a person does: what it is in words, and the one command that is typed."""
 
     says: str
@@ -117,42 +117,42 @@ def lead(verdict: Verdict) -> str:
     return _flat(verdict.next_step.what)
 
 
-def steps(verdict: Verdict) -> list[Step]:
+def steps(verdict: Verdict) -> list[TypedStep]:
     """The next step as what a person does one after the other, a command a step."""
     step = verdict.next_step
-    listed = [Step(_flat(step.what), step.command)]
+    listed = [TypedStep(_flat(step.what), step.command)]
     if lead(verdict):
         listed = _commands(step.command)
     if step.reboot:
-        listed.append(Step("Reboot: the change takes effect at the next boot", ""))
+        listed.append(TypedStep("Reboot: the change takes effect at the next boot", ""))
     if step.check:
-        listed.append(Step(CHECK, step.check))
+        listed.append(TypedStep(CHECK, step.check))
     if step.undo:
-        listed.append(Step("Only if it did not help, undo it:", step.undo))
+        listed.append(TypedStep("Only if it did not help, undo it:", step.undo))
     return listed
 
 
-def _commands(text: str) -> list[Step]:
+def _commands(text: str) -> list[TypedStep]:
     """Commands that are typed one after the other, each with the comment before or behind it.
 
     Comments that no command follows stay with the last one.
     """
-    listed: list[Step] = []
+    listed: list[TypedStep] = []
     comments: list[str] = []
     for line in text.splitlines():
         command, comment = parted(line)
         if listed and not comments and _goes_on(listed[-1].command, line):
-            listed[-1] = Step(listed[-1].says, f"{listed[-1].command}\n{line}")
+            listed[-1] = TypedStep(listed[-1].says, f"{listed[-1].command}\n{line}")
             continue
         if comment:
             comments.append(comment)
         if command:
-            listed.append(Step(_flat(". ".join(comments)), command))
+            listed.append(TypedStep(_flat(". ".join(comments)), command))
             comments = []
     if comments and listed:
         last = listed.pop()
         below = "\n".join(f"# {comment}" for comment in comments)
-        listed.append(Step(last.says, f"{last.command}\n{below}"))
+        listed.append(TypedStep(last.says, f"{last.command}\n{below}"))
     return listed
 
 
@@ -185,7 +185,9 @@ def brief(verdict: Verdict, more: str = "") -> str:
     return "\n".join(lines)
 
 
-def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more: str) -> list[str]:
+def _screen(
+    verdict: Verdict, reasons: list[Evidence], listed: list[TypedStep], more: str
+) -> list[str]:
     """The lines of ``brief`` with these reasons and these steps."""
     lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
@@ -258,7 +260,7 @@ def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
     return lines
 
 
-def _typed(verdict: Verdict, listed: list[Step]) -> list[str]:
+def _typed(verdict: Verdict, listed: list[TypedStep]) -> list[str]:
     """Steps, by number where there are several, each with its command as it is typed; above them
     what they are for and need first, below them what they may harm.
     """

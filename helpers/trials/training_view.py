@@ -67,9 +67,9 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
 
 
 def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
-    from helpers.tell.sheet import Sheet  # here: a table needs no matplotlib
+    from helpers.tell.sheet import FigurePage  # here: a table needs no matplotlib
 
-    sheet = Sheet(title)
+    sheet = FigurePage(title)
     top = max([1, *(above_start(path) or 0 for path in results)])
     sheet.heading("Memory of the training itself", "above the process's start")
     sheet.bars(map(_path_bar, results), top)

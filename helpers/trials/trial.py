@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground import umask
-from helpers.ground.child import Ended, Group, Mark, watch
+from helpers.ground.child import Ended, Group, ProcessMark, watch
 from helpers.look.files import write_atomic
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
@@ -119,7 +119,7 @@ class _Trial:
         before = driver_used_bytes(self.target.pci)
         kills_before = group.kills()
         listener = Listener(self.workload, self.limits, self.target)
-        mark = Mark()
+        mark = ProcessMark()
         try:
             ended = self._watch(listener, group, mark)
         except BaseException:  # also an interrupt: neither the group nor a daemon must stay
@@ -152,7 +152,7 @@ class _Trial:
             notes=list(self._notes("" if group.path else group.why)),
         )
 
-    def _watch(self, listener: Listener, group: Group, mark: Mark) -> Ended:
+    def _watch(self, listener: Listener, group: Group, mark: ProcessMark) -> Ended:
         """Start the process in its group, and watch it to its end."""
         own_program = not self.workload.command
         settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1", **mark.variables}

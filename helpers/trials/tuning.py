@@ -21,7 +21,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from helpers.ground import umask
-from helpers.ground.child import Mark, program, transcript
+from helpers.ground.child import ProcessMark, program, transcript
 from helpers.look.message import of_device, of_host
 from helpers.look.messages import read_message
 from helpers.trials.targets import environment
@@ -209,7 +209,7 @@ class _Supervisor:
         """
         ending = ""
         for _ in range(TRIES):
-            mark = Mark()
+            mark = ProcessMark()
             try:
                 answer = transcript(
                     self.command_of(trial.params),

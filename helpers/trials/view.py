@@ -13,7 +13,7 @@ from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PALE, Look
-from helpers.tell.sheet import Bar, Sheet
+from helpers.tell.sheet import Bar, FigurePage
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns, percent
 from helpers.trials.box_study import FixStudy
@@ -128,7 +128,7 @@ def saved_bars(study: FixStudy) -> Shown:
 
 
 def _draw_saved(rows: list[FixRow], title: str) -> Figure:
-    sheet = Sheet(title)
+    sheet = FigurePage(title)
     top = max([1.0, *(1 - (row.saved or 0) for row in rows)])
     sheet.heading("Peak with the remedy, of the peak without it")
     for row in rows:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.vpoc.free import Free
-from helpers.vpoc.planner import NoRoomError, Shape, plan, predicted_bytes
-from helpers.vpoc.study import Row
+from helpers.vpoc.planner import NoRoomError, ProfileShape, plan, predicted_bytes
+from helpers.vpoc.study import StrategyRow
 
 COMMAND = "casebook vpoc FILE"
 MODEL = "memory model of the strategies"
@@ -19,7 +19,7 @@ def best_strategy(free: Free) -> str:
     return "preallocated" if free.gpu else "fused"
 
 
-def verdict(shape: Shape, free: Free, measured: Sequence[Row]) -> Verdict:
+def verdict(shape: ProfileShape, free: Free, measured: Sequence[StrategyRow]) -> Verdict:
     """What blows up, what to use, and with which chunk; ``measured`` are rows of the study."""
     one_hot = predicted_bytes("one_hot", shape, shape.trades)
     flat = predicted_bytes("flat", shape)
@@ -46,8 +46,8 @@ def verdict(shape: Shape, free: Free, measured: Sequence[Row]) -> Verdict:
     ]
     missing = []
     if not measured:
-        what = "the strategies measured on this box"
-        missing = [Missing(reading=what, how='this notebook with box = "live"')]
+        title = "the strategies measured on this box"
+        missing = [Missing(reading=title, how='this notebook with box = "live"')]
     large = {"one-hot": one_hot, "one index for all trades": flat}
     blows_up = [name for name, size in large.items() if size > free.bytes]
     strategy = best_strategy(free)

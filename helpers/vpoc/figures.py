@@ -17,7 +17,7 @@ from helpers.tell.shown import Shown
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.levels import levels
-from helpers.vpoc.study import Row
+from helpers.vpoc.study import StrategyRow
 from helpers.vpoc.ticks import to_price
 from helpers.vpoc.view import PEAKS, TIME, strategy_words
 
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
     seconds: float
     peak_bytes: int
-    row: Row
+    row: StrategyRow
 
 
 def _size_label(mib: float, _: float) -> str:
@@ -70,7 +70,7 @@ def _draw_profile(
     titled(axes, title)
 
 
-def strategies(rows: Sequence[Row], limit_s: float, free_bytes: int) -> Shown:
+def strategies(rows: Sequence[StrategyRow], limit_s: float, free_bytes: int) -> Shown:
     """Time against peak memory of each strategy, with one read of the inputs and the free
     memory as limits.
     """

@@ -20,7 +20,7 @@ from helpers.vpoc.free import free_here
 from helpers.vpoc.layout import Layout, survey
 from helpers.vpoc.levels import by_rule
 from helpers.vpoc.measure import measure
-from helpers.vpoc.planner import Plan, plan, shape_of
+from helpers.vpoc.planner import ChunkPlan, plan, shape_of
 from helpers.vpoc.store import write_store
 from helpers.vpoc.ticks import to_price
 from helpers.vpoc.trades import Array, Trades, TradesError
@@ -63,7 +63,7 @@ def check_strategy(strategy: str, device: str) -> None:
         )
 
 
-def _in_a_child(trades: Trades, device: str, chosen: Plan) -> Array:
+def _in_a_child(trades: Trades, device: str, chosen: ChunkPlan) -> Array:
     with tempfile.TemporaryDirectory(prefix="casebook-trades-") as folder:
         measured = measure(
             chosen.strategy,

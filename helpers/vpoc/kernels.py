@@ -153,13 +153,13 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
         first = -1
         last = -1
         best = row[0] * 0
-        whole = 0.0
+        total = 0.0
         for k in range(widths[s]):
             if row[k] > 0:
                 first = k if first < 0 else first
                 last = k
                 best = max(best, row[k])
-                whole += np.float64(row[k])
+                total += np.float64(row[k])
         poc[s] = val[s] = vah[s] = -1
         if first < 0:
             continue
@@ -171,11 +171,11 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
                 at = k
         lo = at
         hi = at
-        held = np.float64(row[at])
+        inside = np.float64(row[at])
         step = 2 if two_rows else 1
         # Tenths of a per mille in whole numbers: exact while a session's volume is below 2**53
         # / 10,000.
-        while held * 10000.0 < whole * share:
+        while inside * 10000.0 < total * share:
             up = -1.0
             down = -1.0
             if hi < last:
@@ -188,10 +188,10 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
                 break
             if up >= down:
                 hi = min(last, hi + step)
-                held = held + up
+                inside = inside + up
             else:
                 lo = max(first, lo - step)
-                held = held + down
+                inside = inside + down
         poc[s] = at
         val[s] = lo
         vah[s] = hi

@@ -25,7 +25,7 @@ SHARE = 0.70
 
 
 @dataclass(frozen=True)
-class Rule:
+class LevelRule:
     """``tie``: which of tied rows is the POC (Linnsoft: the one closest to the centre of the
     profile; numpy's argmax: the lowest). ``value_area``: one-row or two-row.
     """
@@ -37,8 +37,8 @@ class Rule:
         return f"{self.value_area} {SHARE:.0%}, tie {self.tie}"
 
 
-USUAL = Rule()
-RULES = tuple(Rule(tie, area) for area in VALUE_AREAS for tie in TIES)
+USUAL = LevelRule()
+RULES = tuple(LevelRule(tie, area) for area in VALUE_AREAS for tie in TIES)
 """Each rule in use, for a value area of 70 %."""
 
 
@@ -50,7 +50,7 @@ class Levels:
     val: Array
     vah: Array
     traded: Array
-    rule: Rule
+    rule: LevelRule
 
     def prices(self, tick: float) -> tuple[Array, Array, Array]:
         """POC, VAL and VAH in points; NaN for a session without volume."""
@@ -59,7 +59,7 @@ class Levels:
         return poc, val, vah
 
 
-def levels(counts: Array, layout: Layout, rule: Rule = USUAL) -> Levels:
+def levels(counts: Array, layout: Layout, rule: LevelRule = USUAL) -> Levels:
     """POC and value area of every session of ``counts``, as ``profiles`` gives them."""
     poc, val, vah = (np.empty(len(counts), np.int32) for _ in range(3))
     tie = TIES.index(rule.tie)
@@ -82,7 +82,7 @@ class SessionLevels:
     poc: float
     val: float
     vah: float
-    rule: Rule
+    rule: LevelRule
 
 
 def level_rows(trades: Trades, session_levels: Levels) -> list[SessionLevels]:

@@ -21,7 +21,7 @@ from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.targets import environment
 from helpers.trials.under_torch import frame
 from helpers.vpoc.counting import profiles, run, strategy_of, threads
-from helpers.vpoc.store import Store, open_store
+from helpers.vpoc.store import TradeStore, open_store
 from helpers.vpoc.trades import Array
 from helpers.vpoc.under_torch.volume_profiles import measured
 
@@ -29,7 +29,7 @@ HERE = "helpers.vpoc.measure"
 UNDER_TORCH = "helpers.vpoc.under_torch.volume_profiles"
 
 
-class Order(TypedDict):
+class MeasureOrder(TypedDict):
     """What a child is asked to do.
 
     ``limit_bytes`` is of private memory (RLIMIT_DATA) beyond what it holds beforehand, in which
@@ -71,7 +71,7 @@ class Measured:
 
 def measure(
     strategy: str,
-    store: Store,
+    store: TradeStore,
     *,
     chunk_trades: int = 1 << 20,
     device: str = "cpu",
@@ -108,7 +108,7 @@ def measure(
 
     with tempfile.TemporaryDirectory(prefix="casebook-profile-") as scratch:
         out = Path(scratch, "counts.bin")
-        order: Order = {
+        order: MeasureOrder = {
             "strategy": strategy,
             "folder": str(store.folder.resolve()),
             "device": device,
@@ -140,7 +140,7 @@ def measure(
     )
 
 
-def work(order: Order) -> Iterator[frame.Row]:
+def work(order: MeasureOrder) -> Iterator[frame.Row]:
     """The child's work for ``fused`` and ``chunked``: one row, how it went or why it failed."""
     store = open_store(Path(order["folder"]))
     name = order["strategy"]

@@ -10,7 +10,7 @@ from helpers.ground.units import parse_count, parse_size, show_bytes
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.free import Free
-from helpers.vpoc.planner import NoRoomError, Shape, plan, plans, runs_on
+from helpers.vpoc.planner import NoRoomError, ProfileShape, plan, plans, runs_on
 from helpers.vpoc.view import plans_table
 
 
@@ -18,7 +18,7 @@ from helpers.vpoc.view import plans_table
 class Planner:
     """What is counted, the memory it may take, and the way of counting."""
 
-    shape: Shape
+    shape: ProfileShape
     free: Free
     strategy: str = "preallocated"
 

@@ -41,7 +41,7 @@ BOUNDS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class ProfileShape:
     """The sizes that the model needs, and the types of a volume and of a count; a price is int32."""
 
     trades: int
@@ -68,9 +68,9 @@ class Shape:
         return self.sessions * self.bins * self.count_bytes
 
 
-def shape_of(trades: Trades, layout: Layout) -> Shape:
+def shape_of(trades: Trades, layout: Layout) -> ProfileShape:
     """The shape of these trades under this layout."""
-    return Shape(
+    return ProfileShape(
         trades=len(trades),
         sessions=trades.sessions,
         bins=layout.bins,
@@ -79,7 +79,7 @@ def shape_of(trades: Trades, layout: Layout) -> Shape:
     )
 
 
-def _trade_bytes(strategy: str, shape: Shape) -> int:
+def _trade_bytes(strategy: str, shape: ProfileShape) -> int:
     """What each trade of a chunk costs while the chunk is counted: an int64 index, a volume."""
     plain = 8 + shape.converted_bytes
     if strategy != "one_hot":
@@ -90,7 +90,7 @@ def _trade_bytes(strategy: str, shape: Shape) -> int:
     return plain + shape.bins * (8 + product)
 
 
-def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) -> int:
+def predicted_bytes(strategy: str, shape: ProfileShape, chunk_trades: int = 1 << 20) -> int:
     """The peak beyond the inputs, in bytes. Raises TradesError for an unknown name."""
     way = strategy_of(strategy)
     result = shape.result_bytes
@@ -112,7 +112,7 @@ class NoRoomError(ValueError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChunkPlan:
     """``chunk_trades`` trades at a time; ``bound``: a name of BOUNDS. ``says`` is the sentence."""
 
     strategy: str
@@ -136,7 +136,7 @@ class Plan:
         )
 
 
-def plan(strategy: str, shape: Shape, free: Free) -> Plan:
+def plan(strategy: str, shape: ProfileShape, free: Free) -> ChunkPlan:
     """The chunk for a strategy, beside inputs that take their memory already.
 
     Raises NoRoomError where not even one trade at a time would fit; for a strategy that takes
@@ -152,13 +152,13 @@ def plan(strategy: str, shape: Shape, free: Free) -> Plan:
     chunked = strategy_of(strategy).chunked
     need = peak(1) if chunked else peak(trades)
     if need > budget:
-        what = "one trade at a time" if chunked else "all trades at once, as it does,"
+        way = "one trade at a time" if chunked else "all trades at once, as it does,"
         raise NoRoomError(
-            f"{strategy} with {what} needs {show_bytes(need)} and {show_bytes(budget)} "
+            f"{strategy} with {way} needs {show_bytes(need)} and {show_bytes(budget)} "
             f"may be taken ({free.says}): count fewer sessions at a time"
         )
     if not chunked:
-        return Plan(strategy, trades, chunks=1, bound="all", peak_bytes=need, free=free)
+        return ChunkPlan(strategy, trades, chunks=1, bound="all", peak_bytes=need, free=free)
     fits = bisect_right(range(1, trades + 1), budget, key=peak)
     chunk = min(fits, _liked_trades(strategy, shape, free))
     bound = "memory"
@@ -166,7 +166,7 @@ def plan(strategy: str, shape: Shape, free: Free) -> Plan:
         bound = "bandwidth" if free.gpu else "cache"
     elif chunk == trades:
         bound = "all"
-    return Plan(
+    return ChunkPlan(
         strategy=strategy,
         chunk_trades=chunk,
         chunks=-(-trades // chunk),
@@ -176,7 +176,7 @@ def plan(strategy: str, shape: Shape, free: Free) -> Plan:
     )
 
 
-def _liked_trades(strategy: str, shape: Shape, free: Free) -> int:
+def _liked_trades(strategy: str, shape: ProfileShape, free: Free) -> int:
     """The trades of a chunk that keeps a GPU busy or stays in the cache; all where neither says."""
     quick_bytes = GPU_CHUNK_BYTES if free.gpu else free.cache_bytes // 2
     if not quick_bytes:
@@ -189,9 +189,9 @@ def runs_on(strategy: str, free: Free) -> bool:
     return strategy_of(strategy).torch or not free.gpu
 
 
-def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
+def plans(shape: ProfileShape, free: Free) -> list[tuple[str, ChunkPlan | str]]:
     """Each strategy with its plan on that memory, or why there is none."""
-    rows: list[tuple[str, Plan | str]] = []
+    rows: list[tuple[str, ChunkPlan | str]] = []
     for name in STRATEGIES:
         if not runs_on(name, free):
             rows.append((name, "runs on the CPU alone"))

@@ -163,13 +163,15 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
             else:
                 options = _header_options(path, file, columns)
         if is_parquet:
-            with parquet.ParquetFile(path) as whole:
-                groups = (whole.metadata.row_group(at) for at in range(whole.num_row_groups))
+            with parquet.ParquetFile(path) as parquet_file:
+                groups = (
+                    parquet_file.metadata.row_group(at) for at in range(parquet_file.num_row_groups)
+                )
                 unpacked = sum(group.total_byte_size for group in groups)
                 _bounded(path, unpacked)
-                _check_packing(path, size, whole.metadata.num_rows, unpacked)
-                roles = column_names(whole.schema_arrow.names, columns, notes, path)
-                table = whole.read([*roles.values()])
+                _check_packing(path, size, parquet_file.metadata.num_rows, unpacked)
+                roles = column_names(parquet_file.schema_arrow.names, columns, notes, path)
+                table = parquet_file.read([*roles.values()])
         else:
             with csv.open_csv(path, read_options=options) as head:
                 roles = column_names(head.schema.names, columns, notes, path)
@@ -264,8 +266,8 @@ def column_names(
             roles[role] = usual[0]
     missing = [role for role in ("price", "volume") if role not in roles]
     if missing:
-        what = f"{' or '.join(missing)} among {listed}"
-        raise TradesError(f"{path.name}: no column looks like {what}: say which it is")
+        wanted_columns = f"{' or '.join(missing)} among {listed}"
+        raise TradesError(f"{path.name}: no column looks like {wanted_columns}: say which it is")
     is_bars = {"open", "high", "low", "close"} <= set(plain_names)
     if is_bars and roles["price"] == plain_names["close"]:
         notes.append("these are bars, no trades: all of a bar's volume counts at its close")

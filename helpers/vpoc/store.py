@@ -18,7 +18,7 @@ LEAST_BINS = 1000
 
 
 @dataclass(frozen=True)
-class Store:
+class TradeStore:
     """Where the files are; ``trades`` maps them, ``layout`` is that of all sessions."""
 
     folder: Path
@@ -26,7 +26,7 @@ class Store:
     layout: Layout
 
 
-def write_store(folder: Path, trades: Trades, bins: int | None = None) -> Store:
+def write_store(folder: Path, trades: Trades, bins: int | None = None) -> TradeStore:
     """Write the trades to a new folder and open it. ``bins`` as of ``survey``."""
     folder.mkdir(parents=True)
     layout = survey(trades, bins)
@@ -42,10 +42,10 @@ def write_store(folder: Path, trades: Trades, bins: int | None = None) -> Store:
         "bins": layout.bins,
     }
     (folder / "layout.json").write_text(json.dumps(about))
-    return Store(folder, trades, layout)
+    return TradeStore(folder, trades, layout)
 
 
-def open_store(folder: Path) -> Store:
+def open_store(folder: Path) -> TradeStore:
     """The store that ``write_store`` wrote, its prices and volumes mapped, its sessions numbered."""
     about = json.loads((folder / "layout.json").read_text())
     starts = np.fromfile(folder / "starts.bin", np.int64)
@@ -56,10 +56,10 @@ def open_store(folder: Path) -> Store:
         tick=about["tick"],
         labels=tuple(str(number) for number in range(about["sessions"])),
     )
-    return Store(folder, trades, survey(trades, about["bins"]))
+    return TradeStore(folder, trades, survey(trades, about["bins"]))
 
 
-def stored(trades: Trades) -> Store:
+def stored(trades: Trades) -> TradeStore:
     """The trades in a temporary folder, which goes with the store; at least 1000 prices a row."""
     folder = tempfile.TemporaryDirectory(prefix="casebook-trades-")
     bins = max(LEAST_BINS, survey(trades).bins)

@@ -14,7 +14,7 @@ from helpers.vpoc.counting import STRATEGIES, parts, profiles, threads, together
 from helpers.vpoc.kernels import total
 from helpers.vpoc.measure import Measured, measure
 from helpers.vpoc.planner import predicted_bytes, shape_of
-from helpers.vpoc.store import Store
+from helpers.vpoc.store import TradeStore
 from helpers.vpoc.trades import Trades
 
 ONE_HOT_BYTES = 512 * MIB
@@ -22,7 +22,7 @@ ONE_HOT_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True)
-class Row:
+class StrategyRow:
     """One strategy as it was measured, for a table or a figure.
 
     ``sessions`` is set where the figures are extrapolated in a straight line from that many;
@@ -43,9 +43,9 @@ class Row:
     limit_mib: int = 0
 
 
-def row_of(measured: Measured, chunk_trades: int) -> Row:
+def row_of(measured: Measured, chunk_trades: int) -> StrategyRow:
     """A measurement as a row."""
-    return Row(
+    return StrategyRow(
         strategy=measured.strategy,
         status=measured.status,
         says=measured.why,
@@ -79,12 +79,12 @@ def limit_s(trades: Trades) -> float:
 
 
 def strategies(
-    store: Store,
+    store: TradeStore,
     limit: float,
     names: Sequence[str] = tuple(STRATEGIES),
     chunk_trades: int = 1 << 20,
     repeats: int = 5,
-) -> list[Row]:
+) -> list[StrategyRow]:
     """Each strategy's seconds, times the ``limit`` (limit_s), predicted and measured peak, equal
     or not.
 
@@ -110,7 +110,7 @@ def strategies(
     return rows
 
 
-def _one_hot(store: Store) -> tuple[Row, np.ndarray | None]:
+def _one_hot(store: TradeStore) -> tuple[StrategyRow, np.ndarray | None]:
     """One-hot over all trades at once, measured on few sessions; and the counts of those."""
     shape = shape_of(store.trades, store.layout)
     starts = store.trades.starts
@@ -133,8 +133,8 @@ def _one_hot(store: Store) -> tuple[Row, np.ndarray | None]:
 
 
 def chunk_curve(
-    store: Store, chunks: Sequence[int], names: Sequence[str], repeats: int = 3
-) -> list[Row]:
+    store: TradeStore, chunks: Sequence[int], names: Sequence[str], repeats: int = 3
+) -> list[StrategyRow]:
     """Time and peak, measured and predicted, at each chunk size."""
     shape = shape_of(store.trades, store.layout)
     rows = []
@@ -146,7 +146,7 @@ def chunk_curve(
     return rows
 
 
-def refusals(store: Store, names: Sequence[str], limit_mib: int) -> list[Row]:
+def refusals(store: TradeStore, names: Sequence[str], limit_mib: int) -> list[StrategyRow]:
     """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the
     allocator says to the others.
 

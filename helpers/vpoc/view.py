@@ -8,8 +8,8 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.levels import USUAL, SessionLevels, level_rows, levels
-from helpers.vpoc.planner import BOUNDS, Plan, Shape
-from helpers.vpoc.study import Row
+from helpers.vpoc.planner import BOUNDS, ChunkPlan, ProfileShape
+from helpers.vpoc.study import StrategyRow
 
 LISTED = 20
 LEVELS = ["POC", "VAL", "VAH"]
@@ -57,7 +57,7 @@ def rules_table(rows: Sequence[SessionLevels]) -> Shown:
     return Shown("One session's levels under each rule", head, cells)
 
 
-def strategy_words(row: Row) -> str:
+def strategy_words(row: StrategyRow) -> str:
     """A strategy; one whose figures are not all measured says from what they are extrapolated."""
     if not row.sessions:
         return row.strategy
@@ -65,17 +65,17 @@ def strategy_words(row: Row) -> str:
     return f"{row.strategy}, extrapolated from {few}"
 
 
-def _outcome(row: Row) -> str:
+def _outcome(row: StrategyRow) -> str:
     return row.status.replace("_", " ")
 
 
-def _equality(row: Row) -> str:
+def _equality(row: StrategyRow) -> str:
     if row.equal is None:
         return _outcome(row)
     return "same bits" if row.equal else "DIFFERS"
 
 
-def strategies_table(rows: Sequence[Row]) -> Shown:
+def strategies_table(rows: Sequence[StrategyRow]) -> Shown:
     """Each strategy: its time beside one read of the inputs, its predicted and measured peak,
     whether it counts the same.
     """
@@ -91,7 +91,7 @@ def strategies_table(rows: Sequence[Row]) -> Shown:
     return Shown("What each way of counting costs", head, cells, notes)
 
 
-def chunks_table(rows: Sequence[Row]) -> Shown:
+def chunks_table(rows: Sequence[StrategyRow]) -> Shown:
     """Time and peak at each chunk size, the quickest in the title; the memory model beside them."""
     cells = [
         [row.strategy, row.chunk_trades, row.seconds, row.predicted_bytes, row.measured_bytes]
@@ -106,7 +106,7 @@ def chunks_table(rows: Sequence[Row]) -> Shown:
     return Shown(title, ["strategy", Column("trades a chunk", "1,000"), TIME, *PEAKS], cells)
 
 
-def refusals_table(rows: Sequence[Row]) -> Shown:
+def refusals_table(rows: Sequence[StrategyRow]) -> Shown:
     """Which strategies pass under which limit, and the allocator's own words."""
     cells = [
         [row.strategy, f"RLIMIT_DATA {row.limit_mib} MiB", _outcome(row), row.says] for row in rows
@@ -116,7 +116,7 @@ def refusals_table(rows: Sequence[Row]) -> Shown:
     return Shown("Strategies under hard limits", head, cells, none=none, widest=100)
 
 
-def plans_table(plans: Sequence[tuple[str, Plan | str]], shape: Shape) -> Shown:
+def plans_table(plans: Sequence[tuple[str, ChunkPlan | str]], shape: ProfileShape) -> Shown:
     """Each strategy's chunk and peak on the memory that is free, or why it has none."""
     cells: list[list[str | int | None]] = []
     for name, chosen in plans:
@@ -128,6 +128,6 @@ def plans_table(plans: Sequence[tuple[str, Plan | str]], shape: Shape) -> Shown:
             some = f"{chosen.chunk_trades:,}"
         cells.append([name, some, chosen.peak_bytes, BOUNDS[chosen.bound]])
     head = ["strategy", "trades at a time", Column("peak", "bytes"), "why no more"]
-    fitting = sum(isinstance(chosen, Plan) for _, chosen in plans)
+    fitting = sum(isinstance(chosen, ChunkPlan) for _, chosen in plans)
     result = f"{fitting} of {len(plans)} ways have a chunk that fits"
     return Shown("Chunks on the memory that is free", head, cells, result=result)

@@ -252,7 +252,7 @@ def _draw_league(answer: WhatIf, title: str) -> Figure:
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     drawn = [*rows[: LEAGUE_ROWS - len(default)], *default]
     top = max([answer.capacity_bytes, *(row.peak_reserved_bytes for row in drawn)])
-    page = sheet.Sheet(title)
+    page = sheet.FigurePage(title)
     page.bars([_league_bar(row, answer) for row in drawn], top)
     words = (
         "Bar: most bytes reserved. Pale: the card. Hatched: a request fails. Slow calls: those to"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.fits.sheet import HIGH, LIKELY, LOW, Missing, Sheet, rule
+from helpers.fits.sheet import HIGH, LIKELY, LOW, MissingFigure, Sheet, rule
 from helpers.ground.units import GIB, MIB
 from helpers.look.cards import (
     CONTEXT_IN_WORDS,
@@ -14,7 +14,7 @@ from helpers.look.cards import (
 
 @rule
 def non_torch_bytes(s: Sheet) -> float:
-    if s.tp == 1 and s.date >= 202505 and s.given("n_embd"):
+    if s.tp == 1 and s.date >= 202505 and s.is_given("n_embd"):
         # read: vllm/v1/worker/gpu_worker.py: only what it took itself since its start; no
         # communicators on one card
         s.cite("records: 0.05 to 0.7 GiB on one card")
@@ -44,8 +44,8 @@ def max_num_seqs(s: Sheet) -> float:
 
 @rule
 def widest_step(s: Sheet) -> float:
-    if not (s.given("n_embd") and s.given("n_vocab")):
-        raise Missing("widest_step")
+    if not (s.is_given("n_embd") and s.is_given("n_vocab")):
+        raise MissingFigure("widest_step")
     # read: vllm/model_executor/models/llama.py: gate, up and their product, and four rows of the
     # width, of 16 bits; fused_moe.py: of each expert of a token
     width = s.n_ff if s.n_expert <= 1 else s.n_ff_expert * s.n_expert_used
@@ -130,10 +130,10 @@ def compute(s: Sheet) -> float:
         half_digit = 0.05 * (GIB if s.graph_held >= GIB else MIB)
         if s.end == LIKELY:
             return s.graph_held * s.cards
-        other = s.graph if s.given("gguf_arch") else s.graph_other
+        other = s.graph if s.is_given("gguf_arch") else s.graph_other
         if s.end == LOW:
             return min(s.graph, other) - half_digit
-        most = s.graph_held if s.given("gguf_arch") else max(s.graph_held, other)
+        most = s.graph_held if s.is_given("gguf_arch") else max(s.graph_held, other)
         return most * s.cards + half_digit + s.encoder
     if s.family == "vLLM":
         s.cite("the activation peak that vLLM measures at start")
@@ -193,7 +193,7 @@ def context_bytes(s: Sheet) -> float:
     if s.family == "vLLM":
         s.cite("vLLM's own measurement, or records of it")
         return s.non_torch_bytes
-    if s.given("card_free_bytes") and s.family == "SGLang":
+    if s.is_given("card_free_bytes") and s.family == "SGLang":
         s.cite("SGLang reads what is free with its context there")
         return 0
     if s.family == "ollama":

@@ -49,16 +49,16 @@ def swa_width(s: Sheet) -> float:
 
 @rule
 def full_layer(s: Sheet) -> float:
-    if s.given("bytes_per_token_layer"):
+    if s.is_given("bytes_per_token_layer"):
         return s.bytes_per_token_layer
-    if not s.given("kv_lora_rank"):
+    if not s.is_given("kv_lora_rank"):
         # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
         # mem_cache/memory_pool.py; ollama GraphSize
         return heads_on_a_card(s, s.n_head_kv) * s.full_width
     if s.family == "vLLM" and s.text("kv_type") == "fp8_ds_mla":
         # read: vllm/v1/kv_cache_interface.py: 656 bytes a token of the sparse layout
         return 656
-    if s.given("head_dim_k"):
+    if s.is_given("head_dim_k"):
         return heads_on_a_card(s, s.n_head_kv) * s.full_width
     # The latent of multi-head latent attention is one for all heads, not divided over cards.
     # Read: vllm/v1/kv_cache_interface.py, MLAAttentionSpec; sglang MLATokenToKVPool; llama.cpp
@@ -82,7 +82,7 @@ def swa_layer(s: Sheet) -> float:
 
 @rule
 def on_cards(s: Sheet) -> float:
-    if s.given("kv_printed"):
+    if s.is_given("kv_printed"):
         # what of the caches the log prints for the cards
         return min(1, s.kv_printed / sum(s.sizes("cache_sizes")))
     return 1
@@ -90,17 +90,17 @@ def on_cards(s: Sheet) -> float:
 
 @rule
 def full_token(s: Sheet) -> float:
-    if s.given("cache_cells"):
+    if s.is_given("cache_cells"):
         # the sizes and the cells that the log prints
         cells = s.sizes("cache_cells")
         return s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
-    if s.given("kv_printed") and s.given("tokens_printed"):
+    if s.is_given("kv_printed") and s.is_given("tokens_printed"):
         # the pool and its tokens that the log prints, for one card
         return s.kv_printed / (s.tokens_printed + s.page_size)
-    if s.given("kv_printed") and s.given("n_ctx_printed"):
+    if s.is_given("kv_printed") and s.is_given("n_ctx_printed"):
         # the size and the context that the log prints
         return s.kv_printed / s.n_ctx_printed
-    if s.given("heads_full"):
+    if s.is_given("heads_full"):
         # layer by layer from the model's header
         return s.heads_full * s.full_width / (s.tp if s.is_pooled else 1)
     if s.is_pooled:
@@ -113,13 +113,13 @@ def full_token(s: Sheet) -> float:
 def swa_token(s: Sheet) -> float:
     if s.n_layer_swa == 0:
         return 0
-    if s.given("cache_cells"):
+    if s.is_given("cache_cells"):
         # the sizes and the cells that the log prints
         sizes = s.sizes("cache_sizes")
         cells = s.sizes("cache_cells")
         rest = sum(sizes) - longest(sizes, cells)
         return s.on_cards * rest / min(cells) / s.streams
-    if s.given("heads_swa_all"):
+    if s.is_given("heads_swa_all"):
         # layer by layer from the model's header
         return s.heads_swa_all * s.swa_width / (s.tp if s.is_pooled else 1)
     return s.n_layer_swa * s.swa_layer
@@ -152,7 +152,7 @@ def need_bytes(s: Sheet) -> float:
     if s.family == "Diffusers":
         s.cite("a pipeline of images keeps no cache")
         return 0
-    if s.given("unknown_cache"):
+    if s.is_given("unknown_cache"):
         s.no_bound("the cache of an architecture that is not known: counted as plain attention")
     if s.family == "vLLM":
         s.cite("read: check_enough_kv_cache_memory: one request of max_model_len")
@@ -178,16 +178,20 @@ def kv_bytes(s: Sheet) -> float:
     if s.family == "vLLM" and s.has("available"):
         s.cite("vLLM gives the cache all that its share leaves")
         return s.available
-    if s.given("tokens_printed") and s.given("kv_printed"):
+    if s.is_given("tokens_printed") and s.is_given("kv_printed"):
         s.cite("as the log prints it, of one card")
         return s.kv_printed
-    if s.family == "SGLang" and s.has("available") and not s.given("tokens"):
+    if s.family == "SGLang" and s.has("available") and not s.is_given("tokens"):
         s.cite("read: sglang memory_pool.py")
         return paged(s, s.tokens_held)
     if s.family == "TensorRT-LLM" and s.has("available"):
         s.cite("as tokens_held")
         return s.tokens_held * s.token_bytes
-    if s.given("kv_printed") and not s.given("cache_cells") and not s.given("n_ctx_printed"):
+    if (
+        s.is_given("kv_printed")
+        and not s.is_given("cache_cells")
+        and not s.is_given("n_ctx_printed")
+    ):
         s.cite("as the log prints it")
         return s.kv_printed
     s.cite("the cache of what is asked for")

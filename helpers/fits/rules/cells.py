@@ -55,7 +55,7 @@ def streams(s: Sheet) -> float:
 
 @rule
 def cells(s: Sheet) -> float:
-    if s.given("cells_per_stream"):
+    if s.is_given("cells_per_stream"):
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
     if s.family == "llama.cpp" and s.date >= 202511 and "ik_" not in s.program:
@@ -82,7 +82,7 @@ def swa_full(s: Sheet) -> float:
 def swa_cells(s: Sheet) -> float:
     if s.n_layer_swa == 0:
         return 0
-    if s.given("cache_cells"):
+    if s.is_given("cache_cells"):
         # as printed: cells are those of one stream
         return min(s.sizes("cache_cells")) * s.streams
     if s.family == "llama.cpp":

@@ -24,7 +24,7 @@ LONGER_ON_OLLAMA = (*GPT_OSS, "qwen3vl", "qwen3vlmoe")
 
 @rule
 def n_ctx(s: Sheet) -> float:
-    if s.given("cache_cells"):
+    if s.is_given("cache_cells"):
         # the cells that the log prints
         return max(s.sizes("cache_cells")) * s.streams
     return s.default_context
@@ -49,7 +49,7 @@ def context_of_ollama(s: Sheet) -> float:
     if s.date < 202505:
         s.cite("read: ollama envconfig/config.go before 0.6.7")
         return 2048
-    total = sum(s.sizes("card_total_bytes")) if s.given("card_total_bytes") else None
+    total = sum(s.sizes("card_total_bytes")) if s.is_given("card_total_bytes") else None
     if s.date < 202602:
         is_longer = s.date >= 202508 and s.architecture in LONGER_ON_OLLAMA
         if is_longer and (total or 0) >= 20 * GIB:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.fits.sheet import Missing, Sheet, rule
+from helpers.fits.sheet import MissingFigure, Sheet, rule
 
 
 @rule
@@ -13,7 +13,7 @@ def n_layer(s: Sheet) -> float:
 
 @rule
 def n_layer_swa(s: Sheet) -> float:
-    if not s.given("cache_cells"):
+    if not s.is_given("cache_cells"):
         return 0
     # caches that the log prints beside those of most cells
     cells = s.sizes("cache_cells")
@@ -47,10 +47,10 @@ def n_head(s: Sheet) -> float:
 
 @rule
 def head_dim_k(s: Sheet) -> float:
-    if not s.given("kv_lora_rank") and s.given("n_embd") and s.given("n_head"):
+    if not s.is_given("kv_lora_rank") and s.is_given("n_embd") and s.is_given("n_head"):
         # transformers: the model's width over its heads, where no width of a head is given
         return s.n_embd // s.n_head
-    raise Missing("head_dim_k")
+    raise MissingFigure("head_dim_k")
 
 
 @rule
@@ -65,7 +65,7 @@ def is_moe(s: Sheet) -> float:
 
 @rule
 def is_mla(s: Sheet) -> float:
-    return "MLA" in s.tags or s.given("kv_lora_rank")
+    return "MLA" in s.tags or s.is_given("kv_lora_rank")
 
 
 @rule
@@ -115,6 +115,6 @@ def n_ubatch(s: Sheet) -> float:
 @rule
 def cards(s: Sheet) -> float:
     for name in ("card_free_bytes", "card_total_bytes"):
-        if s.given(name):
+        if s.is_given(name):
             return len(s.sizes(name))
     return 1

@@ -32,11 +32,11 @@ def largest_graph(s: Sheet, side: str) -> float:
     output_embeds, *attention = row[side]
     graphs = [4 * s.n_batch * (output_embeds * s.n_embd + s.n_vocab)]
     if attention:
-        ones, embeds, widths = attention
+        ones_bytes, embeds, widths = attention
         heads = s.figure(row["heads"])
         width = widths * s.head_dim_k * heads
         scores = s.n_ctx * (1 + heads)
-        graphs.append(4 * s.n_batch * (ones + embeds * s.n_embd + width + scores))
+        graphs.append(4 * s.n_batch * (ones_bytes + embeds * s.n_embd + width + scores))
     if side == "partial":
         graphs[0] += vocabulary_weights(s)
         for factor, *names in row["beside"]:
@@ -62,7 +62,7 @@ def graph(s: Sheet) -> float:
 
 @rule
 def graph_partial(s: Sheet) -> float:
-    if s.given("graph"):
+    if s.is_given("graph"):
         # as printed
         return s.graph
     if s.architecture in LLAMAS:
@@ -90,7 +90,7 @@ def graph_held(s: Sheet) -> float:
 def graph_room(s: Sheet) -> float:
     # read: ollama llm/memory.go, EstimateGPULayers: the larger of both is kept free
     larger = max(s.graph_partial, s.graph_held)
-    if s.given("gguf_arch"):
+    if s.is_given("gguf_arch"):
         return larger
     # of an architecture that is not given
     return s.either(min(larger, s.graph_other), larger, max(larger, s.graph_other))

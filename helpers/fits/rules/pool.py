@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers.fits.arithmetic import up
-from helpers.fits.sheet import Missing, Sheet, rule
+from helpers.fits.sheet import MissingFigure, Sheet, rule
 from helpers.ground.units import GIB, MIB
 
 SGLANG_TIERS = (
@@ -43,7 +43,9 @@ def block_size(s: Sheet) -> float:
 @rule
 def max_num_batched_tokens(s: Sheet) -> float:
     # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
-    if s.date < 202507 or (s.given("n_embd") and s.has("card_total") and s.card_total < 70 * GIB):
+    if s.date < 202507 or (
+        s.is_given("n_embd") and s.has("card_total") and s.card_total < 70 * GIB
+    ):
         return 2048
     return 8192
 
@@ -129,7 +131,7 @@ def tokens_held(s: Sheet) -> float:
         # V0
         groups = 1 if s.one_kind else sum(up(layers, s.group) for layers in s.sizes("kinds"))
         return s.blocks // groups * s.block_size
-    if s.family == "SGLang" and s.given("tokens"):
+    if s.family == "SGLang" and s.is_given("tokens"):
         return s.tokens
     if s.family == "SGLang":
         # read: sglang pool_configurator.py, cell size
@@ -151,7 +153,7 @@ def slots_held(s: Sheet) -> float:
     if s.family == "SGLang":
         # requests of the whole context
         return int(s.tokens_held / s.n_ctx)
-    raise Missing("slots_held")
+    raise MissingFigure("slots_held")
 
 
 @rule
@@ -169,14 +171,14 @@ def gpu_memory_utilization(s: Sheet) -> float:
         if s.date >= 202603:
             return 0.92
         return 0.9
-    raise Missing("gpu_memory_utilization")
+    raise MissingFigure("gpu_memory_utilization")
 
 
 @rule
 def mem_fraction_static(s: Sheet) -> float:
     if s.family != "SGLang":
-        raise Missing("mem_fraction_static")
-    if not s.given("card_total_bytes"):
+        raise MissingFigure("mem_fraction_static")
+    if not s.is_given("card_total_bytes"):
         return 0.88
     # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
     # handle_gpu_memory_settings: 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph
@@ -206,16 +208,16 @@ def card_free(s: Sheet) -> float:
 
 @rule
 def share_free(s: Sheet) -> float:
-    if s.refused and s.given("card_free_bytes"):
+    if s.refused and s.is_given("card_free_bytes"):
         # read: vllm/v1/worker/utils.py, request_memory: at most what is free of the card
         return int(100 * s.card_free / s.card_total) / 100
-    raise Missing("share_free")
+    raise MissingFigure("share_free")
 
 
 @rule
 def short_at_start(s: Sheet) -> float:
     # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
-    if s.given("card_free_bytes"):
+    if s.is_given("card_free_bytes"):
         return s.card_free - s.card_total * s.gpu_memory_utilization
     return s.ceiling * (1 - s.gpu_memory_utilization) - s.others_bytes
 
@@ -229,13 +231,13 @@ def refused(s: Sheet) -> float:
 @rule
 def available(s: Sheet) -> float:
     for name in ("kv_cache_memory_bytes", "available_kv_bytes"):
-        if s.given(name):
+        if s.is_given(name):
             return s.figure(name)
     if s.refused:
         return 0
     if s.family == "vLLM":
         share = s.card_total * s.gpu_memory_utilization
-        if s.given("peak_torch_bytes"):
+        if s.is_given("peak_torch_bytes"):
             # read: vllm/worker/worker.py of V0, determine_num_available_blocks
             return share - s.peak_torch_bytes - s.non_torch_bytes
         # read: vllm/v1/worker/gpu_worker.py, determine_available_memory; graphs are counted since
@@ -248,8 +250,8 @@ def available(s: Sheet) -> float:
         free -= s.context_bytes
         return free * s.mem_fraction_static - s.weights - s.state_bytes
     if s.family != "TensorRT-LLM":
-        raise Missing("available")
-    if not s.given("weights_bytes"):
+        raise MissingFigure("available")
+    if not s.is_given("weights_bytes"):
         # read: what is free once the engine is loaded
         return free
     # read: TensorRT-LLM KvCacheConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers.fits.arithmetic import fullest_card, layers_in
-from helpers.fits.sheet import LOW, Missing, Sheet, rule
+from helpers.fits.sheet import LOW, MissingFigure, Sheet, rule
 from helpers.ground.units import GIB, MIB
 
 
@@ -15,10 +15,10 @@ def others_bytes(s: Sheet) -> float:
 
 @rule
 def ceiling(s: Sheet) -> float:
-    if s.family == "SGLang" and s.given("free_after_load"):
+    if s.family == "SGLang" and s.is_given("free_after_load"):
         s.cite("what was free before the load: what is free after it, and the weights")
         return s.free_after_load + s.weights
-    is_free = s.given("card_free_bytes")
+    is_free = s.is_given("card_free_bytes")
     s.cite("what is free before the load" if is_free else "the named sizes of the cards")
     sizes = s.sizes("card_sizes")
     if s.is_pooled:
@@ -46,16 +46,16 @@ def reserve(s: Sheet) -> float:
         if not s.measured and s.has("layer_bytes"):
             reserve += s.layer_bytes
         return reserve * s.cards
-    if s.family == "llama.cpp" and s.given("margin_bytes"):
+    if s.family == "llama.cpp" and s.is_given("margin_bytes"):
         s.cite("as given")
         return s.margin_bytes * s.cards
-    if s.family == "llama.cpp" and s.given("gpu_layers_asked"):
+    if s.family == "llama.cpp" and s.is_given("gpu_layers_asked"):
         s.cite("read: llama.cpp common/fit.cpp: --fit changes nothing where --n-gpu-layers is set")
         return 0
     if s.family != "llama.cpp" or s.date < 202512:
         s.cite("none is known")
         return 0
-    if not s.given("card_free_bytes"):
+    if not s.is_given("card_free_bytes"):
         s.cite(
             "read: llama.cpp common/common.h, fit_params_target: 1 GiB a card, where neither "
             "layers nor context were set"
@@ -83,18 +83,18 @@ def share_on_gpu(s: Sheet) -> float:
 def layer_bytes(s: Sheet) -> float:
     if s.in_weights:
         return (s.weights - s.in_weights + s.kv_bytes) / s.n_layer
-    whole = s.weights + s.kv_bytes + s.state_bytes
+    on_all_cards = s.weights + s.kv_bytes + s.state_bytes
     if s.family == "ollama":
         # one of the blocks: weights and cache, alike for all
-        return (whole - s.output_bytes) / s.n_layer
+        return (on_all_cards - s.output_bytes) / s.n_layer
     # blocks and output, alike for all
-    return whole / (s.n_layer + 1)
+    return on_all_cards / (s.n_layer + 1)
 
 
 @rule
 def layers_held(s: Sheet) -> float:
-    if s.family != "ollama" or s.given("n_gpu_layers"):
-        raise Missing("layers_held")
+    if s.family != "ollama" or s.is_given("n_gpu_layers"):
+        raise MissingFigure("layers_held")
     # read: ollama llm/memory.go: the vision part goes on the first card; since 0.7.1 that of its
     # own engine goes with the output
     eyes = s.projector_weights_bytes + s.encoder
@@ -136,7 +136,7 @@ def left(s: Sheet) -> float:
 
 def freed(s: Sheet) -> float:
     """The cache of what is no longer asked for."""
-    if s.given("n_ctx_asked") and s.has("full_token"):
+    if s.is_given("n_ctx_asked") and s.has("full_token"):
         return s.full_token * (s.n_ctx_asked - s.n_ctx)
     return 0
 
@@ -146,33 +146,45 @@ def spare(s: Sheet) -> float:
     if s.refused:
         # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
         return s.short_at_start
-    if s.family == "vLLM" and not s.has("n_ctx"):
-        # read: _check_enough_kv_cache_memory
-        return s.available
-    if s.family == "vLLM" and not s.has("need_bytes"):
-        s.no_bound("what a request takes is not known: at least something must be left for it")
-        return s.available
+    if s.family == "vLLM":
+        return _spare_of_vllm(s)
     if s.family == "SGLang" and not s.has("tokens_asked"):
         # read: sglang model_runner.py: refused where no token fits
         return s.available - 1
     if s.is_pooled:
-        # read: _check_enough_kv_cache_memory; sglang pool_configurator.py
+        # read: sglang pool_configurator.py
         return s.available - s.need_bytes
     if s.family == "TensorRT-LLM":
         # read: kvCacheManager: blocks for one request
-        return s.tokens_held - (s.n_ctx if s.given("n_ctx") else 1)
-    if s.family == "llama.cpp" and s.given("fit_short_bytes"):
-        # as --fit prints it
-        return freed(s) - s.fit_short_bytes
-    is_fitted = all(map(s.given, ("projected_bytes", "card_free_bytes", "fit_left_bytes")))
-    if s.family == "llama.cpp" and is_fitted:
-        # as --fit prints it
-        return freed(s) + s.fit_left_bytes - s.reserve
+        return s.tokens_held - (s.n_ctx if s.is_given("n_ctx") else 1)
+    if s.family == "llama.cpp":
+        return _spare_of_llama_cpp(s)
     if s.family == "ollama" and s.has("layers_held") and s.layers_held < s.n_layer + 1:
         # what of the layers no card has room for
         return min(s.left, (s.layers_held - s.n_layer - 1) * s.layer_bytes)
-    is_dealt = s.cards > 1 and (s.date < 202512 or s.given("tensor_split"))
-    if s.family == "llama.cpp" and is_dealt and s.has("tightest"):
+    return s.left
+
+
+def _spare_of_vllm(s: Sheet) -> float:
+    # read: _check_enough_kv_cache_memory
+    if not s.has("n_ctx"):
+        return s.available
+    if not s.has("need_bytes"):
+        s.no_bound("what a request takes is not known: at least something must be left for it")
+        return s.available
+    return s.available - s.need_bytes
+
+
+def _spare_of_llama_cpp(s: Sheet) -> float:
+    if s.is_given("fit_short_bytes"):
+        # as --fit prints it
+        return freed(s) - s.fit_short_bytes
+    is_fitted = all(map(s.is_given, ("projected_bytes", "card_free_bytes", "fit_left_bytes")))
+    if is_fitted:
+        # as --fit prints it
+        return freed(s) + s.fit_left_bytes - s.reserve
+    is_dealt = s.cards > 1 and (s.date < 202512 or s.is_given("tensor_split"))
+    if is_dealt and s.has("tightest"):
         # each card with its whole layers; since December 2025 --fit moves them
         return min(s.left, s.tightest)
     return s.left

@@ -26,7 +26,7 @@ def mamba_cache_mode(s: Sheet) -> str:
 
 @rule
 def conv_state(s: Sheet) -> float:
-    if s.given("conv_cache"):
+    if s.is_given("conv_cache"):
         # read: llama.cpp src/llama-hparams.cpp, n_embd_r of a short convolution
         return s.n_embd * (s.conv_cache - 1)
     # read: llama.cpp src/llama-hparams.cpp, n_embd_r
@@ -42,7 +42,7 @@ def conv_state(s: Sheet) -> float:
 def state_layer(s: Sheet) -> float:
     convolution = s.conv_state
     # read: llama.cpp src/llama-hparams.cpp, n_embd_s; a convolution alone has no other state
-    scan_state = 0 if s.given("conv_cache") else s.ssm_d_state * s.ssm_d_inner
+    scan_state = 0 if s.is_given("conv_cache") else s.ssm_d_state * s.ssm_d_inner
     if s.is_pooled:
         # read: sglang/srt/configs/mamba_utils.py, vllm/model_executor/layers/mamba/mamba_utils.py:
         # convolutions as bf16, states as float32 or as --mamba-ssm-dtype,

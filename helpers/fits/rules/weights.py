@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.fits.sheet import Missing, Sheet, rule
+from helpers.fits.sheet import MissingFigure, Sheet, rule
 
 UNCOUNTED = (
     "not known: the weights of this architecture, estimated as those of a plain decoder; "
@@ -13,10 +13,10 @@ HEADER = "the bytes of the weights: model.safetensors.index.json"
 
 @rule
 def weights(s: Sheet) -> float:
-    if s.given("weights_bytes"):
+    if s.is_given("weights_bytes"):
         s.cite("as given")
         return s.weights_bytes
-    if s.given("host_bytes") and s.is_ggml:
+    if s.is_given("host_bytes") and s.is_ggml:
         s.cite(
             "tensors of the model's header; the table of tokens stays with the host (read: "
             "llama.cpp src/llama-model.cpp, load_tensors: the input layer)"
@@ -36,10 +36,10 @@ def quantised_bytes(s: Sheet, bits: float) -> float:
 
 @rule
 def model_bytes(s: Sheet) -> float:
-    if s.given("quantised_bits"):
+    if s.is_given("quantised_bits"):
         return s.either(0.96, 1, 1.06) * quantised_bytes(s, s.quantised_bits)
-    if not s.given("parameters_wide"):
-        raise Missing("model_bytes")
+    if not s.is_given("parameters_wide"):
+        raise MissingFigure("model_bytes")
     s.cite("by the dimensions, to a few percent: no weights lie beside the config")
     bits = {
         "attention": s.attention_bits,
@@ -53,7 +53,7 @@ def model_bytes(s: Sheet) -> float:
             "the vision part: no weights lie beside the config; the rest by its dimensions, "
             "to a few percent"
         )
-    if s.given("weights_uncounted"):
+    if s.is_given("weights_uncounted"):
         return s.unbounded(0, size, UNCOUNTED)
     if min(bits.values()) == 16:
         return size
@@ -72,15 +72,15 @@ def token_tables(s: Sheet) -> float:
 
 @rule
 def parameters(s: Sheet) -> float:
-    if s.given("elements"):
+    if s.is_given("elements"):
         return s.elements
     return sum(parameters_by_part(s).values())
 
 
 def parameters_by_part(s: Sheet) -> dict[str, float]:
-    """Weights by what they are part of. Raises Missing where the dimensions do not give them."""
-    if s.given("conv_cache") or s.given("quant_unknown"):
-        raise Missing("model_bytes", HEADER)
+    """Weights by what they are part of. Raises MissingFigure where the dimensions do not give them."""
+    if s.is_given("conv_cache") or s.is_given("quant_unknown"):
+        raise MissingFigure("model_bytes", HEADER)
     blocks = s.n_layer - s.n_layer_ff
     with_attention = blocks
     if s.n_layer_recurrent:
@@ -114,7 +114,7 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
 
 def attention_of_a_layer(s: Sheet) -> float:
     """Weights of query, key, value and output."""
-    if s.given("kv_lora_rank"):
+    if s.is_given("kv_lora_rank"):
         # transformers modeling_deepseek_v3.py, DeepseekV3Attention
         query_width = s.n_head * (s.n_nope + s.n_rot)
         value_width = s.n_head * s.head_dim_expanded
@@ -128,7 +128,7 @@ def attention_of_a_layer(s: Sheet) -> float:
 
 def query(s: Sheet, width: float) -> float:
     """Weights of the query, through a narrower one where the model has that."""
-    if s.given("q_lora_rank"):
+    if s.is_given("q_lora_rank"):
         return s.q_lora_rank * (s.n_embd + width)
     return s.n_embd * width
 
@@ -137,7 +137,7 @@ def state_of_a_layer(s: Sheet) -> float:
     """Weights of a recurrent layer: in and out of Mamba, Mamba 2 and gated delta networks."""
     if s.n_layer_recurrent == 0:
         return 0
-    if s.given("ssm_dt_rank") and not s.given("ssm_n_group"):
+    if s.is_given("ssm_dt_rank") and not s.is_given("ssm_n_group"):
         # transformers modeling_mamba.py, in_proj, out_proj; x_proj, dt_proj, A_log, D, conv1d
         beside = 2 * s.ssm_dt_rank + 3 * s.ssm_d_state + s.ssm_d_conv + 3
         return s.ssm_d_inner * (3 * s.n_embd + beside)
@@ -160,7 +160,7 @@ def n_ff(s: Sheet) -> float:
 
 @rule
 def in_weights(s: Sheet) -> float:
-    if s.family == "ollama" and s.date < 202504 and s.given("weights_bytes"):
+    if s.family == "ollama" and s.date < 202504 and s.is_given("weights_bytes"):
         # read: ollama llm/memory.go before 0.6.3: memory.weights.total counts the cache too
         return s.kv_bytes * s.n_ctx_asked / s.n_ctx
     return 0

@@ -235,8 +235,8 @@ def on_cpu_mode(torch):
             wanted = [moved(value) for value in arguments]
             named = {name: moved(value) for name, value in keywords.items()}
             result = function(*wanted, **named)
-            given = [*wanted[1:], *named.values()]
-            names_device = any(isinstance(value, (str, torch.device)) for value in given)
+            arguments = [*wanted[1:], *named.values()]
+            names_device = any(isinstance(value, (str, torch.device)) for value in arguments)
             is_sent = function is torch.Tensor.to and names_device and result is arguments[0]
             return result.clone() if is_sent else result
 

@@ -24,7 +24,7 @@ from helpers.ground.child.proc import (
     thread_states,
 )
 from helpers.ground.child.sampler import Sampler, stacks_of
-from helpers.ground.child.sweep import Mark, sweep
+from helpers.ground.child.sweep import ProcessMark, sweep
 from helpers.ground.child.terminal import run_here
 from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
 
@@ -34,8 +34,8 @@ __all__ = [
     "OUTPUTS",
     "Ended",
     "Group",
-    "Mark",
     "Process",
+    "ProcessMark",
     "Sampler",
     "Transcript",
     "carrying",

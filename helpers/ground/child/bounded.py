@@ -144,28 +144,30 @@ def watch(
             left = _left_of_session(process.pid, until)
         if _has_ended(process.pid):
             process.wait()
-    seconds = round(time.monotonic() - began, 3)
-    code = process.returncode
-    how = "exited"
-    if code is None:
-        how = "stuck"
+    how = _how_it_ended(process, late)
+    if how == "stuck":
         stacks = stacks or thread_states(process.pid)
         # Nobody can wait for it: the handle is told that it is done, so that it neither warns
         # nor tries.
         process.returncode = -signal.SIGKILL
-    elif late:
-        how = "timed_out"
-    elif code < 0:
-        how = "signalled"
+    code = process.returncode
     return Ended(
         how=how,
         exit_code=code if how == "exited" else None,
-        signal=signal_name(-code) if code is not None and code < 0 else "",
-        seconds=seconds,
+        signal=signal_name(-code) if how != "stuck" and code < 0 else "",
+        seconds=round(time.monotonic() - began, 3),
         last_words=reader.last_words(),
         stacks=stacks,
         left_pids=left,
     )
+
+
+def _how_it_ended(process: subprocess.Popen[bytes], late: bool) -> str:
+    if process.returncode is None:
+        return "stuck"
+    if late:
+        return "timed_out"
+    return "signalled" if process.returncode < 0 else "exited"
 
 
 def _left_of_session(session: int, until: float) -> tuple[int, ...]:

@@ -67,7 +67,9 @@ def program(python: str, module: str, *arguments: str) -> list[str]:
 
 
 def environment(
-    without: Collection[str] = (), more: Mapping[str, str] | None = None, own: bool = True
+    without: Collection[str] = (),
+    more: Mapping[str, str] | None = None,
+    with_own_folder: bool = True,
 ) -> dict[str, str]:
     """A child's environment: this one's, but for the names in ``without``, and ``more``.
 
@@ -77,7 +79,7 @@ def environment(
     """
     variables = {name: value for name, value in os.environ.items() if name not in without}
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
-    if own:
+    if with_own_folder:
         variables.pop("PYTHONHOME", None)  # it is of the caller's Python
         path = [str(CHECKOUT), variables.get("PYTHONPATH", "")]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))

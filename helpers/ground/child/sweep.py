@@ -38,7 +38,7 @@ def _named(pid: int) -> str:
     return f"{process_of(pid).name or 'gone'} ({pid})"
 
 
-class Mark:
+class ProcessMark:
     """A variable of the environment by which the processes of one program are recognised."""
 
     NAME = "CASEBOOK_TRIAL"

@@ -27,7 +27,7 @@ FORWARDED = (
 def run_here(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
-    receivers: Callable[[int], Sequence[int]] = lambda number: (),
+    receivers: Callable[[int], Sequence[int]] = lambda _number: (),
     term_s: float = 0.0,
     ends_after_s: float = 0.0,
 ) -> int:
@@ -93,7 +93,7 @@ class _Forwarding:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
-    def _forward(self, number: int, frame: object) -> None:
+    def _forward(self, number: int, _frame: object) -> None:
         # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return

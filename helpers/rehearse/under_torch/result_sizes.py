@@ -29,7 +29,7 @@ MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
 INDEX_FIRST = ("argmax", "argmin", "multinomial", "max", "min", "median")
 INDEX_SECOND = ("topk", "sort", "kthvalue")
 BOUNDS: dict[str, Callable[[int], int]] = {
-    "least": lambda elements: 0,
+    "least": lambda _elements: 0,
     "typical": lambda elements: (elements + 1) // 2,
     "most": lambda elements: elements,
 }

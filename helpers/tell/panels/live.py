@@ -141,7 +141,14 @@ def _holders(holders: list[dict[str, Any]]) -> Shown:
         [str(row["pid"]), row["name"], row["pci"], *_cells(row, "vram", "gtt"), row["by"]]
         for row in largest[:ROWS]
     ]
-    columns = ["pid", "name", "GPU", Column("VRAM", "bytes"), Column("GTT", "bytes"), "by"]
+    columns = [
+        "pid",
+        "name",
+        "GPU",
+        Column("VRAM", "bytes"),
+        Column("GTT", "bytes"),
+        "by",
+    ]
     return Shown(title, columns, rows)
 
 

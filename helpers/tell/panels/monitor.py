@@ -37,8 +37,8 @@ class Watch:
                 "The live monitor samples this machine twice a second while a notebook is open."
             ]
         box = self.bundle.box if self.bundle else ""
-        here = 'To watch this machine: box = "live"'
-        return [f"No live monitor: {box} was recorded and is not this machine. {here}"]
+        hint = 'To watch this machine: box = "live"'
+        return [f"No live monitor: {box} was recorded and is not this machine. {hint}"]
 
 
 def build(frame: Frame, watch: Watch) -> Sequence[Any]:

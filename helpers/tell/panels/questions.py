@@ -40,11 +40,11 @@ class Reader:
             return [EMPTY]
         evidence = message.gathered(self.text, self.box)
         books = message.books(evidence)
-        made = diagnose(evidence)
+        diagnosis = diagnose(evidence)
         parts: list[Part] = [
-            f"{made.headline} ({verdict.label(made)})",
-            verdict.NextSteps(made),
-            after(made, self.box),
+            f"{diagnosis.headline} ({verdict.label(diagnosis)})",
+            verdict.NextSteps(diagnosis),
+            after(diagnosis, self.box),
             message.sums(evidence),
         ]
         if books:
@@ -62,19 +62,19 @@ def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
     answered: dict[Reader, float] = {}
 
     def read() -> None:
-        asked = Reader(text.value, box.value.strip())
-        if asked in answered and monotonic() - answered[asked] < AT_ONCE_S:
+        reader = Reader(text.value, box.value.strip())
+        if reader in answered and monotonic() - answered[reader] < AT_ONCE_S:
             return
-        answers.value = parts_html(asked.parts())
+        answers.value = parts_html(reader.parts())
         answered.clear()
-        answered[asked] = monotonic()
+        answered[reader] = monotonic()
 
     frame.changed(read, text, box)()
     return [text, frame.row(box, frame.button("Read", read, "read the text again")), answers]
 
 
 @dataclass(frozen=True)
-class Reserve:
+class ReserveQuestion:
     """A stack, the room for a limit (None where RAM or page size were not captured), and a reserve
     in GiB.
     """
@@ -84,7 +84,7 @@ class Reserve:
     reserve_gib: float = 8.0
 
     @property
-    def choice(self) -> ttm.Choice | None:
+    def choice(self) -> ttm.ReserveChoice | None:
         """What the reserve leaves; None where there is none to choose."""
         if self.room is None or self.stack.kind != "apu":
             return None
@@ -124,7 +124,7 @@ class Reserve:
         return [self.says()]
 
 
-def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
+def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[Any]:
     """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
     answers = frame.answer()
     controls = []
@@ -145,4 +145,4 @@ def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
 
 ASK = "In JupyterLab this is a field: paste an error text, and its numbers are added up while you look."
 reader = Panel("Message reader", Reader, build_reader, ASK)
-ceilings = Panel("Ceilings and the reserve", Reserve, build_ceilings)
+ceilings = Panel("Ceilings and the reserve", ReserveQuestion, build_ceilings)

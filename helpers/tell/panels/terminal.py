@@ -61,7 +61,7 @@ def watch(pid: int, every_s: float | None, count: int | None, as_json: bool) -> 
     return 0
 
 
-def _interrupt(number: int, frame: object) -> None:
+def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 

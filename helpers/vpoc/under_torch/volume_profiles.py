@@ -199,10 +199,10 @@ def work(spec: Row) -> Iterator[Row]:
     if spec["device"] != "cpu":
         torch.cuda.set_device(spec["device"])
     strategy = STRATEGIES[spec["strategy"]]
-    whole = Work(torch, spec)
+    work = Work(torch, spec)
     # Threads, code and tables that a first use brings: on the first sessions, before anything
     # is measured.
-    few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(whole.chunk, 1000)}, 2000)
+    few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)}, 2000)
     few.load()
     strategy(few)
     # Torch's threads start with the first large operation, each with a stack of 8 MiB of
@@ -212,8 +212,8 @@ def work(spec: Row) -> Iterator[Row]:
     try:
         if spec["limit_bytes"]:
             frame.limit_host(spec["limit_bytes"])
-        whole.load()
-        answer = measured(partial(strategy, whole), torch, whole.device, max(1, spec["repeats"]))
+        work.load()
+        answer = measured(partial(strategy, work), torch, work.device, max(1, spec["repeats"]))
         out = answer.pop("out")
         if spec["out"]:
             kept = torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype)
