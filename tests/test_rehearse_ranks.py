@@ -14,7 +14,7 @@ from command_line import verb
 from test_rehearse import CARD, GIB, MIB, RUN
 
 from helpers.allocator.program_facts import _options_again
-from helpers.commands import rehearse as commands
+from helpers.commands import rehearse_bench
 from helpers.rehearse.buckets import between_buckets
 from helpers.rehearse.rehearsal import Limits
 from helpers.rehearse.run import environment
@@ -207,8 +207,8 @@ def test_each_of_two_runs_says_of_its_own_processes_that_they_run(tmp_path, monk
     def rehearse(command, card, out, **options):
         return replace(RUN, limits=Limits(world=2), has_buckets=True)
 
-    monkeypatch.setattr(commands, "says_it_runs", says_it_runs)
-    bench = object.__new__(commands.Bench)
+    monkeypatch.setattr(rehearse_bench, "says_it_runs", says_it_runs)
+    bench = object.__new__(rehearse_bench.Bench)
     bench._quiet, bench._rehearse = False, rehearse
     (tmp_path / "run.record").mkdir()
     (tmp_path / "run.record" / "record.json").write_text("{}")
