@@ -81,7 +81,7 @@ def test_bad_input_gets_one_line_and_exit_2(tmp_path, argv, told):
 
 
 def test_the_cases_result_is_4_megabytes_and_its_one_hot_300_gigabytes():
-    verdict = answer.verdict(CASE, CARD, [])
+    verdict = answer.verdict_on_chunks(CASE, CARD, [])
     by_id = {line.id: line.reading.value for line in verdict.evidence}
     assert by_id["result"] == 1014 * 1000 * 4
     assert by_id["one-hot"] > 300e9
@@ -93,7 +93,7 @@ def test_the_cases_result_is_4_megabytes_and_its_one_hot_300_gigabytes():
 
 
 def test_a_full_card_is_told_to_count_less_and_a_free_one_has_a_plan():
-    full = answer.verdict(CASE, Free(1 << 20, "free on the card", gpu=True), [])
+    full = answer.verdict_on_chunks(CASE, Free(1 << 20, "free on the card", gpu=True), [])
     assert full.title == "Not even one trade at a time fits"
     assert "fewer sessions" in full.next_step.what
     assert dict(plans(CASE, CARD))["one_hot"].chunks > 1  # in chunks even one-hot fits
@@ -131,7 +131,7 @@ def test_every_box_says_what_it_has_free(name):
 
 def test_an_unequal_strategy_speaks_against_the_answer():
     row = StrategyRow("fused", "ok", measured_bytes=1, equal=False)
-    against = answer.verdict(CASE, CARD, [row]).against
+    against = answer.verdict_on_chunks(CASE, CARD, [row]).against
     assert [line.id for line in against] == ["unequal-fused"]
 
 

@@ -12,7 +12,7 @@ from helpers.fix.answer import FailedProgram, NoFix, SearchLimits, change_for, f
 from helpers.fix.bench import TorchChoice, rehearsals
 from helpers.fix.league import league
 from helpers.fix.search import TriedChange
-from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table, verdict
+from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table, verdict_on_change
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import cut
 from helpers.look.boxes import open_box
@@ -77,7 +77,7 @@ class ProgramFix(Result):
     def verdict(self) -> Answer:
         """The verdict: the change that was found, that none was, or why none was looked for."""
         if self.failure is not None:
-            return Answer(verdict(self.failure, self.winner, self.trials))
+            return Answer(verdict_on_change(self.failure, self.winner, self.trials))
         title = f"No change was looked for: {self.why.partition(': ')[0]}"
         return Answer(
             Verdict("other", "likely", ASK_AGAIN, state="aside", title=title, summary=self.why)

@@ -105,7 +105,7 @@ class Fit(Result):
 
     def verdict(self) -> Answer:
         """The verdict: whether it fits, and the one next step."""
-        return Answer(view.verdict(self.answer))
+        return Answer(view.verdict_on_fit(self.answer))
 
 
 def what_fits(

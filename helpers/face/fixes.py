@@ -53,7 +53,7 @@ class Fixes(Result):
 
     def verdict(self) -> Answer:
         """The verdict: which remedy to adopt, and the one next step."""
-        return Answer(view.verdict(self.study), sources=False)
+        return Answer(view.verdict_on_trials(self.study), sources=False)
 
 
 def try_fixes(

@@ -119,7 +119,7 @@ class VolumeProfiles(Result):
             trades = shape.trades * sessions // shape.sessions
             shape = replace(shape, trades=trades, sessions=sessions)
         rows = costs.rows if costs else ()
-        return Answer(answer.verdict(shape, self.free, rows), sources=False)
+        return Answer(answer.verdict_on_chunks(shape, self.free, rows), sources=False)
 
 
 def volume_profiles(

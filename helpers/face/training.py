@@ -31,7 +31,7 @@ class TrainingPaths(Result):
 
     def verdict(self) -> Answer:
         """The verdict: which ways finish and are the same training, and the one next step."""
-        return Answer(training_view.verdict(self.results), sources=False)
+        return Answer(training_view.verdict_on_training(self.results), sources=False)
 
 
 def training_paths(

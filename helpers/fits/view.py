@@ -291,7 +291,7 @@ def _first_lines(answer: FitsAnswer) -> list[str]:
     return out
 
 
-def verdict(answer: FitsAnswer) -> Verdict:
+def verdict_on_fit(answer: FitsAnswer) -> Verdict:
     """The answer as a notebook's verdict."""
     names = words("fits")["parts"]
     longest = longest_line(answer)

@@ -48,7 +48,7 @@ def _lines(text: bytes, encoding: str) -> list[str]:
     return io.StringIO(plain, newline="").readlines()
 
 
-def verdict(
+def verdict_on_change(
     failure: FailedProgram, winner: TriedChange | None, trials: Sequence[TriedChange]
 ) -> Verdict:
     """The answer of a search as a notebook's verdict: the change that was found, or that none was."""

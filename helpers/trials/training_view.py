@@ -91,7 +91,7 @@ def _path_bar(path: PathResult) -> Any:
     return Bar(path.name, value, [(took, PALETTE["in use"])], small, "bold")
 
 
-def verdict(results: Sequence[PathResult]) -> Verdict:
+def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
     """The path to take: the one that saves most memory among those that are the same training.
 
     The first of the results is the single device.

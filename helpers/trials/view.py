@@ -194,7 +194,7 @@ def _exports(preset: str) -> list[str]:
     return [f"export {key}={value}" for key, value in load(preset).environ.items()]
 
 
-def verdict(study: FixStudy) -> Verdict:
+def verdict_on_trials(study: FixStudy) -> Verdict:
     """How many help and harm, which, and the one to begin with: what trials, else a replay of
     the trace given, saw save most.
     """

@@ -19,7 +19,7 @@ def best_strategy(free: Free) -> str:
     return "preallocated" if free.gpu else "fused"
 
 
-def verdict(shape: ProfileShape, free: Free, measured: Sequence[StrategyRow]) -> Verdict:
+def verdict_on_chunks(shape: ProfileShape, free: Free, measured: Sequence[StrategyRow]) -> Verdict:
     """What blows up, what to use, and with which chunk; ``measured`` are rows of the study."""
     one_hot = predicted_bytes("one_hot", shape, shape.trades)
     flat = predicted_bytes("flat", shape)
