@@ -32,7 +32,7 @@ def test_every_rule_has_a_line_here():
     examples = [row["example"] for row in wordings.table() if row.get("log")]
     texts = [*LINES, *examples]
     used = {event.row for text in texts for event in parse(text)}
-    assert {rule.id for rule in lines(True)} == used
+    assert {rule.id for rule in lines(log=True)} == used
 
 
 def test_every_word_the_rules_wait_for_gets_through_the_sieve():
@@ -239,7 +239,7 @@ def test_every_row_of_the_tables_of_the_log_fits_what_it_is_for():
     times = f"{times}1767582245.123456 |03:04:05.678 ".split("|")
     for form, time in zip(known["wall clock"], times, strict=True):
         assert re.match(form, time), form
-    kinds = {rule.kind for rule in wordings.lines(True)}
+    kinds = {rule.kind for rule in wordings.lines(log=True)}
     assert set(known["storms"].split()) <= kinds
     assert all(re.compile(form).groups == 1 for form in known["of a fault"].values())
     assert all(word == word.lower() and len(word) > 2 for word in known["kept"])

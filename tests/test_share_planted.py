@@ -35,7 +35,7 @@ def grown(kind, seed, example_batch, tmp_path):
 
 def pages(target, tick=False):
     """Everything that leaves of a target; all that can be ticked is, where ``tick`` is given."""
-    about = share.subject_of(target, whole=tick)
+    about = share.subject_of(target, with_notebooks=tick)
     choices = frozenset()
     if tick:
         choices = frozenset(row.digest for row in share.review_of(about).rows)

@@ -22,8 +22,8 @@ from helpers.ground.shapes import VERDICT_MIME, Evidence, Missing, NextStep, Ver
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
 from helpers.share import texts, verdict_facts
-from helpers.share.known import Known
 from helpers.share.public_copy import ASK, HIDDEN, PublicCopy
+from helpers.share.redactor import Redactor
 from helpers.share.secrets import is_secret
 from helpers.share.wording import is_ours
 from helpers.tell.figures import with_bars
@@ -268,7 +268,7 @@ def test_what_is_known_of_this_box_is_replaced(monkeypatch):
     monkeypatch.setenv("KESTREL_API_TOKEN", "osprey-osprey-1")
     monkeypatch.setenv("USER", "ottoline")
     monkeypatch.setattr(socket, "gethostname", lambda: "quokka17.example")
-    text = Known().replaced(
+    text = Redactor().redacted(
         "ottoline@quokka17.example quokka17 QUOKKA17 /home/wren/x osprey-osprey-1 10.1.2.3 fe80::1ff "
         "aa:bb:cc:dd:ee:ff 123e4567-e89b-12d3-a456-426614174000 torch 2.9.1 0000:c5:00.0 12:30:05"
     )
@@ -294,24 +294,24 @@ def test_what_is_known_of_this_box_is_replaced(monkeypatch):
     "place", ["{}", "... {}...", "log{}", "{}.", "{}, 20.10 GiB", "({})", "{}/24"]
 )
 def test_an_address_is_replaced_wherever_it_stands(value, place):
-    assert value not in Known().replaced(place.format(value))
+    assert value not in Redactor().redacted(place.format(value))
 
 
 @pytest.mark.parametrize(
     "text", ["std::cout c10::Error", "12:30:05 0000:c5:00.0", "torch 2.9.1.", "7.0.2 and 61.27 GiB"]
 )
 def test_what_only_resembles_an_address_stays(text):
-    assert Known().replaced(text) == text
+    assert Redactor().redacted(text) == text
 
 
 def test_a_value_has_the_same_name_wherever_it_stands():
-    replaced = Known().replaced("10.1.2.3 and 10.9.9.9 and 10.1.2.3")
+    replaced = Redactor().redacted("10.1.2.3 and 10.9.9.9 and 10.1.2.3")
     assert replaced == "address-1 and address-2 and address-1"
 
 
 def test_the_names_of_a_foreign_box_are_replaced():
     bundle = replace(open_box("strix-halo-1-found"), box="kestrel-bench")
-    text = Known(bundle).replaced("kestrel-bench of trainer")
+    text = Redactor(bundle).redacted("kestrel-bench of trainer")
     assert re.fullmatch(r"host-\d of user-\d", text)
 
 
@@ -541,7 +541,7 @@ def test_the_review_of_a_batch_has_the_texts_of_each_of_its_notebooks(tmp_path):
     for number, path in enumerate(sorted(batch.glob("*/run.json"))):
         cells = [code(f"osprey_{number}()", printed("kestrel"))]
         nbformat.write(nbformat.v4.new_notebook(cells=cells), path.with_name("notebook.ipynb"))
-    about = share.subject_of(batch, whole=True)
+    about = share.subject_of(batch, with_notebooks=True)
     review = share.review_of(about)
     shown = [(row.text.where, row.shown) for row in review.rows]
     assert ("run 1, cell 1", "osprey_0()") in shown
@@ -705,7 +705,7 @@ def test_the_panel_has_a_sentence_where_nobody_is_there(notebook, capsys):
 
 @pytest.mark.parametrize("text", ["UID:{} pgtables", "error in: {}:12", "/job:{}/replica", "[{}]"])
 def test_an_address_that_a_colon_joins_to_its_neighbours_is_replaced(text):
-    replaced = Known().replaced(text.format("2001:db8:77:a1:b2:c3::9"))
+    replaced = Redactor().redacted(text.format("2001:db8:77:a1:b2:c3::9"))
     assert replaced == text.format("address-1")
 
 
@@ -717,6 +717,6 @@ def test_a_sentence_with_a_part_that_it_can_go_without_passes_with_and_without_i
 
 
 def test_a_person_has_one_number_wherever_their_home_lies():
-    words = Known().replaced("/home/quillon/a /Users/quillon/b /home/tamsin/c")
+    words = Redactor().redacted("/home/quillon/a /Users/quillon/b /home/tamsin/c")
     first, second, other = re.findall(r"/(?:home|Users)/(user-\d+)/[abc]", words)
     assert first == second != other

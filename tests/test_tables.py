@@ -272,7 +272,7 @@ def test_of_very_many_events_forty_are_shown_the_worst_first_and_the_rest_counte
 
 def test_every_code_that_is_shown_has_its_own_words():
     kinds = tables.kind_words()
-    assert {rule.kind for rule in log_lines(True)} <= set(kinds)
+    assert {rule.kind for rule in log_lines(log=True)} <= set(kinds)
     assert all(row.keys() <= {"kind", "words", "harmless"} for row in words("events"))
     for told in ("says", "name"):
         assert len({row[told] for row in causes().values()}) == len(CAUSES) + 1

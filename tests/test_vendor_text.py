@@ -109,7 +109,7 @@ def test_each_known_failure_of_a_tool_is_quoted(tool):
     ],
 )
 def test_without_a_sign_the_capture_speaks_then_the_first_line(printed, status, why):
-    nothing = why_nothing(printed, "", "agent").missing("")
+    nothing = why_nothing(printed, "", "agent").missing()
     assert (nothing.status, nothing.why) == (status, why)
 
 

@@ -42,7 +42,7 @@ def share(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("MPLCONFIGDIR", str(OUTPUTS / "cache" / "matplotlib"))
     _refuse_wrong_use(arguments)
     target = own_file(arguments.target) if arguments.target else named_batch("")
-    about = subject_of(target, whole=bool(arguments.review or arguments.include))
+    about = subject_of(target, with_notebooks=bool(arguments.review or arguments.include))
     choices = _choices(about, arguments.include)
     if arguments.review:
         return _review(about, target, choices, arguments)

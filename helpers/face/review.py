@@ -38,7 +38,7 @@ class Shared:
     @cached_property
     def review(self) -> Review:
         """The texts. Raises ShareError where there is nothing to share."""
-        about = subject_of(Path(self.path), whole=True)
+        about = subject_of(Path(self.path), with_notebooks=True)
         return review_of(about)
 
     @property

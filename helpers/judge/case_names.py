@@ -201,6 +201,7 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
         holders += [_Holder(size.bytes, pid) for pid, size in account.others if pid]
     captured, seen_here = _captured_holders(evidence)
     holders += captured
+    # ps knows the state of a process, and another tool its size.
     states = {holder.pid: holder.state for holder in holders if holder.state}
     large = [holder for holder in holders if _covers(holder, evidence)]
     if large:

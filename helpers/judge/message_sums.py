@@ -14,9 +14,10 @@ from helpers.judge.holders import context_bytes
 from helpers.look.message import Message
 
 LITTLE_PART = 10
+"""This part of what a program has is little to save."""
 OWN_SHARE = 3
-"""A tenth of what a program has is little to save. A process that holds over three times what
-another does comes first when something must go; below that, ask who they are.
+"""A process that holds over so many times what another does comes first when something must go;
+below that, ask who they are.
 """
 UNITS = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
 

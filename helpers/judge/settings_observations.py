@@ -181,7 +181,9 @@ def rocm_has_expandable(version: str) -> bool | None:
     verdicts = {finding.verdict for finding in findings}
     if verdicts & {"unsupported", "dangerous"}:
         return False
-    return None if verdicts else True
+    if verdicts:
+        return None
+    return True
 
 
 def _of_environment(evidence: CaseEvidence, code: list[str]) -> Iterator[Finding]:

@@ -13,11 +13,10 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.ground.shapes import OK, Reading
 from helpers.ground.tables import data
-from helpers.look.bundle import Bundle, Row, Text, rows
+from helpers.look.bundle import Bundle, JsonRow, Row, Text, rows
 
 from . import files, hanging
 
@@ -74,7 +73,7 @@ class Identity:
     item: str
 
 
-def walk_access() -> Iterator[dict[str, Any]]:
+def walk_access() -> Iterator[JsonRow]:
     """Rows of the table ``access``, one by one.
 
     Each node is opened and closed at once in a child: opening /dev/kfd makes a KFD process
@@ -92,8 +91,8 @@ def walk_access() -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _node(path: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"path": path, "status": "ok", "errno": "", "why": ""}
+def _node(path: str) -> JsonRow:
+    row: JsonRow = {"path": path, "status": "ok", "errno": "", "why": ""}
     try:
         state = os.stat(path)
         row.update(uid=state.st_uid, gid=state.st_gid, mode=f"{stat.S_IMODE(state.st_mode):04o}")
@@ -118,7 +117,7 @@ def _text(source: str) -> str:
     return files.text("/", source)
 
 
-def collect_identity() -> list[dict[str, Any]]:
+def collect_identity() -> list[JsonRow]:
     """The table ``identity``: one row about this process. The user's own name is not kept."""
     accounts = [line.split(":") for line in _text("/etc/passwd").splitlines()]
     user = next((words[0] for words in accounts if words[2:3] == [str(os.getuid())]), "")

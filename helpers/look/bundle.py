@@ -28,6 +28,8 @@ from .files import natural
 EMPTY = "the file is empty"
 Kind = Literal["file", "command"]
 Result = TypeVar("Result")
+JsonRow = Dict[str, Any]  # made when imported, also on Python 3.8
+"""A line of a table as a capture writes it; ``Row`` is one that is read."""
 Status = Literal["ok", "not_available", "not_allowed", "timeout", "truncated"]
 
 
@@ -93,7 +95,7 @@ class Text:
         """A value that this text holds."""
         return seen(value, unit, self.source, self.item)
 
-    def missing(self, odd: str, unit: str = "text") -> Reading:
+    def missing(self, odd: str = "", unit: str = "text") -> Reading:
         """Why it holds no value: what kept it from being read, or ``odd`` about a text that was
         read.
         """
@@ -131,7 +133,7 @@ class Text:
         return replace(self, source=source)
 
 
-class Row(Dict[str, Any]):  # made when imported, also on Python 3.8
+class Row(JsonRow):
     """An object of a JSON table, each field by the kind that is asked for: a bundle may hold
     any other.
     """
@@ -163,7 +165,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def rows(values: Any) -> list[Row]:
+def rows(values: object) -> list[Row]:
     """The objects in a list; none where it is no list."""
     if not isinstance(values, list):
         return []

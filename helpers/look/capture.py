@@ -21,14 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from helpers import __version__
 from helpers.ground.child import CHECKOUT, OUTPUTS
 from helpers.ground.places import PROGRAM
 from helpers.ground.tables import data
 from helpers.ground.units import now, plain
-from helpers.look.bundle import Bundle, BundleWriter
+from helpers.look.bundle import Bundle, BundleWriter, JsonRow
 
 from . import (
     access,
@@ -217,7 +217,7 @@ def _kernel_log(collection: Collection, options: Options) -> None:
         collection.add(source, content, status, why, kind=kind)
 
 
-def _torch(options: Options) -> list[dict[str, Any]]:
+def _torch(options: Options) -> list[JsonRow]:
     """What the interpreter that owns torch says of it, in a child of its own."""
     rows = framework.collect(_torch_python(options), TORCH_LIMIT_S, options.torch_devices)
     for row in rows:

@@ -6,17 +6,17 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.tables import data
 from helpers.ground.units import show_bytes
 from helpers.look import files
 from helpers.look.access import NO_REASON
 from helpers.look.archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES
-from helpers.look.bundle import BundleWriter, Item
+from helpers.look.bundle import BundleWriter, Item, JsonRow
 
 if TYPE_CHECKING:
-    Rows = Iterable[dict[str, Any]]
+    Rows = Iterable[JsonRow]
 
 ANSWERS = ("nvml", "torch")
 """Tables of which one row without a value speaks for the whole."""
@@ -117,7 +117,7 @@ class Collection:
         return lines
 
 
-def _status(name: str, rows: list[dict[str, Any]]) -> tuple[str, str]:
+def _status(name: str, rows: list[JsonRow]) -> tuple[str, str]:
     """The status of a table that was listed, and why it has no value."""
     if name in ANSWERS and len(rows) == 1:
         status = rows[0].get("status")

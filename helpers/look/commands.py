@@ -10,9 +10,9 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.ground import child
+from helpers.look.bundle import JsonRow
 from helpers.look.files import fault
 
 COMMAND_LIMIT_S = 10.0
@@ -138,7 +138,7 @@ def _not_executable(name: str, path: str) -> Outcome:
 
 def run_python(
     python: str, program: bytes, options: tuple[str, ...], limit_s: float
-) -> list[dict[str, Any]]:
+) -> list[JsonRow]:
     """The rows that a Python program prints as JSON lines under the interpreter ``python``.
 
     ``program`` is its source. Where it hangs, dies or does not start there is one row

@@ -13,11 +13,10 @@ import resource
 from dataclasses import dataclass
 from functools import lru_cache
 from re import Pattern
-from typing import Any
 
 from helpers.ground.shapes import Reading
 from helpers.ground.tables import data
-from helpers.look.bundle import Bundle, Row, Text
+from helpers.look.bundle import Bundle, JsonRow, Row, Text
 
 _KNOWN = data("look/environment")
 NAMES = _KNOWN["names"].split()
@@ -48,7 +47,7 @@ class Limit:
     soft: Reading
 
 
-def collect_environment() -> list[dict[str, Any]]:
+def collect_environment() -> list[JsonRow]:
     """The table ``environment``.
 
     The home folder in a value is written ``~``; name and password in an address are left out.
@@ -89,7 +88,7 @@ def without_names(value: str) -> str:
     return re.sub(r"://[^/@\s]+@", "://", value)
 
 
-def collect_limits() -> list[dict[str, Any]]:
+def collect_limits() -> list[JsonRow]:
     """The table ``limits``, in bytes or counts; one that is not set is the word ``unlimited``."""
     rows = []
     for name, unit in LIMITS.items():

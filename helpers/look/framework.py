@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import pkgutil
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import OK, Reading
 from helpers.ground.units import pci_address
-from helpers.look.bundle import Bundle, Row, Text, rows
+from helpers.look.bundle import Bundle, JsonRow, Row, Text, rows
 from helpers.look.vendor_text import size, word
 
 from . import commands
@@ -57,7 +56,7 @@ class Framework:
     devices: tuple[TorchDevice, ...]
 
 
-def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[str, Any]]:
+def collect(python: str, timeout_s: float, devices: bool = False) -> list[JsonRow]:
     """The table ``torch``: one row of facts taken under ``python``, or one row with status and
     why.
 

@@ -26,14 +26,15 @@ LOST_LIMIT = 8
 GRACE_S = 1.0
 
 Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def read_each(
     keys: Sequence[Key],
-    read: Callable[[Key], Any],
+    read: Callable[[Key], Value],
     limit_s: float = 0.0,
     group: Callable[[Key], object] | None = None,
-) -> Iterator[tuple[Key, Any, str]]:
+) -> Iterator[tuple[Key, Value | None, str]]:
     """Yield ``(key, read(key), "")`` in order; ``(key, None, why)`` for a read that gave nothing.
 
     A read may take ``limit_s`` seconds (READ_LIMIT_S by default); its result is made of what marshal carries. One that
@@ -75,7 +76,7 @@ def read_each(
         at += 1
 
 
-def _fork(keys: Sequence[Key], read: Callable[[Key], Any]) -> tuple[int, int]:
+def _fork(keys: Sequence[Key], read: Callable[[Key], object]) -> tuple[int, int]:
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # Inside a Jupyter kernel there are threads; the child takes none of their locks.
@@ -87,7 +88,7 @@ def _fork(keys: Sequence[Key], read: Callable[[Key], Any]) -> tuple[int, int]:
     return pid, reader
 
 
-def _serve(keys: Sequence[Key], read: Callable[[Key], Any], pipe: int) -> NoReturn:
+def _serve(keys: Sequence[Key], read: Callable[[Key], object], pipe: int) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -97,7 +98,7 @@ def _serve(keys: Sequence[Key], read: Callable[[Key], Any], pipe: int) -> NoRetu
             os.dup2(null, stream)
         for key in keys:
             try:
-                frame = (read(key), "")
+                frame: tuple[Any, str] = (read(key), "")
             except Exception as error:  # noqa: BLE001 - a fault in one reading must cost that reading alone
                 frame = (None, f"{type(error).__name__}: {error}")
             raw = marshal.dumps(frame)

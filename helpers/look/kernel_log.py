@@ -89,7 +89,7 @@ def _rules() -> dict[str, Line]:
     Groups of a pattern named *_mib, *_gib and *_kib become *_bytes; others than detail, pid,
     process and pci are facts.
     """
-    return {line.id: line for line in lines(True)}
+    return {line.id: line for line in lines(log=True)}
 
 
 def rule(row: str) -> Line:
@@ -384,4 +384,4 @@ def readable(bundle: Bundle) -> Reading:
         tried,
         key=lambda text: (not text.ok, not text.text.strip(), text.status != "not_allowed"),
     )
-    return best.seen(best.source) if best.ok else best.missing("")
+    return best.seen(best.source) if best.ok else best.missing()

@@ -80,7 +80,7 @@ def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
     gpu_id = bundle.number(folder + "/gpu_id", "count")
     read = bundle.read(folder + "/properties")
     if read.status == "not_allowed" and not gpu_id.ok:
-        gpu_id = read.missing("", "count")
+        gpu_id = read.missing(unit="count")
     values = _properties(read.text)
     gfx = gfx_name(values.get("gfx_target_version", 0))
     # Only GPUs are checked against the container's device list, so a refused node is one.

@@ -61,8 +61,9 @@ def layers_by_address(bundle: Bundle) -> dict[str, Layers]:
     }
     addresses = sorted(filter(None, set().union(*by_layer.values())))
     if len(addresses) > MOST_GPUS:
-        count = len(addresses)
-        raise BundleHostile(f"{bundle.box}: {count} GPUs, more than a box has; do not use it")
+        raise BundleHostile(
+            f"{bundle.box}: {len(addresses)} GPUs, more than a box has; do not use it"
+        )
     return {
         address: Layers(**{name: by_pci.get(address) for name, by_pci in by_layer.items()})
         for address in addresses

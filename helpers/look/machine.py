@@ -13,12 +13,11 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.child import memory_groups
 from helpers.ground.shapes import Reading
 from helpers.ground.units import KIB
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, JsonRow
 
 from .files import boot_id, sources, text
 
@@ -221,7 +220,7 @@ def cgroup_files(root: Path) -> list[str]:
     ]
 
 
-def collect_host(root: Path) -> list[dict[str, Any]]:
+def collect_host(root: Path) -> list[JsonRow]:
     """The one row of the table host: the page size here, which boot of the tree's kernel it is,
     and how long that ran, by the clock of its log.
     """

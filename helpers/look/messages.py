@@ -208,7 +208,7 @@ class _Reader:
     def _events(self, text: str, base: int) -> Iterator[_Placed]:
         """The lines of a kernel, read by the reader of its log."""
         lower = lowered(text)
-        if not any(line.literal in lower for line in lines(True)):
+        if not any(line.literal in lower for line in lines(log=True)):
             return
         # It takes longer to load than a message to read, and few texts need it.
         from helpers.look import kernel_log
@@ -256,20 +256,23 @@ def _head(row: Row | Line) -> dict[str, Any]:
 
 
 def _lines_alone(text: str, base: int) -> Iterator[_Placed]:
-    """What a line says that stands alone, such as a shell's."""
+    """What a line says that stands alone, such as a shell's.
+
+    ``base`` is where ``text`` begins in the text that is read.
+    """
     lower = lowered(text)
-    for row in lines(False):
-        at = lower.find(row.literal)
-        while at >= 0:
-            start = text.rfind("\n", 0, at) + 1
-            end = text.find("\n", at)
+    for row in lines(log=False):
+        position = lower.find(row.literal)
+        while position >= 0:
+            start = text.rfind("\n", 0, position) + 1
+            end = text.find("\n", position)
             if end < 0:
                 end = len(text)
             line = text[start : min(end, start + LONGEST_ALONE)]
-            behind = prefix(line)
-            if row.pattern.search(line[behind:]):
-                yield _Placed(base + start + behind, base + end, _head(row))
-            at = lower.find(row.literal, end)
+            prefix_length = prefix(line)
+            if row.pattern.search(line[prefix_length:]):
+                yield _Placed(base + start + prefix_length, base + end, _head(row))
+            position = lower.find(row.literal, end)
 
 
 def _of_event(event: Event, row: Line) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from helpers.ground.shapes import NOT_ALLOWED, Reading
 from helpers.ground.units import pci_address
-from helpers.look.bundle import Bundle, Row, Text, rows
+from helpers.look.bundle import Bundle, JsonRow, Row, Text, rows
 from helpers.look.vendor_text import count, size, stdout_of, why_nothing, word
 
 from . import commands
@@ -107,7 +107,7 @@ class Listing:
     slices: dict[str, tuple[MigSlice, ...]] = field(default_factory=dict)
 
 
-def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
+def collect_nvml(timeout_s: float) -> list[JsonRow]:
     """The table ``nvml``, taken in a child: one row per GPU, or one row with status and why.
 
     Takes no CUDA context.
@@ -158,7 +158,7 @@ def holder_count(bundle: Bundle) -> Reading:
     for listing in _listings(bundle):
         if listing.holders is not None:
             return listing.text.seen(len({holder.pid for holder in listing.holders}), "count")
-    return _failure(bundle).missing("", "count")
+    return _failure(bundle).missing(unit="count")
 
 
 def driver(bundle: Bundle) -> Reading:
@@ -168,7 +168,7 @@ def driver(bundle: Bundle) -> Reading:
     text = bundle.read(VERSION)
     match = _DRIVER.search(text.text)
     if match is None:
-        return why_nothing(text, "", "driver release").missing("")
+        return why_nothing(text, "", "driver release").missing()
     release = match.group(2)
     if match.group(1):
         release += " (open)"
@@ -180,7 +180,7 @@ def _listings(bundle: Bundle) -> tuple[Listing, ...]:
     return bundle.once("nvidia", lambda: (parse_xml(bundle.read(XML)), _of_nvml(bundle)))
 
 
-def _readings(raw: dict[str, Any], text: Text, unit: str = "MiB") -> dict[str, Reading]:
+def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]:
     """Each field from its raw value, or a reading as it is; a field that is not there reads as
     not available.
     """
@@ -210,7 +210,7 @@ def parse_xml(text: Text) -> Listing:
         address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
         if not address or root is None:
             continue
-        raw: dict[str, Any] = _framebuffer(gpu)
+        raw: JsonRow = _framebuffer(gpu)
         for part in ("total", "used"):
             raw["bar1_" + part] = gpu.findtext("bar1_memory_usage/" + part)
         raw.update(index=index, name=gpu.findtext("product_name"))
@@ -235,7 +235,7 @@ def parse_xml(text: Text) -> Listing:
     return Listing(text, readings, tuple(running) if is_listed else None, slices)
 
 
-def _framebuffer(element: ElementTree.Element) -> dict[str, Any]:
+def _framebuffer(element: ElementTree.Element) -> JsonRow:
     return {part: element.findtext("fb_memory_usage/" + part) for part in FRAMEBUFFER}
 
 
@@ -312,7 +312,7 @@ def _of_driver(bundle: Bundle) -> Listing:
     """What the kernel driver lists: names alone."""
     nothing = _failure(bundle)
     readings = {}
-    unread = dict.fromkeys(SIZES, nothing.missing("", "bytes"))
+    unread = dict.fromkeys(SIZES, nothing.missing(unit="bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)
         address = pci_address(source.split("/")[-2])

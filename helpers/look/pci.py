@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.units import pci_address
-from helpers.look.bundle import Bundle, Row
+from helpers.look.bundle import Bundle, JsonRow, Row
 
 from .files import find, text
 
@@ -47,7 +46,7 @@ class PciDevice:
         return self.class_code.startswith(("0x03", "0x12"))
 
 
-def collect_pci(root: Path) -> list[dict[str, Any]]:
+def collect_pci(root: Path) -> list[JsonRow]:
     """Rows of the table pci_devices from /sys/bus/pci/devices under ``root``, without serial
     numbers.
     """
@@ -58,7 +57,7 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
         if not code.startswith(CLASSES) or not pci_address(name):
             continue
         folder = f"{DEVICES}/{name}"
-        row: dict[str, Any] = {
+        row: JsonRow = {
             word: text(top, f"{folder}/{word}") for word in ("vendor", "device", "class")
         }
         row["pci"] = pci_address(name)

@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from helpers.ground.child import process_of
 from helpers.ground.shapes import Reading
 from helpers.ground.units import KIB
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, JsonRow
 
 from . import files, hanging
 
@@ -54,7 +53,7 @@ def _numbers_in(folder: str) -> list[int]:
     return sorted(int(name) for name in names if name.isascii())
 
 
-def walk_processes(root: str) -> Iterator[dict[str, Any]]:
+def walk_processes(root: str) -> Iterator[JsonRow]:
     """Rows of the table ``processes``, one by one."""
     for pid, row, why in hanging.read_each(pids(root), partial(_process, root)):
         if row is None:
@@ -62,11 +61,11 @@ def walk_processes(root: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
+def walk_device_files(root: str) -> Iterator[JsonRow]:
     """Rows of the table ``device_files``, one by one: the open files first, then what each
     one's fdinfo says.
     """
-    listed: list[dict[str, Any]] = []
+    listed: list[JsonRow] = []
     for pid, rows, why in hanging.read_each(pids(root), partial(_device_files, root)):
         if rows is None:
             rows = [{"pid": pid, "status": "not_available", "why": why}]
@@ -92,14 +91,14 @@ def _text(root: str, source: str) -> tuple[str, str, str]:
     return content.decode("utf-8", "replace"), status, why
 
 
-def _process(root: str, pid: int) -> dict[str, Any]:
+def _process(root: str, pid: int) -> JsonRow:
     text, status, why = _text(root, f"/proc/{pid}/status")
     if status != "ok":
         if why.startswith("no such") or "ESRCH" in why:
             why = "ended while it was looked at"
         return {"pid": pid, "status": status, "why": why}
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    row: dict[str, Any] = {
+    row: JsonRow = {
         "pid": pid,
         "status": status,
         "why": why,
@@ -120,9 +119,9 @@ def _first(value: str | None) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
+def _device_files(root: str, pid: int) -> list[JsonRow]:
     folder = f"{root.rstrip('/')}/proc/{pid}/fd"
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonRow] = []
     try:
         numbers = _numbers_in(folder)
     except OSError as error:
@@ -145,7 +144,7 @@ def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _fdinfo(root: str, row: dict[str, Any]) -> dict[str, Any]:
+def _fdinfo(root: str, row: JsonRow) -> JsonRow:
     text, status, why = _text(root, f"/proc/{row['pid']}/fdinfo/{row['fd']}")
     return {**row, "fdinfo": text, "status": status, "why": why}
 

@@ -105,7 +105,9 @@ class _Book:
             return _bytes(stated[0])
         linux = max(map(_bytes, self.totals("ram")), default=0)
         carved_out = max(map(_bytes, self.totals("carveout", "vram")), default=0)
-        return int((linux + carved_out) / (1 - INSTALLED_SHARE)) or None
+        # Linux has what firmware and kernel left of it.
+        bought = int((linux + carved_out) / (1 - INSTALLED_SHARE))
+        return bought or None
 
 
 def _bytes(figure: Figure) -> int:
@@ -228,11 +230,12 @@ def _limits_not_live(book: _Book) -> Named:
     # A limit that another interface reaches is live.
     reached = book.totals("vulkan", "kfd")
     for wanted in book.of("wanted", "ttm", "gtt"):
-        seen = live.get(wanted.pool)
-        if seen is not None and not near(wanted, seen, 0.0001):
-            yield "wanted-not-live", (wanted, seen)
+        live_limit = live.get(wanted.pool)
+        if live_limit is not None and not near(wanted, live_limit, 0.0001):
+            yield "wanted-not-live", (wanted, live_limit)
         elif any(near(wanted, total) for total in reached):
             continue
+        # Above the runtime by more than rounding and what firmware keeps.
         elif runtime and _bytes(wanted) > 1.3 * _bytes(runtime[0]):
             yield "wanted-not-live", (wanted, runtime[0])
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from helpers.ground.shapes import Reading, not_available
 from helpers.ground.units import pci_address
@@ -137,7 +137,7 @@ def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
         for index, pools in parse_memory(source).items():
             memory.setdefault(index, {}).update(pools)
     answers = lines if lines.text and not text.text else text
-    nothing = why_nothing(answers, "rocm-smi", "memory pools").missing("", "bytes")
+    nothing = why_nothing(answers, "rocm-smi", "memory pools").missing(unit="bytes")
     no_pool = answers.refused("", "rocm-smi printed no such pool", "bytes")
     bus = bundle.read(BUS)
     named = _by_card(find_object(bus))
@@ -174,7 +174,7 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
 
     A pool that rocm-smi could not read is named so.
     """
-    printed: list[tuple[int, str, Any]] = []
+    printed: list[tuple[int, str, object]] = []
     for index, fields in _by_card(find_object(text)).items():
         printed += [(index, label, value) for label, value in fields.items()]
     if not printed:
@@ -211,7 +211,7 @@ def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
     """GPUs in amd-smi's order; empty when it gave none."""
     texts = {source: bundle.read(source) for source in (LIST, LIST_ALL, STATIC, USAGE)}
     answers = {source: _by_gpu(text) for source, text in texts.items()}
-    nothing = why_nothing(texts[USAGE], "amd-smi", "memory usage").missing("", "bytes")
+    nothing = why_nothing(texts[USAGE], "amd-smi", "memory usage").missing(unit="bytes")
     no_field = texts[USAGE].refused("", "no such field", "bytes")
     listed = []
     for index in sorted(set().union(*answers.values())):
@@ -279,7 +279,7 @@ def agent_count(bundle: Bundle) -> Reading:
     listed = parse_agents(text)
     if listed:
         return text.seen(sum(agent.kind == "gpu" for agent in listed), "count")
-    return why_nothing(text, ROCMINFO, "HSA agent").missing("", "count")
+    return why_nothing(text, ROCMINFO, "HSA agent").missing(unit="count")
 
 
 def parse_agents(text: Text) -> tuple[Agent, ...]:

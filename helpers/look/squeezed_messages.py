@@ -26,7 +26,9 @@ REPEAT_REACH = 120
 FILLER = "\x1f"
 """Stands where standing advice was taken out."""
 _WORDS = data("look/message_words")
-_BACKENDS = {name: lazy(form) for name, form in _WORDS["backends"].items()}
+_BACKENDS: dict[str, re.Pattern[str]] = {
+    name: lazy(form) for name, form in _WORDS["backends"].items()
+}
 _ELEMENT_BYTES: dict[str, int] = _WORDS["element bytes"]
 
 

@@ -16,11 +16,10 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, JsonRow
 
 from .files import find
 from .machine import page_size
@@ -295,7 +294,7 @@ def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
     return tuple(odd)
 
 
-def collect_initramfs(root: Path) -> list[dict[str, Any]]:
+def collect_initramfs(root: Path) -> list[JsonRow]:
     """Rows of the table initramfs: path and mtime (seconds since 1970) of boot images and
     modprobe.d files; those that may not be looked at are left out.
     """

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from helpers.ground.shapes import NOT_ALLOWED, NOT_AVAILABLE, Reading
 from helpers.ground.tables import data
@@ -79,7 +78,7 @@ def find_object(text: Text) -> Row:
     return objects[0] if objects else Row()
 
 
-def find_json(text: str) -> Any:
+def find_json(text: str) -> object:
     """The first JSON object or array that begins a line, or None.
 
     amd-smi prints "WARNING: User is missing the following required groups: render" on stdout

@@ -272,7 +272,7 @@ def plain_anchors() -> tuple[str, ...]:
     """Words in lower case, blanks and all, one of which stands in every text that holds a message
     unwrapped. Of two words that contain each other the shorter is enough.
     """
-    words = {line.literal for line in (*lines(True), *lines(False))}
+    words = {line.literal for line in (*lines(log=True), *lines(log=False))}
     for row in rows():
         if row.event != "footer":
             for template in (*row.forms, *row.clauses):

@@ -19,6 +19,8 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 INTERVALS = 16
 ROUNDUP = "roundup_power2_divisions"
 WORD = 1 << 64
+OPTION = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
+"""One option of a text; a list in brackets is one value."""
 MOST_DIVISIONS = 1 << 50
 """No size is above 512 times this, so larger numbers of divisions do the same."""
 
@@ -26,8 +28,8 @@ MOST_DIVISIONS = 1 << 50
 class SettingsError(ValueError):
     """torch refuses this text, or it chooses an allocator that cannot be replayed; one line.
 
-    ``left`` is what holds after a refusal at run time (a Settings), or None where nothing changed.
-    ``why`` is what torch refuses, in one clause.
+    ``left`` is what holds after a refusal at run time (in_force.Settings), or None where nothing
+    changed. ``why`` is what torch refuses, in one clause.
     """
 
     left: Any = None
@@ -39,7 +41,7 @@ def parts(conf: str) -> list[tuple[str, str]]:
     the value, no blanks.
     """
     options = []
-    for piece in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", "".join(conf.split())):
+    for piece in OPTION.findall("".join(conf.split())):
         key, _, value = piece.partition(":")
         if key:
             options.append((key, value))
@@ -61,8 +63,8 @@ class AllocatorText:
         self.error: SettingsError | None = None
         # The older parser drops blanks only, the one since 2.10 all white space.
         bare = "".join(conf.split()) if behaviour.unified_parser else conf.replace(" ", "")
-        self.tokens = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare)
-        self.at = 0
+        self.tokens: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare)
+        self.position = 0
         self.named: dict[str, Any] = {}
         self.divisions = [0] * INTERVALS
         self.smallest_mib = large_bytes // MIB
@@ -74,18 +76,18 @@ class AllocatorText:
     def _read(self, large_bytes: int) -> None:
         large = "large_segment_size_mb"
         if large in self.rules.keys:  # torch reads it first: the others may not be smaller
-            for place, token in enumerate(self.tokens):
+            for position, token in enumerate(self.tokens):
                 if token == large:
-                    self.at = place + 1
+                    self.position = position + 1
                     self._value(large)
             self.smallest_mib = self.named.get(large, large_bytes) // MIB
-        self.at = 0
-        while self.at < len(self.tokens):
+        self.position = 0
+        while self.position < len(self.tokens):
             key = self._token()
             if key not in self.rules.keys:
                 raise self._refusal(f"unrecognized key {key!r}")
             self._value(key)
-            if self.at < len(self.tokens):
+            if self.position < len(self.tokens):
                 self._separator(",")
 
     def _refusal(self, why: str) -> SettingsError:
@@ -95,10 +97,10 @@ class AllocatorText:
 
     def _token(self, key: str = "a key") -> str:
         """The next token; ``key`` is whose value it belongs to."""
-        self.at += 1
-        if self.at > len(self.tokens):
+        self.position += 1
+        if self.position > len(self.tokens):
             raise self._refusal(f"{key} has no value, or its list no end")
-        return self.tokens[self.at - 1]
+        return self.tokens[self.position - 1]
 
     def _separator(self, expected: str, key: str = "a key") -> None:
         sign = self._token(key)
@@ -112,13 +114,19 @@ class AllocatorText:
         kind = OPTIONS[key].kind
         if kind == "divisions":
             self._read_divisions(text)
-            return
-        if kind == "reserve":
+        elif kind == "reserve":
             reserve = _reserve(text)
             if reserve is not None:  # else torch warns and keeps what it has
                 self.named[key] = reserve
-            return
-        value: Any = text
+        else:
+            self.named[key] = self._parsed(key, kind, text)
+            if kind == "list" and text == "[":
+                while self._token() != "]":
+                    continue
+
+    def _parsed(self, key: str, kind: str, text: str) -> float | str:
+        """What a text stands for as a value of its kind."""
+        value: float | str | None = text
         expected = KINDS.get(kind, "")
         if kind == "flag":
             value = {"True": True, "False": False}.get(text)
@@ -133,10 +141,7 @@ class AllocatorText:
             value = self._sized(key, self._whole_number(key, text))
         if value is None:
             raise self._refusal(f"{key} wants {expected}, found {text!r}")
-        self.named[key] = value
-        if kind == "list" and text == "[":
-            while self._token() != "]":
-                continue
+        return value
 
     def _backends(self) -> list[str]:
         backends = KINDS["backend"].split(", ")
@@ -153,7 +158,9 @@ class AllocatorText:
             raise self._refusal(f"{key} is too small: {value}, at least {least} is needed")
         if OPTIONS[key].kind == "number" and (not _is_power_of_two(value) or value > 128):
             raise self._refusal(f"{key} wants a power of two up to 128, found {value}")
-        return min(min(value, WORD // MIB - 1) * MIB, UNLIMITED)
+        # torch counts bytes in 64 bits; a larger number of MiB would wrap around.
+        mib = min(value, WORD // MIB - 1)
+        return min(mib * MIB, UNLIMITED)
 
     def _whole_number(self, key: str, text: str, wide: bool = False) -> int:
         """strtoull's reading since 2.10, strtol's into an int before: a leading number counts,
@@ -184,18 +191,18 @@ class AllocatorText:
         if text != "[":
             self.divisions = [self._divisions(text)] * INTERVALS
             return
-        if self.rules.unified_parser and "]" not in self.tokens[self.at :]:
+        if self.rules.unified_parser and "]" not in self.tokens[self.position :]:
             raise self._refusal("a key has no value, or its list no end")
-        begin = self.at
+        begin = self.position
         self._read_intervals()
-        if self.rules.unified_parser and self.at != self.tokens.index("]", begin):
+        if self.rules.unified_parser and self.position != self.tokens.index("]", begin):
             raise self._refusal(f"{ROUNDUP}: its list has no end, or ends twice")
-        self.at += 1
+        self.position += 1
 
     def _read_intervals(self) -> None:
         is_first = True
         last = 0
-        while self.at < len(self.tokens) and self.tokens[self.at] != "]":
+        while self.position < len(self.tokens) and self.tokens[self.position] != "]":
             interval = self._token()
             self._separator(":")
             value = self._divisions(self._token(ROUNDUP), in_list=True)
@@ -207,7 +214,7 @@ class AllocatorText:
                 start = 0 if is_first else last
                 self.divisions[start : last + 1] = [value] * (last + 1 - start)
                 is_first = False
-            if self.tokens[self.at : self.at + 1] != ["]"]:
+            if self.tokens[self.position : self.position + 1] != ["]"]:
                 self._separator(",", ROUNDUP)
 
     def _interval(self, text: str) -> int:

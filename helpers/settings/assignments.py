@@ -98,8 +98,6 @@ def _late(variable: Variable, value: str, passed: str, says: str) -> list[Findin
                 readings.append((OPTIONS[key].moment, piece, "as torch is imported"))
     for moment, shown, when in readings:
         if MOMENTS.index(moment) <= MOMENTS.index(passed):
-            late = finding(
-                "late", variable.name, shown, says=says, when=when, source=variable.source
-            )
-            return [late]
+            source = variable.source
+            return [finding("late", variable.name, shown, says=says, when=when, source=source)]
     return []

@@ -17,7 +17,7 @@ from helpers.look.bundle import Bundle
 from helpers.settings import table
 from helpers.settings.allocator_text import AllocatorText, parts
 from helpers.settings.releases import NEWEST, OLDEST, Behaviour, nearest
-from helpers.settings.rules import Facts, between, facts_of, rule_findings
+from helpers.settings.rules import Facts, between, dotted, facts_of, rule_findings
 from helpers.settings.table import (
     CONF_NAMES,
     LONGEST,
@@ -47,9 +47,9 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
     from helpers.look.gpus import gpus
 
     build = framework(bundle)
-    targets = [gpu.indices["gfx"] for gpu in gpus(bundle) if gpu.indices.get("gfx")]
+    targets = (gpu.indices.get("gfx") for gpu in gpus(bundle))
     environ = {variable.name: variable.value for variable in variables(bundle)}
-    gfx = targets[0] if targets else ""
+    gfx = next(filter(None, targets), "")
     findings = audit(environ, str(build.version.value or ""), build.build, gfx)
     override = environ.get(OVERRIDE, "")
     is_native = gfx in {arch.split(":")[0] for arch in build.archs}
@@ -102,16 +102,17 @@ def _variable(name: str, value: str, facts: Facts) -> list[Finding]:
     ruled = rule_findings(row.name, name, value, value, facts)
     if ruled or name in QUIET:
         return ruled
-    usual = Finding(
-        name=name,
-        value=value,
-        verdict=row.verdict,
-        says=f"{row.says}; read {row.when}",
-        source=row.source,
-        cause=row.cause,
-        why=row.why,
-    )
-    return [usual]
+    return [
+        Finding(
+            name=name,
+            value=value,
+            verdict=row.verdict,
+            says=f"{row.says}; read {row.when}",
+            source=row.source,
+            cause=row.cause,
+            why=row.why,
+        )
+    ]
 
 
 def _other_build(row: Variable, facts: Facts) -> str:
@@ -153,8 +154,8 @@ def _behaviours(torch: tuple[int, ...], rocm: tuple[int, ...], build: str) -> tu
     """
     versions = [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
     if torch:
-        versions = [".".join(map(str, torch))]
-    builds = {"cuda": "cuda", "rocm": "rocm" + ".".join(map(str, rocm))}
+        versions = [dotted(torch)]
+    builds = {"cuda": "cuda", "rocm": "rocm" + dotted(rocm)}
     words = list(builds.values())
     if build in builds:
         words = [builds[build]]

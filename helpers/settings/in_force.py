@@ -18,7 +18,7 @@ from helpers.settings.allocator_text import (
     parts,
 )
 from helpers.settings.releases import NEWEST, Behaviour, nearest
-from helpers.settings.rules import facts_of, release, rule_findings
+from helpers.settings.rules import dotted, facts_of, release, rule_findings
 from helpers.settings.table import OPTIONS, SAYS, TRIED
 
 MIN_BLOCK_BYTES = 512
@@ -166,7 +166,7 @@ def memory_fraction(
     with an error: no limit holds there.
     """
     key = "per_process_memory_fraction"
-    version = torch if release(torch) else ".".join(map(str, NEWEST))
+    version = torch if release(torch) else dotted(NEWEST)
     builds = [build] if build.startswith(("cuda", "rocm")) else ["cuda", "rocm"]
     for kind in builds:
         behaviour = nearest(version, kind)

@@ -45,9 +45,7 @@ class Preset:
         """torch, build and chip that it is audited for; empty where not said."""
         words = [word.strip() for word in self.fields.get("checked", "").split(",")]
         torch, build, gfx = (*words, "", "", "")[:3]
-        if torch.startswith("torch "):
-            torch = torch[len("torch ") :]
-        return torch, build, gfx
+        return torch.replace("torch ", ""), build, gfx
 
 
 NONE = Preset("none", {}, {})

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from helpers.ground.tables import data
-from helpers.settings.rules import Facts, facts_of, holds, release
+from helpers.settings.rules import Facts, dotted, facts_of, holds, release
 from helpers.settings.table import OPTIONS, RULES, SAYS, Rule, rows_of
 
 OLDEST = (2, 5)
@@ -27,8 +27,7 @@ class VersionError(ValueError):
 def named_release(text: str) -> str:
     """A release that a person named, or none. Raises VersionError where none alike is modelled."""
     if text and not (2, 0) <= release(text) <= NEWEST:
-        newest = ".".join(map(str, NEWEST))
-        expected = f"expected a release from 2.0 to {newest}, such as 2.14.1"
+        expected = f"expected a release from 2.0 to {dotted(NEWEST)}, such as 2.14.1"
         raise VersionError(f"torch {text!r} is not modelled here; {expected}")
     return text
 
@@ -152,11 +151,11 @@ def nearest(torch: str, build: str) -> Behaviour:
         rule for rule in RULES if rule.name == f"option:{EXPANDABLE}" and holds(rule, "True", facts)
     ]
     refusals = [rule for rule in expandable_rules if rule.verdict == "unsupported"]
-    option = OPTIONS[EXPANDABLE]
-    sources["expandable_available"] = refusals[0].source if refusals else option.source
+    deciding = refusals[0] if refusals else OPTIONS[EXPANDABLE]
+    sources["expandable_available"] = deciding.source
     proved, proved_on = _proved(facts.torch, facts.build)
     if facts.torch < OLDEST:
-        proved_on = f"{SAYS['older'].format(torch=torch, oldest=_words(OLDEST))}; {proved_on}"
+        proved_on = f"{SAYS['older'].format(torch=torch, oldest=dotted(OLDEST))}; {proved_on}"
     return Behaviour(
         torch=torch,
         release=used,
@@ -174,9 +173,9 @@ def nearest(torch: str, build: str) -> Behaviour:
 def _note(torch: str, facts: Facts, expandable_rules: list[Rule]) -> str:
     notes = []
     if facts.torch < OLDEST:
-        notes.append(SAYS["older"].format(torch=torch, oldest=_words(OLDEST)))
+        notes.append(SAYS["older"].format(torch=torch, oldest=dotted(OLDEST)))
     if facts.torch > NEWEST:
-        notes.append(SAYS["newer"].format(torch=torch, newest=_words(NEWEST)))
+        notes.append(SAYS["newer"].format(torch=torch, newest=dotted(NEWEST)))
     if facts.build == "rocm":
         if not facts.rocm:
             notes.append(SAYS["no_rocm_version"])
@@ -186,10 +185,6 @@ def _note(torch: str, facts: Facts, expandable_rules: list[Rule]) -> str:
             if rule.verdict == "unknown"
         ]
     return "; ".join(notes)
-
-
-def _words(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "source"], str]:
@@ -208,7 +203,7 @@ def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "sour
         for kind in ("cuda", "rocm")
     }
     words = SAYS["not_proved"].format(
-        torch=_words(torch),
+        torch=dotted(torch),
         build=build,
         cuda=compared["cuda"],
         rocm=compared["rocm"],

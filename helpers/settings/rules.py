@@ -21,11 +21,11 @@ class Facts:
     None where that is open.
     """
 
-    environ: Mapping[str, str] = field(default_factory=dict)
-    build: str = ""
-    gfx: str = ""
-    torch: tuple[int, ...] = ()
-    rocm: tuple[int, ...] = ()
+    environ: Mapping[str, str]
+    build: str
+    gfx: str
+    torch: tuple[int, ...]
+    rocm: tuple[int, ...]
     options: Mapping[str, str] = field(default_factory=dict)
     caching_off: bool | None = False
 
@@ -34,6 +34,11 @@ def release(version: str) -> tuple[int, ...]:
     """Major and minor of a version text; empty where there is none."""
     match = re.search(r"^\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", version)
     return (int(match[1]), int(match[2])) if match else ()
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """A version as it is written: 2.14 of (2, 14)."""
+    return ".".join(map(str, version))
 
 
 def rocm_release(version: str) -> tuple[int, ...]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from helpers.settings.allocator_text import AllocatorText, SettingsError
+from helpers.settings.allocator_text import OPTION, AllocatorText, SettingsError
 from helpers.settings.audit import ALIKE_OPTIONS, audit, nearest_name
 from helpers.settings.in_force import Settings, from_environment, parse
 from helpers.settings.releases import NEWEST, Behaviour, nearest
-from helpers.settings.rules import release
+from helpers.settings.rules import dotted, release
 from helpers.settings.table import CONF_NAMES, OPTIONS
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ Kind = Literal["late", "misspelt", "malformed", "overwritten", "ineffective"]
 NOT_READ = ("misspelt", "shadowed", "unsupported", "ineffective")
 REPEATED_NAME = re.compile(r"\w{0,20}ALLOC_CONF\s*=")
 PAIR = re.compile(r"([A-Za-z][\w-]*)(?:[:=\s]+(\[[^\]]*\]?|[^,;\s]+))?")
-OPTION = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
-"""One option of a text; a list in brackets is one value."""
 SIGNS = {
     "['\"]": "has a quotation mark in it, which PyTorch reads as a part of the text",
     r"ALLOC_CONF\s*=": "repeats the name of the variable",
@@ -84,9 +82,9 @@ def settings_trouble(variables: Facts, in_force: Facts, torch: Facts) -> Setting
     """
     if torch.get("version") and not (torch.get("cuda") or torch.get("hip")):
         return None  # a CPU build reads none of them
-    newest = ".".join(map(str, NEWEST))
+    version = torch.get("version") or dotted(NEWEST)
     build = f"rocm{torch['hip']}" if torch.get("hip") else "cuda"
-    process = _Process(variables, in_force, nearest(torch.get("version") or newest, build))
+    process = _Process(variables, in_force, nearest(version, build))
     trouble = process.malformed() or process.late() or process.overwritten() or process.not_read()
     if trouble is None:
         return None
@@ -181,7 +179,8 @@ class _Process:
     def _trouble(self, kind: Kind, name: str, text: str, why: str) -> SettingsTrouble:
         meant = repaired(text, self.behaviour)
         is_read = kind in ("malformed", "late", "overwritten")
-        instead = f"{name if is_read else self.behaviour.conf_names[0]}={meant}" if meant else ""
+        variable = name if is_read else self.behaviour.conf_names[0]
+        instead = f"{variable}={meant}" if meant else ""
         return SettingsTrouble(kind, name, text, instead, why, fatal=kind == "malformed")
 
 

@@ -39,7 +39,7 @@ def releases(bundle: Bundle) -> dict[str, str]:
     who = identity(bundle)
     if who is not None:
         container = public.typed("container", who.container)
-    known = {
+    facts = {
         "PyTorch version": public.version(text_of(torch.version)),
         "ROCM used to build PyTorch": public.version(text_of(torch.hip)),
         "CUDA used to build PyTorch": public.version(text_of(torch.cuda)),
@@ -55,7 +55,7 @@ def releases(bundle: Bundle) -> dict[str, str]:
         "Kernel parameters": public.kernel_parameters(text_of(system.cmdline)),
         "Container": container,
     }
-    return {name: text or UNSET.get(name, NOT_READ) for name, text in known.items()}
+    return {name: text or UNSET.get(name, NOT_READ) for name, text in facts.items()}
 
 
 def gpu_names(bundle: Bundle) -> list[str]:

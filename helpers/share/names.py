@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from helpers.tell.tables import NOBODY
 
@@ -26,16 +25,19 @@ class Names:
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[object, int]] = {}
-        self._given = {NOBODY, None, ""}
+        self._labels: set[object] = {NOBODY, None, ""}
 
-    def of(self, kind: str, name: Any, between: str = "-") -> str:
-        """The number of a name among those of its kind; nothing for no name."""
-        if name in self._given:
+    def of(self, kind: str, name: object, between: str = "-") -> str:
+        """The label of a name, with its number among those of its kind; nothing for no name.
+
+        A label is its own label.
+        """
+        if name in self._labels:
             return str(name or "")
         numbers = self._numbers.setdefault(kind, {})
-        given = f"{kind}{between}{numbers.setdefault(name, len(numbers) + 1)}"
-        self._given.add(given)
-        return given
+        label = f"{kind}{between}{numbers.setdefault(name, len(numbers) + 1)}"
+        self._labels.add(label)
+        return label
 
     def variables(self, text: str) -> str:
         """A text with the number of each variable that has one."""
@@ -47,7 +49,7 @@ class Names:
         """A box by its public name, else by its place among the others."""
         return public.box(name) or self.of("box", name)
 
-    def group(self, name: Any) -> str:
+    def group(self, name: object) -> str:
         """A group that everybody knows by its name, else by its place among the others."""
         if name in public.GROUPS:
             return str(name)

@@ -142,10 +142,10 @@ GROUPS = frozenset(
 def chip(name: str) -> str:
     """The name of a processor or a card, where each word of it is one that chips have."""
     name = " ".join(name.split())
-    return known(name, CHIP.fullmatch(name))
+    return if_known(name, CHIP.fullmatch(name))
 
 
-def known(text: str, is_known: object) -> str:
+def if_known(text: str, is_known: object) -> str:
     """The text where it is known, else nothing. No known name has signs beyond ASCII."""
     if is_known and text.isascii():
         return text
@@ -154,7 +154,7 @@ def known(text: str, is_known: object) -> str:
 
 def typed(kind: str, text: str) -> str:
     """The text where it is one of its kind, of GRAMMARS."""
-    return known(text, re.fullmatch(GRAMMARS[kind], text))
+    return if_known(text, re.fullmatch(GRAMMARS[kind], text))
 
 
 def start(pattern: re.Pattern[str], text: str) -> str:
@@ -198,7 +198,7 @@ def allocator_settings(value: str) -> str:
 def setting_value(value: str) -> str:
     """The value of a setting: a number, a switch, or the allocator's text."""
     is_size = re.fullmatch(r"\d{6,12}", value) and is_switch_or_size(value)
-    return known(value, is_size or VALUE.fullmatch(value)) or allocator_settings(value)
+    return if_known(value, is_size or VALUE.fullmatch(value)) or allocator_settings(value)
 
 
 def source(text: str) -> str:
@@ -212,7 +212,7 @@ def _one_source(text: str) -> str:
     if text in OUR_SOURCES or KERNEL_FILE.fullmatch(text):
         return text
     program = text.partition(" ")[0]
-    return known(program, program in TOOLS)
+    return if_known(program, program in TOOLS)
 
 
 def source_or_kind(text: str) -> str:
@@ -231,7 +231,7 @@ def is_number(value: object) -> bool:
 
 def number(reading: Reading) -> str:
     """A reading that is a number, with its unit; empty where it is a text or was not read."""
-    return known(reading.show(), is_number(reading.value))
+    return if_known(reading.show(), is_number(reading.value))
 
 
 @cache
@@ -251,17 +251,17 @@ def own_names() -> frozenset[str]:
 def notebook(path: str) -> str:
     """The name of a notebook, where it is one of the workbook's own."""
     stem = Path(path).stem
-    return known(stem, stem in notebooks())
+    return if_known(stem, stem in notebooks())
 
 
 def box(name: str) -> str:
     """The name of a box: ``live``, or one that the workbook itself carries."""
-    return known(name, name in own_names())
+    return if_known(name, name in own_names())
 
 
 def signal_name(name: str) -> str:
     """The name of a signal."""
-    return known(name, name in signal.Signals.__members__)
+    return if_known(name, name in signal.Signals.__members__)
 
 
 def parameter(value: object) -> str:
@@ -275,7 +275,7 @@ def parameter(value: object) -> str:
     if not isinstance(value, str):
         return ""
     has_form = SIZE.fullmatch(value) or PCI_ADDRESS.fullmatch(value)
-    return known(value, has_form or value in own_names())
+    return if_known(value, has_form or value in own_names())
 
 
 def batch_name(folder: str) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from helpers.ground.shapes import NOT_AVAILABLE, Missing, Reading, Verdict
+from helpers.ground.shapes import NOT_AVAILABLE, Evidence, Missing, Reading, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger_rows import LedgerRow
-from helpers.judge.program_facts import FirstChange
 from helpers.look import kernel_log
 from helpers.look.gpus import gpus
 from helpers.look.holders import Holder
@@ -29,6 +28,10 @@ from . import public
 from .names import PLACE, Names
 from .wording import is_heading, is_ours
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Fact = TypeVar("Fact")
 CODES = frozenset(
     "cause confidence state status unit id kind key layer layers binding account".split()
 )
@@ -77,36 +80,44 @@ class PublicCopy:
     def _process(self, number: re.Match[str]) -> str:
         return self.names.of("process", int(number[1]))
 
-    def of(self, fact: Any) -> Any:
+    def of(self, fact: Fact) -> Fact:
         """A copy of a fact and of the facts in it; of a list without what became nothing."""
+        copy: Any = fact
         if isinstance(fact, str):
-            return self.text(fact)
-        if isinstance(fact, (tuple, list)):
-            return type(fact)(copy for copy in map(self.of, fact) if copy != "")
-        if isinstance(fact, dict):
-            return {name: self.of(value) for name, value in fact.items()}
-        if isinstance(fact, Reading):
-            return self._reading(fact)
-        if not is_dataclass(fact):
-            return fact
-        changes: dict[str, Any] = {}
-        for field in fields(fact):
-            value = getattr(fact, field.name)
-            if field.name == "source":
-                changes[field.name] = public.source_or_kind(value)
-            elif field.name in TYPED and isinstance(value, str):
-                changes[field.name] = public.typed(field.name, value)
-            elif field.name not in CODES:
-                changes[field.name] = self.of(value)
+            copy = self.text(fact)
+        elif isinstance(fact, (tuple, list)):
+            copy = type(fact)(part for part in map(self.of, fact) if part != "")
+        elif isinstance(fact, dict):
+            copy = {name: self.of(value) for name, value in fact.items()}
+        elif isinstance(fact, Reading):
+            copy = self._reading(fact)
+        elif is_dataclass(fact):
+            copy = replace(copy, **self._public_fields(copy))
+        return copy
+
+    def _public_fields(self, fact: DataclassInstance) -> dict[str, Any]:
+        """The fields of a fact as others may read them, by name."""
+        public_fields = {
+            field.name: self._field(field.name, getattr(fact, field.name)) for field in fields(fact)
+        }
         if isinstance(fact, Holder):
-            changes["name"] = self.names.of("process", fact.pid)
-            changes["state"] = public.typed("state", fact.state)
-        if isinstance(fact, LedgerRow) and not changes["words"]:
-            changes["words"] = fact.kind.replace("_", " ")
+            public_fields["name"] = self.names.of("process", fact.pid)
+            public_fields["state"] = public.typed("state", fact.state)
+        if isinstance(fact, LedgerRow) and not public_fields["words"]:
+            public_fields["words"] = fact.kind.replace("_", " ")
         if isinstance(fact, Event):
             name = self.names.of("process", fact.pid or fact.process)
-            changes.update(process=name, pid=None, text=self._printed_anew(fact))
-        return replace(fact, **changes)
+            public_fields.update(process=name, pid=None, text=self._printed_anew(fact))
+        return public_fields
+
+    def _field(self, name: str, value: object) -> object:
+        if name == "source":
+            return public.source_or_kind(str(value))
+        if name in CODES:
+            return value
+        if name in TYPED and isinstance(value, str):
+            return public.typed(name, value)
+        return self.of(value)
 
     def _reading(self, reading: Reading) -> Reading:
         """A reading with its number or its words, and the public part of its source."""
@@ -138,42 +149,38 @@ class PublicCopy:
                 says.append(f"{name.replace('_', ' ')} {value}")
         return "; ".join(filter(None, says))
 
-    def program(self, facts: Any) -> Any:
+    def program(self, facts: Fact) -> Fact:
         """The facts of a recording, with numbers in place of the lines and variables that they
         name, and with a command of no program.
         """
+        copy: Any = facts
         if isinstance(facts, tuple):
-            return tuple(map(self.program, facts))
-        if not is_dataclass(facts) or isinstance(facts, type):
-            return facts
-        changes: dict[str, Any] = {}
-        for field in fields(facts):
-            value = getattr(facts, field.name)
-            if field.name in LINES:
-                changes[field.name] = self.names.lines(value)
-            elif field.name == "callers":
-                changes[field.name] = tuple(map(self.names.lines, value))
-            elif field.name == "keeper":
-                changes[field.name] = self.names.of("variable", value, " ")
-            elif field.name == "first_change":
-                changes[field.name] = self._change(value)
-            else:
-                example = EXAMPLE.get(field.name, "") if value else ""
-                changes[field.name] = example or self.program(value)
-        return replace(facts, **changes)
+            copy = tuple(map(self.program, facts))
+        elif is_dataclass(facts):
+            values = {field.name: getattr(facts, field.name) for field in fields(facts)}
+            for name in values:
+                values[name] = self._field_of_program(name, values[name])
+            copy = replace(copy, **values)
+        return copy
 
-    def _change(self, change: FirstChange | None) -> FirstChange | None:
-        """A change of a program, with numbers in place of the lines and variables in its title."""
-        if change is None:
-            return None
-        title = PLACE.sub(self.names.line, change.title)
-        return replace(change, title=self.names.variables(title))
+    def _field_of_program(self, name: str, value: Any) -> object:
+        if name in LINES:
+            return self.names.lines(value)
+        if name == "callers":
+            return tuple(map(self.names.lines, value))
+        if name == "keeper":
+            return self.names.of("variable", value, " ")
+        if name == "title":  # of a change of the program
+            return self.names.variables(PLACE.sub(self.names.line, value))
+        if name in EXAMPLE and value:
+            return EXAMPLE[name]
+        return self.program(value)
 
     def verdict(self, verdict: Verdict | None) -> Verdict | None:
         """A verdict with the sentences that pass."""
         if verdict is None:
             return None
-        copy: Verdict = self.of(verdict)
+        copy = self.of(verdict)
         step = copy.next_step
         if verdict.next_step.what and not step.what:
             step = replace(step, what=STEP_NOT_SHOWN)
@@ -184,8 +191,8 @@ class PublicCopy:
             copy,
             summary=summary,
             next_step=step,
-            evidence=[row if row.says else replace(row, says=HIDDEN) for row in copy.evidence],
-            against=[row if row.says else replace(row, says=HIDDEN) for row in copy.against],
+            evidence=list(map(_with_words, copy.evidence)),
+            against=list(map(_with_words, copy.against)),
             missing=[
                 row if row.reading and row.how else Missing(reading=HIDDEN, how=ASK)
                 for row in copy.missing
@@ -194,7 +201,7 @@ class PublicCopy:
 
     @property
     def rules(self) -> dict[str, Rule]:
-        """What each class of column lets through of a cell."""
+        """What a column lets through of a cell, by the class that a table gives it (values.Column)."""
         of_texts: dict[str, Rule] = {
             **{kind: partial(public.typed, kind) for kind in public.GRAMMARS},
             "heading": is_heading,
@@ -231,6 +238,13 @@ class PublicCopy:
         if cell is None or isinstance(cell, Reading):
             return self.of(cell)
         return self.text(cell)
+
+
+def _with_words(row: Evidence) -> Evidence:
+    """A row of evidence that says at least that its words are hidden."""
+    if row.says:
+        return row
+    return replace(row, says=HIDDEN)
 
 
 def text_of(cell: object) -> str:

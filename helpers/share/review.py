@@ -13,7 +13,7 @@ from helpers.look.files import json_of
 from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
-from .known import Known
+from .redactor import Redactor
 from .secrets import is_secret
 from .subject import ShareError, Subject
 from .texts import Text, of_bundle
@@ -29,10 +29,10 @@ EXPECTED = "expected the file that the review page saved"
 
 @dataclass(frozen=True)
 class Row:
-    """A text of the review; ``known`` replaces what is known of the box in it."""
+    """A text of the review, without what is known of the box in it."""
 
     text: Text
-    known: Known
+    redactor: Redactor
 
     @property
     def digest(self) -> str:
@@ -52,7 +52,7 @@ class Row:
     @cached_property
     def shown(self) -> str:
         """The text as it would stand on the page."""
-        return self.known.replaced(self._printed)
+        return self.redactor.redacted(self._printed)
 
     @property
     def about(self) -> str:
@@ -117,8 +117,8 @@ def review_beside(about: Subject, said: Container[str]) -> Review:
     once: dict[str, Text] = {}
     for text in texts:
         once.setdefault(text.digest, text)
-    known = Known(about.bundle)
-    return Review(about.name, tuple(Row(text, known) for text in once.values()))
+    redactor = Redactor(about.bundle)
+    return Review(about.name, tuple(Row(text, redactor) for text in once.values()))
 
 
 def save_choices(folder: Path, name: str, choices: Choices) -> Path:

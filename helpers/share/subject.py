@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.batch.leading_verdict import about_box, bundle_of, leading
 from helpers.batch.notebook_file import (
@@ -35,6 +35,8 @@ from . import public
 from .texts import OUTPUT, PARAMETER, Text, of_notebook, of_run, of_verdict, own_part
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
     from helpers.batch.shapes import Run
 
 MOST_STEPS = 3
@@ -74,7 +76,7 @@ class Subject:
     when: str = ""
     texts: tuple[Text, ...] = ()
     unread: Counter[str] = field(default_factory=Counter)
-    notebook: Any = None
+    notebook: NotebookNode | None = None
     is_verdict_ours: bool = False
     """Whether the verdict stands in one of the workbook's own notebooks as it was committed."""
     is_recording: bool = False
@@ -86,11 +88,11 @@ class Subject:
         return self.evidence.bundle
 
 
-def subject_of(target: Path, whole: bool = False) -> Subject:
+def subject_of(target: Path, with_notebooks: bool = False) -> Subject:
     """What to share of a batch's folder or a run's, by its path or its name below outputs; of a
     notebook, an evidence bundle, a recording of a program, or a recorded box by its name.
 
-    ``whole``: with the texts of each notebook of a batch. Raises ShareError where it is none of
+    ``with_notebooks``: with the texts of each notebook of a batch. Raises ShareError where it is none of
     them.
     """
     if not target.exists() and public.box(str(target)):
@@ -109,12 +111,12 @@ def subject_of(target: Path, whole: bool = False) -> Subject:
     from helpers.batch.record import is_batch  # here: pydantic takes long to load
 
     if is_batch(target):
-        return _of_batch(target, whole=whole)
+        return _of_batch(target, with_notebooks=with_notebooks)
     seen = "a pipe or a device" if target.exists() and not target.is_dir() else "nothing to share"
     raise ShareError(f"{target.name}: {seen}; {EXPECTED}")
 
 
-def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
+def _of_batch(folder: Path, only: str = "", with_notebooks: bool = False) -> Subject:
     """All runs of a batch, or the one in the folder ``only``."""
     from helpers.batch.record import read_batch
     from helpers.batch.which_runs import boxes_of
@@ -148,7 +150,7 @@ def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
         when="".join(run.started_at for run in leads[:1]),
         unread=Counter({"unreadable record": len(view.unreadable)}),
     )
-    return _with_evidence(_with_texts(subject, folder, bool(only), whole), bundle)
+    return _with_evidence(_with_texts(subject, folder, bool(only), with_notebooks), bundle)
 
 
 def _names_of(bundle: Path | None) -> set[str]:
@@ -156,14 +158,14 @@ def _names_of(bundle: Path | None) -> set[str]:
     return about_box(open_bundle(bundle)) if bundle else set()
 
 
-def _with_texts(subject: Subject, folder: Path, is_one_run: bool, whole: bool) -> Subject:
+def _with_texts(subject: Subject, folder: Path, is_one_run: bool, with_notebooks: bool) -> Subject:
     """The subject with the texts of its records, and of its notebooks where they are read."""
     texts: list[Text] = []
     unread = Counter(subject.unread)
     notebook = None
     for number, run in enumerate(subject.runs, 1):
         texts += of_run(run, f"run {number}")
-        if not is_one_run and not whole:
+        if not is_one_run and not with_notebooks:
             unread["executed notebook"] += bool(run.cells)
             continue
         with suppress(NotebookError):
@@ -285,7 +287,7 @@ def _of_notebook(path: Path) -> Subject:
     return _with_evidence(subject, bundle)
 
 
-def _boxes_of(notebook: Any) -> list[str]:
+def _boxes_of(notebook: NotebookNode) -> list[str]:
     """The values that cells of parameters give to ``box``."""
     boxes = []
     for cell in notebook.cells:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Verdict
 from helpers.look.bundle import Bundle
@@ -18,6 +18,8 @@ from helpers.look.bundle import Bundle
 from . import public
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
     from helpers.batch.shapes import Run
 
 COMMITTED = Path(__file__).with_name("committed.txt")
@@ -39,19 +41,19 @@ class Text:
     kind: str
     where: str
     text: str
-    whole: str = ""
+    original: str = ""
     """All that stands at home, where the text is a part of it."""
 
     @cached_property
     def digest(self) -> str:
         """The sha256 of what stands at home."""
-        whole = self.whole or self.text
-        return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+        original = self.original or self.text
+        return hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_committed(self) -> bool:
         """Whether it stands in a notebook of the workbook, character by character."""
-        is_empty = not self.text.strip() and not self.whole
+        is_empty = not self.text.strip() and not self.original
         return is_empty or self.digest[:DIGITS] in committed()
 
 
@@ -61,7 +63,7 @@ def committed() -> frozenset[str]:
     return frozenset(COMMITTED.read_text("ascii").split())
 
 
-def of_notebook(notebook: Any, place: str = "") -> Iterator[Text]:
+def of_notebook(notebook: NotebookNode, place: str = "") -> Iterator[Text]:
     """The headings, sources and outputs of a notebook that are not the workbook's own."""
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type == "markdown" and not Text(SOURCE, "", cell.source).is_committed:
@@ -70,7 +72,7 @@ def of_notebook(notebook: Any, place: str = "") -> Iterator[Text]:
     yield from (text for text in all_of(notebook, place) if not text.is_committed)
 
 
-def all_of(notebook: Any, place: str = "") -> Iterator[Text]:
+def all_of(notebook: NotebookNode, place: str = "") -> Iterator[Text]:
     """Every source and every output of a notebook."""
     for number, cell in enumerate(notebook.cells, 1):
         where = f"{place}cell {number}"
@@ -79,7 +81,7 @@ def all_of(notebook: Any, place: str = "") -> Iterator[Text]:
             yield _of_output(output, where)
 
 
-def _of_output(output: Any, where: str = "") -> Text:
+def _of_output(output: NotebookNode, where: str = "") -> Text:
     """An output as a text: what it printed, its traceback, or the words of its data."""
     data = output.get("data", {})
     if output.output_type == "stream":
@@ -88,11 +90,11 @@ def _of_output(output: Any, where: str = "") -> Text:
         words = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
     else:
         words = next((data[kind] for kind in IN_WORDS if kind in data), "(without words)")
-    whole = json.dumps({**output, "execution_count": None}, sort_keys=True)
-    return Text(OUTPUT, where, "".join(words), whole)
+    original = json.dumps({**output, "execution_count": None}, sort_keys=True)
+    return Text(OUTPUT, where, "".join(words), original)
 
 
-def own_part(notebook: Any) -> Any:
+def own_part(notebook: NotebookNode) -> NotebookNode:
     """A copy of a notebook with the workbook's own cells and outputs alone."""
     part = copy.copy(notebook)
     part.cells = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.tell.message import anew_table
 from helpers.tell.shown import ABOUT, Shown
@@ -18,6 +18,8 @@ from .public_copy import PublicCopy
 from .subject import Subject, parameters
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
     from helpers.batch.section import BoxAnswer, Section
 
 MOST_RUNS = 100
@@ -47,7 +49,7 @@ def views(
         yield runs_view(sections)
 
 
-def typed_views(notebook: Any, copies: PublicCopy) -> Iterator[Shown]:
+def typed_views(notebook: NotebookNode, copies: PublicCopy) -> Iterator[Shown]:
     """The views that a notebook's outputs hold as data, whoever wrote them; those that had a
     figure have one again, drawn of their data.
     """
@@ -95,8 +97,8 @@ def runs_view(sections: Sequence[Section]) -> Shown:
         answer = ""
         if run.verdict is not None:
             answer = f"{run.verdict.headline} ({label(run.verdict)})"
-        given = ", ".join(parameters(run))
-        rows.append([number, run.notebook, run.box, state, answer, given, run.seconds])
+        settings = ", ".join(parameters(run))
+        rows.append([number, run.notebook, run.box, state, answer, settings, run.seconds])
     title = "Runs"
     if len(sections) > MOST_RUNS:
         title = f"Runs, the first {MOST_RUNS} of {len(sections)}"

@@ -186,8 +186,8 @@ def _pieces() -> dict[str, set[Piece]]:
     pieces: dict[str, set[Piece]] = {}
     for sentence in set(_sentences()):
         for clause in _clauses(_with_values(sentence)):
-            whole = Piece(tuple(clause), after_gap=False, before_gap=False)
-            for piece in (whole, *_pieces_of(clause)):
+            without_gaps = Piece(tuple(clause), after_gap=False, before_gap=False)
+            for piece in (without_gaps, *_pieces_of(clause)):
                 first = piece.words[0].lower()
                 if len(piece.words) > 1 or first in LINKS or _is_no_name(piece):
                     pieces.setdefault(first, set()).add(piece)
@@ -235,8 +235,10 @@ def is_heading(text: str) -> bool:
 @cache
 def _headings() -> frozenset[str]:
     files = [file for place in PLACES.split() for file in CHECKOUT.glob(place)]
-    found = [groups for file in files for groups in HEADING.findall(file.read_text("utf-8"))]
-    return frozenset(map("".join, found))
+    headings: set[str] = set()
+    for file in files:
+        headings.update(map("".join, HEADING.findall(file.read_text("utf-8"))))
+    return frozenset(headings)
 
 
 def is_ours(text: str) -> bool:

@@ -15,6 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 NO_GPU_BUILD = "torch was built without it"
@@ -38,7 +39,7 @@ def facts(devices: bool) -> dict[str, Any]:
             why = f"no torch in {sys.executable}" if none else f"import torch: {error}"
         except BaseException as error:  # noqa: BLE001 - a broken torch raises anything: amdsmi's KeyError, OSError, SystemExit
             why = f"import torch: {_last_line(error)}"
-        if why:
+        if why or torch is None:
             row.update(status="not_available", why=why)
             return row
         _fill(torch, row)
@@ -47,7 +48,7 @@ def facts(devices: bool) -> dict[str, Any]:
     return row
 
 
-def _build(torch: Any) -> dict[str, Any]:
+def _build(torch: ModuleType) -> dict[str, Any]:
     version = getattr(torch, "version", None)
     if not hasattr(torch, "__version__"):
         path = getattr(torch, "__path__", "torch")
@@ -59,7 +60,7 @@ def _build(torch: Any) -> dict[str, Any]:
     }
 
 
-def _fill(torch: Any, row: dict[str, Any]) -> None:
+def _fill(torch: ModuleType, row: dict[str, Any]) -> None:
     """What the build says of itself without a device."""
     native: Any = getattr(torch, "_C", None)
     gpu = hasattr(native, "_cuda_getDeviceCount")
@@ -80,7 +81,7 @@ def _fill(torch: Any, row: dict[str, Any]) -> None:
     read("allocator_settings", lambda: native._accelerator_getAllocatorSettings())
 
 
-def _take_devices(torch: Any, row: dict[str, Any]) -> None:
+def _take_devices(torch: ModuleType, row: dict[str, Any]) -> None:
     row["devices_taken"] = True
     try:
         torch.cuda.init()
@@ -98,7 +99,7 @@ def _take_devices(torch: Any, row: dict[str, Any]) -> None:
                 device["unread"][ask.__name__.strip("_")] = _last_line(error)
 
 
-def _properties(torch: Any, index: int) -> dict[str, Any]:
+def _properties(torch: ModuleType, index: int) -> dict[str, Any]:
     card = torch.cuda.get_device_properties(index)
     # torch gives no function of the address; a GPU is function 0 outside of partitions.
     names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
@@ -111,7 +112,7 @@ def _properties(torch: Any, index: int) -> dict[str, Any]:
     }
 
 
-def _memory(torch: Any, index: int) -> dict[str, Any]:
+def _memory(torch: ModuleType, index: int) -> dict[str, Any]:
     free, total = torch.cuda.mem_get_info(index)
     return {"free_bytes": free, "driver_total_bytes": total}
 

@@ -38,7 +38,7 @@ FORMS = {
 """What has a form of its own, wherever it stands."""
 
 
-class Known:
+class Redactor:
     """Replaces what is known of this box, and of the box of a bundle, each value by a name."""
 
     def __init__(self, bundle: Bundle | None = None) -> None:
@@ -54,8 +54,8 @@ class Known:
         words = "|".join(map(re.escape, longest_first))
         return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
-    def replaced(self, text: str) -> str:
-        """The text without these values."""
+    def redacted(self, text: str) -> str:
+        """The text with a name in place of each of these values."""
         text = self._pattern.sub(lambda match: self._values[match[0].lower()], text)
         for kind, form in FORMS.items():
             text = re.sub(form, partial(self._of_form, kind), text)
