@@ -24,7 +24,7 @@ from helpers.settings.presets import Preset
 from helpers.trials.effect import did_it_help, effect
 from helpers.trials.fixplan import Arm, Pair, plan, run
 from helpers.trials.interpreter import torch_interpreter
-from helpers.trials.measurement import arm_of
+from helpers.trials.measurement import results_of
 from helpers.trials.record import Limits
 from helpers.trials.workload import workload
 
@@ -75,7 +75,7 @@ def main() -> None:
         kept = {}
         for pair in pairs:
             for one, records in zip((pair.control, pair.treated), ran.arms(pair), strict=True):
-                kept[one.name] = arm_of(records)
+                kept[one.name] = results_of(records)
         return kept
 
     for number in range(arguments.comparisons):

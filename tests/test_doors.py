@@ -16,7 +16,8 @@ from data_rows import read_rows
 from tell_boxes import run_record
 from toy_allocator import Toy
 
-from helpers.batch import leading, of_batch, report
+from helpers.batch import report
+from helpers.batch.leading_verdict import leading, of_batch
 from helpers.batch.record import read_batch
 from helpers.batch.supervisor import run_plan
 from helpers.cli import main

@@ -8,7 +8,7 @@ from effect_campaign import resampled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.trials.effect import Arm, did_it_help, effect, fisher, same_answer
+from helpers.trials.effect import ArmResults, did_it_help, effect, fisher, same_answer
 
 SIZES = st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5)
 DEARER = (1.5, 1.5, 1.51, 1.5, 1.5)
@@ -18,7 +18,7 @@ NONE = (None,) * 5
 
 
 def arm(memory=(100.0,) * 5, time=(1.0,) * 5, outcomes=("ok",) * 5, losses=()):
-    return Arm(tuple(outcomes), tuple(losses), tuple(memory), tuple(time))
+    return ArmResults(tuple(outcomes), tuple(losses), tuple(memory), tuple(time))
 
 
 def test_fishers_test_gives_the_known_probability():

@@ -1,13 +1,13 @@
 """Functions as machine code, compiled once on a machine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
 from numba import njit
 
 
-def compile_and_keep(body: Any, helpers: Sequence[Any] = (), **options: Any) -> Callable[..., Any]:
+def compile_and_keep(body: Any, helpers: Sequence[Any] = (), **options: Any) -> Any:
     """Compile, and keep the code for other processes where there is a folder to write to.
 
     ``helpers``: the functions of its module that it calls, which are compiled with it.

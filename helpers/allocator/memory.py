@@ -28,7 +28,7 @@ RESERVED = 2
 """Places of RANGE: in front of the free addresses for cudaMalloc, and for reserved ranges."""
 
 
-def record(names: str, *more: tuple) -> np.dtype:
+def record(names: str, *more: tuple[Any, ...]) -> np.dtype:
     """Whole numbers of these names, and what else a record has."""
     return np.dtype([(name, np.int64) for name in names.split()] + list(more), align=True)
 

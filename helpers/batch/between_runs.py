@@ -79,8 +79,9 @@ class BoxWatch:
         self.look(may_be_theirs)
         if self.blind:
             return [run.model_copy(update={"gate": self.blind}) for run in runs]
-        new = [trouble for trouble in self.troubles if trouble not in before]
-        new = [*filter(may_be_theirs, new)]
+        new = [
+            trouble for trouble in self.troubles if trouble not in before and may_be_theirs(trouble)
+        ]
         if not new:
             return []
         beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""

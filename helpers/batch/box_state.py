@@ -41,6 +41,7 @@ _NOT_KFD = ("mem_banks", "queues", "sdma")
 _KFD = tuple(name for name in kfd.FILES if not any(part in name for part in _NOT_KFD))
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
+
 NOW = "expected an answer at once"
 MODULES = {"amdgpu": "AMD", "nvidia": "NVIDIA"}
 
@@ -111,16 +112,7 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
         writer.add("file", source, content, status=status, why=words)
         if why.startswith("hung"):
             sick.setdefault(_scope(root, source), f"{source} {why}, {NOW}")
-    collect_pci = partial(pci.collect_pci, Path(root or "/"))
-    tables: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
-        "pci_devices": partial(_in_child, collect_pci, ANSWER_S),
-        "device_files": partial(processes.walk_device_files, root),
-    }
-    if not root:
-        tables["identity"] = access.collect_identity
-        if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
-            tables["nvml"] = partial(_in_child, nvml.report, NVML_S)
-    for name, collect in tables.items():
+    for name, collect in _tables(root):
         try:
             rows = list(collect())
         except OSError as error:
@@ -134,6 +126,17 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
                 sick.setdefault(scope, f"{row.get('target', name)} {row['why']}, {NOW}")
         writer.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
     return writer.bundle(), tuple(Trouble(scope, why) for scope, why in sick.items())
+
+
+def _tables(root: str) -> Iterator[tuple[str, Callable[[], Iterable[dict[str, Any]]]]]:
+    """The tables of the evidence, each with what collects its rows; some only of this box."""
+    collect_pci = partial(pci.collect_pci, Path(root or "/"))
+    yield "pci_devices", partial(_in_child, collect_pci, ANSWER_S)
+    yield "device_files", partial(processes.walk_device_files, root)
+    if not root:
+        yield "identity", access.collect_identity
+        if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
+            yield "nvml", partial(_in_child, nvml.report, NVML_S)
 
 
 def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:

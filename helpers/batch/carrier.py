@@ -7,11 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from .one_run import Job, Tick, run_one
+from .one_run import run_one
 from .plan import CheckedPlan
 from .record import in_words, move
 from .shapes import Run
 from .stop import Stop
+from .watched import Job, Tick
 
 
 class Local:

@@ -114,15 +114,14 @@ def settle(
     gates: Gates,
     look: Callable[[], BoxState],
     sleep: Callable[[float], None] = time.sleep,
-    waits_for: Callable[[Trouble], bool] = lambda trouble: True,
+    waits_for: Callable[[Trouble], bool] = lambda _: True,
 ) -> tuple[Trouble, ...]:
     """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong,
     or nothing.
 
-    What happened is not waited for, only what may pass, memory, holders, heat, and ``waits_for`` says
-    is worth it. Give the batch's
-    first look as ``before``, so that many small leaks add up, and a ``look`` since the latest
-    one, so that one fault counts once.
+    It waits only for what may pass (memory, holders, heat) and is worth it by ``waits_for``, not for
+    errors that have happened. Give the batch's first look as ``before``, so that many small leaks
+    add up, and a ``look`` since the latest one, so that one fault counts once.
     """
     happened: tuple[Trouble, ...] = ()
     waited = 0.0
@@ -132,22 +131,24 @@ def settle(
         # A later look does not name again what an earlier one did.
         happened = tuple(dict.fromkeys((*happened, *state.errors)))
         troubles = unclean(before, replace(state, errors=happened), gates)
-        passing = [trouble for trouble in troubles if trouble.passes and trouble not in happened]
-        passing = [*filter(waits_for, passing)]
-        if waited >= gates.settle_s or not passing:
+        is_worth_a_wait = any(
+            trouble.passes and trouble not in happened and waits_for(trouble)
+            for trouble in troubles
+        )
+        if waited >= gates.settle_s or not is_worth_a_wait:
             return troubles
         sleep(pause)
-        waited = waited + pause + state.seconds
+        waited += pause + state.seconds
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def missing(state: BoxState, asked: Sequence[str], count: int | None) -> Iterator[Trouble]:
-    """What a look does not show and a job needs: a GPU that it was asked for, its memory, and
-    ``count`` GPUs; whatever should answer and does not.
+def missing(state: BoxState, wanted: Sequence[str], count: int | None) -> Iterator[Trouble]:
+    """What a job needs and a look does not show: the ``wanted`` GPUs by PCI address, their memory,
+    and ``count`` GPUs; whatever should answer and does not.
     """
     yield from state.unanswered
     seen = [gpu.pci for gpu in state.gpus]
-    for pci in asked:
+    for pci in wanted:
         if pci not in seen:
             yield Trouble(f"gpu {pci}", "no layer shows it", False)
     for gpu in state.gpus:

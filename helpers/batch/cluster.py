@@ -75,7 +75,7 @@ class Cluster(Local):
             self.slots = len(self.workers)
             self.about: dict[str, Any] = {}
             for worker in self.workers:
-                self._asked(worker)
+                self._version_of(worker)
         except BaseException:
             self.client.close()
             raise
@@ -210,10 +210,10 @@ class Cluster(Local):
             for worker, about in self.workers.items()
             if worker not in self.stuck
             and wanted.keys() <= about["resources"].keys()
-            and self._asked(worker) == __version__
+            and self._version_of(worker) == __version__
         ]
 
-    def _asked(self, worker: str) -> str:
+    def _version_of(self, worker: str) -> str:
         """The version of the workbook that a worker runs from, or what it says instead; each is
         asked once.
         """
@@ -238,7 +238,7 @@ class Cluster(Local):
 
     def _refused(self) -> list[str]:
         """The workers of another version, in words."""
-        versions = {worker: self._asked(worker) for worker in self.workers}
+        versions = {worker: self._version_of(worker) for worker in self.workers}
         return [
             f"worker {self._name(worker)}: seen {version}; expected VRAM Casebook {__version__} as here"
             for worker, version in versions.items()

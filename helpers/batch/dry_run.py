@@ -55,7 +55,8 @@ def dry_run_text(checked: CheckedPlan) -> str:
     """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
     rows = dry_run(checked)
     for row in rows:
-        row["took"] = _took(row["estimate_s"])
+        seconds = row["estimate_s"]
+        row["took"] = "not known yet" if seconds is None else f"about {short_time(seconds)}"
     widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
     lines = []
     for row in rows:
@@ -68,11 +69,6 @@ def dry_run_text(checked: CheckedPlan) -> str:
         cells = "  ".join(f"{row[name]:<{width}}" for name, width in widths.items())
         lines.append(f"{cells}  {words}".rstrip())
     return "\n".join([*lines, *_about_all(checked)])
-
-
-def _took(seconds: float | None) -> str:
-    """How long a notebook took here before."""
-    return "not known yet" if seconds is None else f"about {short_time(seconds)}"
 
 
 def _about_all(checked: CheckedPlan) -> list[str]:

@@ -305,10 +305,9 @@ def _ended_since(folder: Path, run: Run) -> Run:
     if run.state != "started":
         return run  # it completed its record after all
     cause = "its batch ended while it ran"
-    ooms = kernel_process.oom_kills()
-    before = run.ooms_before
-    if ooms is not None and before is not None and ooms > before:
-        cause += f"; OOM kills counted since its start: {ooms - before}"
+    kills = kernel_process.kills_since(run.ooms_before, kernel_process.oom_kills())
+    if kills:
+        cause += f"; OOM kills counted since its start: {kills}"
     if deaf or _is_its_runner(folder, run):
         cause += f"; SIGKILL does not end {', '.join(deaf) or 'its runner'}"
         return closed(folder, run, "stuck", cause, left_behind=ended)

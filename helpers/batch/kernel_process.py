@@ -99,16 +99,23 @@ def how_it_ended(
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
     name = signal_name(-returncode)
-    if ooms_before is not None and ooms_now is not None and ooms_now > ooms_before:
-        kills = ooms_now - ooms_before
+    kills = kills_since(ooms_before, ooms_now)
+    if kills:
         why = f"the cgroup counted {kills} OOM kill{'s' if kills > 1 else ''}"
     elif name in OWN_FAULTS:
         why = "see its last words" if words else "cause unknown; it left no last words"
-    elif ooms_before is None or ooms_now is None:
+    elif kills is None:
         why = "cause unknown; no OOM counter can be read here"
     else:
         why = "cause unknown"
     return f"killed by {name}; {why}", name
+
+
+def kills_since(before: int | None, now: int | None) -> int | None:
+    """The OOM kills from one count to another; None where one of the two is not known."""
+    if before is None or now is None:
+        return None
+    return max(0, now - before)
 
 
 def last_words(path: Path) -> str:

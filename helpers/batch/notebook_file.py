@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, cast
+from types import MappingProxyType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, cast
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.contract import from_json
@@ -23,6 +23,10 @@ from helpers.ground.shapes import Verdict
 from helpers.ground.units import parse_size
 from helpers.look.files import json_of
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+    from nbformat import NotebookNode
 
 NBFORMAT = 4
 INJECTED_FIRST = (
@@ -63,7 +67,7 @@ def without(*packages: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _nbformat() -> Any:
+def _nbformat() -> ModuleType:
     """The package, imported when it is needed: a kernel that checks its parameters does without."""
     with without(*CHECKS_OF_FORMATS):
         return importlib.import_module("nbformat")
@@ -83,7 +87,7 @@ class VerdictError(ValueError):
     """A notebook emitted something that is no verdict. One line."""
 
 
-def open_notebook(path: Path) -> Any:
+def open_notebook(path: Path) -> NotebookNode:
     """The notebook at ``path`` as nbformat 4, whole and for Python, as a run needs it.
 
     Raises NotebookError.
@@ -101,7 +105,7 @@ def open_notebook(path: Path) -> Any:
     return nb
 
 
-def read_notebook(path: Path) -> Any:
+def read_notebook(path: Path) -> NotebookNode:
     """The notebook at ``path`` as nbformat 4. Raises NotebookError where it is broken."""
     try:
         raw = json_of(path)
@@ -128,7 +132,7 @@ def read_notebook(path: Path) -> Any:
     return nb
 
 
-def parameters(nb: Any) -> dict[str, ast.expr | None]:
+def parameters(nb: NotebookNode) -> dict[str, ast.expr | None]:
     """Names in the cell tagged ``parameters``, each with its annotation: ``box: str = "live"``."""
     tagged = (cell.source for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", []))
     return _assigned(next(tagged, ""))
@@ -156,7 +160,7 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
     return kinds
 
 
-def allowed_values(nb: Any) -> dict[str, Allowed]:
+def allowed_values(nb: NotebookNode) -> dict[str, Allowed]:
     """What the notebook says its parameters may be, in its call of ``refuse_wrong_parameters``."""
     sources = (cell.source for cell in nb.cells if cell.cell_type == "code")
     for source in sources:
@@ -170,20 +174,20 @@ def allowed_values(nb: Any) -> dict[str, Allowed]:
 
 
 def check_parameters(
-    known: dict[str, ast.expr | None],
-    given: dict[str, Any],
+    annotations: dict[str, ast.expr | None],
+    values: dict[str, Any],
     allowed: Mapping[str, Allowed] = MappingProxyType({}),
 ) -> None:
     """Refuse names that the notebook does not have, values of another type than annotated, and
     values that are not ``allowed``.
 
-    Raises NotebookError.
+    ``annotations``: of each parameter that the notebook has. Raises NotebookError.
     """
-    for name, value in given.items():
-        if name not in known:
-            names = ", ".join(known) or "(it has no parameters)"
+    for name, value in values.items():
+        if name not in annotations:
+            names = ", ".join(annotations) or "(it has no parameters)"
             raise NotebookError(f"no parameter {name!r}; expected one of {names}")
-        kind = known[name]
+        kind = annotations[name]
         expected = ""
         if kind is not None and not _fits(value, kind):
             expected = ast.unparse(kind)
@@ -225,21 +229,23 @@ def refuse_wrong_parameters(**allowed: Allowed) -> None:
     checked. Raises NotebookError.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell:
-        shell.set_custom_exc((ValueError, OSError), _refuse_in_one_line)
-    cells = shell.user_ns.get("In", ()) if shell else ()
+    if shell is None:
+        return
+    shell.set_custom_exc((ValueError, OSError), _refuse_in_one_line)
+    cells = shell.user_ns.get("In", ())
     for source, behind in zip(cells, [*cells[1:], ""], strict=False):
         with suppress(SyntaxError):  # a magic: no cell of parameters
             body = ast.parse(source).body
             if body and isinstance(body[0], ast.AnnAssign):
-                known = _assigned(source)
-                names = [*known, *(_assigned(behind) if behind.startswith(INJECTED_FIRST) else ())]
-                given = {name: shell.user_ns.get(name) for name in names}
-                return check_parameters(known, given, allowed)
+                annotations = _assigned(source)
+                injected = _assigned(behind) if behind.startswith(INJECTED_FIRST) else {}
+                values = {name: shell.user_ns.get(name) for name in annotations | injected}
+                check_parameters(annotations, values, allowed)
+                return
 
 
 def _refuse_in_one_line(
-    shell: Any,
+    shell: InteractiveShell,
     kind: type[BaseException],
     error: BaseException,
     trace: TracebackType | None,
@@ -258,7 +264,7 @@ def _refuse_in_one_line(
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: object) -> bool:
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -266,7 +272,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _fits(value: Any, kind: ast.expr) -> bool:
+def _fits(value: object, kind: ast.expr) -> bool:
     """Whether a value fits an annotation; one that is not understood fits any value."""
     if isinstance(kind, ast.Constant):
         return value is kind.value
@@ -280,14 +286,14 @@ def _fits(value: Any, kind: ast.expr) -> bool:
     return isinstance(value, TYPES.get(name, object))
 
 
-def needs_verdict(nb: Any) -> bool:
+def needs_verdict(nb: NotebookNode) -> bool:
     """False for a notebook whose metadata says ``casebook: {"verdict": false}``: it answers by
     reaching its end.
     """
     return nb.metadata.get("casebook", {}).get("verdict", True) is not False
 
 
-def cell_counts(nb: Any) -> dict[str, int]:
+def cell_counts(nb: NotebookNode) -> dict[str, int]:
     """How many code cells ended in each status of papermill, the injected one not counted."""
     cells = (cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip())
     metadata = [cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])]
@@ -295,7 +301,7 @@ def cell_counts(nb: Any) -> dict[str, int]:
     return dict(Counter(statuses))
 
 
-def verdict_of(nb: Any) -> Verdict | None:
+def verdict_of(nb: NotebookNode) -> Verdict | None:
     """The last verdict that the notebook emitted, or None.
 
     Raises VerdictError where that is no verdict.

@@ -49,26 +49,22 @@ def run_one(
     recorded is in what this returns.
     """
     began = time.monotonic()
-    about = {"boot_id": boot_id(), "node": node(), "started_at": now()}
-    run = run.model_copy(update={**about, "ooms_before": kernel_process.oom_kills()})
+    start = {
+        "boot_id": boot_id(),
+        "node": node(),
+        "started_at": now(),
+        "ooms_before": kernel_process.oom_kills(),
+    }
+    run = run.model_copy(update=start)
     try:
-        log = open(folder / LOG, "wb")
+        (folder / LOG).write_bytes(b"")
     except OSError as error:
         return not_started(run, error)
-    with log:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "helpers.batch.runner", "--one", str(folder.resolve())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=kernel_process.CHECKOUT,
-                env=kernel_process.environment(),
-                start_new_session=True,
-            )
-        except OSError as error:
-            why = f"its runner cannot start: {error.strerror}"
-            return kept(folder, move(move(run, "started"), "failed", cause=why, ended_at=now()))
+    try:
+        process = _started_runner(folder)
+    except OSError as error:
+        why = f"its runner cannot start: {error.strerror}"
+        return kept(folder, move(move(run, "started"), "failed", cause=why, ended_at=now()))
     watched = Watched(process, folder, job, stop or Stop(), began)
     started = move(run, "started", pid=process.pid)
     try:
@@ -86,13 +82,28 @@ def run_one(
         run = run.model_copy(update={"stopped_by": ""})  # it was no user who interrupted it
     elif run.stopped_by == "interrupt" and run.signal != name:  # a runner hears SIGINT in any case
         run = run.model_copy(update={"signal": name, "cause": f"interrupted by {name}"})
+    log = folder / LOG
     with suppress(OSError):
-        if run.state == "answered" or not (folder / LOG).stat().st_size:
-            (folder / LOG).unlink()
+        if run.state == "answered" or not log.stat().st_size:
+            log.unlink()
     with suppress(RecordUnreadable):
         if run == read_run(folder / "run.json"):
             return run
     return kept(folder, run)
+
+
+def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
+    """The runner of a folder, which writes to its log what it prints as an error."""
+    with open(folder / LOG, "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "helpers.batch.runner", "--one", str(folder.resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=kernel_process.CHECKOUT,
+            env=kernel_process.environment(),
+            start_new_session=True,
+        )
 
 
 def _completed(folder: Path, run: Run, watched: Watched) -> Run:

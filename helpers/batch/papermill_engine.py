@@ -21,25 +21,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import papermill
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from jupyter_client.provisioning import LocalProvisioner
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from papermill.clientwrap import PapermillNotebookClient
-from papermill.engines import NBClientEngine, papermill_engines
+from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
 from helpers.ground.child import signal_group, stacks_of
-from helpers.ground.workbook_process import TRIALS_HERE
+from helpers.ground.workbook_process import MARK, TRIALS_HERE
 from helpers.look.files import write_atomic
+from helpers.tell.notebook_cells import INJECTED
 
 from . import kernel_process
-from .notebook_file import INJECTED, NotebookError
+from .notebook_file import NotebookError
 from .record import in_words
 from .resumption import TRIALS, finished_outputs
 
@@ -60,8 +63,12 @@ STDERR = "kernel.stderr"
 STACKS = "stacks/kernel.txt"
 THREADS = "stacks/threads.txt"
 STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
-LANGUAGE = {"name": "python", "version": sys.version.split()[0]}
-LANGUAGE |= {"mimetype": "text/x-python", "file_extension": ".py"}
+LANGUAGE = {
+    "name": "python",
+    "version": sys.version.split()[0],
+    "mimetype": "text/x-python",
+    "file_extension": ".py",
+}
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,9 @@ class Execution:
     A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the
     environment of the kernel, by which its processes are recognised; ``adopted`` as of
     ``kernel_process.sweep``. ``earlier`` is the folder of the attempt that this one goes on from.
-    ``on_cell`` hears which cell of how many begins. ``nb`` is the executed notebook, ``fault`` why it
-    stopped early; ``left_behind`` names the processes of the kernel that had to be ended, ``notes``
-    say where it went on.
+    ``on_cell`` hears which cell of how many begins. ``fault`` says why it stopped early;
+    ``left_behind`` names the processes of the kernel that had to be ended, ``notes`` say where it
+    went on.
     """
 
     folder: Path
@@ -99,8 +106,7 @@ class Execution:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     adopted: bool = False
     earlier: Path | None = None
-    on_cell: Callable[[int, int], None] = lambda cell, cells: None
-    nb: Any = None
+    on_cell: Callable[[int, int], None] = lambda _cell, _cells: None
     fault: RunFault | None = None
     left_behind: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -121,25 +127,29 @@ class CasebookEngine(NBClientEngine):
 
     @classmethod
     def execute_notebook(
-        cls, nb: Any, kernel_name: str, output_path: str | None = None, **kwargs: Any
-    ) -> Any:
+        cls, nb: NotebookNode, kernel_name: str, output_path: str | None = None, **kwargs: object
+    ) -> NotebookNode:
         if output_path and output_path.startswith(WHOLE):
             nb.metadata.papermill["output_path"] = output_path.removeprefix(WHOLE)
         return super().execute_notebook(nb, kernel_name, output_path=output_path, **kwargs)
 
     @classmethod
     def execute_managed_notebook(
-        cls, nb_man: Any, kernel_name: str, execution: Execution | None = None, **kwargs: Any
+        cls,
+        nb_man: NotebookExecutionManager,
+        _kernel_name: str,
+        execution: Execution | None = None,
+        **_options: object,
     ) -> None:
         folder = Path(nb_man.output_path or ".").resolve().parent
         CasebookClient(nb_man, execution or Execution(folder)).execute()
 
     @classmethod
-    def nb_kernel_name(cls, nb: Any, name: str | None = None) -> str:
+    def nb_kernel_name(cls, _nb: NotebookNode, _name: str | None = None) -> str:
         return "python3"
 
     @classmethod
-    def nb_language(cls, nb: Any, language: str | None = None) -> str:
+    def nb_language(cls, _nb: NotebookNode, _language: str | None = None) -> str:
         return "python"
 
 
@@ -166,7 +176,7 @@ def execute(
     ]
     fault = None
     try:
-        execution.nb = papermill.execute_notebook(
+        papermill.execute_notebook(
             *paths,
             parameters or None,
             engine_name=NAME,
@@ -190,7 +200,7 @@ class OwnKernels(KernelSpecManager):
     What is registered in the user's home or on the system is not looked at.
     """
 
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+    def get_kernel_spec(self, _kernel_name: str) -> KernelSpec:
         return KernelSpec(
             argv=list(kernel_process.ARGV),
             display_name="Python 3",
@@ -202,7 +212,7 @@ class OwnKernels(KernelSpecManager):
 class CasebookClient(PapermillNotebookClient):
     """Runs the cells of an Execution, and writes into it what came of them."""
 
-    def __init__(self, nb_man: Any, execution: Execution):
+    def __init__(self, nb_man: NotebookExecutionManager, execution: Execution):
         super().__init__(
             nb_man,
             timeout_func=self._limit,
@@ -216,6 +226,7 @@ class CasebookClient(PapermillNotebookClient):
         self.deadline = time.monotonic() + execution.run_s
         self.stderr = execution.folder / STDERR
         self.stacks = execution.folder / STACKS
+
         self.process: Any = None
         self.stopped = ""
         self.killer: threading.Timer | None = None
@@ -240,7 +251,7 @@ class CasebookClient(PapermillNotebookClient):
         )
         return self.km
 
-    def start_new_kernel(self, **kwargs: Any) -> None:
+    def start_new_kernel(self, **kwargs: object) -> None:
         """Start the kernel and keep its process: papermill forgets it, and only it knows how
         the kernel ended.
         """
@@ -248,7 +259,7 @@ class CasebookClient(PapermillNotebookClient):
         assert isinstance(self.km.provisioner, LocalProvisioner)
         self.process = self.km.provisioner.process
 
-    def execute(self, **kwargs: Any) -> Any:
+    def execute(self, **kwargs: object) -> NotebookNode:
         """Run all cells.
 
         Returns normally also after a fault, so that papermill writes its banner and raises.
@@ -259,7 +270,7 @@ class CasebookClient(PapermillNotebookClient):
                 self.stacks.parent.mkdir(exist_ok=True)
                 env = {
                     **kernel_process.environment(),
-                    kernel_process.MARK: self.run.mark,
+                    MARK: self.run.mark,
                     kernel_process.STACKS: str(self.stacks),
                     TRIALS_HERE: str(self.run.folder / TRIALS),
                     "IPYTHONDIR": str(self.sockets),
@@ -272,7 +283,9 @@ class CasebookClient(PapermillNotebookClient):
             self._clean_up()
         return self.nb
 
-    def execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
+    def execute_cell(
+        self, cell: NotebookNode, cell_index: int, *args: object, **kwargs: object
+    ) -> NotebookNode:
         """Run one cell.
 
         Whatever stops it, it raises CellExecutionError, the one thing that papermill records as
@@ -331,7 +344,9 @@ class CasebookClient(PapermillNotebookClient):
         self.run.notes.append(f"went on where attempt {earlier.name} stopped{kept}")
         return outputs
 
-    def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+    def process_message(
+        self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
+    ) -> NotebookNode | None:
         """Take one message of the kernel; of printed text only a cell's first 2**20 and last
         2**16 characters stay.
         """
@@ -350,20 +365,20 @@ class CasebookClient(PapermillNotebookClient):
             content["text"] = text[:room]
         return super().process_message(msg, cell, cell_index)
 
-    def wait_for_reply(self, msg_id: str, cell: Any = None) -> dict[str, Any]:
+    def wait_for_reply(self, _msg_id: str, _cell: NotebookNode | None = None) -> dict[str, Any]:
         """papermill asks the kernel for its language at the end; a lost kernel never answers,
         and it is known.
         """
         language = {**LANGUAGE, **self.nb.metadata.get("language_info", {})}
         return {"content": {"language_info": language}}
 
-    def _limit(self, cell: Any) -> float:
+    def _limit(self, cell: NotebookNode) -> float:
         return max(0.001, min(self._cell_limit(cell), self.deadline - time.monotonic()))
 
-    def _cell_limit(self, cell: Any) -> float:
+    def _cell_limit(self, cell: NotebookNode) -> float:
         return float(cell.metadata.get("timeout", self.run.cell_s))
 
-    def _overran(self, cell: Any, error: CellTimeoutError) -> str:
+    def _overran(self, cell: NotebookNode, error: CellTimeoutError) -> str:
         if time.monotonic() >= self.deadline:
             return f"the run passed its limit of {self.run.run_s:.3g} s in"
         if "IOPub" in str(error):
@@ -396,7 +411,9 @@ class CasebookClient(PapermillNotebookClient):
         tags = [cell.metadata.get("tags", []) for cell in self.nb.cells[: index + 1]]
         return max(0, index - sum(INJECTED in cell_tags for cell_tags in tags))
 
-    def _lost(self, cell: Any, index: int, state: str, cause: str, name: str = "") -> Exception:
+    def _lost(
+        self, cell: NotebookNode, index: int, state: str, cause: str, name: str = ""
+    ) -> Exception:
         """Write the fault of a cell into the notebook, and return what papermill records it by."""
         first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
         first = first if len(first) <= 60 else first[:57] + "..."
@@ -458,7 +475,7 @@ class CasebookClient(PapermillNotebookClient):
             (self.run.folder / THREADS).write_text(stacks_of(pid, [pid]) + "\n")
         time.sleep(STACKS_S)
 
-    def _append_tail(self, cell: Any) -> None:
+    def _append_tail(self, cell: NotebookNode) -> None:
         if self.tail:
             left_out = self.streamed - STREAM_HEAD - len(self.tail)
             note = f"\n[... {left_out:,} characters left out ...]\n" if left_out else ""
@@ -482,7 +499,7 @@ class CasebookClient(PapermillNotebookClient):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _stop(self, number: int, frame: Any) -> None:
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
         again = bool(self.stopped)
         self.stopped = self.stopped or signal.Signals(number).name
         self._signal_kernel(signal.SIGKILL if again else signal.SIGINT)

@@ -44,12 +44,11 @@ class Facts(BaseModel):
 
         One that says nothing may load it.
         """
-        own = self.safety
         raised = planned.danger
-        if own and raised and DANGERS.index(raised) < DANGERS.index(own):
-            seen = f"seen {raised}, and {planned.notebook} {own}"
+        if self.safety and raised and DANGERS.index(raised) < DANGERS.index(self.safety):
+            seen = f"seen {raised}, and {planned.notebook} {self.safety}"
             raise PlanError(f"danger: {seen}; a plan may only raise it; leave it out")
-        return raised or own or "loads"
+        return raised or self.safety or "loads"
 
 
 class StepReader:
@@ -84,21 +83,21 @@ class StepReader:
             yield from itertools.repeat(step, planned.repeats)
 
     def _step(self, planned: PlannedRun, mixed: dict[str, Any]) -> Step:
-        source, facts, known, allowed = self.notebook(planned.notebook)
+        source, facts, annotations, allowed = self.notebook(planned.notebook)
         box, preset, gpu = (_text(planned, mixed, name) for name in APART)
         gpu = _pci(gpu)
-        own = {name: value for name, value in mixed.items() if name not in APART}
-        if gpu and "gpu" in known:
-            own["gpu"] = gpu
-        for name, value in own.items():
+        values = {name: value for name, value in mixed.items() if name not in APART}
+        if gpu and "gpu" in annotations:
+            values["gpu"] = gpu
+        for name, value in values.items():
             check_value(value, f"parameter {name!r}")
-        check_parameters(known, own, allowed)
+        check_parameters(annotations, values, allowed)
         for name, text in (("box", box), ("preset", preset)):
-            if text not in ("", "live") and name not in known:
+            if text not in ("", "live") and name not in annotations:
                 wrong = f"{planned.notebook} has no parameter {name!r}"
                 raise PlanError(f"{wrong}; seen {name}: {text}; leave it out")
         place, box_name = self._box(box)
-        identity = [planned.notebook, box, preset, own]
+        identity = [planned.notebook, box, preset, values]
         if gpu:
             identity.append(gpu)
         key = json.dumps(identity, sort_keys=True)
@@ -107,10 +106,10 @@ class StepReader:
             run_id=f"{source.stem}-{digest(key)[:8]}",
             notebook=planned.notebook,
             source=source,
-            parameters=own,
-            takes=frozenset(known),
+            parameters=values,
+            takes=frozenset(annotations),
             box=place,
-            box_name=box_name if "box" in known else "",
+            box_name=box_name if "box" in annotations else "",
             preset=self._preset(preset),
             cell_s=next(level.cell_s for level in levels if level.cell_s),
             run_s=next(level.run_s for level in levels if level.run_s),

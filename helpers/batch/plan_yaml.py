@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from helpers.look.files import opened
 MOST_BYTES = 200_000
 MOST_ALIASES = 100
 TEXT_TAG = "tag:yaml.org,2002:str"
+UNKEPT = re.compile("[\0\ud800-\udfff]")
+"""What no record can keep of a text: NUL bytes and lone surrogates."""
 
 
 class PlanError(ValueError):
@@ -31,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         self.aliases = 0
         self.anchored = 0  # how many values with an anchor are being read
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
             self.aliases += 1
@@ -45,13 +48,13 @@ class _Loader(yaml.SafeLoader):
         self.anchored -= is_anchored
         return node
 
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: object) -> str | None:
         """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text,
         as in YAML 1.2.
         """
-        tag = super().resolve(kind, value, implicit)
-        number = str(tag).endswith((":int", ":float"))
-        return TEXT_TAG if number and ":" in value else tag
+        tag: str | None = super().resolve(kind, value, implicit)
+        is_number = str(tag).endswith((":int", ":float"))
+        return TEXT_TAG if is_number and ":" in str(value) else tag
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -107,7 +110,6 @@ def check_value(value: Any, name: str) -> None:
             check_value(part, name)
     elif isinstance(value, float) and not math.isfinite(value):
         raise PlanError(f"{name}: seen {value}; expected a finite number")
-    elif isinstance(value, str):
-        if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            expected = "expected text without NUL bytes or lone surrogates"
-            raise PlanError(f"{name}: seen {value[:40]!r}; {expected}")
+    elif isinstance(value, str) and UNKEPT.search(value):
+        expected = "expected text without NUL bytes or lone surrogates"
+        raise PlanError(f"{name}: seen {value[:40]!r}; {expected}")

@@ -46,7 +46,7 @@ class RecordUnreadable(ValueError):
     """A run.json that is torn, from another version or no record at all. One line."""
 
 
-def move(run: Run, state: str, **changes: Any) -> Run:
+def move(run: Run, state: str, **changes: object) -> Run:
     """The run in its next state, with a strike where it is to blame.
 
     Raises IllegalMove: what ended never changes its state.

@@ -14,14 +14,18 @@ import ast
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers import __version__
 from helpers.look.files import boot_id
 
+from .kernel_process import kills_since
 from .notebook_file import NotebookError, open_notebook
 from .record import EARLIER, RecordUnreadable, read_run
 from .shapes import Run
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
 FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
@@ -47,11 +51,10 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
         return run.attempt + 1
     if run.state != "died" or run.strikes > 1:
         return 0
-    before = run.ooms_before if run.boot_id == boot_id() else None
-    is_counted = ooms is not None and before is not None
-    if ooms is not None and before is not None and ooms > before:
+    kills = kills_since(run.ooms_before, ooms) if run.boot_id == boot_id() else None
+    if kills:
         return 0
-    was_killed = resumes and is_counted and run.signal in FROM_OUTSIDE
+    was_killed = resumes and kills == 0 and run.signal in FROM_OUTSIDE
     return run.attempt + 1 if was_killed or run.stopped_by == "batch_end" else 0
 
 
@@ -62,7 +65,7 @@ def earlier_attempt(folder: Path, run: Run) -> Path | None:
     past = folder / EARLIER / str(run.attempt - 1)
     with suppress(RecordUnreadable):
         before = read_run(past / "run.json")
-        is_alike = (before.boot_id, before.tool_version) == (boot_id(), __version__)
+        is_alike = before.boot_id == boot_id() and before.tool_version == __version__
         if is_alike and before.state != "answered" and (past / NOTEBOOK).is_file():
             return past
     return None
@@ -78,7 +81,7 @@ def earlier_box(past: Path, batch: Path) -> str:
     return ""
 
 
-def finished_outputs(past: Path, notebook: Any) -> dict[int, list[Any]]:
+def finished_outputs(past: Path, notebook: NotebookNode) -> dict[int, list[Any]]:
     """The outputs of those cells of a notebook that an earlier attempt finished and that need not
     be executed again, by their place in it.
 

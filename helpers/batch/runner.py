@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     job = json.loads(sys.stdin.read())
     kernel_process.die_with_parent(signal.SIGTERM, job["parent"])
     kernel_process.adopt_orphans()
-    os.set_blocking(1, False)
+    os.set_blocking(1, False)  # a batch that is stopped does not listen, and must not hold us up
     threading.Thread(target=_beat, daemon=True).start()
     folder = Path(argv[1])
     run = execute_run(folder, job)

@@ -296,14 +296,16 @@ def _hedged(answer: BoxAnswer) -> str:
 
 def others_of(answers: list[BoxAnswer]) -> str:
     """What was found on the boxes without a problem, counted."""
-    found = Counter(answer.finding for answer in answers if answer.finding != "problem")
-    others = [finding for finding in FINDINGS if found[finding]]
-    if found.total() == len(answers):
-        return ", ".join(f"{in_boxes(found[finding])} {finding}" for finding in others)
-    if found.total() == 1:
+    counts = Counter(answer.finding for answer in answers if answer.finding != "problem")
+    others = [finding for finding in FINDINGS if counts[finding]]
+    if not others:
+        return ""
+    if counts.total() == len(answers):
+        return ", ".join(f"{in_boxes(counts[finding])} {finding}" for finding in others)
+    if counts.total() == 1:
         return f"The other box: {others[0]}"
-    counts = ", ".join(f"{found[finding]} {finding}" for finding in others)
-    return f"The other {found.total()} boxes: {counts}" if others else ""
+    words = ", ".join(f"{counts[finding]} {finding}" for finding in others)
+    return f"The other {counts.total()} boxes: {words}"
 
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:

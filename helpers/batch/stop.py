@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,7 +38,7 @@ class Stop:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: Any) -> None:
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
         self.signal = self.signal or signal.Signals(number).name
         self.times += 1
         if self.raises:

@@ -139,9 +139,9 @@ class _Supervisor:
         finally:
             self.journal.retry()
             self.progress.ended()
-        held = [f"{name}: not recorded: {why}" for name, why in self.journal.held.items()]
+        unrecorded = [f"{name}: not recorded: {why}" for name, why in self.journal.held.items()]
         runs = tuple(self.journal.runs)
-        return BatchResult(self.journal.folder, runs, self.stop.signal, tuple(held))
+        return BatchResult(self.journal.folder, runs, self.stop.signal, tuple(unrecorded))
 
     def _start_what_may(self) -> None:
         while self.waiting:

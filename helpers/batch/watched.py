@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from helpers.ground.child import carrying, stacks_of
+from helpers.ground.workbook_process import MARK
 
-from . import kernel_process
 from .shapes import Run
 from .stop import Stop
 
@@ -34,9 +34,19 @@ Tick = Callable[[int, int, float], None]
 """Told a few times a second where a run is: (cell, cells, seconds), 0 of 0 cells while its
 kernel starts.
 """
-Job = dict[str, Any]
-"""What a runner gets: source, parameters, cell_s, run_s, mark; ``earlier``, the folder of the
-attempt that it goes on from, or empty."""
+
+
+class Job(TypedDict):
+    """What a runner gets: the notebook's path and parameters, its limits in seconds, the mark of
+    its processes, and the folder of the attempt that it goes on from, or empty.
+    """
+
+    source: str
+    parameters: dict[str, Any]
+    cell_s: float
+    run_s: float
+    mark: str
+    earlier: str
 
 
 class Watched:
@@ -88,13 +98,14 @@ class Watched:
             last_look = now_s
             if tick:
                 tick(self.cell, self.cells, now_s - self.began)
+            why = self._over_its_limit(now_s, last_word)
             if self.stop.signal and not stopping:
                 name = self.stop.signal
                 self.verdict = ("failed", f"interrupted by {name}", name)
                 stopping = now_s + STOP_S
                 self.process.send_signal(signal.SIGINT)
-            elif not stopping and self._over_its_limit(now_s, last_word):
-                self.verdict = ("timed_out", self._over_its_limit(now_s, last_word), "")
+            elif why and not stopping:
+                self.verdict = ("timed_out", why, "")
                 stopping = now_s
             if stopping and (now_s >= stopping or self.stop.times > 1):
                 self._kill()
@@ -148,7 +159,7 @@ class Watched:
 
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
     """Before a run is killed: what each thread of it does, to ``stacks/``."""
-    pids = [pid, *carrying(f"{kernel_process.MARK}={mark}")]
+    pids = [pid, *carrying(f"{MARK}={mark}")]
     stacks = [stacks_of(process, [process]) for process in pids]
     with suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)

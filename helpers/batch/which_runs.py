@@ -46,8 +46,8 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
     """The parameters of a run that are not the same in all of these runs, each as a text."""
-    values = _given(run)
-    others = [_given(other) for other in alike]
+    values = _all_parameters(run)
+    others = [_all_parameters(other) for other in alike]
     names = [
         name
         for name, value in values.items()
@@ -56,7 +56,7 @@ def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
     return tuple(f"no {name}" if values[name] == "" else f"{name}={values[name]}" for name in names)
 
 
-def _given(run: Run) -> dict[str, Any]:
+def _all_parameters(run: Run) -> dict[str, Any]:
     return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
 
 

@@ -83,10 +83,11 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
     kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
     if any(gpu.integrated for gpu in listed):
         kinds.append("APUs")
+    capacity_bytes = largest_pool(bundle)[0] or CPU_BYTES
+    if capacity:
+        capacity_bytes = parse_capacity(capacity)
     return _Place(
-        capacity_bytes=parse_capacity(capacity)
-        if capacity
-        else largest_pool(bundle)[0] or CPU_BYTES,
+        capacity_bytes=capacity_bytes,
         torch=torch,
         build=build,
         recorded=not is_this_box(bundle),

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import cache
 
 from helpers.ground.child import CHECKOUT
 from helpers.settings.presets import Preset, load
 from helpers.trials.fixplan import Arm, Pair
-from helpers.trials.workload import BUILT_IN, Workload, workload
+from helpers.trials.workload import BUILT_IN, Parameter, Workload, workload
 
 PATH = CHECKOUT / "env" / "remedies.yaml"
 NO_GPU = "not available because this box has no GPU"
@@ -29,8 +28,8 @@ class Remedy:
     says: str
     how: str
     workload: str = ""
-    control: Mapping[str, Any] = field(default_factory=dict)
-    change: Mapping[str, Any] = field(default_factory=dict)
+    control: Mapping[str, Parameter] = field(default_factory=dict)
+    change: Mapping[str, Parameter] = field(default_factory=dict)
     preset: str = ""
     goal: str = "memory"
     answer: str = ""
@@ -57,7 +56,7 @@ class Remedy:
         return Pair(self.id, without, with_it, self.goal, self.answer)
 
 
-@lru_cache(maxsize=1)
+@cache
 def remedies() -> tuple[Remedy, ...]:
     """Every remedy, in the order of the file."""
     import yaml

@@ -101,7 +101,7 @@ def check_box(
     ladder: bool = False,
     to_the_limit: bool = False,
     torch_python: str = "",
-    on_result: Callable[[CheckResult], None] = lambda result: None,
+    on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> list[CheckResult]:
     """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in
     any case.
@@ -116,14 +116,16 @@ def check_box(
     return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
 
 
-def check_rows(bundle: Bundle, wanted: bool = True, **options: Any) -> list[list[str]]:
+def check_rows(
+    bundle: Bundle, wanted: bool, *, gpu: str, ladder: bool, torch_python: str
+) -> list[list[str]]:
     """The checks as a table with its header first, or one row that says why none was run."""
     why = "" if wanted else "not asked for"
     if wanted and not is_this_box(bundle):
         why = f"because {bundle.box} is not this machine, or it booted since"
     if why:
         return [["GPU", "check", "state", "says"], ["-", "all", "not run", why]]
-    return as_rows(check_box(bundle, **options))
+    return as_rows(check_box(bundle, gpu=gpu, ladder=ladder, torch_python=torch_python))
 
 
 def run_checks(
@@ -131,7 +133,7 @@ def run_checks(
     targets: Sequence[Target],
     names: Sequence[str] = DEFAULT,
     limits: Limits = Limits(),
-    on_result: Callable[[CheckResult], None] = lambda result: None,
+    on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> list[CheckResult]:
     """Run the named checks on every target; sorted by GPU and check.
 

@@ -51,7 +51,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmResults:
     """One side of a comparison, trial by trial: the outcomes, the losses, and the memory (bytes)
     and time (seconds) where they were measured (else None).
     """
@@ -72,7 +72,9 @@ class Comparison:
     time: Effect
 
 
-def effect(what: str, control: Sequence[float | None], treated: Sequence[float | None]) -> Effect:
+def effect(
+    quantity: str, control: Sequence[float | None], treated: Sequence[float | None]
+) -> Effect:
     """The ratio of two arms by their pairs: the t interval of the mean logarithm at 99 %.
 
     A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three
@@ -84,10 +86,10 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
         if before and after and before > 0 and after > 0
     ]
     if not logs:
-        return Effect(what, math.nan, math.nan, math.nan, 0, "unclear")
+        return Effect(quantity, math.nan, math.nan, math.nan, 0, "unclear")
     mean = math.fsum(logs) / len(logs)
     if len(logs) < FEWEST_PAIRS:
-        return Effect(what, math.exp(mean), 0.0, math.inf, len(logs), "unclear")
+        return Effect(quantity, math.exp(mean), 0.0, math.inf, len(logs), "unclear")
     freedom = len(logs) - 1
     variance = math.fsum((log - mean) ** 2 for log in logs) / freedom
     # With more pairs than the table has, the interval is a little wide.
@@ -95,7 +97,7 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
     half = quantile * math.sqrt(variance / len(logs))
     low = mean - half
     high = mean + half
-    least = -math.log(1 - LEAST[what])
+    least = -math.log(1 - LEAST[quantity])
     says = "unclear"
     if low > -least and high < least:
         says = "same"
@@ -103,7 +105,7 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
         says = "less"
     elif low > 0 and mean >= least:
         says = "more"
-    return Effect(what, math.exp(mean), math.exp(low), math.exp(high), len(logs), says)
+    return Effect(quantity, math.exp(mean), math.exp(low), math.exp(high), len(logs), says)
 
 
 def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> float:
@@ -129,16 +131,17 @@ def same_answer(
     has any.
     """
     steps: list[tuple[float, float]] = []
-    for losses in zip(control, treated, strict=False):
-        steps += zip(*losses, strict=False)
+    for control_losses, treated_losses in zip(control, treated, strict=False):
+        steps += zip(control_losses, treated_losses, strict=False)
+    if not steps:
+        return None
     share = TOLERANCE[tolerance]
     # A loss that is no number is like nothing, itself included.
-    alike = [a == b or abs(a - b) <= share * max(abs(a), abs(b)) for a, b in steps]
-    return all(alike) if alike else None
+    return all(a == b or abs(a - b) <= share * max(abs(a), abs(b)) for a, b in steps)
 
 
 def did_it_help(
-    control: Arm, treated: Arm, *, goal: str = "memory", answer: str = ""
+    control: ArmResults, treated: ArmResults, *, goal: str = "memory", answer: str = ""
 ) -> Comparison:
     """The verdict on a remedy for ``goal`` (memory or time).
 

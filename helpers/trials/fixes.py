@@ -97,13 +97,10 @@ def verdict_of(
     ``compared`` are its trials; ``argued``: it is argued for. On a recorded box no verdict is
     more than ``predicted``.
     """
-    verdict = "predicted"
+    is_unknown = not argued if prediction is None else prediction.verdict == UNKNOWN
+    verdict = UNKNOWN if is_unknown else "predicted"
     if compared is not None:
         verdict = compared.verdict
-    elif prediction is None and not argued:
-        verdict = UNKNOWN
-    elif prediction is not None and prediction.verdict == UNKNOWN:
-        verdict = UNKNOWN
     settled = prediction is not None and prediction.settles and not recorded
     if prediction is not None and settled and verdict not in ("helps", "harmful"):
         return prediction.verdict

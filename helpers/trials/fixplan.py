@@ -167,7 +167,7 @@ def run(
     out: Path,
     limits: Limits = Limits(),  # noqa: B008
     target: Target = CPU,
-    on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
+    on_trial: Callable[[Planned, TrialRecord | None], None] = lambda _planned, _record: None,
     finished: Sequence[TrialRecord] = (),
 ) -> Ran:
     """Make the trials of a plan, but for those of which ``finished`` has the record.
@@ -189,13 +189,18 @@ def run(
         seed = wanted.seed * 1000 + repeat
         if arm.name in refused:
             continue
-        given: dict[str, Any] = {"python": python, "seed": seed, "limits": limits}
-        given |= {"repeat": repeat, "target": target}
-        earlier = finished and by_given.get(given_to(arm.workload, arm.preset, **given))
+        conditions: dict[str, Any] = {
+            "python": python,
+            "seed": seed,
+            "limits": limits,
+            "repeat": repeat,
+            "target": target,
+        }
+        earlier = finished and by_given.get(given_to(arm.workload, arm.preset, **conditions))
         if earlier:
             before += 1
         try:
-            record = earlier or trial(arm.workload, arm.preset, out=out, **given)
+            record = earlier or trial(arm.workload, arm.preset, out=out, **conditions)
         except TrialRefused as error:
             refused[arm.name] = str(error)
             on_trial(planned, None)

@@ -23,7 +23,7 @@ def driver_used(pci: str, root: str = "") -> Reading:
         return not_available("this trial ran on the CPU", "bytes", source)
     sizes = {}
     for pool in ("vram", "gtt"):
-        text = files.text(str(root), f"/sys/bus/pci/devices/{pci}/mem_info_{pool}_used")
+        text = files.text(root, f"/sys/bus/pci/devices/{pci}/mem_info_{pool}_used")
         if text.isdigit():
             sizes[pool] = int(text)
     if "vram" not in sizes:

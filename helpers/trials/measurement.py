@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.settings.presets import Preset
-from helpers.trials import effect, fixplan
-from helpers.trials.effect import Comparison, did_it_help
+from helpers.trials import fixplan
+from helpers.trials.effect import ArmResults, Comparison, did_it_help
 from helpers.trials.fixplan import Arm, Pair, Planned, Ran
 from helpers.trials.record import Limits, TrialRecord
 from helpers.trials.targets import Target
@@ -22,7 +22,7 @@ def comparison(pair: Pair, ran: Ran) -> Comparison:
 
     A refused remedy is not supported.
     """
-    control, treated = (arm_of(records) for records in ran.arms(pair))
+    control, treated = (results_of(records) for records in ran.arms(pair))
     compared = did_it_help(control, treated, goal=pair.goal, answer=pair.answer)
     refused = ran.refused.get(pair.treated.name)
     if refused:
@@ -73,9 +73,9 @@ def preset_trials(
     return rows, ran.troubles
 
 
-def arm_of(records: Sequence[TrialRecord]) -> effect.Arm:
+def results_of(records: Sequence[TrialRecord]) -> ArmResults:
     """The trials of one arm as they are compared, as far as they ended well."""
-    return effect.Arm(
+    return ArmResults(
         outcomes=tuple(record.outcome for record in records),
         losses=tuple(tuple(record.loss) for record in records),
         memory=tuple(map(_memory, records)),

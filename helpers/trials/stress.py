@@ -169,7 +169,6 @@ def _result(answer: Transcript) -> StressResult:
     ready = answer.last("ready")
     end = answer.last("end")
     ended = answer.ended
-    how = ended.signal or ended.how
     status = end.get("status", "")
     why = end.get("why", "")
     if not end:
@@ -177,7 +176,7 @@ def _result(answer: Transcript) -> StressResult:
         code = ended.signal or ended.exit_code
         why = f"the child did not tell its end ({code}): {ended.last_line}"
     elif ended.how != "exited":
-        why = f"afterwards the child ended otherwise than by itself ({how})"
+        why = f"afterwards the child ended otherwise than by itself ({ended.signal or ended.how})"
     rows: list[tuple[int, str, int, int]] = []
     for row in answer.rows:
         if row["event"] == "rows":

@@ -61,15 +61,15 @@ def environment(
     target: Target = CPU,
     without: Collection[str] = UNBOUND,
     more: Mapping[str, str] | None = None,
-    own: bool = True,
+    own_program: bool = True,
 ) -> dict[str, str]:
     """The environment of a child that sees this target alone; ``without`` are names it does not
     get, ``more`` is set last.
 
-    ``own`` as of child.environment. Where a variable makes a choice of GPUs now, the target's
-    number is one within it.
+    ``own_program``: a program of this checkout, which must find it. Where a variable makes a choice
+    of GPUs now, the target's number is one within it.
     """
-    variables = child.environment(without, more, own)
+    variables = child.environment(without, more, own_program)
     variable = target.visible_variable
     if not variable:
         return variables

@@ -88,7 +88,7 @@ def paths(
     return results
 
 
-def specification(path: str, shape: str, device: str, seed: int, **more: Any) -> dict[str, Any]:
+def specification(path: str, shape: str, device: str, seed: int, **more: object) -> dict[str, Any]:
     """What a child of the program is to do: a path of it, with a model of SHAPES."""
     spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed}
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}

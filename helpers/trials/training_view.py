@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
@@ -15,6 +15,9 @@ from helpers.tell.figure_style import PALETTE
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 from helpers.trials.training import WAYS, PathResult
+
+if TYPE_CHECKING:
+    from helpers.tell.sheet import Bar
 
 SOURCE = "measured here"
 SAME = {
@@ -78,15 +81,14 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
     return sheet.done()
 
 
-def _path_bar(path: PathResult) -> Any:
+def _path_bar(path: PathResult) -> Bar:
     from helpers.tell.sheet import Bar
 
     took = above_start(path)
     small = list(filter(None, [path.says or path.why]))
     if took is None or path.state != "ran":
-        return Bar(
-            path.name, path.state.replace("_", " "), [(None, PALETTE["not known"])], small, "bold"
-        )
+        state = path.state.replace("_", " ")
+        return Bar(path.name, state, [(None, PALETTE["not known"])], small, "bold")
     value = f"{show_bytes(took)} in {path.seconds:.1f} s"
     return Bar(path.name, value, [(took, PALETTE["in use"])], small, "bold")
 

@@ -93,11 +93,16 @@ def given_to(
     """
     origin, _ = torch_files(python)
     programs = [path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))]
-    given = [
-        *(argv(workload, python, seed, target), preset.name, dict(preset.environ)),
-        *(asdict(limits), repeat, stated_by_torch(origin), programs),
+    conditions = [
+        argv(workload, python, seed, target),
+        preset.name,
+        dict(preset.environ),
+        asdict(limits),
+        repeat,
+        stated_by_torch(origin),
+        programs,
     ]
-    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class _Trial:
             min(self.limits.start_s, self.limits.seconds),
             on_line=listener.take,
             on_start=listener.start,
-            env=environment(self.target, DROPPED, settings, own=own_program),
+            env=environment(self.target, DROPPED, settings, own_program=own_program),
             data_bytes=self.limits.host_bytes or 0,
             group=group.path,
             umask=-1 if own_program else umask.users_umask,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.trial import Trial, TrialState
 
 from helpers.ground import umask
@@ -86,10 +87,10 @@ def sampler(seed: int) -> optuna.samplers.BaseSampler:
 def tune(
     storage: Path,
     command_of: Callable[[Mapping[str, Any]], Sequence[str]],
-    space: Mapping[str, Any],
+    space: Mapping[str, BaseDistribution],
     trials: int,
     settings: Settings = Settings(),
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
     """Run ``trials`` trials, or what is left of them, of the study in the SQLite file ``storage``.
 
@@ -142,12 +143,12 @@ class _Supervisor:
 
     study: optuna.Study
     command_of: Callable[[Mapping[str, Any]], Sequence[str]]
-    space: Mapping[str, Any]
+    space: Mapping[str, BaseDistribution]
     trials: int
     settings: Settings
     say: Callable[[str], None]
     unfinished: list[int] = field(default_factory=list)
-    turn: Any = field(default_factory=threading.Lock)
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Tuned:
         self._resume()
@@ -233,7 +234,9 @@ class _Supervisor:
         return "crashed", {"message": ending}
 
     def _answer(self, trial: Trial, outcome: str, result: Mapping[str, Any]) -> None:
-        """The result first, whole, then the study."""
+        """Keep what a trial told, ``outcome`` last, and then tell the study its value: what a kill
+        keeps from the study is told at the resume.
+        """
         value = result.get("value") if outcome == "ok" else None
         attributes = {key: result[key] for key in MEASURED if result.get(key) not in (None, "")}
         with self.turn:

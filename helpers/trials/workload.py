@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.child import program
 from helpers.ground.shell import line
 from helpers.trials.targets import Target
 
 PROGRAM = "helpers.trials.under_torch.workloads"
+Parameter = int | float | str
 
 
 class WorkloadError(ValueError):
@@ -32,7 +32,7 @@ class BuiltIn:
     name: str
     shows: str
     seconds: float
-    parameters: Mapping[str, int | float | str]
+    parameters: Mapping[str, Parameter]
 
 
 def _built_in() -> dict[str, BuiltIn]:
@@ -57,7 +57,7 @@ class Workload:
     """
 
     name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     step: str = ""
 
@@ -70,7 +70,7 @@ class Workload:
         return " ".join([self.name, *changed])
 
 
-def workload(name: str, **parameters: Any) -> Workload:
+def workload(name: str, **parameters: Parameter) -> Workload:
     """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
     if name not in BUILT_IN:
         names = ", ".join(BUILT_IN)
@@ -88,7 +88,7 @@ def workload(name: str, **parameters: Any) -> Workload:
     return Workload(name, changed)
 
 
-def _fits(value: Any, default: int | float | str) -> bool:
+def _fits(value: Parameter, default: Parameter) -> bool:
     """Whether a value is of the default's kind: a text, or a number of 0 or more."""
     if isinstance(default, str) or isinstance(value, (str, bool)):
         return isinstance(default, str) and isinstance(value, str)

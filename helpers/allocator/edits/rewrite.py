@@ -56,7 +56,7 @@ class Rewrite:
         steps += [(int(until[request]), Op.FREE, request) for request in call]
         ids = {request: self._next_id + number for number, request in enumerate(call)}
         self._next_id += len(call)
-        for _, op, request in sorted(steps):
+        for _, op, request in sorted(steps):  # of one operation its request before its free
             if op == Op.ALLOC or request not in saved:
                 self._rows.append(_Row(operation, op, ids[request], request))
         for request in saved:
