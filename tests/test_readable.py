@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 58_825,
     "magics": 15_685,
     "look": 56_340,
-    "rehearse": 27_075,
+    "rehearse": 27_290,
     "settings": 11_895,
     "share": 13_114,
     "tell": 37_110,

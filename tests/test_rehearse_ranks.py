@@ -20,7 +20,7 @@ from helpers.rehearse.rehearsal import Limits
 from helpers.rehearse.run import environment
 from helpers.rehearse.trust import trust
 from helpers.rehearse.under_torch import ranks
-from helpers.rehearse.view import several
+from helpers.rehearse.view import headline, several
 
 ROOT = Path(__file__).parents[1]
 ALONE = """
@@ -121,13 +121,34 @@ with Values():
     dist.all_reduce(total)
     dist.send(counts, 0)
 print(total.tolist(), unknown(total), unknown(counts), witness.exchanges, witness.beside)
+def collective(tensor):
+    read = result_sizes.Call(torch.ops.aten._local_scalar_dense.default, "reads", (tensor,), {}, [tensor])
+    shadow.before(read, True)
+    return witness.collective
+with Values():
+    doubled = (total * 2).sum()
+print(collective(doubled), collective(received), repr(collective(counts)))
 """
 
 
 def test_what_other_ranks_would_send_is_unknown_and_taken_as_what_this_one_sends():
     pytest.importorskip("torch")
     lines = printed(EXCHANGES, {"RANK": "1", "WORLD_SIZE": "2"})
-    assert lines == ["[3, 5] True False", "[4] True False 3 "]
+    assert lines == ["[3, 5] True False", "[4] True False 3 ", "allreduce alltoall_base ''"]
+
+
+def test_a_value_that_a_collective_gives_is_said_with_the_name_of_the_collective():
+    read = {"op": "_local_scalar_dense", "sizes": False, "inside": "", "times": 1}
+    read |= {"where": "train.py:3 step", "collective": "allreduce"}
+    told = [{"reads": [read], "counts": {}, "forks": 0, "missing": []}]
+    (line, *_) = trust(told, CARD, 1)
+    assert line.startswith("Not computed: what allreduce gives to the program at train.py:3 step")
+
+
+def test_a_world_that_a_program_cannot_split_is_named_with_its_error():
+    error = "RuntimeError: shape '[4, -1]' is invalid for input of size 6"
+    failed = replace(RUN, limits=Limits(rank=0, world=4), exit_code=1, error=error)
+    assert headline(failed) == f"Failed as rank 0 of 4, but not for lack of GPU memory: {error}"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,10 @@ def _values_read(told: Told) -> list[str]:
     effects = {}
     places = {}
     for row in reads(told, sizes=False):
-        if row["inside"] in known:
+        if row.get("collective"):
+            says = WORDS["says"]["received"]
+            effects[says.format(collective=row["collective"], place=place_of(row))] = True
+        elif row["inside"] in known:
             effects[f"assumed: {known[row['inside']]}"] = True
         else:
             places[place_of(row)] = True

@@ -81,7 +81,8 @@ def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
         return _with_what_is_left(rehearsal)
     if not rehearsal.ooms and rehearsal.exit_code:
         seen = rehearsal.error or f"it ended with exit code {rehearsal.exit_code}"
-        return f"Failed, but not for lack of GPU memory: {seen}"
+        as_rank = f" as {rehearsal.rank_in_words}" if rehearsal.rank_in_words else ""
+        return f"Failed{as_rank}, but not for lack of GPU memory: {seen}"
     if verdict is not None and _is_why(rehearsal, verdict):
         return f"Does not fit in {usable}. {verdict.headline}"
     if rehearsal.peak_reserved_bytes is None:

@@ -77,6 +77,10 @@ class ShadowComputation:
         self.bound = BOUNDS[bound_name]
         self.live = True
         self.unknown = set[int]()
+        self.received: dict[int, str] = {}
+        """Of what a rank that is alone would receive, and of what is computed from it: the
+        collective.
+        """
         self.plain = torch.Tensor.__torch_dispatch__
         self.kinds: dict[Operator, str] = {}
         self.is_alone = "CASEBOOK_WORLD" in os.environ
@@ -107,6 +111,7 @@ class ShadowComputation:
             out = operator(*args, **kwargs)
         finally:
             self.witness.coming.clear()
+            self.witness.collective = ""
         with self.unseen(operator):
             self.after(call, out, result, unknown)
         return out
@@ -133,6 +138,8 @@ class ShadowComputation:
                 elif "recv" in name_of(operator):
                     self.zero(tensor)
             self.mark(received, unknown=True)
+            collective = name_of(operator).rstrip("_")
+            self.received.update(dict.fromkeys(map(place_of, received), collective))
         return out
 
     @contextlib.contextmanager
@@ -160,6 +167,7 @@ class ShadowComputation:
             return self.before_sizes(call, unknown)
         if call.kind == "reads":
             self.witness.coming.append((-1, not unknown))
+            self.witness.collective = self.collective_behind(call)
         elif call.kind == "masks":
             self.before_masks(call)
         elif call.kind == "scatters" and self.torch.is_grad_enabled():
@@ -246,7 +254,15 @@ class ShadowComputation:
         keeps_rest = kind == "writes" or (kind == "masks" and call.in_place)
         if result is None and not keeps_rest:
             self.fill_unknown(call, outputs)
+        collective = self.collective_behind(call)
         self.mark(outputs, unknown or result is None)
+        if collective:
+            self.received.update(dict.fromkeys(map(place_of, outputs), collective))
+
+    def collective_behind(self, call: Call) -> str:
+        """The collective that gave one of its inputs; empty for none."""
+        names = (self.received.get(place_of(tensor), "") for tensor in call.inputs)
+        return next(filter(None, names), "")
 
     def size(self, call: Call, result: Value) -> int:
         """How many elements or rows a result has whose size values decide."""
@@ -404,6 +420,7 @@ class ShadowComputation:
         change = self.unknown.add if unknown else self.unknown.discard
         for tensor in tensors:
             change(place_of(tensor))
+            self.received.pop(place_of(tensor), None)
 
     def device_tensors(self, values: Value) -> list[Tensor]:
         """The tensors of the device among these values."""

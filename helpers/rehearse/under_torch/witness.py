@@ -74,7 +74,9 @@ class Witness:
         # first.
         self.coming: list[tuple[int, bool]] = []
         self.later: list[tuple[int, bool]] = []
-        self.reads: dict[tuple[str, bool, str, str], int] = {}
+        self.collective = ""
+        """The collective that gave what is read next to a rank that is alone."""
+        self.reads: dict[tuple[str, bool, str, str, str], int] = {}
         answer_type = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong)
         self.hear = answer_type(self.heard)
         device.fake_count.restype = ctypes.c_ulonglong
@@ -125,7 +127,7 @@ class Witness:
         else:
             name = names[0] if names else "copy"
         is_size = bool(sizes) and inside != PRINTING
-        key = (name, is_size, inside, where)
+        key = (name, is_size, inside, where, self.collective)
         times = self.reads.get(key, 0) + 1
         self.reads[key] = times
         if times & (times - 1) == 0:
@@ -260,8 +262,15 @@ class Witness:
             "bucket_bytes": self.bucket_bytes,
             "beside": self.beside,
             "reads": [
-                {"op": name, "sizes": sizes, "inside": inside, "where": where, "times": times}
-                for (name, sizes, inside, where), times in self.reads.items()
+                {
+                    "op": name,
+                    "sizes": sizes,
+                    "inside": inside,
+                    "where": where,
+                    "collective": collective,
+                    "times": times,
+                }
+                for (name, sizes, inside, where, collective), times in self.reads.items()
             ],
         }
         path = os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")
