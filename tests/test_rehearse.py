@@ -203,14 +203,7 @@ def trust(*told, card=CARD, streams=1):
 
 
 def read(op, sizes=False, inside="", where="train.py:3 step", times=1):
-    row = {
-        "op": op,
-        "sizes": sizes,
-        "inside": inside,
-        "where": where,
-        "collective": "",
-        "times": times,
-    }
+    row = dict(op=op, sizes=sizes, inside=inside, where=where, collective="", times=times)
     return {"reads": [row]}
 
 
