@@ -106,14 +106,13 @@ def filled(source: str, parameters: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def after(verdict: Verdict, box: str, notebook: str = "") -> NextNotebook:
-    """The notebook that looks further into the cause of a verdict about a box than ``here``.
-
-    Without a box it looks at this machine.
+def after(verdict: Verdict, box: str, here: str = "") -> NextNotebook:
+    """The notebook that looks further into the cause of a verdict about a box than ``here``, the
+    one that asks. Without a box it looks at this machine.
     """
     parameters = {"box": box if box else "live"}
     name = BY_CAUSE.get(verdict.cause, PROBE)
-    if name == notebook:
+    if name == here:
         name = REPORT
     if name == "02_allocator_stress":
         return NextNotebook(name, {**parameters, "trace": RECORDING}, RECORD)
