@@ -32,7 +32,7 @@ from helpers.judge.program_facts import (
     Replays,
 )
 from helpers.look.cards import find_card
-from helpers.rehearse.rehearsal import Limits, Rehearsal
+from helpers.rehearse.rehearsal import Rehearsal, RehearsalLimits
 from helpers.rehearse.torches import Torch
 from helpers.settings.trouble import SettingsTrouble
 
@@ -346,7 +346,7 @@ def test_the_program_runs_in_a_copy_and_one_that_uses_no_gpu_is_refused(tmp_path
     own.mkdir()
     monkeypatch.chdir(own)
     with pytest.raises(NoFix, match="no use of the GPU was seen"):
-        failure_of(["python", "train.py"], find_card("4090"), unseen, tmp_path, Limits())
+        failure_of(["python", "train.py"], find_card("4090"), unseen, tmp_path, RehearsalLimits())
     assert unseen.folder != own and not unseen.folder.exists()
 
 

@@ -38,7 +38,7 @@ from helpers.fix.view import diff, in_lines, none_in_lines, outcome
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import MIB
 from helpers.look.cards import find_card
-from helpers.rehearse.rehearsal import Limits
+from helpers.rehearse.rehearsal import RehearsalLimits
 from helpers.trials.targets import CPU
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -245,7 +245,9 @@ def test_a_download_or_an_error_of_its_own_is_said(error, says, tmp_path, monkey
     own.mkdir()
     monkeypatch.chdir(own)
     with pytest.raises(NoFix, match=says):
-        failure_of(["python", "a.py"], find_card("4090"), ended(1, error), tmp_path, Limits())
+        failure_of(
+            ["python", "a.py"], find_card("4090"), ended(1, error), tmp_path, RehearsalLimits()
+        )
 
 
 def test_a_program_of_another_folder_is_refused_before_it_runs(tmp_path, monkeypatch):
@@ -254,7 +256,7 @@ def test_a_program_of_another_folder_is_refused_before_it_runs(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "here")
     never = pytest.fail
     with pytest.raises(NoFix, match="train.py is not below this folder"):
-        failure_of(["python", "../train.py"], find_card("4090"), never, tmp_path, Limits())
+        failure_of(["python", "../train.py"], find_card("4090"), never, tmp_path, RehearsalLimits())
 
 
 @pytest.mark.parametrize("exit_code", [130, 143])
@@ -265,7 +267,9 @@ def test_an_interrupt_of_the_unchanged_program_is_no_error_of_its_own(
     own.mkdir()
     monkeypatch.chdir(own)
     with pytest.raises(KeyboardInterrupt):
-        failure_of(["python", "a.py"], find_card("4090"), ended(exit_code), tmp_path, Limits())
+        failure_of(
+            ["python", "a.py"], find_card("4090"), ended(exit_code), tmp_path, RehearsalLimits()
+        )
 
 
 def test_a_change_whose_time_was_up_is_not_said_to_fail(tmp_path):
@@ -295,7 +299,7 @@ def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):
         first=first,
         run=lambda *words, **options: ended(next(codes))(*words, **options),
         prove=lambda *words: None,
-        seconds=SearchLimits(Limits()).seconds,
+        seconds=SearchLimits(RehearsalLimits()).seconds,
         tries=9,
         on_start=lambda start: starts.append((start.change.title, start.following, start.tries)),
         on_trial=lambda trial: None,
@@ -403,7 +407,7 @@ def test_an_interrupt_keeps_a_change_that_fits(tmp_path, monkeypatch):
         failure,
         run=lambda *words, **options: ended(next(codes))(*words, **options),
         prove=lambda *words: Proof(None, "nothing was seen"),
-        search=SearchLimits(Limits()),
+        search=SearchLimits(RehearsalLimits()),
     )
     assert winner is not None
     assert winner.change.title == "fits"

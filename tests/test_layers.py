@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import itertools
 import shutil
 import subprocess
@@ -233,3 +234,10 @@ def test_a_file_is_small_enough_to_read():
     files = [*HELPERS.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     sizes = {str(path): len(path.read_text().splitlines()) for path in files}
     assert {name: lines for name, lines in sizes.items() if lines > 800} == {}
+
+
+@pytest.mark.parametrize("room", sorted(path.parent.name for path in HELPERS.glob("*/__init__.py")))
+def test_every_name_that_a_room_offers_can_be_imported(room):
+    package = importlib.import_module(f"helpers.{room}")
+    missing = [name for name in getattr(package, "__all__", ()) if not hasattr(package, name)]
+    assert missing == []

@@ -42,9 +42,9 @@ def test_an_empty_process_table_is_a_true_zero():
 def test_structures_are_those_of_nvidias_own_package():
     pynvml = pytest.importorskip("pynvml")
     pairs = (
-        (nvml.Memory, "c_nvmlMemory_v2_t"),
+        (nvml.NvmlMemory, "c_nvmlMemory_v2_t"),
         (nvml.Pci, "nvmlPciInfo_t"),
-        (nvml.Process, "c_nvmlProcessInfo_v3_t"),
+        (nvml.NvmlProcess, "c_nvmlProcessInfo_v3_t"),
         (nvml.Window, "c_nvmlBAR1Memory_t"),
     )
 

@@ -34,9 +34,9 @@ from helpers.rehearse import (
 )
 from helpers.rehearse import run as run_module
 from helpers.rehearse import trust as trust_module
-from helpers.rehearse.box_settings import Settings, settings_of
+from helpers.rehearse.box_settings import BoxSettings, settings_of
 from helpers.rehearse.holders import CardUse
-from helpers.rehearse.rehearsal import Limits, Oom, Rehearsal
+from helpers.rehearse.rehearsal import Oom, Rehearsal, RehearsalLimits
 from helpers.rehearse.run import environment
 from helpers.settings.presets import Preset
 from helpers.trials.box_study import FixStudy
@@ -175,7 +175,7 @@ def measured(rows):
         for row in rows
     ]
     study = FixStudy(tuple(rows), CARD.total_bytes, "2", "cuda")
-    how = {"python": "", "limits": Limits(), "on_row": lambda row: None}
+    how = {"python": "", "limits": RehearsalLimits(), "on_row": lambda row: None}
     return [row.measured for row in remedies.rehearse_study(study, wanted, CARD, **how)[0].rows]
 
 
@@ -790,5 +790,5 @@ def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_give
     [line] = settings.taken
     assert "expandable_segments:True" in conf and "PYTORCH_HIP_ALLOC_CONF" in line
     assert not extra
-    assert settings_of("rx7900xt-container", conf="") == Settings("", {})
-    assert settings_of("cuda-healthy") == Settings(None, {})
+    assert settings_of("rx7900xt-container", conf="") == BoxSettings("", {})
+    assert settings_of("cuda-healthy") == BoxSettings(None, {})

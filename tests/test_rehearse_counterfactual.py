@@ -20,7 +20,7 @@ from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, 
 from helpers.judge.program_verdict import program_verdict
 from helpers.rehearse import scratch, view
 from helpers.rehearse.counterfactual import Repeats, why_no_repeats
-from helpers.rehearse.rehearsal import STOPPED, Limits
+from helpers.rehearse.rehearsal import STOPPED, RehearsalLimits
 from helpers.trials.interpreter import torch_files
 
 MIB = 1 << 20
@@ -70,7 +70,7 @@ class Bench:
 def both(bench, folder, first=RAN_OUT, words=("python", "train.py"), **asked):
     record = folder.parent / "run.record"
     record.mkdir(exist_ok=True)
-    asked = {"conf": None, "extra": {}, "limits": Limits(), **asked}
+    asked = {"conf": None, "extra": {}, "limits": RehearsalLimits(), **asked}
     return Repeats(bench, list(words), first, record, **asked).both()
 
 
@@ -150,7 +150,7 @@ def test_settings_of_the_environment_hold_in_both_repeats(folder, monkeypatch):
 
 def test_a_shorter_limit_of_the_user_holds_and_steps_do_too(folder):
     bench = Bench(FINISHED, FINISHED)
-    both(bench, folder, limits=Limits(seconds=3.0, steps=7))
+    both(bench, folder, limits=RehearsalLimits(seconds=3.0, steps=7))
     assert {(one["limits"].seconds, one["limits"].steps) for one in bench.asked} == {(3.0, 7)}
 
 
@@ -420,7 +420,7 @@ def test_both_repeats_say_that_they_run(folder, monkeypatch):
     arguments = SimpleNamespace(box="", conf="", steps=0, seconds=0, values="typical", gpus=1)
     arguments.cudnn_workspace = arguments.torch_python = ""
     arguments.json = False
-    bench = rehearse_bench.Bench(arguments, RAN_OUT.device, torch=None, cache=folder)
+    bench = rehearse_bench.RehearsalBench(arguments, RAN_OUT.device, torch=None, cache=folder)
     both(bench.run, folder)
     assert said == ["without-limit.record", "expandable.record"]
 

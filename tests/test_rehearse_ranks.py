@@ -16,7 +16,7 @@ from test_rehearse import CARD, GIB, MIB, RUN
 from helpers.allocator.program_facts import _options_again
 from helpers.commands import rehearse_bench
 from helpers.rehearse.buckets import between_buckets
-from helpers.rehearse.rehearsal import Limits
+from helpers.rehearse.rehearsal import RehearsalLimits
 from helpers.rehearse.run import environment
 from helpers.rehearse.trust import trust
 from helpers.rehearse.under_torch import ranks
@@ -72,7 +72,7 @@ def printed(program, variables):
 
 def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
     pytest.importorskip("torch")
-    limits = Limits(gpus=8, rank=511, world=512)
+    limits = RehearsalLimits(gpus=8, rank=511, world=512)
     torchrun = environment(Torch(), [], CARD, tmp_path, None, None, limits)
     names = [name for name in torchrun if name.endswith(("RANK", "WORLD_SIZE", "ADDR", "PORT"))]
     variables = {name: torchrun[name] for name in names}
@@ -147,7 +147,7 @@ def test_a_value_that_a_collective_gives_is_said_with_the_name_of_the_collective
 
 def test_a_world_that_a_program_cannot_split_is_named_with_its_error():
     error = "RuntimeError: shape '[4, -1]' is invalid for input of size 6"
-    failed = replace(RUN, limits=Limits(rank=0, world=4), exit_code=1, error=error)
+    failed = replace(RUN, limits=RehearsalLimits(rank=0, world=4), exit_code=1, error=error)
     assert headline(failed) == f"Failed as rank 0 of 4, but not for lack of GPU memory: {error}"
 
 
@@ -189,7 +189,9 @@ def test_the_buckets_of_the_first_step_are_held_for_another_one_where_that_is_re
 
 
 def test_a_peak_that_chance_decides_is_said_with_both_values():
-    alone = replace(RUN, limits=Limits(world=8), peak_reserved_bytes=20 * GIB, more_bytes=0)
+    alone = replace(
+        RUN, limits=RehearsalLimits(world=8), peak_reserved_bytes=20 * GIB, more_bytes=0
+    )
     held = replace(alone, peak_reserved_bytes=25 * GIB)
     both = between_buckets(alone, held)
     assert both.between and both.more_bytes == 5 * GIB
@@ -226,10 +228,10 @@ def test_each_of_two_runs_says_of_its_own_processes_that_they_run(tmp_path, monk
         yield
 
     def rehearse(command, card, out, **options):
-        return replace(RUN, limits=Limits(world=2), has_buckets=True)
+        return replace(RUN, limits=RehearsalLimits(world=2), has_buckets=True)
 
     monkeypatch.setattr(rehearse_bench, "says_it_runs", says_it_runs)
-    bench = object.__new__(rehearse_bench.Bench)
+    bench = object.__new__(rehearse_bench.RehearsalBench)
     bench._quiet, bench._rehearse = False, rehearse
     (tmp_path / "run.record").mkdir()
     (tmp_path / "run.record" / "record.json").write_text("{}")
@@ -238,8 +240,8 @@ def test_each_of_two_runs_says_of_its_own_processes_that_they_run(tmp_path, monk
 
 
 def test_the_answer_is_that_of_the_rank_that_takes_the_most():
-    first = replace(RUN, limits=Limits(rank=0, world=8), peak_reserved_bytes=8 * MIB)
-    last = replace(RUN, limits=Limits(rank=7, world=8), peak_reserved_bytes=4 * MIB)
+    first = replace(RUN, limits=RehearsalLimits(rank=0, world=8), peak_reserved_bytes=8 * MIB)
+    last = replace(RUN, limits=RehearsalLimits(rank=7, world=8), peak_reserved_bytes=4 * MIB)
     (line,) = several([last, first])
     assert "rank 0: 8.00 MiB (fits); rank 7: 4.00 MiB (fits)" in line
     assert line.endswith("the answer is that of rank 0 of 8")

@@ -6,7 +6,7 @@ import pytest
 from test_rehearse import RUN, library, started  # noqa: F401 -- library is a fixture
 
 from helpers.rehearse import view
-from helpers.rehearse.holders import CardUse, Holder, _side_by_side, uses_of_cards
+from helpers.rehearse.holders import CardUse, RehearsedProcess, _side_by_side, uses_of_cards
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -70,7 +70,7 @@ def test_processes_count_together_where_they_hold_a_card_at_the_same_time(
 
 
 def holder(pid, parent, born, last, *peaks):
-    return Holder(pid, parent, born, last, peaks)
+    return RehearsedProcess(pid, parent, born, last, peaks)
 
 
 def test_ranks_that_do_not_reach_their_peaks_together_here_do_so_on_a_card():

@@ -25,7 +25,7 @@ from helpers.trials.box_study import fix_study
 
 def answer_of(arguments, folder):
     """The exit code of the command for these arguments, without a torch."""
-    bench = command.Bench(arguments, command._card(arguments), SimpleNamespace(), folder)
+    bench = command.RehearsalBench(arguments, command._card(arguments), SimpleNamespace(), folder)
     return command._answer(arguments, arguments.command[1:], bench)
 
 

@@ -235,7 +235,7 @@ def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, 
         cache=tmp_path / "cache",
         python=sys.executable,
         log=tmp_path / "log",
-        limits=rehearsal.Limits(values=values),
+        limits=rehearsal.RehearsalLimits(values=values),
     )
     assert done.fits and not done.exact, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().split()[-4:] == ["5", "13", "0", str(chosen)]

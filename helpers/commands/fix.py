@@ -55,7 +55,7 @@ def fix(arguments: argparse.Namespace) -> int:
     from helpers.fix.bench import TorchChoice, rehearsals
     from helpers.rehearse.box_settings import settings_of
     from helpers.rehearse.forks import Forks
-    from helpers.rehearse.rehearsal import Limits
+    from helpers.rehearse.rehearsal import RehearsalLimits
     from helpers.trials.user_program import check_script
 
     sys.setrecursionlimit(DEEP)
@@ -74,7 +74,7 @@ def fix(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments.box)
     for line in settings.taken:
         _say(line)
-    limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
+    limits = RehearsalLimits(steps=arguments.steps, gpus=arguments.gpus)
     with tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
         run_in_silence, prover = rehearsals(command, torches, settings, forks)
         run = partial(_run, run_in_silence)

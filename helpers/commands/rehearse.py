@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.commands.rehearse_bench import Bench
+from helpers.commands.rehearse_bench import RehearsalBench
 from helpers.commands.rehearse_search import as_shape, search_for_size
 from helpers.commands.signs import print_lines, says_if_slow
 from helpers.commands.use import WrongUse, say_other_sizes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from helpers.ground.shapes import Verdict
     from helpers.look.cards import GpuCard
     from helpers.rehearse.counterfactual import Counterfactual
-    from helpers.rehearse.rehearsal import Limits, Rehearsal
+    from helpers.rehearse.rehearsal import Rehearsal, RehearsalLimits
     from helpers.rehearse.torches import Torch
 
 ANALYSED = "its recording is being analysed"
@@ -244,7 +244,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
         if arguments.gpu != "all":
             say_other_sizes(arguments)
         torch = _torch(arguments, command, place)
-        bench = Bench(arguments, card, torch, place)
+        bench = RehearsalBench(arguments, card, torch, place)
         if arguments.gpu != "all":
             return _answer(arguments, command, bench)
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
@@ -336,7 +336,7 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
     return torch
 
 
-def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
+def _answer(arguments: argparse.Namespace, command: list[str], bench: RehearsalBench) -> int:
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
     from helpers.rehearse.view import answer, headline, may_not_fit, several, will_run_out
@@ -401,7 +401,7 @@ def _output(out: Path) -> Path:
 
 
 def _runs(
-    arguments: argparse.Namespace, command: list[str], bench: Bench, out: Path
+    arguments: argparse.Namespace, command: list[str], bench: RehearsalBench, out: Path
 ) -> list[Rehearsal]:
     """The program on the card, as often as was asked for. The last is a run that failed, else the
     one with the highest peak.
@@ -426,7 +426,7 @@ def _runs(
     return sorted(runs, key=_severity)
 
 
-def _limits(arguments: argparse.Namespace, bench: Bench) -> list[Limits]:
+def _limits(arguments: argparse.Namespace, bench: RehearsalBench) -> list[RehearsalLimits]:
     """What was asked for: each rank, or both ends of what depends on values, or one run."""
     ranks = _ranks(arguments)
     if ranks:
@@ -437,7 +437,11 @@ def _limits(arguments: argparse.Namespace, bench: Bench) -> list[Limits]:
 
 
 def _highest(
-    arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path, card: GpuCard
+    arguments: argparse.Namespace,
+    command: list[str],
+    bench: RehearsalBench,
+    folder: Path,
+    card: GpuCard,
 ) -> Rehearsal:
     """On a card, a run that failed, else the one with the highest peak; what they print is put
     aside.
@@ -455,7 +459,7 @@ def _severity(run: Rehearsal) -> tuple[bool, int]:
     return run.exit_code != 0, run.peak_reserved_bytes or 0
 
 
-def _beside(out: Path, limits: Limits, of_bench: Limits) -> Path:
+def _beside(out: Path, limits: RehearsalLimits, of_bench: RehearsalLimits) -> Path:
     """The trace of a run: of a rank, or of the other end of what depends on values."""
     if limits == of_bench:
         return out
@@ -497,7 +501,7 @@ def _options(arguments: argparse.Namespace, *names: str) -> list[str]:
 def _counterfactual(
     arguments: argparse.Namespace,
     command: list[str],
-    bench: Bench,
+    bench: RehearsalBench,
     first: Rehearsal,
     out: Path,
 ) -> Counterfactual:
@@ -529,7 +533,9 @@ def _counterfactual(
     return after
 
 
-def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
+def _against_commit(
+    arguments: argparse.Namespace, command: list[str], bench: RehearsalBench
+) -> int:
     """The program at a commit and as it is now, both rehearsed and compared; what they print is
     put aside.
     """

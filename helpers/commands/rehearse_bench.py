@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from helpers.rehearse.torches import Torch
 
 
-class Bench:
+class RehearsalBench:
     """Rehearsals of one command line: on its card, under its torch, with its settings."""
 
     def __init__(
@@ -24,12 +24,12 @@ class Bench:
     ) -> None:
         from helpers.ground.units import parse_size
         from helpers.rehearse.box_settings import settings_of
-        from helpers.rehearse.rehearsal import Limits
+        from helpers.rehearse.rehearsal import RehearsalLimits
         from helpers.rehearse.run import rehearse
 
         self.card = card
         self.settings = settings_of(arguments.box, arguments.conf)
-        self.limits = Limits(
+        self.limits = RehearsalLimits(
             steps=arguments.steps,
             seconds=arguments.seconds or 0.0,
             values="most" if arguments.values == "between" else arguments.values,

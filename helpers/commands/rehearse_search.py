@@ -14,14 +14,16 @@ from helpers.commands.signs import print_lines
 from helpers.ground.units import show_bytes
 
 if TYPE_CHECKING:
-    from helpers.commands.rehearse_bench import Bench
+    from helpers.commands.rehearse_bench import RehearsalBench
     from helpers.rehearse.rehearsal import Rehearsal
 
 
 class _Tries:
     """The rehearsals of a search for a batch or a card, under the value that each had."""
 
-    def __init__(self, argument: str, command: list[str], bench: Bench, folder: Path) -> None:
+    def __init__(
+        self, argument: str, command: list[str], bench: RehearsalBench, folder: Path
+    ) -> None:
         self.argument = argument
         self.command = command
         self.bench = bench
@@ -65,7 +67,7 @@ class _Tries:
 
 
 def search_for_size(
-    arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path
+    arguments: argparse.Namespace, command: list[str], bench: RehearsalBench, folder: Path
 ) -> int:
     """Find a batch or a card: the program's output is put aside, and stdout has the table."""
     from helpers.rehearse.rehearsal import STOPPED

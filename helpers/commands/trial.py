@@ -100,7 +100,7 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
     from helpers.look.boxes import open_box
     from helpers.look.cards import find_card
     from helpers.rehearse import torches
-    from helpers.rehearse.rehearsal import Limits
+    from helpers.rehearse.rehearsal import RehearsalLimits
     from helpers.rehearse.remedies import rehearse_study
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown
@@ -127,7 +127,7 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
         presets or chosen(names),
         card,
         python=torches.interpreter(work.command if work else (), arguments.torch_python),
-        limits=Limits(seconds=arguments.seconds),
+        limits=RehearsalLimits(seconds=arguments.seconds),
         on_row=lambda row: print(f"{row.remedy}: {row.measured}", file=sys.stderr),
     )
     cells = []

@@ -19,7 +19,7 @@ from helpers.look.boxes import open_box
 from helpers.look.cards import find_card
 from helpers.rehearse.box_settings import settings_of
 from helpers.rehearse.forks import Forks
-from helpers.rehearse.rehearsal import Limits
+from helpers.rehearse.rehearsal import RehearsalLimits
 from helpers.rehearse.scratch import working_in
 from helpers.tell.display import progress
 from helpers.tell.shown import Shown
@@ -128,7 +128,7 @@ def fix_program(
     with working_in(place), tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
         check_script(words)
         run, prover = rehearsals(words, TorchChoice(), box_settings, forks)
-        search = SearchLimits(Limits(), seconds, tries)
+        search = SearchLimits(RehearsalLimits(), seconds, tries)
         progress("Running your program unchanged on a simulated GPU ...")
         try:
             failure = failure_of(words, card, run, Path(scratch), search.limits)

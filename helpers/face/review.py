@@ -11,7 +11,7 @@ from typing import Any
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shell import word
 from helpers.share.page import review_of
-from helpers.share.review import Review, Row, save_choices
+from helpers.share.review import Review, ReviewRow, save_choices
 from helpers.share.subject import subject_of
 from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part
@@ -61,7 +61,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
     preview = frame.widgets.HTML(layout=SINGLE)
     texts = frame.widgets.VBox(layout=ALL)
 
-    def matching_rows() -> list[Row]:
+    def matching_rows() -> list[ReviewRow]:
         words = search.value.lower()
         return [row for row in review.rows if words in row.shown.lower()]
 
@@ -72,7 +72,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         shown = f", {first + 1} to {last} shown" if rows else ""
         frame.say(f"{len(rows)} of {len(review.rows)} texts found{shown}, {len(ticks)} ticked")
 
-    def tick(row: Row, is_ticked: bool) -> None:
+    def tick(row: ReviewRow, is_ticked: bool) -> None:
         ticks.discard(row.digest)
         if is_ticked:
             ticks.add(row.digest)
@@ -113,7 +113,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
     return [frame.row(search, page, *buttons), preview, texts]
 
 
-def _preview(rows: Iterable[Row]) -> str:
+def _preview(rows: Iterable[ReviewRow]) -> str:
     """What others would read of ticked texts, as markup."""
     chosen = [f"{row.text.where}, {row.text.kind}:\n{row.shown}" for row in rows]
     heading = "As others will read it" if chosen else "Nothing is ticked"
@@ -123,9 +123,9 @@ def _preview(rows: Iterable[Row]) -> str:
 def _group(
     frame: Frame,
     where: str,
-    rows: Sequence[Row],
+    rows: Sequence[ReviewRow],
     ticks: Container[str],
-    tick: Callable[[Row, bool], None],
+    tick: Callable[[ReviewRow, bool], None],
 ) -> Widget:
     """The texts of one place, with a button that ticks them all."""
     boxes = [_box(frame, row, ticks, tick) for row in rows]
@@ -146,7 +146,7 @@ def _group(
 
 
 def _box(
-    frame: Frame, row: Row, ticks: Container[str], tick: Callable[[Row, bool], None]
+    frame: Frame, row: ReviewRow, ticks: Container[str], tick: Callable[[ReviewRow, bool], None]
 ) -> Widget:
     words = row.about
     if row.is_secret:

@@ -14,7 +14,7 @@ _HOMES = {
     "Sheet": "sheet",
     "MissingFigure": "sheet",
     "cards_of": "cards",
-    "Answer": "answer",
+    "FitsAnswer": "answer",
     "family_of": "servers",
     "solved": "solving",
 }

@@ -24,7 +24,7 @@ from helpers.judge.program_facts import FirstChange, ProgramFacts
 from helpers.look.cards import GpuCard
 from helpers.rehearse import counterfactual
 from helpers.rehearse.fault import refused_setting
-from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal, RehearsalLimits
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 from helpers.settings.trouble import SettingsTrouble
 from helpers.trials.user_program import script_of
@@ -71,7 +71,7 @@ class FailedProgram:
 class SearchLimits:
     """What each rehearsal and the whole search may take: seconds, and how many tries."""
 
-    limits: Limits
+    limits: RehearsalLimits
     seconds: float = 180.0
     tries: int = 9
 
@@ -81,7 +81,7 @@ def failure_of(
     card: GpuCard,
     run: Callable[..., Rehearsal],
     scratch: Path,
-    limits: Limits,
+    limits: RehearsalLimits,
 ) -> FailedProgram:
     """Rehearse a command in a copy of the current folder, and find out why it fails.
 

@@ -11,7 +11,7 @@ from helpers.fix.answer import DOWNLOADS_OFF
 from helpers.fix.proof import Prover
 from helpers.ground.places import PROGRAM
 from helpers.rehearse import build, torches
-from helpers.rehearse.box_settings import Settings
+from helpers.rehearse.box_settings import BoxSettings
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.rehearse.run import rehearse
@@ -29,7 +29,7 @@ class TorchChoice:
 
 
 def rehearsals(
-    command: Sequence[str], choice: TorchChoice, settings: Settings, forks: Forks
+    command: Sequence[str], choice: TorchChoice, settings: BoxSettings, forks: Forks
 ) -> tuple[Callable[..., Rehearsal], Prover]:
     """rehearse.run.rehearse under the program's torch and with the settings of a box, later runs as
     forks, and where the program runs on the CPU. Raises NotReady.

@@ -61,7 +61,7 @@ Lines = Tuple[List[str], List[str]]  # made when imported, also on Python 3.8
 
 
 @dataclass(frozen=True)
-class Change:
+class LimitChange:
     """What is to be changed on a box.
 
     ``arguments`` of the kernel command line are to be there and ``before`` are there; ``drop``
@@ -127,7 +127,7 @@ def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]
     return blocks
 
 
-def _lines(name: str, change: Change, bundle: Bundle) -> Lines:
+def _lines(name: str, change: LimitChange, bundle: Bundle) -> Lines:
     """The lines of a block and of its undo."""
     if name == NOT_KNOWN:
         return _mechanism(change, bundle)
@@ -136,7 +136,7 @@ def _lines(name: str, change: Change, bundle: Bundle) -> Lines:
     return _by_hand(change, table("ttm")["by_hand"][name])
 
 
-def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> Change | None:
+def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | None:
     """What the plan changes on a box; None where nothing needs doing."""
     configured, cmdline = parameters.settings(bundle)
     used = parameters.ttm_module(bundle)
@@ -157,7 +157,7 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> Change | None:
     for setting in cmdline:
         if f"{setting.module}.{setting.name}" in drop:
             before[f"{setting.module}.{setting.name}={setting.value}"] = None
-    return Change(
+    return LimitChange(
         box=bundle.box,
         is_live=bundle.kind == "live",
         pages=pages,
@@ -289,7 +289,7 @@ def _put_back(paths: Iterable[str]) -> list[str]:
     return [f"[ ! -e {path}.pre-ttm ] ||\n    sudo mv {path}.pre-ttm {path}" for path in paths]
 
 
-def _clean_files(change: Change) -> list[str]:
+def _clean_files(change: LimitChange) -> list[str]:
     """Stale settings go from the modprobe.d files, of which a copy is kept."""
     names = "|".join(sorted({name.partition(".")[2] for name in change.drop}))
     lines = []
@@ -319,7 +319,7 @@ def _options(option: str, words: list[str]) -> str:
     return "".join(f" {option}={shell.word(word)}" for word in words)
 
 
-def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") -> Lines:
+def _around(change: LimitChange, run: list[str], undo: list[str], rebuild: str = "") -> Lines:
     """The lines of a block behind those that clean the modprobe.d files, and the lines of its
     undo behind those that put them back; ``rebuild`` makes the initramfs anew for the files.
     """
@@ -328,7 +328,7 @@ def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") 
     return [*before, *run], [*_put_back(change.files), *rebuilding, *undo]
 
 
-def _grubby(change: Change) -> Lines:
+def _grubby(change: LimitChange) -> Lines:
     command = "sudo grubby --update-kernel=ALL"
     names = "of these settings"
     if len(change.drop) == 1:
@@ -343,7 +343,7 @@ def _grubby(change: Change) -> Lines:
     return _around(change, run, undo, DRACUT)
 
 
-def _update_grub(change: Change) -> Lines:
+def _update_grub(change: LimitChange) -> Lines:
     line = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
     run = [_keep_copy(GRUB), f"sudo sed -i -E '/^GRUB_CMDLINE_LINUX/{line}' {GRUB}"]
     undo = _put_back([GRUB])
@@ -359,7 +359,7 @@ def _update_grub(change: Change) -> Lines:
     return _around(change, [*run, update], [*undo, update], UPDATE_INITRAMFS)
 
 
-def _systemd_boot(change: Change) -> Lines:
+def _systemd_boot(change: LimitChange) -> Lines:
     edits = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
     if change.arguments:
         edits += f"; s/$/ {' '.join(change.arguments)}/"
@@ -372,7 +372,7 @@ def _systemd_boot(change: Change) -> Lines:
     return _around(change, run, [*_put_back([KERNEL_CMDLINE]), KERNEL_INSTALL])
 
 
-def _kernelstub(change: Change) -> Lines:
+def _kernelstub(change: LimitChange) -> Lines:
     run = _kernelstub_lines(change.old, change.new)
     return _around(change, run, _kernelstub_lines(change.new, change.old), UPDATE_INITRAMFS)
 
@@ -382,7 +382,7 @@ def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
     return lines + [f"sudo kernelstub --add-options {shell.word(word)}" for word in add]
 
 
-def _rpm_ostree(change: Change) -> Lines:
+def _rpm_ostree(change: LimitChange) -> Lines:
     if not (change.before or change.arguments):
         return _around(change, [], [])
     run = _rpm_ostree_line(change.old, change.arguments)
@@ -394,7 +394,7 @@ def _rpm_ostree_line(drop: list[str], add: list[str]) -> str:
     return f"sudo rpm-ostree kargs{deleted}{_options('--append-if-missing', add)}"
 
 
-def _by_hand(change: Change, row: dict[str, Any]) -> Lines:
+def _by_hand(change: LimitChange, row: dict[str, Any]) -> Lines:
     """What is to be changed where a system keeps it, and what makes it count."""
     run = [f"# {note}" for note in row.get("notes", ())]
     if change.old or change.files:
@@ -406,7 +406,7 @@ def _by_hand(change: Change, row: dict[str, Any]) -> Lines:
     return [*run, *row["then"]], [*undo, *row["then"]]
 
 
-def _mechanism(change: Change, bundle: Bundle) -> Lines:
+def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
     """What has to be done on a system that is not known, and the question that tells how."""
     tools = initramfs_tools(bundle)
     run = [
@@ -424,7 +424,7 @@ def _mechanism(change: Change, bundle: Bundle) -> Lines:
     return run, ["# put back what you changed, and have that tool make the initramfs anew"]
 
 
-def _modprobe(change: Change, rebuild: str) -> Lines:
+def _modprobe(change: LimitChange, rebuild: str) -> Lines:
     run = []
     if change.before:
         before = " ".join(change.before)
@@ -442,7 +442,7 @@ def _modprobe(change: Change, rebuild: str) -> Lines:
     return [*run, rebuild], [*undo, rebuild]
 
 
-def _amd_smi(change: Change) -> Lines:
+def _amd_smi(change: LimitChange) -> Lines:
     if change.arguments:
         is_whole = (change.pages or 0) * change.page_bytes % GIB == 0
         rounded = "" if is_whole else ", so this is a little less"
@@ -453,7 +453,7 @@ def _amd_smi(change: Change) -> Lines:
     return [], []
 
 
-def _amd_ttm(change: Change) -> Lines:
+def _amd_ttm(change: LimitChange) -> Lines:
     clear = "amd-ttm --clear  # then rebuild the initramfs yourself"
     if change.arguments:
         return [*AMD_TTM_NOTES, f"amd-ttm --set {change.gib}"], [clear]
@@ -462,7 +462,7 @@ def _amd_ttm(change: Change) -> Lines:
     return [], []
 
 
-SYSTEMS: dict[str, Callable[[Change], Lines]] = {
+SYSTEMS: dict[str, Callable[[LimitChange], Lines]] = {
     "grubby": _grubby,
     "update-grub": _update_grub,
     "systemd-boot": _systemd_boot,
@@ -480,7 +480,7 @@ SYSTEMS: dict[str, Callable[[Change], Lines]] = {
 """The lines of each boot system, and of its undo."""
 
 
-def _check(change: Change) -> list[str]:
+def _check(change: LimitChange) -> list[str]:
     """How to see after the reboot that the limit is live."""
     box = shell.word(change.box)
     first = "# after the reboot" if change.is_live else f"# after the reboot, on {box} itself"

@@ -27,7 +27,7 @@ TOOL_FOLDERS = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandOutcome:
     """What a command did.
 
     ``status`` is a bundle item's; ``exit`` is None where a signal ended it (``why`` names it),
@@ -66,7 +66,7 @@ def run(
     limit_s: float = 0.0,
     limit_bytes: int = COMMAND_LIMIT_BYTES,
     feed: Callable[[bytes], None] | None = None,
-) -> Outcome:
+) -> CommandOutcome:
     """Run a command, and say what became of it; never raises for what the command does.
 
     ``limit_s``: seconds (COMMAND_LIMIT_S by default), after which it and its children are ended; what it leaves behind at
@@ -104,7 +104,7 @@ def run(
     except OSError as error:
         why = f"{program} does not start: {error.strerror or error}"
         status, _ = fault(error)
-        return Outcome(b"", "", status, None, 0.0, why)
+        return CommandOutcome(b"", "", status, None, 0.0, why)
     code = ended.exit_code
     status = "ok"
     why = _remark(ended, argv[0], program)
@@ -117,7 +117,9 @@ def run(
         why = f"stopped after {limit_s:g} s"
     if ended.how == "stuck":
         why += "; it could not be killed and was left behind (it waits inside the kernel)"
-    return Outcome(bytes(kept[:limit_bytes]), ended.last_words, status, code, ended.seconds, why)
+    return CommandOutcome(
+        bytes(kept[:limit_bytes]), ended.last_words, status, code, ended.seconds, why
+    )
 
 
 def _remark(ended: child.Ended, name: str, program: str) -> str:
@@ -129,11 +131,11 @@ def _remark(ended: child.Ended, name: str, program: str) -> str:
     return ""
 
 
-def _not_executable(name: str, path: str) -> Outcome:
+def _not_executable(name: str, path: str) -> CommandOutcome:
     if shutil.which(name, mode=os.F_OK, path=path):
         why = "the program is there, and this user may not execute it"
-        return Outcome(b"", "", "not_allowed", None, 0.0, why)
-    return Outcome(b"", "", "not_available", None, 0.0, "no such program")
+        return CommandOutcome(b"", "", "not_allowed", None, 0.0, why)
+    return CommandOutcome(b"", "", "not_available", None, 0.0, "no such program")
 
 
 def run_python(

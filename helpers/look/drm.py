@@ -32,7 +32,7 @@ _NO_MEMORY = "the driver prints no memory for this client"
 
 
 @dataclass(frozen=True)
-class Card:
+class DrmCard:
     """One DRM card.
 
     ``pci`` is empty for a device not on PCI. Pools are in bytes; ids are as sysfs writes them
@@ -89,7 +89,7 @@ class Client:
         return self.text.missing(_NO_MEMORY, "bytes")
 
 
-def cards(bundle: Bundle) -> tuple[Card, ...]:
+def cards(bundle: Bundle) -> tuple[DrmCard, ...]:
     """Every DRM card, in the order of their names.
 
     A pool that the driver does not have reads as not available.
@@ -106,10 +106,10 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
     return tuple(drm_cards)
 
 
-def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
+def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> DrmCard:
     uevent = _uevent(bundle, folder + "/uevent")
     pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
-    return Card(
+    return DrmCard(
         pci=pci,
         card=folder.split("/")[4],
         render=renders.get(pci, ""),

@@ -19,7 +19,7 @@ class Layers:
     """One GPU as each layer knows it; None where a layer does not."""
 
     device: pci.PciDevice | None
-    card: drm.Card | None
+    card: drm.DrmCard | None
     node: kfd.KfdNode | None
     agent: rocm.Agent | None
     rocm_smi: rocm.SmiCard | None
@@ -28,7 +28,7 @@ class Layers:
     torch: framework.TorchDevice | None
 
     @property
-    def ids(self) -> pci.PciDevice | drm.Card | None:
+    def ids(self) -> pci.PciDevice | drm.DrmCard | None:
         """Who has read its PCI ids."""
         return self.device or self.card
 

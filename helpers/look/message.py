@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from helpers.ground.units import Quantity
-from helpers.look.wordings import Line, Row
+from helpers.look.wordings import Line, WordingRow
 
 REFUSALS = ("refused", "refused-by-limit", "workspace", "collective", "driver-refused")
 """Events in which somebody asked for memory and did not get it."""
@@ -76,7 +76,7 @@ class MessageReading:
     unused: str
 
 
-def of_device(failure: Message | Row | Line) -> bool:
+def of_device(failure: Message | WordingRow | Line) -> bool:
     """Whether it says that memory of a GPU was refused: by its driver, or a limit; a warning
     about a workspace does not.
     """
@@ -85,7 +85,7 @@ def of_device(failure: Message | Row | Line) -> bool:
     return refused and "workspace_warning" not in hints
 
 
-def of_host(failure: Message | Row | Line) -> bool:
+def of_host(failure: Message | WordingRow | Line) -> bool:
     """Whether it says that the host's memory ran out, or that a process was killed for it or by
     nobody knows whom.
     """

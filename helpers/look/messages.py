@@ -28,7 +28,7 @@ from helpers.look.squeezed_messages import (
     footers,
     messages_in,
 )
-from helpers.look.wordings import SIZES, Line, Row, lines, plain_anchors, rows_among
+from helpers.look.wordings import SIZES, Line, WordingRow, lines, plain_anchors, rows_among
 
 if TYPE_CHECKING:
     from helpers.look.kernel_log import Event
@@ -251,7 +251,7 @@ def _may_hold_a_message(text: str) -> bool:
     return any(map(lower.__contains__, plain_anchors()))
 
 
-def _head(row: Row | Line) -> dict[str, Any]:
+def _head(row: WordingRow | Line) -> dict[str, Any]:
     return {"row": row.id, "program": row.program, "side": row.side, "event": row.event}
 
 

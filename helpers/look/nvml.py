@@ -36,7 +36,7 @@ _INT = ctypes.c_uint
 _LONG = ctypes.c_ulonglong
 
 
-class Memory(ctypes.Structure):
+class NvmlMemory(ctypes.Structure):
     """nvmlMemory_v2_t: ``used`` leaves out what the driver reserves."""
 
     _fields_ = [
@@ -48,7 +48,7 @@ class Memory(ctypes.Structure):
     ]
 
 
-MEMORY_VERSION = ctypes.sizeof(Memory) | 2 << 24
+MEMORY_VERSION = ctypes.sizeof(NvmlMemory) | 2 << 24
 """nvmlMemory_v2 of nvml.h: the size of the structure and its version."""
 
 
@@ -72,7 +72,7 @@ class Pci(ctypes.Structure):
     ]
 
 
-class Process(ctypes.Structure):
+class NvmlProcess(ctypes.Structure):
     """nvmlProcessInfo_t, as the functions of version 3 fill it: with the MIG instance."""
 
     _fields_ = [
@@ -182,7 +182,7 @@ class Nvml:
         return [self.text("nvmlDeviceGetName", handle)]
 
     def _memory(self, handle: ctypes.c_void_p) -> list[int]:
-        memory = Memory(version=MEMORY_VERSION)
+        memory = NvmlMemory(version=MEMORY_VERSION)
         self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
         return [memory.total, memory.reserved, memory.free, memory.used]
 
@@ -202,7 +202,7 @@ class Nvml:
         size = 32
         while True:
             count = ctypes.c_uint(size)
-            array = (Process * size)()
+            array = (NvmlProcess * size)()
             try:
                 self.call(name, handle, ctypes.byref(count), array)
                 return [[_process_row(process) for process in array[: count.value]]]
@@ -212,7 +212,7 @@ class Nvml:
                 size = min(MOST_PROCESSES, max(size, count.value) * 2)
 
 
-def _process_row(process: Process) -> dict[str, Any]:
+def _process_row(process: NvmlProcess) -> dict[str, Any]:
     used = process.usedGpuMemory
     return {
         "pid": process.pid,

@@ -49,7 +49,7 @@ _SIZE = re.compile(
 )
 
 
-class Column(NamedTuple):
+class PrintedColumn(NamedTuple):
     """What a column means: pid, device, kind, name, or what of which pool a size is; the pool
     ``row`` where the label of the row says it. Then the unit of a bare number, the tool, and where
     it can be read.
@@ -62,7 +62,7 @@ class Column(NamedTuple):
     source: str = ""
 
 
-UNKNOWN = Column("")
+UNKNOWN = PrintedColumn("")
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def _lines_of_tools(text: str) -> Iterator[PrintedLine]:
 
 def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
     """The heads of tables and their rows, in the order of the text."""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrintedColumn, ...] = ()
     separator = ""
     misses = 0
-    prints: Counter[tuple[Column, ...]] = Counter()
+    prints: Counter[tuple[PrintedColumn, ...]] = Counter()
     for match in re.finditer(r".*\S.*", text):
         line = _DATE.sub(r"\1-\2-\3-\4-\5", _UNIT_APART.sub("", match[0][:400]))
         head = _head(line) or _head_of_ps(line)
@@ -172,9 +172,9 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
 
 
 @lru_cache(1)
-def _columns() -> dict[str, Column]:
+def _columns() -> dict[str, PrintedColumn]:
     """What each known head means."""
-    return {head: Column(*row) for head, row in data("look/printed")["heads"].items()}
+    return {head: PrintedColumn(*row) for head, row in data("look/printed")["heads"].items()}
 
 
 @lru_cache(1)
@@ -191,7 +191,7 @@ def _heads() -> Pattern[str]:
     return re.compile(rf"(?<!\S)(?:{'|'.join(map(re.escape, heads))})(?!\S)|\S+")
 
 
-def _head(line: str) -> tuple[Column, ...]:
+def _head(line: str) -> tuple[PrintedColumn, ...]:
     """The columns of a line that is the head of a table: it names a size and whose it is, or a
     process and much of it, and most of its words are known.
     """
@@ -211,7 +211,7 @@ def _head(line: str) -> tuple[Column, ...]:
     return columns if is_list or (has_size and len(meanings) >= 2) else ()
 
 
-def _head_of_ps(line: str) -> tuple[Column, ...]:
+def _head_of_ps(line: str) -> tuple[PrintedColumn, ...]:
     """The columns that a command line asks of ps, whose rows often come through grep without a
     head.
     """
@@ -230,13 +230,13 @@ def _head_of_ps(line: str) -> tuple[Column, ...]:
     return tuple(map(_column, heads)) if "PID" in heads else ()
 
 
-def _column(head: str) -> Column:
+def _column(head: str) -> PrintedColumn:
     words, unit = _HEAD.findall(head)[0]
     column = _columns().get(words, UNKNOWN)
     return column._replace(unit=unit) if unit else column
 
 
-def _row(line: str, columns: tuple[Column, ...], separator: str) -> PrintedLine | None:
+def _row(line: str, columns: tuple[PrintedColumn, ...], separator: str) -> PrintedLine | None:
     """A line as a row of the table; None where a cell is not what its column holds."""
     values: dict[str, str] = {}
     sizes = []
@@ -269,7 +269,7 @@ def _row(line: str, columns: tuple[Column, ...], separator: str) -> PrintedLine 
     )
 
 
-def _cells(line: str, columns: tuple[Column, ...], separator: str) -> list[str]:
+def _cells(line: str, columns: tuple[PrintedColumn, ...], separator: str) -> list[str]:
     """The cells of a line, one for each column; none where it has not so many."""
     meanings = [column.means for column in columns]
     if "kind" not in meanings and not separator:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helpers.ground.tables import data, lazy
 from helpers.ground.units import NOT_MEASURED_BYTES, Quantity, quantity
-from helpers.look.wordings import SIZES, WHOLE, Row, Template, rows_among
+from helpers.look.wordings import SIZES, WHOLE, Template, WordingRow, rows_among
 
 if TYPE_CHECKING:
     Span = tuple[int, int]
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
     start: int
     end: int
-    row: Row
+    row: WordingRow
     values: dict[str, Any]
     unread: tuple[str, ...]
     template: Template
@@ -81,7 +81,7 @@ def messages_in(flat: str) -> tuple[Found, ...]:
     return tuple(sorted(messages, key=lambda message: message.start))
 
 
-def footers(flat: str, rows: Iterable[Row]) -> list[tuple[int, int, Row]]:
+def footers(flat: str, rows: Iterable[WordingRow]) -> list[tuple[int, int, WordingRow]]:
     """What programs print under every failure, and code that a traceback shows: nothing of it
     happened here. From where to where, and its row.
 
@@ -112,7 +112,7 @@ def blanked(text: str, spans: Iterable[Span], filler: Callable[[str], str] = bla
     return "".join([*parts, text[at:]])
 
 
-def _hints_near(message: Found, advice: list[tuple[int, int, Row]]) -> list[str]:
+def _hints_near(message: Found, advice: list[tuple[int, int, WordingRow]]) -> list[str]:
     places = [start for start, _, _ in advice]
     first = bisect_left(places, message.start)
     last = bisect_right(places, message.end + ADVICE_REACH)
@@ -122,7 +122,7 @@ def _hints_near(message: Found, advice: list[tuple[int, int, Row]]) -> list[str]
     return hints
 
 
-def _messages_of_row(row: Row, flat: str, claims: Claims) -> Iterator[Found]:
+def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Found]:
     """The messages of one row; ``claims`` grows by what they take.
 
     A message ends where the next one begins.
@@ -145,7 +145,9 @@ def _messages_of_row(row: Row, flat: str, claims: Claims) -> Iterator[Found]:
         yield previous
 
 
-def _only_repeats(row: Row, template: Template, match: re.Match[str], previous: Found) -> bool:
+def _only_repeats(
+    row: WordingRow, template: Template, match: re.Match[str], previous: Found
+) -> bool:
     """Whether a program says in other words what it has just said: none of it new, and not the
     same words again.
     """
@@ -166,7 +168,7 @@ def _matches(templates: Iterable[Template], flat: str) -> list[Match]:
 
 
 def _read(
-    row: Row, template: Template, match: re.Match[str], flat: str, stop: int, claims: Claims
+    row: WordingRow, template: Template, match: re.Match[str], flat: str, stop: int, claims: Claims
 ) -> Found:
     """The fields of a message: its form's, then those of the clauses that follow it, each at
     its first place.
@@ -190,7 +192,7 @@ def _read(
 class _Fields:
     """What a message of one row gives, and the sizes in it that could not be read."""
 
-    def __init__(self, row: Row):
+    def __init__(self, row: WordingRow):
         self.row = row
         self.values: dict[str, Any] = {}
         self.unread: list[str] = []
@@ -260,7 +262,7 @@ def _plain(name: str, text: str, unit: str) -> int | float | str:
     return int(text.replace(",", "")) if name in WHOLE else text
 
 
-def _backend(row: Row, flat: str, message: Found) -> str:
+def _backend(row: WordingRow, flat: str, message: Found) -> str:
     end = message.end + ADVICE_REACH
     named = re.search(
         "(cuda|hip|xpu)outofmemory", flat[message.start : min(end, message.start + 80)]

@@ -54,7 +54,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ModuleParameter:
     """One module parameter: ``live`` as sysfs shows it, in ``unit`` (pages, MiB, GiB or empty),
     and ``live_bytes`` in bytes.
 
@@ -233,7 +233,7 @@ def all_settings(bundle: Bundle) -> tuple[Setting, ...]:
     return configured + on_cmdline
 
 
-def parameters(bundle: Bundle) -> tuple[Parameter, ...]:
+def parameters(bundle: Bundle) -> tuple[ModuleParameter, ...]:
     """The memory parameters of every module that is there, and every parameter of MODULES that
     is set somewhere.
     """
@@ -248,7 +248,7 @@ def parameters(bundle: Bundle) -> tuple[Parameter, ...]:
             live = bundle.word(source)
             if unit:
                 live = bundle.number(source, "pages" if unit == "pages" else "count")
-            parameter = Parameter(
+            parameter = ModuleParameter(
                 module=module,
                 name=name,
                 unit=unit,

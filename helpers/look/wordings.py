@@ -156,7 +156,7 @@ class Entry:
         self.event: str = columns["event"]
 
 
-class Row(Entry):
+class WordingRow(Entry):
     """A row of wordings: ``forms`` begin a message, ``clauses`` are looked for behind one."""
 
     def __init__(self, columns: Mapping[str, Any]):
@@ -215,12 +215,12 @@ def remedy_of_row(row_id: str) -> str:
     return str(_columns().get(row_id, {}).get("remedy", ""))
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[WordingRow, ...]:
     """The wordings, the more telling first; the footers among them."""
     return tuple(_row(number) for number, _ in _anchors_of_rows())
 
 
-def rows_among(flat: str) -> Iterator[Row]:
+def rows_among(flat: str) -> Iterator[WordingRow]:
     """The wordings of which one form can stand in a squeezed text, the more telling first."""
     for number, words in _anchors_of_rows():
         if any(map(flat.__contains__, words)):
@@ -228,8 +228,8 @@ def rows_among(flat: str) -> Iterator[Row]:
 
 
 @lru_cache(None)
-def _row(number: int) -> Row:
-    return Row(table()[number])
+def _row(number: int) -> WordingRow:
+    return WordingRow(table()[number])
 
 
 @lru_cache(1)

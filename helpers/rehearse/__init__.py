@@ -6,7 +6,7 @@ from helpers.ground.lazy_names import load_name
 
 _HOMES = {
     "rehearse": "run",
-    "Limits": "rehearsal",
+    "RehearsalLimits": "rehearsal",
     "Rehearsal": "rehearsal",
     "NotReady": "torches",
     "find_torch": "torches",

@@ -12,7 +12,7 @@ from helpers.settings.table import CONF_NAMES
 
 
 @dataclass(frozen=True)
-class Settings:
+class BoxSettings:
     """The allocator's settings (``conf`` None: the program's own), and what else of a box's
     environment decides what is allocated; ``taken`` says what was taken over from a box, a line
     each.
@@ -23,10 +23,10 @@ class Settings:
     taken: tuple[str, ...] = ()
 
 
-def settings_of(box: str, conf: str | None = None) -> Settings:
+def settings_of(box: str, conf: str | None = None) -> BoxSettings:
     """The allocator's settings ``conf``, else as the box had them."""
     if not box:
-        return Settings(conf, {})
+        return BoxSettings(conf, {})
     on_box = {row.name: row.value for row in variables(open_box(box))}
     extra = {name: on_box[name] for name in WORDS["decides"] if on_box.get(name)}
     taken = dict(extra)
@@ -37,4 +37,4 @@ def settings_of(box: str, conf: str | None = None) -> Settings:
                 taken = {name: conf, **extra}
                 break
     lines = [f"as on the box: {name}={value}" for name, value in taken.items()]
-    return Settings(conf, extra, tuple(lines))
+    return BoxSettings(conf, extra, tuple(lines))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look.cards import GpuCard
-from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal, RehearsalLimits
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 from helpers.settings.table import CONF_NAMES
 
@@ -117,7 +117,7 @@ class Repeats:
     record: Path
     conf: str | None
     extra: Mapping[str, str]
-    limits: Limits
+    limits: RehearsalLimits
 
     def announcement(self) -> str:
         """What is about to run, for whoever waits."""

@@ -15,7 +15,7 @@ EACH = ABOUT + 2 * MOST_CARDS
 
 
 @dataclass(frozen=True)
-class Holder:
+class RehearsedProcess:
     """A process: its number and its parent's, when it began and last took or gave back memory
     (nanoseconds), and the most bytes that it held of each card.
     """
@@ -41,7 +41,7 @@ class CardUse:
     in_step: bool = True
 
 
-def holders_of(folder: Path) -> tuple[list[Holder], list[int]]:
+def holders_of(folder: Path) -> tuple[list[RehearsedProcess], list[int]]:
     """The processes that used a card, and the most bytes of each card that all held at one
     moment. Both are empty where none did.
     """
@@ -54,7 +54,9 @@ def holders_of(folder: Path) -> tuple[list[Holder], list[int]]:
     for row in rows:
         pid, parent, born, last = row[:ABOUT]
         if pid:
-            holders.append(Holder(pid, parent, born, last, tuple(row[ABOUT + MOST_CARDS :])))
+            holders.append(
+                RehearsedProcess(pid, parent, born, last, tuple(row[ABOUT + MOST_CARDS :]))
+            )
     return holders, list(numbers[1:HEAD])
 
 
@@ -80,7 +82,7 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
     return tuple(uses)
 
 
-def _side_by_side(holders: Sequence[Holder], index: int) -> list[Holder]:
+def _side_by_side(holders: Sequence[RehearsedProcess], index: int) -> list[RehearsedProcess]:
     """The siblings that ran at the same time and whose peaks are the highest sum."""
     groups = []
     for newest in holders:

@@ -16,7 +16,7 @@ Told = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RehearsalLimits:
     """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds.
 
     ``values``: how many elements a result has whose size hangs on values that nobody computed:
@@ -37,7 +37,7 @@ class Limits:
     holds_buckets: bool = False
 
 
-UNLIMITED = Limits()
+UNLIMITED = RehearsalLimits()
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Rehearsal:
     expandable: bool = False
     devices: tuple[CardUse, ...] = ()
     step_peaks: tuple[tuple[int, int], ...] = ()
-    limits: Limits = UNLIMITED
+    limits: RehearsalLimits = UNLIMITED
     has_buckets: bool = False
 
     @property

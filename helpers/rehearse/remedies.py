@@ -12,7 +12,7 @@ from helpers.ground.units import show_bytes
 from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse import build, run, torches
-from helpers.rehearse.rehearsal import UNLIMITED, Limits, Rehearsal
+from helpers.rehearse.rehearsal import UNLIMITED, Rehearsal, RehearsalLimits
 from helpers.rehearse.words import WORDS
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
@@ -60,7 +60,7 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
 
 
 def rehearsed_arms(
-    wanted: Arms, card: GpuCard, *, python: str = "", limits: Limits = UNLIMITED
+    wanted: Arms, card: GpuCard, *, python: str = "", limits: RehearsalLimits = UNLIMITED
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
     """Each pair rehearsed on that card, an arm that several share once.
 
@@ -88,7 +88,7 @@ def installed(python: str) -> torches.Torch:
 
 
 def _rehearsed(
-    arm: Arm, card: GpuCard, python: str, torch: torches.Torch, limits: Limits, folder: str
+    arm: Arm, card: GpuCard, python: str, torch: torches.Torch, limits: RehearsalLimits, folder: str
 ) -> Rehearsal:
     """One arm; a workload that refuses ends with 1 and says why. ``folder`` is scratch."""
     workload = arm.workload
@@ -125,7 +125,7 @@ def rehearse_study(
     card: GpuCard,
     *,
     python: str,
-    limits: Limits,
+    limits: RehearsalLimits,
     on_row: Callable[[FixRow], None],
 ) -> tuple[FixStudy, list[str]]:
     """The fix table with what the real allocator showed of each remedy that is for its box and

@@ -41,7 +41,7 @@ from helpers.rehearse.build import build
 from helpers.rehearse.fault import errors_in_words, only_a_kernel_died, ran_out_in_words, whose
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
-from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
+from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Oom, Rehearsal, RehearsalLimits, Told
 from helpers.rehearse.torches import NEEDS, Torch, interpreter
 from helpers.rehearse.trust import cudnn_at_once, exact, trust, workspaces
 from helpers.rehearse.words import WORDS
@@ -58,7 +58,7 @@ def environment(
     folder: Path,
     conf: str | None,
     extra: Mapping[str, str] | None = None,
-    limits: Limits = UNLIMITED,
+    limits: RehearsalLimits = UNLIMITED,
 ) -> dict[str, str]:
     """What the program's environment gets beside its own.
 
@@ -96,7 +96,7 @@ def environment(
     return variables
 
 
-def _of_rank(limits: Limits) -> dict[str, str]:
+def _of_rank(limits: RehearsalLimits) -> dict[str, str]:
     """What torchrun puts into the environment of one rank, on a node of ``limits.gpus`` GPUs."""
     if not limits.world:
         return {}
@@ -132,7 +132,7 @@ def rehearse(
     extra: Mapping[str, str] | None = None,
     python: str = "",
     log: Path | None = None,
-    limits: Limits = UNLIMITED,
+    limits: RehearsalLimits = UNLIMITED,
     working_folder: Path | None = None,
     ends_after_s: float = 0.0,
     max_events: int = DEFAULT_EVENTS,
@@ -229,7 +229,12 @@ def _told(folder: Path) -> list[dict[str, Any]]:
 
 
 def _rehearsal(
-    recording: Recording, told: Told, device: GpuCard, torch: Torch, conf: str, limits: Limits
+    recording: Recording,
+    told: Told,
+    device: GpuCard,
+    torch: Torch,
+    conf: str,
+    limits: RehearsalLimits,
 ) -> Rehearsal:
     """The rehearsal that a recording and its witnesses tell of."""
     peaks = _peaks(recording)
@@ -272,7 +277,7 @@ def _rehearsal(
 
 
 @dataclass(frozen=True)
-class Peaks:
+class RunPeaks:
     """The highest counters of any process (None: unknown), and the allocations of all."""
 
     allocated_bytes: int | None
@@ -282,7 +287,7 @@ class Peaks:
     allocations: int
 
 
-def _peaks(recording: Recording) -> Peaks:
+def _peaks(recording: Recording) -> RunPeaks:
     """torch's own counters, and what the card saw of processes that died without a word."""
     cards = [card["stats"] for row in recording.processes for card in row.get("devices") or ()]
     reserved_key = "reserved_bytes.all.peak"
@@ -304,7 +309,7 @@ def _peaks(recording: Recording) -> Peaks:
     if at_least:
         reserved = seen_bytes
         allocated = allocated if counted_bytes else None
-    return Peaks(
+    return RunPeaks(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         retries=stats.get("num_alloc_retries", 0),

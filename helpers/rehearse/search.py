@@ -25,7 +25,7 @@ class SearchError(ValueError):
 
 
 @dataclass
-class Search:
+class ValueSearch:
     """Runs of a program with a value, each value once, in order. ``run`` takes it.
 
     ``best`` is the last value that finished, ``beyond`` the first that ran out, or None.
@@ -51,7 +51,7 @@ class Search:
             raise SearchError(f"with {value:,} {ended}: {why}; {expected}")
         return rehearsal.fits
 
-    def between(self, fails: int, passes: int, step: int) -> Search:
+    def between(self, fails: int, passes: int, step: int) -> ValueSearch:
         """Halve the gap between a value that fails and one that passes, whichever is larger.
 
         Ends where they are ``step`` apart.
@@ -61,12 +61,12 @@ class Search:
         return self
 
 
-def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Search:
+def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> ValueSearch:
     """The smallest card, to 2 MiB: where the model of the allocator puts it, else by halving.
 
     ``run`` takes a card's bytes.
     """
-    search = Search(run)
+    search = ValueSearch(run)
     if not search.fits(AMPLE_BYTES):
         search.beyond = AMPLE_BYTES
         return search
@@ -103,12 +103,12 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
         return 0  # an unknown release, or a trace cut at its start: then by halving alone
 
 
-def find_batch(run: Callable[[int], Rehearsal], start: int) -> Search:
+def find_batch(run: Callable[[int], Rehearsal], start: int) -> ValueSearch:
     """The largest value of an argument with which the program finishes.
 
     It is doubled until the program runs out, then the gap is halved.
     """
-    search = Search(run)
+    search = ValueSearch(run)
     low = 0
     high = start
     while search.fits(high):

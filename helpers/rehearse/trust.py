@@ -8,14 +8,16 @@ from typing import Any
 
 from helpers.ground.units import show_bytes
 from helpers.look.cards import CONTEXT_IN_WORDS, GpuCard
-from helpers.rehearse.rehearsal import UNLIMITED, Limits, Told
+from helpers.rehearse.rehearsal import UNLIMITED, RehearsalLimits, Told
 from helpers.rehearse.words import WORDS
 
 SHOWN = 6
 Row = Mapping[str, Any]
 
 
-def trust(told: Told, device: GpuCard, streams: int, limits: Limits = UNLIMITED) -> list[str]:
+def trust(
+    told: Told, device: GpuCard, streams: int, limits: RehearsalLimits = UNLIMITED
+) -> list[str]:
     """What it took for granted, a line each, what hangs on device values first.
 
     ``streams``: of the trace, 0: not read.
@@ -43,7 +45,7 @@ def trust(told: Told, device: GpuCard, streams: int, limits: Limits = UNLIMITED)
     return [*lines, WORDS["outside"].format(context=CONTEXT_IN_WORDS)]
 
 
-def _assumed_sizes(told: Told, limits: Limits) -> list[str]:
+def _assumed_sizes(told: Told, limits: RehearsalLimits) -> list[str]:
     """Lines of the program where the size of a result was assumed, the most frequent first."""
     times: dict[tuple[str, str], int] = {}
     for row in reads(told, sizes=True):

@@ -17,7 +17,7 @@ from helpers.look.bundle import Bundle
 from helpers.settings import table
 from helpers.settings.allocator_text import AllocatorText, parts
 from helpers.settings.releases import NEWEST, OLDEST, Behaviour, nearest
-from helpers.settings.rules import Facts, between, dotted, facts_of, rule_findings
+from helpers.settings.rules import ProcessFacts, between, dotted, facts_of, rule_findings
 from helpers.settings.table import (
     CONF_NAMES,
     LONGEST,
@@ -80,7 +80,7 @@ def audit(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> 
     return table.sort(findings)
 
 
-def _variable(name: str, value: str, facts: Facts) -> list[Finding]:
+def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
     row = VARIABLES.get(re.sub(r"(?<=HSA_OVERRIDE_GFX_VERSION)_[0-9]+$", "", name))
     if row is None:
         return unknown_name(name, value)
@@ -115,7 +115,7 @@ def _variable(name: str, value: str, facts: Facts) -> list[Finding]:
     ]
 
 
-def _other_build(row: Variable, facts: Facts) -> str:
+def _other_build(row: Variable, facts: ProcessFacts) -> str:
     """The kind of finding where another build's programs read the variable; "" where this one's
     do.
     """
@@ -178,7 +178,7 @@ class _AllocatorAudit:
     empty.
     """
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: ProcessFacts):
         self.facts = facts
         self.behaviours = _behaviours(facts.torch, facts.rocm, facts.build)
         self.names_source = self.behaviours[0].source("conf_names")
@@ -216,7 +216,7 @@ class _AllocatorAudit:
             source=self.names_source,
         )
 
-    def _is_read(self, name: str, facts: Facts) -> tuple[bool | None, list[Finding]]:
+    def _is_read(self, name: str, facts: ProcessFacts) -> tuple[bool | None, list[Finding]]:
         """Whether this build reads a name for the allocator's text, and what is to be said of
         that and of the whole text.
         """
@@ -237,7 +237,7 @@ class _AllocatorAudit:
         not_read = finding("not read", name, value, names=names, source=self.names_source)
         return False, inert or [not_read]
 
-    def _options(self, name: str, facts: Facts, winner: _Reader) -> list[Finding]:
+    def _options(self, name: str, facts: ProcessFacts, winner: _Reader) -> list[Finding]:
         """What the options of one name's text do: of the name that wins, and of those that this
         build takes from another.
         """
@@ -270,7 +270,7 @@ class _AllocatorAudit:
                 findings += self._option(name, OPTIONS[key], value, facts)
         return findings
 
-    def _option(self, name: str, option: Option, value: str, facts: Facts) -> list[Finding]:
+    def _option(self, name: str, option: Option, value: str, facts: ProcessFacts) -> list[Finding]:
         """What one option does where its text is read: whether torch takes it at all, then what
         the rules say.
         """

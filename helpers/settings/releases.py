@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from helpers.ground.tables import data
-from helpers.settings.rules import Facts, dotted, facts_of, holds, release
+from helpers.settings.rules import ProcessFacts, dotted, facts_of, holds, release
 from helpers.settings.table import OPTIONS, RULES, SAYS, Rule, rows_of
 
 OLDEST = (2, 5)
@@ -33,7 +33,7 @@ def named_release(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Change:
+class BehaviourChange:
     """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only
     there ("": both).
     """
@@ -45,7 +45,7 @@ class Change:
     build: str = ""
 
 
-CHANGES: tuple[Change, ...] = rows_of(Change, data("settings/torch")["changes"])
+CHANGES: tuple[BehaviourChange, ...] = rows_of(BehaviourChange, data("settings/torch")["changes"])
 PROVED: tuple[dict[str, Any], ...] = tuple(data("settings/torch")["proved"])
 """What the model was held against: a release's compiled allocator, cuda or rocm, over so many
 traces and events; its source.
@@ -170,7 +170,7 @@ def nearest(torch: str, build: str) -> Behaviour:
     )
 
 
-def _note(torch: str, facts: Facts, expandable_rules: list[Rule]) -> str:
+def _note(torch: str, facts: ProcessFacts, expandable_rules: list[Rule]) -> str:
     notes = []
     if facts.torch < OLDEST:
         notes.append(SAYS["older"].format(torch=torch, oldest=dotted(OLDEST)))

@@ -13,7 +13,7 @@ from helpers.settings.table import NO_CACHE, RULES, Finding, Rule, finding
 
 
 @dataclass(frozen=True)
-class Facts:
+class ProcessFacts:
     """What is known of a process: its variables, the options of the text that is judged, build,
     chip and releases.
 
@@ -47,7 +47,7 @@ def rocm_release(version: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else ()
 
 
-def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> Facts:
+def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> ProcessFacts:
     """The facts of a torch version text ("2.9.1+rocm7.0") and a build ("rocm" or "rocm7.0",
     "cuda", "cpu" or empty).
 
@@ -59,11 +59,13 @@ def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") 
     mark = re.search(r"\+(cu(?=[0-9])|rocm|cpu)", torch)
     if not build and mark:
         build = {"cu": "cuda"}.get(mark[1], mark[1])
-    facts = Facts(environ=environ, build=build[:4], gfx=gfx, torch=release(torch), rocm=rocm)
+    facts = ProcessFacts(environ=environ, build=build[:4], gfx=gfx, torch=release(torch), rocm=rocm)
     return replace(facts, caching_off=caching_off(facts))
 
 
-def rule_findings(key: str, name: str, shown: str, value: str, facts: Facts) -> list[Finding]:
+def rule_findings(
+    key: str, name: str, shown: str, value: str, facts: ProcessFacts
+) -> list[Finding]:
     """What the rules of ``key`` say about ``name``, whose value is ``value`` and is shown as
     ``shown``.
 
@@ -96,7 +98,7 @@ def rule_findings(key: str, name: str, shown: str, value: str, facts: Facts) -> 
     return findings
 
 
-def holds(rule: Rule, value: str, facts: Facts) -> bool | None:
+def holds(rule: Rule, value: str, facts: ProcessFacts) -> bool | None:
     """Whether a rule applies: None where only something that is not known stands in the way."""
     answers = [
         not rule.value or re.fullmatch(rule.value, value) is not None,
@@ -113,7 +115,7 @@ def holds(rule: Rule, value: str, facts: Facts) -> bool | None:
     return True
 
 
-def _neighbour_holds(rule: Rule, facts: Facts) -> bool | None:
+def _neighbour_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
     """Whether what must stand beside the setting does."""
     if not rule.beside:
         return True
@@ -129,19 +131,19 @@ def _neighbour_holds(rule: Rule, facts: Facts) -> bool | None:
     return neighbour is not None and re.fullmatch(wanted, neighbour) is not None
 
 
-def _build_holds(rule: Rule, facts: Facts) -> bool | None:
+def _build_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
     if not rule.build:
         return True
     return rule.build == facts.build if facts.build else None
 
 
-def _chip_holds(rule: Rule, facts: Facts) -> bool | None:
+def _chip_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
     if not rule.gfx:
         return True
     return facts.gfx.startswith(rule.gfx) if facts.gfx else None
 
 
-def caching_off(facts: Facts) -> bool | None:
+def caching_off(facts: ProcessFacts) -> bool | None:
     """Whether a variable switches the allocator's cache off; None where that depends on what is
     not known.
     """

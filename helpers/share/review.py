@@ -16,7 +16,7 @@ from helpers.tell.render import render
 from .redactor import Redactor
 from .secrets import is_secret
 from .subject import ShareError, Subject
-from .texts import Text, of_bundle
+from .texts import SharedText, of_bundle
 
 Choices = frozenset[str]
 """Digests of the texts that a person ticked."""
@@ -28,10 +28,10 @@ EXPECTED = "expected the file that the review page saved"
 
 
 @dataclass(frozen=True)
-class Row:
+class ReviewRow:
     """A text of the review, without what is known of the box in it."""
 
-    text: Text
+    text: SharedText
     redactor: Redactor
 
     @property
@@ -73,9 +73,9 @@ class Review:
     """Every text of a subject that stays at home unless it is ticked."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[ReviewRow, ...]
 
-    def ticked(self, choices: Choices) -> list[Row]:
+    def ticked(self, choices: Choices) -> list[ReviewRow]:
         """The rows that were ticked and hold no secret. A digest of no row picks nothing."""
         return [row for row in self.rows if row.digest in choices and not row.is_secret]
 
@@ -83,9 +83,9 @@ class Review:
         """How many ticks are of no text here: it has changed since, or is of another subject."""
         return len(choices - {row.digest for row in self.rows})
 
-    def groups(self) -> Mapping[str, list[Row]]:
+    def groups(self) -> Mapping[str, list[ReviewRow]]:
         """The rows by their place, in order."""
-        groups: dict[str, list[Row]] = {}
+        groups: dict[str, list[ReviewRow]] = {}
         for row in self.rows:
             groups.setdefault(row.text.where, []).append(row)
         return groups
@@ -114,11 +114,11 @@ def review_beside(about: Subject, said: Container[str]) -> Review:
     texts = [text for text in about.texts if text.text not in said]
     if about.bundle is not None:
         texts += of_bundle(about.bundle)
-    once: dict[str, Text] = {}
+    once: dict[str, SharedText] = {}
     for text in texts:
         once.setdefault(text.digest, text)
     redactor = Redactor(about.bundle)
-    return Review(about.name, tuple(Row(text, redactor) for text in once.values()))
+    return Review(about.name, tuple(ReviewRow(text, redactor) for text in once.values()))
 
 
 def save_choices(folder: Path, name: str, choices: Choices) -> Path:

@@ -32,7 +32,7 @@ from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
-from .texts import OUTPUT, PARAMETER, Text, of_notebook, of_run, of_verdict, own_part
+from .texts import OUTPUT, PARAMETER, SharedText, of_notebook, of_run, of_verdict, own_part
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -74,7 +74,7 @@ class Subject:
     no_bundle: str = ""
     steps: tuple[str, ...] = ()
     when: str = ""
-    texts: tuple[Text, ...] = ()
+    texts: tuple[SharedText, ...] = ()
     unread: Counter[str] = field(default_factory=Counter)
     notebook: NotebookNode | None = None
     is_verdict_ours: bool = False
@@ -160,7 +160,7 @@ def _names_of(bundle: Path | None) -> set[str]:
 
 def _with_texts(subject: Subject, folder: Path, is_one_run: bool, with_notebooks: bool) -> Subject:
     """The subject with the texts of its records, and of its notebooks where they are read."""
-    texts: list[Text] = []
+    texts: list[SharedText] = []
     unread = Counter(subject.unread)
     notebook = None
     for number, run in enumerate(subject.runs, 1):

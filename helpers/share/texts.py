@@ -35,7 +35,7 @@ PARAMETER = "parameter"
 
 
 @dataclass(frozen=True)
-class Text:
+class SharedText:
     """A text that may hold a person's words: its kind, and its place without a name."""
 
     kind: str
@@ -63,25 +63,25 @@ def committed() -> frozenset[str]:
     return frozenset(COMMITTED.read_text("ascii").split())
 
 
-def of_notebook(notebook: NotebookNode, place: str = "") -> Iterator[Text]:
+def of_notebook(notebook: NotebookNode, place: str = "") -> Iterator[SharedText]:
     """The headings, sources and outputs of a notebook that are not the workbook's own."""
     for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type == "markdown" and not Text(SOURCE, "", cell.source).is_committed:
+        if cell.cell_type == "markdown" and not SharedText(SOURCE, "", cell.source).is_committed:
             for heading in HEADING.findall(cell.source):
-                yield Text("heading", f"{place}cell {number}", heading)
+                yield SharedText("heading", f"{place}cell {number}", heading)
     yield from (text for text in all_of(notebook, place) if not text.is_committed)
 
 
-def all_of(notebook: NotebookNode, place: str = "") -> Iterator[Text]:
+def all_of(notebook: NotebookNode, place: str = "") -> Iterator[SharedText]:
     """Every source and every output of a notebook."""
     for number, cell in enumerate(notebook.cells, 1):
         where = f"{place}cell {number}"
-        yield Text(SOURCE, where, cell.source)
+        yield SharedText(SOURCE, where, cell.source)
         for output in cell.get("outputs", []):
             yield _of_output(output, where)
 
 
-def _of_output(output: NotebookNode, where: str = "") -> Text:
+def _of_output(output: NotebookNode, where: str = "") -> SharedText:
     """An output as a text: what it printed, its traceback, or the words of its data."""
     data = output.get("data", {})
     if output.output_type == "stream":
@@ -91,7 +91,7 @@ def _of_output(output: NotebookNode, where: str = "") -> Text:
     else:
         words = next((data[kind] for kind in IN_WORDS if kind in data), "(without words)")
     original = json.dumps({**output, "execution_count": None}, sort_keys=True)
-    return Text(OUTPUT, where, "".join(words), original)
+    return SharedText(OUTPUT, where, "".join(words), original)
 
 
 def own_part(notebook: NotebookNode) -> NotebookNode:
@@ -99,7 +99,7 @@ def own_part(notebook: NotebookNode) -> NotebookNode:
     part = copy.copy(notebook)
     part.cells = []
     for cell in notebook.cells:
-        if not Text(SOURCE, "", cell.source).is_committed:
+        if not SharedText(SOURCE, "", cell.source).is_committed:
             continue
         kept = type(cell)(cell)
         if cell.cell_type == "code":
@@ -109,21 +109,21 @@ def own_part(notebook: NotebookNode) -> NotebookNode:
     return part
 
 
-def of_run(run: Run, place: str) -> Iterator[Text]:
+def of_run(run: Run, place: str) -> Iterator[SharedText]:
     """The texts of a record of a run."""
     for text in [*(str(getattr(run, name)) for name in RECORD_TEXTS), *run.notes]:
         if text and not public.notebook(text) and not public.box(text):
-            yield Text("text of a record", place, text)
+            yield SharedText("text of a record", place, text)
     for name, value in run.parameters.items():
         if not public.parameter(value):
-            yield Text(PARAMETER, place, f"{name} = {value!r}")
+            yield SharedText(PARAMETER, place, f"{name} = {value!r}")
     for name in run.files:
-        yield Text("name of a file", place, name)
+        yield SharedText("name of a file", place, name)
     if run.verdict:
         yield from of_verdict(run.verdict, place)
 
 
-def of_verdict(verdict: Verdict, place: str) -> Iterator[Text]:
+def of_verdict(verdict: Verdict, place: str) -> Iterator[SharedText]:
     """What a verdict says in words: its title, summary, sentences, readings and next step."""
     evidence = [*verdict.evidence, *verdict.against]
     texts = [verdict.title, verdict.summary, verdict.next_step.what, verdict.next_step.command]
@@ -131,12 +131,12 @@ def of_verdict(verdict: Verdict, place: str) -> Iterator[Text]:
     texts += [row.reading.value for row in evidence if isinstance(row.reading.value, str)]
     texts += [row.reading for row in verdict.missing]
     texts += [row.how for row in verdict.missing]
-    return (Text("text of a verdict", place, text) for text in texts if text)
+    return (SharedText("text of a verdict", place, text) for text in texts if text)
 
 
-def of_bundle(bundle: Bundle) -> Iterator[Text]:
+def of_bundle(bundle: Bundle) -> Iterator[SharedText]:
     """The items of a bundle whose form is not known."""
     for number, item in enumerate(bundle.items, 1):
         text = bundle.read(item.source).text
         if text.strip() and not public.source(item.source):
-            yield Text("item of the bundle", f"item {number}", f"{item.source}:\n{text}")
+            yield SharedText("item of the bundle", f"item {number}", f"{item.source}:\n{text}")

@@ -17,7 +17,7 @@ _HOMES = {
     "write": "files",
     "plan": "planner",
     "free_of": "free",
-    "verdict": "answer",
+    "verdict_on_chunks": "answer",
 }
 """Each public name, and the module of this package that holds it."""
 
