@@ -35,7 +35,8 @@ def test_a_forked_process_that_starts_the_gpu_is_counted_and_one_that_only_asks_
     watch = object.__new__(witness.Witness)
     watch.device = SimpleNamespace(fake_forked=lambda: counted.append(1))
     cuda = SimpleNamespace(_is_in_bad_fork=lambda: True)
-    watch.torch_imported(SimpleNamespace(cuda=cuda, compile=None))
+    distributed = SimpleNamespace(is_available=lambda: False)
+    watch.torch_imported(SimpleNamespace(cuda=cuda, compile=None, distributed=distributed))
 
     def _lazy_init():
         return cuda._is_in_bad_fork()
