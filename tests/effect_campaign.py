@@ -25,7 +25,7 @@ from helpers.trials.effect import did_it_help, effect
 from helpers.trials.fixplan import Arm, Pair, plan, run
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.measurement import results_of
-from helpers.trials.record import Limits
+from helpers.trials.record import TrialLimits
 from helpers.trials.workload import workload
 
 WORK = {"requests": 400, "live_mib": 192, "steps": 12}
@@ -67,7 +67,7 @@ def main() -> None:
     alike = []
     noise = {"memory": [], "time": []}
     found = {name: [] for name, _, _ in PLANTED.values()}
-    how = {"python": torch_interpreter(), "out": out, "limits": Limits()}
+    how = {"python": torch_interpreter(), "out": out, "limits": TrialLimits()}
 
     def arms(pairs, seed):
         ran = run(plan(pairs, repeats=arguments.repeats, budget_s=1e9, seed=seed), **how)

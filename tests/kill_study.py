@@ -122,7 +122,7 @@ def tuned(folder: Path, command_of: Callable[[Any], list[str]], trials: int) -> 
     from helpers.trials import tuning
 
     tuning.sampler = optuna.samplers.RandomSampler
-    settings = tuning.Settings(parallel=2, seed=3, limit_s=60)
+    settings = tuning.StudySettings(parallel=2, seed=3, limit_s=60)
     space = {"x": optuna.distributions.FloatDistribution(0, 1)}
     done = tuning.tune(folder / "s.db", command_of, space, trials, settings)
     names = ("number", "value", "outcome")

@@ -205,7 +205,7 @@ def test_files_are_found_in_natural_order_and_a_pattern_without_a_match_is_named
     found = list(files.find(str(tmp_path), "/sys/*/used"))
     assert [f.source for f in found] == ["/sys/card1/used", "/sys/card2/used", "/sys/card10/used"]
     assert list(files.find(str(tmp_path), "/sys/*/absent")) == [
-        files.Found("/sys/*/absent", "not_available", "no such path")
+        files.FoundPath("/sys/*/absent", "not_available", "no such path")
     ]
     assert list(files.find(str(tmp_path), "/nowhere/x*"))[0].why == "no such path"
 

@@ -19,7 +19,7 @@ from helpers.ground import child
 from helpers.ground.child import Ended, bounded, watch
 from helpers.ground.child.bounded import LAST_BYTES
 from helpers.ground.units import GIB, MIB
-from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, Limits, as_rows, run_checks
+from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, CheckLimits, as_rows, run_checks
 from helpers.trials.targets import Target
 from helpers.trials.under_torch import checks as torch_checks
 from helpers.trials.under_torch.device import (
@@ -55,7 +55,7 @@ def states(results):
 def real(monkeypatch):
     """The real torch in a child, with the damage that the words name."""
 
-    def checked(words, names, limits=Limits(start_s=120)):  # noqa: B008
+    def checked(words, names, limits=CheckLimits(start_s=120)):  # noqa: B008
         monkeypatch.setenv("PYTHONPATH", str(PROGRAMS / "fake_torch"))
         monkeypatch.setenv("FAKE_TORCH", words)
         return run_checks(sys.executable, [Target()], names, limits)
@@ -70,7 +70,7 @@ def stand_in(monkeypatch, tmp_path):
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {PROGRAMS}/checks_stand_in.py "$@"\n')
     python.chmod(0o755)
 
-    def checked(words, targets=(GPU,), names=DEFAULT, limits=Limits(gpu_s=60)):  # noqa: B008
+    def checked(words, targets=(GPU,), names=DEFAULT, limits=CheckLimits(gpu_s=60)):  # noqa: B008
         monkeypatch.setenv("STAND_IN", words)
         return run_checks(str(python), targets, names, limits)
 
@@ -85,7 +85,7 @@ def alive(pid):
 
 
 def test_on_a_box_without_a_gpu_the_checks_run_on_the_cpu_and_say_so(real):
-    results = real("little-address-space", [*DEFAULT, "ladder"], Limits(to_the_limit=True))
+    results = real("little-address-space", [*DEFAULT, "ladder"], CheckLimits(to_the_limit=True))
     assert {result.device for result in results} == {"cpu"}
     rows = {row[1]: row[2:4] for row in as_rows(results)}
     no_gpu = "is about GPUs and this is the CPU"
@@ -115,7 +115,7 @@ def test_on_a_box_without_a_gpu_the_checks_run_on_the_cpu_and_say_so(real):
 def test_a_wrong_product_a_hang_and_a_crash_cost_one_check_each(real):
     names = ["matmul_fp32", "matmul_bf16", "network"]
     words = "wrong-product hangs-in-product dies-in-network"
-    hung, wrong, died = real(words, names, Limits(check_s=3, start_s=120))
+    hung, wrong, died = real(words, names, CheckLimits(check_s=3, start_s=120))
     assert (hung.state, hung.says) == ("timed_out", "the child did not end in time")
     assert "odd_product" in hung.last_words and "state S" in hung.stacks
     assert wrong.says == "differs from the CPU reference by more than 7.8e-03"
@@ -135,7 +135,7 @@ def test_each_check_is_told_as_it_ends(stand_in, tmp_path):
 
 
 def test_what_ends_its_child_costs_one_check_and_the_rest_goes_on(stand_in):
-    results = stand_in("alone=SIGKILL network=hangs", limits=Limits(check_s=0.3))
+    results = stand_in("alone=SIGKILL network=hangs", limits=CheckLimits(check_s=0.3))
     assert states(results) == {"alone": "crashed", "network": "timed_out"}
     died = by_name(results)["alone"]
     assert died.says == "the child was ended by SIGKILL"
@@ -143,7 +143,7 @@ def test_what_ends_its_child_costs_one_check_and_the_rest_goes_on(stand_in):
 
 
 def test_a_hang_uses_up_the_time_of_its_gpu_and_the_rest_is_not_run(stand_in):
-    results = by_name(stand_in("matmul_fp32=hangs", limits=Limits(gpu_s=1)))
+    results = by_name(stand_in("matmul_fp32=hangs", limits=CheckLimits(gpu_s=1)))
     hung = results["matmul_fp32"]
     assert (hung.state, hung.says) == ("timed_out", "the child did not end in time")
     used_up = "not run because the 1 s that the checks may take of one GPU are used up"

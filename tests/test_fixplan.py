@@ -9,7 +9,7 @@ from helpers.settings.presets import NONE, Preset
 from helpers.trials import fixplan
 from helpers.trials import trial as trials_of_a_box
 from helpers.trials.fixplan import Arm, BudgetError, Pair, plan, run
-from helpers.trials.record import Limits, TrialError, TrialRefused
+from helpers.trials.record import TrialError, TrialLimits, TrialRefused
 from helpers.trials.targets import Target
 from helpers.trials.trial import given_to
 from helpers.trials.workload import workload
@@ -129,7 +129,7 @@ def test_a_finished_trial_is_taken_for_the_planned_one_only_where_all_that_it_wa
         "torch_files",
         lambda python: (str(tmp_path / installed[python] / "__init__.py"), "cp311"),
     )
-    same = {"python": "python", "seed": 4, "limits": Limits()}
+    same = {"python": "python", "seed": 4, "limits": TrialLimits()}
     churn = workload("churn")
     first = given_to(churn, NONE, **same)
     assert given_to(churn, NONE, **same) == first
@@ -142,7 +142,7 @@ def test_a_finished_trial_is_taken_for_the_planned_one_only_where_all_that_it_wa
         given_to(churn, NONE, **same, target=replace(card, pci="0000:06:00.0")),
         given_to(churn, NONE, **same, repeat=1),
         given_to(churn, NONE, **{**same, "seed": 5}),
-        given_to(churn, NONE, **{**same, "limits": Limits(seconds=7)}),
+        given_to(churn, NONE, **{**same, "limits": TrialLimits(seconds=7)}),
     ]
     installed["python"] = "other"
     others.append(given_to(churn, NONE, **same))

@@ -5,7 +5,7 @@ import re
 import mistune
 import pytest
 
-from helpers.allocator.peaks import Change, Peaks
+from helpers.allocator.peaks import PeakChange, Peaks
 from helpers.rehearse import github
 
 MIB = 1 << 20
@@ -13,9 +13,9 @@ MOVED = Peaks(
     live=(900 * MIB, 1200 * MIB),
     reserved=(1000 * MIB, 1500 * MIB),
     lines=(
-        Change("train.py:29 forward", 100 * MIB, 400 * MIB),
-        Change("data.py:7 batch", 50 * MIB, 40 * MIB),
-        Change("twice.py:3 f", None, 10 * MIB),
+        PeakChange("train.py:29 forward", 100 * MIB, 400 * MIB),
+        PeakChange("data.py:7 batch", 50 * MIB, 40 * MIB),
+        PeakChange("twice.py:3 f", None, 10 * MIB),
     ),
     kinds=(),
 )
@@ -44,7 +44,7 @@ def test_the_summary_is_a_table_with_the_peak_the_lines_and_the_card():
 
 
 def test_the_summary_names_the_changed_lines_and_every_line_that_moved():
-    lines = tuple(Change(f"train.py:{number} f", MIB, 2 * MIB) for number in range(60))
+    lines = tuple(PeakChange(f"train.py:{number} f", MIB, 2 * MIB) for number in range(60))
     moved = Peaks((60 * MIB, 120 * MIB), (MIB, MIB), lines, (), changed=("train.py:3", "data.py:9"))
     text = github.summary(moved, "main", 24 << 30, above=False)
     assert "The peak rose by no more than this check allows (+100.0%)." in text
@@ -76,7 +76,7 @@ def test_nothing_of_a_program_becomes_markup_or_a_command_of_its_own(tmp_path):
     hostile = Peaks(
         live=(MIB, 2 * MIB),
         reserved=(MIB, 2 * MIB),
-        lines=(Change("a,b%.py:1 <script>|`x`\n::error::y", 0, MIB),),
+        lines=(PeakChange("a,b%.py:1 <script>|`x`\n::error::y", 0, MIB),),
         kinds=(),
     )
     text = github.summary(hostile, "main|x", 24 << 30, above=True)

@@ -16,13 +16,13 @@ from helpers.ground.units import MIB
 from helpers.settings.presets import NONE, parse
 from helpers.trials import trial as trials
 from helpers.trials.leftovers import driver_used
-from helpers.trials.record import Limits, TrialRefused
+from helpers.trials.record import TrialLimits, TrialRefused
 from helpers.trials.targets import Target, environment
 from helpers.trials.trial import trial
 from helpers.trials.workload import BUILT_IN, WorkloadError, command, workload
 
-QUICK = Limits(seconds=20, silent_s=5)
-SLOW = Limits(seconds=100)
+QUICK = TrialLimits(seconds=20, silent_s=5)
+SLOW = TrialLimits(seconds=100)
 FIRST = "0000:03:00.0"
 
 
@@ -85,18 +85,18 @@ def test_an_end_is_told_as_what_it_is(made, what, outcome, exit_code, message):
 
 def test_a_hang_is_told_from_slowness_and_keeps_the_stacks(made):
     code = "import time\nfor i in range(3): print('step', flush=True)\ntime.sleep(60)"
-    found = made(code, limits=Limits(seconds=20, silent_s=1), step="step")
+    found = made(code, limits=TrialLimits(seconds=20, silent_s=1), step="step")
     assert found.outcome == "hung" and found.message == "no word for 1 s, after 2 steps"
     assert "state S" in found.stacks and "thread" in found.stacks
     code = "import time\nwhile 1: print('step', flush=True); time.sleep(.1)"
-    slow = made(code, limits=Limits(seconds=1.5, silent_s=1), step="step")
+    slow = made(code, limits=TrialLimits(seconds=1.5, silent_s=1), step="step")
     assert (slow.outcome, slow.complete) == ("ok", False) and slow.steps > 3
     assert "slow, not hung" in slow.message
 
 
 def test_running_into_the_host_memory_limit_is_an_out_of_memory(made):
     code = "held = []\nwhile True: held.append(bytearray(10 << 20))"
-    found = made(code, limits=Limits(seconds=20, host_bytes=200 * MIB))
+    found = made(code, limits=TrialLimits(seconds=20, host_bytes=200 * MIB))
     assert found.outcome == "oom" and found.message.startswith("MemoryError")
     assert 100 * MIB < found.rss_anon_bytes < 210 * MIB
 
@@ -111,7 +111,7 @@ def test_the_kernels_oom_killer_is_told_apart_from_a_crash(made):
         "import time; time.sleep(1)'\nparts = [subprocess.Popen([sys.executable, '-c', child]) for _ in range(2)]\n"
         "sys.exit(max(part.wait() != 0 for part in parts))"
     )
-    found = made(code, limits=Limits(seconds=20, host_bytes=200 * MIB))
+    found = made(code, limits=TrialLimits(seconds=20, host_bytes=200 * MIB))
     assert found.outcome == "host_oom" and found.clean == ""
     assert evidence(found, "oom_kill").value >= 1
 
@@ -223,7 +223,7 @@ def test_a_gpu_that_must_be_left_alone_is_not_touched(made):
 
 def test_a_limit_that_is_not_above_zero_is_refused():
     with pytest.raises(ValueError, match="limit seconds is 0"):
-        Limits(seconds=0)
+        TrialLimits(seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_an_exit_without_an_end_is_a_crash_and_a_refusal_is_told(answers):
 def test_torchs_own_out_of_memory_on_the_host_is_read(made):
     pytest.importorskip("torch")
     large = workload("churn", live_mib=2000, steps=3)
-    found = made(large, limits=Limits(seconds=60, host_bytes=700 * MIB))
+    found = made(large, limits=TrialLimits(seconds=60, host_bytes=700 * MIB))
     assert found.outcome == "oom" and "DefaultCPUAllocator" in found.message
     assert evidence(found, "oom_message").ok
 
@@ -371,7 +371,7 @@ def test_a_gpu_that_is_demanded_of_a_torch_without_one_is_refused(made):
         pytest.skip("this torch has a GPU")
     target = Target(FIRST, "CUDA_VISIBLE_DEVICES", "0", "cuda:0")
     with pytest.raises(TrialRefused, match="churn: this torch is a CPU build|sees no GPU"):
-        made(workload("churn"), limits=Limits(), target=target)
+        made(workload("churn"), limits=TrialLimits(), target=target)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from helpers import cli
 from helpers.ground.child import process_of
 from helpers.trials import tuning
-from helpers.trials.tuning import Settings, command, outcome_of
+from helpers.trials.tuning import StudySettings, command, outcome_of
 
 optuna = pytest.importorskip("optuna")
 
@@ -76,7 +76,7 @@ def tuned(storage, tmp_path, monkeypatch):
             monkeypatch.setattr(tuning, "sampler", sampler)
         monkeypatch.setenv("DONE", str(tmp_path / "done"))
         of = partial(command, sys.executable, f"{tmp_path / 'objective.py'}:{function}")
-        study = tuning.tune(storage, of, space, trials, Settings(**settings), lines.append)
+        study = tuning.tune(storage, of, space, trials, StudySettings(**settings), lines.append)
         return study, lines
 
     return run

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.allocator.snapshot import MIB, Event
+from helpers.allocator.snapshot import MIB, TraceEntry
 from helpers.allocator.trace import StartSegment, start_bytes
 
 INFERRED = "the size of the recorded card is inferred: bytes reserved plus bytes free when the program ran out of memory"
 
 
 def card_size(
-    events: Sequence[Event], start: Sequence[StartSegment]
+    events: Sequence[TraceEntry], start: Sequence[StartSegment]
 ) -> tuple[int | None, list[str]]:
     """Bytes that the process could have of the card, the least at any out-of-memory, and notes
     of how that is known; None where no request was refused.

@@ -28,7 +28,7 @@ Sources = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Change:
+class PeakChange:
     """Bytes of one line, or of one kind, at the peak of each side; ``before`` is None for a
     line that is new, ``after`` for one that is gone. ``was``: the line's name before, where
     it has another now.
@@ -55,8 +55,8 @@ class Peaks:
 
     live: tuple[int, int]
     reserved: tuple[int, int]
-    lines: tuple[Change, ...]
-    kinds: tuple[Change, ...]
+    lines: tuple[PeakChange, ...]
+    kinds: tuple[PeakChange, ...]
     changed: tuple[str, ...] = ()
 
     @property
@@ -129,7 +129,7 @@ def compare_peaks(
         if change.by:
             changes.append(change)
     risen = [change.name for change in changes if change.by > 0]
-    kinds = [Change(kind, old.by_kind[kind], new.by_kind[kind]) for kind in KINDS]
+    kinds = [PeakChange(kind, old.by_kind[kind], new.by_kind[kind]) for kind in KINDS]
     return Peaks(
         live=(old.live, new.live),
         reserved=(old.reserved, new.reserved),
@@ -139,12 +139,12 @@ def compare_peaks(
     )
 
 
-def _change(old: _Side, new: _Side, old_site: int | None, new_site: int | None) -> Change:
+def _change(old: _Side, new: _Side, old_site: int | None, new_site: int | None) -> PeakChange:
     """The change of a line from a call site of the one side to one of the other."""
     was, before = old.line(old_site)
     name, after = new.line(new_site)
     renamed = was if name and was != name else ""
-    return Change(name or was, before, after, renamed)
+    return PeakChange(name or was, before, after, renamed)
 
 
 def _changed_lines(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from helpers.allocator.blocks import round_size
-from helpers.allocator.snapshot import MIB, Event, Snapshot
+from helpers.allocator.snapshot import MIB, Snapshot, TraceEntry
 from helpers.allocator.snapshot_trace import conf_of, placed, trace_of
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
 from helpers.settings.allocator_text import UNLIMITED, SettingsError
@@ -121,7 +121,7 @@ class _State:
             if block.state != "I":
                 self.live.put(address, _Live(block.size, block.requested, block.state, True))
 
-    def undo(self, event: Event) -> None:
+    def undo(self, event: TraceEntry) -> None:
         """The state just before the event."""
         if event.action == "alloc":
             self._undo_alloc(event)
@@ -141,7 +141,7 @@ class _State:
         elif event.action == "segment_unmap":
             self._map_again(event, _Range(event.size, event.stream, None, event.pool, True))
 
-    def _undo_alloc(self, event: Event) -> None:
+    def _undo_alloc(self, event: TraceEntry) -> None:
         block = self.live.values.get(event.address)
         if block is None:
             raise _impossible(event, f"of a block that is {GONE}")
@@ -152,7 +152,7 @@ class _State:
         pool = 0 if home is None else self.ranges.values[home].pool
         self.pool_of[event.number] = event.pool or pool
 
-    def _undo_free(self, event: Event) -> None:
+    def _undo_free(self, event: TraceEntry) -> None:
         """The block that the event freed waits again."""
         address = event.address
         size = round_size(event.size, self.settings.roundup_divisions)
@@ -251,7 +251,7 @@ class _State:
         after = self.live.above(address, end)
         return after if after < end else None
 
-    def _give_again(self, event: Event, new: _Range) -> None:
+    def _give_again(self, event: TraceEntry, new: _Range) -> None:
         """Undoes a segment_free or segment_unmap: what it gave back is there."""
         end = event.address + event.size
         overlaps = self._range_at(event.address) is not None
@@ -259,7 +259,7 @@ class _State:
             raise _impossible(event, "of bytes that are in a segment afterwards")
         self.ranges.put(event.address, new)
 
-    def _map_again(self, event: Event, new: _Range) -> None:
+    def _map_again(self, event: TraceEntry, new: _Range) -> None:
         """A range is as long as it is mapped without a gap."""
         self._give_again(event, new)
         address = event.address
@@ -281,7 +281,7 @@ class _State:
             return False
         return new.small is None or new.small == old.small
 
-    def _undo_segment(self, event: Event) -> None:
+    def _undo_segment(self, event: TraceEntry) -> None:
         """Undoes a segment_alloc or segment_map: what it made must be free and goes."""
         address = event.address
         end = address + event.size
@@ -300,7 +300,7 @@ class _State:
                 self.ranges.put(place, replace(home, size=size))
 
 
-def _impossible(event: Event, why: str) -> TraceError:
+def _impossible(event: TraceEntry, why: str) -> TraceError:
     return TraceError(
         f"event {event.number} ({event.action} at {event.address:#x}, {event.size:,} bytes) is {why}: such a trace "
         "cannot have happened; record it again, without skip_actions"

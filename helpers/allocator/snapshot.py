@@ -48,7 +48,7 @@ IMPOSSIBLE = "no allocator has such a state"
 MIB = 1 << 20
 
 
-class Event(NamedTuple):
+class TraceEntry(NamedTuple):
     """One trace entry.
 
     ``number`` is its place in the device's list. Of an oom, ``address`` is the free bytes of
@@ -77,7 +77,7 @@ class Snapshot:
 
     device: int
     segments: tuple[StartSegment, ...]
-    events: tuple[Event, ...]
+    events: tuple[TraceEntry, ...]
     frames: tuple[tuple[str, ...], ...]
     settings: dict[str, Any]
     divisions: tuple[int, ...]
@@ -273,7 +273,7 @@ class _Events:
         self._number_of_list: dict[int, int] = {}
         self._text_of_frame: dict[int, str] = {}
 
-    def event(self, index: int, entry: Any) -> Event | None:
+    def event(self, index: int, entry: Any) -> TraceEntry | None:
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
             seen = f"event {index} is a {type(entry).__name__} without an action"
             raise TraceError(f"{seen}: expected a dict, as torch writes")
@@ -283,7 +283,7 @@ class _Events:
         where = f"event {index} ({action})"
         free = action == "oom" and "device_free" in entry
         frames = entry.get("frames")
-        return Event(
+        return TraceEntry(
             number=index,
             action=action,
             address=_whole_number(entry, "device_free" if free else "addr", where),

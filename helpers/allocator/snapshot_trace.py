@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from helpers.allocator.card_size import card_size
-from helpers.allocator.snapshot import Event, Snapshot
+from helpers.allocator.snapshot import Snapshot, TraceEntry
 from helpers.allocator.trace import (
     RECORDED_ON_GPU,
     DriverCall,
@@ -69,15 +69,15 @@ class _Builder:
         self.pool_of = pool_of
         self.rows: list[_Row] = []
         self.driver: list[DriverCall] = []
-        self.waiting: list[Event] = []  # segment events since the last request
+        self.waiting: list[TraceEntry] = []  # segment events since the last request
         self.ids = {place: block.id for place, block in placed(start) if block.id >= 0}
         self.next_id = len(self.ids)
         self.guessed = 0
 
-    def _request(self, op: Op, event: Event, ident: int = -1) -> None:
+    def _request(self, op: Op, event: TraceEntry, ident: int = -1) -> None:
         self.rows.append(_Row(op, ident, time_ns=(event.time_us or 0) * 1000))
 
-    def _allocation(self, event: Event) -> None:
+    def _allocation(self, event: TraceEntry) -> None:
         address = event.address
         if event.action == "oom":
             address = -1
@@ -97,7 +97,7 @@ class _Builder:
         )
         self.next_id += 1
 
-    def _called_for_last(self, events: Sequence[Event]) -> None:
+    def _called_for_last(self, events: Sequence[TraceEntry]) -> None:
         """The events belong to the request that was added last."""
         at = len(self.rows) - 1
         for event in events:
@@ -122,7 +122,7 @@ class _Builder:
                     at += 1
         self._give_back()
 
-    def _add_free(self, event: Event, following: Event | None) -> bool:
+    def _add_free(self, event: TraceEntry, following: TraceEntry | None) -> bool:
         """Adds a free; returns whether the event that follows completes it."""
         self._give_back()
         ident = self.ids[event.address]
@@ -144,7 +144,7 @@ class _Builder:
             self._called_for_last(self.waiting)
             self.waiting = []
 
-    def _add_allocation(self, event: Event) -> None:
+    def _add_allocation(self, event: TraceEntry) -> None:
         back = list(takewhile(lambda waiting: waiting.action in _GIVES_BACK, self.waiting))
         rest = self.waiting[len(back) :]
         if back and not self._are_for(event, back, rest):
@@ -164,7 +164,9 @@ class _Builder:
         self.waiting = []
         self.rows += reversed(completed_late)
 
-    def _are_for(self, event: Event, back: Sequence[Event], rest: Sequence[Event]) -> bool:
+    def _are_for(
+        self, event: TraceEntry, back: Sequence[TraceEntry], rest: Sequence[TraceEntry]
+    ) -> bool:
         """Whether segments were given back for this allocation, and not by an empty_cache before
         it. ``rest``: the segment events after those.
         """

@@ -22,7 +22,7 @@ from helpers import __version__
 from helpers.ground.units import show_bytes
 
 from .carrier import Local
-from .cluster_worker import MOST_BYTES, Order, Outcome, about_worker, carry_out
+from .cluster_worker import MOST_BYTES, Order, RunOutcome, about_worker, carry_out
 from .one_run import kept, run_one
 from .plan import CheckedPlan, PlanError, Step
 from .record import files_below, in_words, move, now
@@ -303,7 +303,7 @@ def _connected(address: str, connect_s: float) -> Any:
         raise PlanError(f"{address}: {why}; {GUIDE}") from error
 
 
-def _brought(folder: Path, started: Run, outcome: Outcome) -> Run:
+def _brought(folder: Path, started: Run, outcome: RunOutcome) -> Run:
     """Lay what a worker sent into the run's folder, and nowhere else, and return its record."""
     run = outcome.run
     notes = list(run.notes)

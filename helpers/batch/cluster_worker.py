@@ -40,7 +40,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What a worker sends back: the record, and files by their names below the run's folder.
 
     ``left`` has the size in bytes of each file that stayed in ``folder`` on the worker's box.
@@ -57,7 +57,7 @@ def about_worker() -> tuple[str, str, str]:
     return __version__, node(), boot_id()
 
 
-def carry_out(order: Order, run_one: Callable[..., Run]) -> Outcome:
+def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
     """On a worker: one run in a folder of its own. Raises RuntimeError where it was begun before."""
     from distributed import Event, get_client, get_worker
 
@@ -96,7 +96,7 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> Outcome:
     return outcome
 
 
-def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop) -> Outcome:
+def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop) -> RunOutcome:
     """The run with its notebook and its paths as they are on this box."""
     place = folder / order.run.run_id
     place.mkdir()
@@ -113,10 +113,10 @@ def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
             started = move(order.run, "started", node=node(), started_at=now(), boot_id=boot_id())
             why = f"this node could not be captured: {in_words(error)}"
             run = move(started, "failed", ended_at=now(), stopped_by="box", cause=why)
-            return Outcome(run, {}, {}, str(place))
+            return RunOutcome(run, {}, {}, str(place))
     job = {**order.job, "source": str(source), "parameters": parameters, "earlier": ""}
     run = run_one(place, order.run, job, stop=stop)
-    return Outcome(run, *_files(place), str(place))
+    return RunOutcome(run, *_files(place), str(place))
 
 
 def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:

@@ -30,7 +30,7 @@ ARCHIVES = (".tar.gz", ".tgz")
 APART = ("box", "preset", "gpu")  # not among a run's own parameters
 
 
-class Facts(BaseModel):
+class NotebookFacts(BaseModel):
     """What a notebook says in ``metadata.casebook``: what it does to a box, what its numbers may
     be (null is an open end), whether it goes on at the cell at which it stopped.
     """
@@ -120,7 +120,9 @@ class StepReader:
             estimate_s=self.measured.get(planned.notebook),
         )
 
-    def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any], dict[str, Allowed]]:
+    def _notebook(
+        self, name: str
+    ) -> tuple[Path, NotebookFacts, dict[str, Any], dict[str, Allowed]]:
         """(the file, what its metadata says to this workbook, its parameters with their
         annotations, and what they may be).
         """
@@ -131,7 +133,7 @@ class StepReader:
             raise PlanError(f"notebook: seen {name!r}; {expected}")
         book = open_notebook(source)
         try:
-            facts = Facts.model_validate(book.metadata.get("casebook", {}))
+            facts = NotebookFacts.model_validate(book.metadata.get("casebook", {}))
         except ValidationError as error:
             raise PlanError(one_line(error, f"{name}: metadata.casebook")) from error
         allowed = {**facts.ranges, **allowed_values(book)}

@@ -48,7 +48,7 @@ def trial(arguments: argparse.Namespace) -> int:
     from helpers.tell.shown import Shown
     from helpers.trials.interpreter import torch_interpreter
     from helpers.trials.measurement import preset_trials
-    from helpers.trials.record import Limits
+    from helpers.trials.record import TrialLimits
 
     def on_trial(planned: Any, record: Any) -> None:
         outcome = record.outcome if record else "refused"
@@ -67,7 +67,7 @@ def trial(arguments: argparse.Namespace) -> int:
         goal=arguments.goal,
         repeats=arguments.repeats,
         seed=arguments.seed,
-        limits=Limits(seconds=arguments.seconds, host_bytes=host_bytes),
+        limits=TrialLimits(seconds=arguments.seconds, host_bytes=host_bytes),
         python=arguments.torch_python or torch_interpreter(),
         out=may_write(Path(arguments.out) if arguments.out else OUTPUTS / "trials"),
         target=_target(presets),
@@ -184,14 +184,14 @@ def tune(arguments: argparse.Namespace) -> int:
     Example: tune fit.py:loss --study s.db --param lr=1e-5..0.1
     """
     from helpers.tell.shown import Shown
-    from helpers.trials.tuning import Settings, command
+    from helpers.trials.tuning import StudySettings, command
     from helpers.trials.tuning import tune as run_study
     from helpers.trials.user_program import callers_python
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, with an existing file"
         raise WrongUse(f"tune: {arguments.objective}; {expected}")
-    settings = Settings(
+    settings = StudySettings(
         parallel=max(1, arguments.parallel),
         limit_s=arguments.seconds,
         direction="maximize" if arguments.maximize else "minimize",

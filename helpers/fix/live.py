@@ -13,7 +13,7 @@ from helpers.rehearse.scratch import working_in
 from helpers.settings.presets import Preset
 from helpers.trials import workload
 from helpers.trials.interpreter import torch_interpreter
-from helpers.trials.record import Limits, TrialRecord
+from helpers.trials.record import TrialLimits, TrialRecord
 from helpers.trials.targets import Target, free_targets
 from helpers.trials.trial import trial
 
@@ -31,7 +31,7 @@ def run_for_real(
     most. ``out``: the folder of its record. Raises TrialError.
     """
     settings = {**UPLOADS_OFF, **change.environment}
-    limits = Limits(seconds=seconds, start_s=seconds, silent_s=seconds)
+    limits = TrialLimits(seconds=seconds, start_s=seconds, silent_s=seconds)
     with changed_copy(program, change, Path.cwd()) as (copy, words), working_in(copy):
         return trial(
             workload.command(words),

@@ -171,7 +171,7 @@ def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
 
 
 def _files(collection: Collection, options: Options) -> None:
-    by_source: dict[str, files.Found] = {}
+    by_source: dict[str, files.FoundPath] = {}
     groups = machine.cgroup_files(Path(options.root))
     for pattern in sorted({*files.sources("files"), *groups}):
         for item in files.find(options.root, pattern):

@@ -74,7 +74,7 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPath:
     """A path that a pattern led to, or (``status`` not ok) where and why it led no further."""
 
     source: str
@@ -97,38 +97,38 @@ def fault(error: OSError) -> tuple[str, str]:
     return status, words
 
 
-def find(root: str, pattern: str) -> Iterator[Found]:
+def find(root: str, pattern: str) -> Iterator[FoundPath]:
     """The paths under ``root`` that match an absolute shell pattern, in natural order, as seen
     from inside the tree.
 
     A pattern that matches nothing is itself found as not available; one that meets a folder it
     may not list, as not allowed.
     """
-    matches = [Found(pattern, "ok", "")]
+    matches = [FoundPath(pattern, "ok", "")]
     if _WILD.search(pattern):
         matches = _matches(root.rstrip("/"), pattern)
     if not matches:
-        matches = [Found(pattern, "not_available", "no such path")]
+        matches = [FoundPath(pattern, "not_available", "no such path")]
     matches.sort(key=lambda match: natural(match.source))
     yield from matches[:MATCH_LIMIT]
     if len(matches) > MATCH_LIMIT:
         why = f"{len(matches) - MATCH_LIMIT} further matches left out"
-        yield Found(pattern, "not_available", why)
+        yield FoundPath(pattern, "not_available", why)
 
 
-def _matches(top: str, pattern: str) -> list[Found]:
-    matches = [Found("", "ok", "")]
+def _matches(top: str, pattern: str) -> list[FoundPath]:
+    matches = [FoundPath("", "ok", "")]
     parts = pattern.strip("/").split("/")
     for number, part in enumerate(parts):
         rest = "".join("/" + later for later in parts[number:])
-        below: list[Found] = []
+        below: list[FoundPath] = []
         for match in matches:
             below += _below(top, match, part, rest)
         matches = below
     return matches
 
 
-def _below(top: str, folder: Found, part: str, rest: str) -> list[Found]:
+def _below(top: str, folder: FoundPath, part: str, rest: str) -> list[FoundPath]:
     """What in a folder one component of a pattern matches, or why that is not known; ``rest``:
     it and what follows it.
     """
@@ -139,18 +139,18 @@ def _below(top: str, folder: Found, part: str, rest: str) -> list[Found]:
         if not _WILD.search(part):
             # Only the error matters: a folder that may not be searched is refused, not empty.
             os.stat(f"{top}{base}/{part}")
-            return [Found(f"{base}/{part}", "ok", "")]
+            return [FoundPath(f"{base}/{part}", "ok", "")]
         if not _inside(top, base):
-            return [Found(base + rest, "not_available", "a link leads outside --root")]
+            return [FoundPath(base + rest, "not_available", "a link leads outside --root")]
         with os.scandir(top + base or "/") as entries:
             names = [entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, part)]
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return []
-        return [Found(base + rest, *fault(error))]
+        return [FoundPath(base + rest, *fault(error))]
     if not part.startswith("."):
         names = [name for name in names if not name.startswith(".")]
-    return [Found(f"{base}/{name}", "ok", "") for name in names]
+    return [FoundPath(f"{base}/{name}", "ok", "") for name in names]
 
 
 def _inside(top: str, source: str) -> bool:

@@ -22,7 +22,7 @@ from helpers.look.message import Message, MessageReading
 from helpers.look.squeezed import Squeezed, lowered, prefix, undecorated
 from helpers.look.squeezed_messages import (
     Claims,
-    Found,
+    FoundRow,
     backend_of,
     blanked,
     footers,
@@ -98,7 +98,7 @@ class _Placed(NamedTuple):
     start: int
     end: int
     values: dict[str, Any]
-    squeezed: Found | None = None
+    squeezed: FoundRow | None = None
 
 
 class _Reader:

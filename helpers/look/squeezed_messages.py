@@ -32,7 +32,7 @@ _BACKENDS: dict[str, re.Pattern[str]] = {
 _ELEMENT_BYTES: dict[str, int] = _WORDS["element bytes"]
 
 
-class Found(NamedTuple):
+class FoundRow(NamedTuple):
     """A row found in a squeezed text: from where to where, the fields it gives, and sizes that
     could not be read.
     """
@@ -61,7 +61,7 @@ class Claims:
         return at == len(self._spans) or self._spans[at][0] >= end
 
 
-def messages_in(flat: str) -> tuple[Found, ...]:
+def messages_in(flat: str) -> tuple[FoundRow, ...]:
     """Every failure in a squeezed text, in its order; what two rows claim belongs to the first
     of them in the table.
     """
@@ -69,7 +69,7 @@ def messages_in(flat: str) -> tuple[Found, ...]:
     advice = footers(flat, rows)
     flat = blanked(flat, [(start, end) for start, end, _ in advice], lambda _: FILLER)
     claims = Claims()
-    messages: list[Found] = []
+    messages: list[FoundRow] = []
     for row in rows:
         if row.event == "footer":
             continue
@@ -112,7 +112,7 @@ def blanked(text: str, spans: Iterable[Span], filler: Callable[[str], str] = bla
     return "".join([*parts, text[at:]])
 
 
-def _hints_near(message: Found, advice: list[tuple[int, int, WordingRow]]) -> list[str]:
+def _hints_near(message: FoundRow, advice: list[tuple[int, int, WordingRow]]) -> list[str]:
     places = [start for start, _, _ in advice]
     first = bisect_left(places, message.start)
     last = bisect_right(places, message.end + ADVICE_REACH)
@@ -122,7 +122,7 @@ def _hints_near(message: Found, advice: list[tuple[int, int, WordingRow]]) -> li
     return hints
 
 
-def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Found]:
+def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[FoundRow]:
     """The messages of one row; ``claims`` grows by what they take.
 
     A message ends where the next one begins.
@@ -130,7 +130,7 @@ def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Fou
     clauses = {clause.text for clause in row.clauses}
     matches = _matches(row.forms, flat)
     heads = [match.start() for match, form in matches if form.text not in clauses]
-    previous: Found | None = None
+    previous: FoundRow | None = None
     for match, template in matches:
         if not claims.are_free_of(*match.span()):
             continue
@@ -146,7 +146,7 @@ def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Fou
 
 
 def _only_repeats(
-    row: WordingRow, template: Template, match: re.Match[str], previous: Found
+    row: WordingRow, template: Template, match: re.Match[str], previous: FoundRow
 ) -> bool:
     """Whether a program says in other words what it has just said: none of it new, and not the
     same words again.
@@ -169,7 +169,7 @@ def _matches(templates: Iterable[Template], flat: str) -> list[Match]:
 
 def _read(
     row: WordingRow, template: Template, match: re.Match[str], flat: str, stop: int, claims: Claims
-) -> Found:
+) -> FoundRow:
     """The fields of a message: its form's, then those of the clauses that follow it, each at
     its first place.
     """
@@ -186,7 +186,7 @@ def _read(
             claims.add(clause_start, clause_end)
             end = max(end, clause_end)
     fields.take_array_size()
-    return Found(start, end, row, fields.values, tuple(fields.unread), template)
+    return FoundRow(start, end, row, fields.values, tuple(fields.unread), template)
 
 
 class _Fields:
@@ -262,7 +262,7 @@ def _plain(name: str, text: str, unit: str) -> int | float | str:
     return int(text.replace(",", "")) if name in WHOLE else text
 
 
-def _backend(row: WordingRow, flat: str, message: Found) -> str:
+def _backend(row: WordingRow, flat: str, message: FoundRow) -> str:
     end = message.end + ADVICE_REACH
     named = re.search(
         "(cuda|hip|xpu)outofmemory", flat[message.start : min(end, message.start + 80)]

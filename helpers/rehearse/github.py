@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from helpers.allocator.peaks import Change, Peaks
+from helpers.allocator.peaks import PeakChange, Peaks
 from helpers.ground.units import show_bytes
 
 MOST_LINES = 200
@@ -103,7 +103,7 @@ def _row(name: str, before: int | None, after: int | None) -> str:
     return f"| {name} | {_size(before)} | {_size(after)} | {sign}{show_bytes(abs(by))} |"
 
 
-def _sizes(change: Change) -> str:
+def _sizes(change: PeakChange) -> str:
     return f"{_size(change.before)} before, {_size(change.after)} now"
 
 

@@ -21,7 +21,7 @@ from helpers.trials.catalogue import Remedy
 from helpers.trials.fixes import FixRow
 from helpers.trials.fixplan import Arm
 from helpers.trials.interpreter import torch_interpreter
-from helpers.trials.prediction import Peak, beside_control
+from helpers.trials.prediction import PredictedPeak, beside_control
 from helpers.trials.targets import Target
 from helpers.trials.workload import argv
 
@@ -162,8 +162,8 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
             row = replace(row, why=row.measured)
         return row
     effect = beside_control(
-        Peak(control.fits, control.peak_reserved_bytes or 0),
-        Peak(treated.fits, treated.peak_reserved_bytes or 0),
+        PredictedPeak(control.fits, control.peak_reserved_bytes or 0),
+        PredictedPeak(treated.fits, treated.peak_reserved_bytes or 0),
         control.device.total_bytes,
     )
     return replace(

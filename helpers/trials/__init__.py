@@ -6,7 +6,7 @@ Each public name is loaded when it is first asked for.
 from helpers.ground.lazy_names import load_name
 
 _HOMES = {
-    "Limits": "record",
+    "TrialLimits": "record",
     "TrialRecord": "record",
     "Workload": "workload",
     "check_rows": "checks",

@@ -48,7 +48,7 @@ SET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 
 @dataclass(frozen=True)
-class Limits:
+class CheckLimits:
     """Limits of the checks.
 
     ``start_s``: Python, import torch, driver start; ``check_s``: each default check; ``gpu_s``:
@@ -65,7 +65,7 @@ class Limits:
 
 
 # For a person who asked for the checks of a card (make check-gpu): no haste.
-FORCED = Limits(check_s=60.0, gpu_s=None, gpu_bytes=GIB)
+FORCED = CheckLimits(check_s=60.0, gpu_s=None, gpu_bytes=GIB)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def check_box(
     if not is_this_box(bundle):
         return []
     names = DEFAULT + (LADDER if ladder else ())
-    limits = replace(FORCED if gpu else Limits(), to_the_limit=to_the_limit)
+    limits = replace(FORCED if gpu else CheckLimits(), to_the_limit=to_the_limit)
     python = torch_python or torch_interpreter()
     return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
 
@@ -132,7 +132,7 @@ def run_checks(
     torch_python: str,
     targets: Sequence[Target],
     names: Sequence[str] = DEFAULT,
-    limits: Limits = Limits(),
+    limits: CheckLimits = CheckLimits(),
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> list[CheckResult]:
     """Run the named checks on every target; sorted by GPU and check.
@@ -188,7 +188,7 @@ class _Run:
         self,
         torch_python: str,
         target: Target,
-        limits: Limits,
+        limits: CheckLimits,
         on_result: Callable[[CheckResult], None],
     ):
         self.torch_python = torch_python

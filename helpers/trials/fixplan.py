@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers.settings.presets import NONE, Preset
 from helpers.trials.effect import FEWEST_PAIRS
-from helpers.trials.record import Limits, TrialError, TrialRecord, TrialRefused
+from helpers.trials.record import TrialError, TrialLimits, TrialRecord, TrialRefused
 from helpers.trials.targets import CPU, Target
 from helpers.trials.trial import given_to, trial
 from helpers.trials.workload import Workload
@@ -165,7 +165,7 @@ def run(
     *,
     python: str,
     out: Path,
-    limits: Limits = Limits(),  # noqa: B008
+    limits: TrialLimits = TrialLimits(),  # noqa: B008
     target: Target = CPU,
     on_trial: Callable[[Planned, TrialRecord | None], None] = lambda _planned, _record: None,
     finished: Sequence[TrialRecord] = (),

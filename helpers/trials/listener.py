@@ -11,7 +11,7 @@ from typing import Any
 from helpers.ground.child import Sampler, json_row
 from helpers.ground.child.bounded import LAST_BYTES
 from helpers.trials.leftovers import driver_used_bytes
-from helpers.trials.record import Limits
+from helpers.trials.record import TrialLimits
 from helpers.trials.targets import Target
 from helpers.trials.workload import Workload
 
@@ -26,7 +26,7 @@ class Listener:
     """
 
     workload: Workload
-    limits: Limits
+    limits: TrialLimits
     target: Target
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     loss: list[float] = field(default_factory=list)

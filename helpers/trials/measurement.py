@@ -12,7 +12,7 @@ from helpers.settings.presets import Preset
 from helpers.trials import fixplan
 from helpers.trials.effect import ArmResults, Comparison, did_it_help
 from helpers.trials.fixplan import Arm, Pair, Planned, Ran
-from helpers.trials.record import Limits, TrialRecord
+from helpers.trials.record import TrialLimits, TrialRecord
 from helpers.trials.targets import Target
 from helpers.trials.workload import Workload
 
@@ -37,7 +37,7 @@ def preset_trials(
     goal: str,
     repeats: int,
     seed: int,
-    limits: Limits,
+    limits: TrialLimits,
     python: str,
     out: Path,
     target: Target,

@@ -54,7 +54,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Peak:
+class PredictedPeak:
     """What a rehearsal says of one run on a card, as a Replay does."""
 
     passes: bool
@@ -121,7 +121,9 @@ def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Pr
     return beside_control(control, treated, capacity_bytes)
 
 
-def beside_control(control: Replay | Peak, treated: Replay | Peak, card_bytes: int) -> Prediction:
+def beside_control(
+    control: Replay | PredictedPeak, treated: Replay | PredictedPeak, card_bytes: int
+) -> Prediction:
     """What two rehearsals on a card of ``card_bytes`` come to: a remedy beside its control."""
     prediction = _replayed(control, treated, card_bytes, without="its control")
     return replace(prediction, why=f"rehearsed: {prediction.why}", rehearsed=True)
@@ -155,8 +157,8 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
 
 
 def _replayed(
-    control: Replay | Peak,
-    treated: Replay | Peak,
+    control: Replay | PredictedPeak,
+    treated: Replay | PredictedPeak,
     card_bytes: int,
     needs_bytes: int = 0,
     without: str = "default settings",
@@ -180,7 +182,7 @@ def _replayed(
 
 
 def _by_replays(
-    control: Replay | Peak, treated: Replay | Peak, ratio: float, without: str
+    control: Replay | PredictedPeak, treated: Replay | PredictedPeak, ratio: float, without: str
 ) -> tuple[str, str]:
     """The verdict and why of two replays; ``ratio`` is that of the treated's peak to the other."""
     the_other = without if without == "its control" else f"the {without}"

@@ -27,7 +27,7 @@ class TrialRefused(TrialError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """Seconds: of the whole trial, until its first word (``start_s``), and between two words of
     it (``silent_s``).
 

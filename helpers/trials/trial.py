@@ -28,8 +28,8 @@ from helpers.trials.interpreter import stated_by_torch, torch_files
 from helpers.trials.leftovers import driver_used_bytes, why_not_clean
 from helpers.trials.listener import Listener
 from helpers.trials.record import (
-    Limits,
     TrialError,
+    TrialLimits,
     TrialRecord,
     TrialRefused,
 )
@@ -51,7 +51,7 @@ def trial(
     *,
     python: str,
     seed: int,
-    limits: Limits,
+    limits: TrialLimits,
     out: Path,
     repeat: int = 0,
     target: Target = CPU,
@@ -83,7 +83,7 @@ def given_to(
     *,
     python: str,
     seed: int,
-    limits: Limits,
+    limits: TrialLimits,
     repeat: int = 0,
     target: Target = CPU,
 ) -> str:
@@ -113,7 +113,7 @@ class _Trial:
     preset: Preset
     python: str
     seed: int
-    limits: Limits
+    limits: TrialLimits
     repeat: int
     target: Target
 

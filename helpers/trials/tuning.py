@@ -35,7 +35,7 @@ MEASURED = ("peak_bytes", "seconds", "message")
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudySettings:
     """How the study is run: ``parallel`` trials at once, ``limit_s`` seconds for each."""
 
     parallel: int = 1
@@ -89,7 +89,7 @@ def tune(
     command_of: Callable[[Mapping[str, Any]], Sequence[str]],
     space: Mapping[str, BaseDistribution],
     trials: int,
-    settings: Settings = Settings(),
+    settings: StudySettings = StudySettings(),
     say: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
     """Run ``trials`` trials, or what is left of them, of the study in the SQLite file ``storage``.
@@ -145,7 +145,7 @@ class _Supervisor:
     command_of: Callable[[Mapping[str, Any]], Sequence[str]]
     space: Mapping[str, BaseDistribution]
     trials: int
-    settings: Settings
+    settings: StudySettings
     say: Callable[[str], None]
     unfinished: list[int] = field(default_factory=list)
     turn: threading.Lock = field(default_factory=threading.Lock)

@@ -27,7 +27,7 @@ PUT_OFF = "smaller pieces would only put off a leak: no changes of single lines 
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EditComparison:
     """The what-if of a trace before and after edits.
 
     ``recording_fails``: the recorded program ran out of memory, so that the rest is missing.
@@ -55,7 +55,7 @@ class Comparison:
         return {"edits": rows, "before": before, "after": contract.as_dict(self.after)}
 
 
-def compare_edits(study: Study, edits: Sequence[Edit]) -> Comparison:
+def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
     """The what-if without the edits, and with them one after the other.
 
     Raises ValueError in one line.
@@ -68,7 +68,7 @@ def compare_edits(study: Study, edits: Sequence[Edit]) -> Comparison:
     confs = CONFS if len(study.trace) > MOST_EVENTS else None
     before = study.what_if(confs)
     after = replace(study, trace=trace).what_if(confs) if edits else before
-    return Comparison(list(edits), results, before, after, study.trace.ran_out)
+    return EditComparison(list(edits), results, before, after, study.trace.ran_out)
 
 
 def lines_that_save(

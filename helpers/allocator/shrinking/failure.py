@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Failure:
+class RefusedRequest:
     """A request that is refused, and what was there, in bytes.
 
     ``room``: what the allocator may take of the card. ``live``: requests in use, each rounded up

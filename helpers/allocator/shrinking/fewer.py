@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
-from helpers.allocator.shrinking.search import Search, without
+from helpers.allocator.shrinking.search import ReplaySearch, without
 from helpers.allocator.trace import Op, Trace
 
 
-def fewest(search: Search, trace: Trace) -> Trace:
+def fewest(search: ReplaySearch, trace: Trace) -> Trace:
     """Without the allocations that the failure does not need: in chunks, halved down to one,
     until none more can go.
     """
@@ -35,7 +35,7 @@ def fewest(search: Search, trace: Trace) -> Trace:
     return trace
 
 
-def on_smaller_card(search: Search, trace: Trace) -> Trace:
+def on_smaller_card(search: ReplaySearch, trace: Trace) -> Trace:
     """Without the requests that only fill the card, on a card that is smaller by their bytes."""
     allocations = _allocations_before_last(trace)
     sizes = round_up(trace.size[allocations], GRANULE_BYTES).tolist()

@@ -10,8 +10,8 @@ import numpy as np
 from helpers.allocator.blocks import INACTIVE
 from helpers.allocator.driver import GRANULE_BYTES, round_up
 from helpers.allocator.outcome import Outcome, block_column, segments_of
-from helpers.allocator.shrinking.failure import Failure
-from helpers.allocator.shrinking.search import Search
+from helpers.allocator.shrinking.failure import RefusedRequest
+from helpers.allocator.shrinking.search import ReplaySearch
 from helpers.allocator.trace import Op, Trace, trace_of_rows
 from helpers.settings.in_force import (
     LARGE_STEP_BYTES,
@@ -24,7 +24,7 @@ Rows = list[tuple[int, int, int]]
 """(op, id, size) of each operation."""
 
 
-def rebuilt(search: Search, trace: Trace) -> Iterator[Trace]:
+def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
     """Candidates from what lay on the card at the failure, those with the fewest requests first."""
     target = search.target
     assert target is not None, "the search knows how candidates are to fail"
@@ -48,7 +48,7 @@ class _Layout(NamedTuple):
         return self.segment - self.live
 
 
-def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
+def _layouts(outcome: Outcome, target: RefusedRequest) -> Iterator[_Layout]:
     """Holes that are enough together for the request, by the shapes seen at the failure that one
     request makes.
     """
@@ -69,7 +69,7 @@ def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
                 yield _Layout(segment, live, count)
 
 
-def _rows_of(layout: _Layout, target: Failure) -> Rows:
+def _rows_of(layout: _Layout, target: RefusedRequest) -> Rows:
     """The operations that build a layout and fill the rest of the card."""
     largest = target.largest_bytes
     rows = _filling(target.room_bytes - layout.segments * layout.segment, largest)

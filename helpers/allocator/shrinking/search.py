@@ -10,7 +10,7 @@ import numpy as np
 from helpers.allocator.blocks import INACTIVE
 from helpers.allocator.driver import round_up
 from helpers.allocator.outcome import Outcome, ReplayError, block_column
-from helpers.allocator.shrinking.failure import Failure
+from helpers.allocator.shrinking.failure import RefusedRequest
 from helpers.allocator.starting_state import allowed_bytes
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace, rearranged
@@ -19,14 +19,14 @@ from helpers.settings.releases import behaviour
 
 
 @dataclass(eq=False)
-class Search:
+class ReplaySearch:
     """Replays of candidates under a study's settings, until a moment; ``target``: how they are
     to fail.
     """
 
     study: Study
     until: float
-    target: Failure | None = None
+    target: RefusedRequest | None = None
     replays: int = 0
 
     def outcome(self, trace: Trace, conf: str | None = None, stop: int | None = None) -> Outcome:
@@ -34,7 +34,7 @@ class Search:
         self.replays += 1
         return replace(self.study, trace=trace).replay(conf, stop=stop)
 
-    def failure(self, trace: Trace, outcome: Outcome) -> Failure | None:
+    def failure(self, trace: Trace, outcome: Outcome) -> RefusedRequest | None:
         """The first request that is refused, None where none is."""
         index = outcome.first_oom
         if index is None:
@@ -49,7 +49,7 @@ class Search:
         live = int(round_up(requested[~is_free], MIN_BLOCK_BYTES).sum())
         fits = live + outcome.first_oom_bytes <= room
         allocates = trace.op[: index + 1] == Op.ALLOC
-        return Failure(
+        return RefusedRequest(
             index=index,
             kind="fragmentation" if fits else "capacity",
             request_bytes=int(trace.size[index]),

@@ -16,10 +16,10 @@ import numpy as np
 
 from helpers.allocator.driver import Card
 from helpers.allocator.requests import prepared
-from helpers.allocator.shrinking.failure import Failure
+from helpers.allocator.shrinking.failure import RefusedRequest
 from helpers.allocator.shrinking.fewer import fewest, on_smaller_card
 from helpers.allocator.shrinking.rebuilt import rebuilt
-from helpers.allocator.shrinking.search import Search
+from helpers.allocator.shrinking.search import ReplaySearch
 from helpers.allocator.study import Study
 from helpers.allocator.trace import NO_OPERATION, Op, Trace, rearranged
 from helpers.settings.in_force import grid
@@ -40,7 +40,7 @@ class Shrunk:
     """
 
     trace: Trace
-    failure: Failure
+    failure: RefusedRequest
     requests: int
     before: int
     least: int
@@ -61,7 +61,7 @@ def shrink(study: Study, *, smaller_card: bool = False, seconds: float = 240.0) 
     began = time.monotonic()
     if not len(study.trace):
         raise ValueError(NO_OPERATION)
-    search = Search(study, until=began + seconds)
+    search = ReplaySearch(study, until=began + seconds)
     stream, failure, notes = _failing(search)
     search.target = replace(failure, saved=_saving(search, stream, failure))
     small, way = _smallest(search, _simplest(search, stream, failure))
@@ -84,7 +84,7 @@ def shrink(study: Study, *, smaller_card: bool = False, seconds: float = 240.0) 
     )
 
 
-def _failing(search: Search) -> tuple[Trace, Failure, list[str]]:
+def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
     """The requests up to the first that is refused, that failure, and what was changed."""
     study = search.study
     stream, _, notes = prepared(study.trace, study.card)
@@ -106,7 +106,7 @@ def _failing(search: Search) -> tuple[Trace, Failure, list[str]]:
     return stream, failure, list(notes)
 
 
-def _saving(search: Search, stream: Trace, failure: Failure) -> str:
+def _saving(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> str:
     """Expandable segments beside the settings, where they are others and every request is met
     under them; else "".
     """
@@ -118,7 +118,7 @@ def _saving(search: Search, stream: Trace, failure: Failure) -> str:
     return wider if search.outcome(stream, wider).first_oom is None else ""
 
 
-def _simplest(search: Search, stream: Trace, failure: Failure) -> Trace:
+def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> Trace:
     """The plainest form of the requests that fails alike: on a card of just the room, without a
     fraction, on one stream, where that does.
     """
@@ -133,7 +133,7 @@ def _simplest(search: Search, stream: Trace, failure: Failure) -> Trace:
     return next(filter(search.fails_alike, forms), stream)
 
 
-def _smallest(search: Search, simple: Trace) -> tuple[Trace, str]:
+def _smallest(search: ReplaySearch, simple: Trace) -> tuple[Trace, str]:
     """The smallest trace found, and the way to it."""
     built = next(filter(search.fails_alike, rebuilt(search, simple)), None)
     anew = None if built is None else fewest(search, built)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from helpers.allocator.edits.comparison import Comparison
+from helpers.allocator.edits.comparison import EditComparison
 from helpers.allocator.edits.edit import parse
 from helpers.ground.places import PROGRAM
 from helpers.ground.replays import LineEdit, WhatIf
@@ -27,7 +27,7 @@ EXACT = (
 AS_FAR = "the recording ends at the failure: what the program needs after it is not counted"
 
 
-def table(comparison: Comparison) -> Shown:
+def table(comparison: EditComparison) -> Shown:
     """Before and after, under the default settings and the best."""
     rows = _rows("as it is", comparison.before)
     if comparison.edits:
