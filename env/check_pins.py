@@ -102,7 +102,7 @@ def last(text: str) -> str:
     return "; ".join(causes[-2:] or lines[-1:])
 
 
-def check(arguments: list[str]) -> int:
+def check(_arguments: list[str]) -> int:
     """Every lock on every Python and processor; the CPU build of torch where something here serves it."""
     failed = unchecked = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -85,7 +85,7 @@ def _has_output() -> bool:
     spelt out on it from now on.
     """
     if sys.stderr is None:  # closed (2>&-)
-        sys.stderr = open(os.devnull, "w")  # it stays open to the end
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  it stays open
     if sys.stdout is None:
         return False
     for stream in (sys.stdout, sys.stderr):
@@ -232,7 +232,7 @@ class _OneLine(argparse.ArgumentParser):
             message = message.replace(of_argparse, plainly)
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
-    def print_help(self, file: Any = None) -> None:  # argparse is silent where it cannot be written
+    def print_help(self, _file: Any = None) -> None:  # argparse is silent where it cannot write
         print(self.format_help(), end="", flush=True)
 
 

@@ -154,10 +154,9 @@ def is_packed(node: ast.Assign) -> bool:
 def is_truth_index(node: ast.Subscript) -> bool:
     if is_truth(node.slice):
         return True
-    keyed = isinstance(node.value, ast.Dict) and any(
+    return isinstance(node.value, ast.Dict) and any(
         isinstance(key, ast.Constant) and isinstance(key.value, bool) for key in node.value.keys
     )
-    return keyed
 
 
 def count_forms(tree: ast.Module, text: str) -> Counter:

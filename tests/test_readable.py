@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 87_660,
+    "allocator": 87_675,
     "agent": 1_480,
     "batch": 35_250,
     "commands": 18_605,
@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 58_825,
     "magics": 15_685,
     "look": 56_340,
-    "rehearse": 27_290,
+    "rehearse": 27_380,
     "settings": 11_895,
     "share": 13_114,
     "tell": 37_110,
@@ -34,17 +34,17 @@ MOST_TOKENS = {
 # Per 1,000 tokens of the whole package. These only fall.
 MOST_FORMS = {
     "tuple": 0.05,
-    "ternary": 2.9,
+    "ternary": 2.76,
     "nested": 0.01,
     "truth": 0.04,
-    "or_value": 0.85,
+    "or_value": 0.8,
     "walrus": 0.06,
     "double_for": 0.2,
-    "any": 1.9,
+    "any": 1.55,
     "star_dict": 0.2,
     "rebound": 0.0,
     "header": 0.02,
-    "vague": 0.35,
+    "vague": 0.13,
     "wide": 0.55,
     "dynamic": 0.0,
 }

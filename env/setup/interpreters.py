@@ -142,9 +142,7 @@ def judged(
     return Interpreter(path, how_found, python, said["prefix"], torch, cuda, hip, at, through, why)
 
 
-def candidates(
-    environ: Mapping[str, str], venv: Path, system: Path = Path("/")
-) -> Iterator[tuple[str, str]]:
+def candidates(environ: Mapping[str, str], system: Path = Path("/")) -> Iterator[tuple[str, str]]:
     """(path, how it was found) in the order of preference. The workbook's own .venv is not one of them."""
     yield sys.executable, "the running python3"
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -175,7 +173,7 @@ def find(
     paths = set()
     prefixes = {str(venv), os.path.realpath(venv)}
     first = [(asked, "--torch-python")] if asked else []
-    for path, how in [*first, *candidates(environ, venv, system)]:
+    for path, how in [*first, *candidates(environ, system)]:
         there = os.path.lexists(path) or path == asked
         if not there or path in paths or path.startswith(f"{venv}{os.sep}"):
             continue

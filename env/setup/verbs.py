@@ -175,7 +175,7 @@ def set_up(call: Call) -> int:
     return 0
 
 
-def help_text(call: Call) -> int:
+def help_text(_call: Call) -> int:
     print("python3 env/bootstrap.py VERB [ARGS], or make VERB; the first use sets up .venv\n")
     print("\n".join(f"  {name:<13} {verb.says}" for name, verb in VERBS.items()))
     kinds = f"--torch {'|'.join(torch_build.KINDS)}, --torch-python PATH"
@@ -299,7 +299,7 @@ def needed(root: Path, verb: str, asked: str | None, arguments: Sequence[str]) -
 
 def main(root: str, arguments: Sequence[str]) -> int:
     """Run a verb. Exit 2 for wrong use, 1 where set-up cannot go on, else the exit code of what the verb became."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     environ = dict(os.environ)
     try:
         verb, asked, rest = split(arguments)

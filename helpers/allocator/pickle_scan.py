@@ -122,7 +122,7 @@ def _compiled() -> Callable[..., tuple[int, int, int]] | None:
     return compile_and_keep(follow, (read_argument, collect), boundscheck=True)
 
 
-def follow(
+def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
     data: Sequence[int],
     actions: Sequence[int],
     widths: Sequence[int],

@@ -36,7 +36,7 @@ class Reserve:
         with suppress(OSError):  # the disk refuses it: nothing is reserved
             if shutil.disk_usage(self.folder).free < 2 * RESERVE_BYTES:
                 return
-            self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)
+            self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115  it stays open
             self._file.write(os.urandom(RESERVE_BYTES))  # zeros would not fill a compressing disk
 
     def release(self, why: str) -> str:

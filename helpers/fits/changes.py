@@ -165,7 +165,7 @@ def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
             return
 
 
-def other_cards(sheet: Sheet) -> Iterator[OptionChange]:
+def other_cards() -> Iterator[OptionChange]:
     """Every card of the table, the smallest first, one of each size."""
     rows = sorted(cards().items(), key=lambda row: row[1].total_bytes)
     sizes = {card.total_bytes >> 30: (name, card) for name, card in reversed(rows)}

@@ -147,7 +147,7 @@ def _suffices(question: FitsQuestion, changes: Sequence[OptionChange]) -> bool:
 def _on_other_cards(question: FitsQuestion) -> list[tuple[OptionChange]]:
     """The smallest cards of the table that it fits on alone."""
     fitting = []
-    for change in other_cards(question.sheets[LIKELY]):
+    for change in other_cards():
         if _suffices(question, (change,)):
             fitting.append((change,))
         if len(fitting) == CARDS:

@@ -319,7 +319,7 @@ def _inside_tensor(step: Step) -> Iterable[Step]:
     return attributes
 
 
-def _inside(step: Step) -> Iterator[Step]:
+def _inside(step: Step) -> Iterator[Step]:  # noqa: C901  a branch for each kind of object
     """The objects that an object refers to, each with its name."""
     inside = step.object
     kind = type(inside)

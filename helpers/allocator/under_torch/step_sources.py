@@ -137,9 +137,10 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
         for inner in suite:
             yield from _backward_calls(inner)
     for node in () if suites else ast.walk(statement):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if _is_backward(node.func.attr) and not _keeps_graph(node):
-                yield node
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if _is_backward(node.func.attr) and not _keeps_graph(node):
+            yield node
 
 
 def _keeps_graph(call: ast.Call) -> bool:
@@ -168,9 +169,11 @@ def _bound_in(statement: ast.stmt) -> set[str]:
     for node in ast.walk(statement):
         if isinstance(getattr(node, "ctx", None), ast.Store):
             bound.add(_written(node))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ADDING:
-                bound.add(_written(node.func.value))
+            continue
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr in ADDING:
+            bound.add(_written(node.func.value))
     return bound
 
 

@@ -133,7 +133,7 @@ class Record:
     """The file that takes what is seen, a line each, whole at any time."""
 
     def __init__(self, path):
-        self.file = open(path, "w", encoding="utf-8")
+        self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115  it stays open
 
     def add(self, kind, *values):
         self.file.write(json.dumps([kind, *values]) + "\n")

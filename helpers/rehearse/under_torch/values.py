@@ -32,7 +32,6 @@ def start(torch: Torch, witness: Witness) -> None:
     Raises nothing: a torch without dispatch modes is left as it is.
     """
     try:
-        from torch.utils import checkpoint
         from torch.utils._python_dispatch import TorchDispatchMode
     except ImportError:
         return
@@ -43,7 +42,7 @@ def start(torch: Torch, witness: Witness) -> None:
 
     class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         # Else torch's compiler is imported, and stands in every stack.
-        _should_skip_dynamo = classmethod(lambda cls: False)
+        _should_skip_dynamo = classmethod(lambda _cls: False)
 
         def __torch_dispatch__(
             self, func: Operator, types: Value, args: Value = (), kwargs: Value = None
@@ -61,28 +60,41 @@ def start(torch: Torch, witness: Witness) -> None:
                     return out
             return shadow.run(func, args, kwargs or {})
 
+    os.register_at_fork(after_in_child=lambda: setattr(shadow, "live", False))
+    mode = Values()
+    mode.__enter__()
+    around = AroundMode(torch, mode)
+    torch.compile = capturing.capturing(torch, around, torch.compile)
+    give_rules(torch, Values, shadow, around)
+    leave_the_mode(torch, shadow, around)
+    enter_the_mode(torch, shadow, around)
+
+
+def give_rules(torch: Torch, kind: Mode, shadow: ShadowComputation, around: AroundMode) -> None:
+    """Operators that call functions of the program, such as torch.cond: torch refuses one under a
+    mode that it has no rule for.
+    """
+    higher_order = getattr(torch._ops, "HigherOrderOperator", None)  # since torch 2.0
+    if higher_order is None:
+        return
+
     def run_higher_order(operator: Operator, args: Value, kwargs: Value) -> Value:
-        """An operator that calls functions of the program, such as torch.cond."""
         if not shadow.are_plain(args):  # it is being read, as by torch.export
             return operator(*args, **kwargs)
         name = operator.name()
         kernel = operator
-        if witness.compiled and name in attention.FUSED:
+        if shadow.witness.compiled and name in attention.FUSED:
             kernel = functools.partial(attention.FUSED[name], torch)
         out = kernel(*around.within_functions(name, args), **kwargs)
         if name in RETURNS_WHAT_IT_CALLS:
             return out
         return shadow.made_unknown(out, *args)
 
-    # Torch refuses such an operator under a mode that it has no rule for.
-    higher_order = getattr(torch._ops, "HigherOrderOperator", None)  # since torch 2.0
-    if higher_order is not None:
-        higher_order.dispatch = with_rule(higher_order.dispatch, Values, run_higher_order)
-    os.register_at_fork(after_in_child=lambda: setattr(shadow, "live", False))
-    mode = Values()
-    mode.__enter__()
-    around = AroundMode(torch, mode)
-    torch.compile = capturing.capturing(torch, around, torch.compile)
+    higher_order.dispatch = with_rule(higher_order.dispatch, kind, run_higher_order)
+
+
+def leave_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) -> None:
+    """Functions of torch that do other work where they find a mode."""
     # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in
     # ATen): it gets none.
     autograd = torch.autograd
@@ -94,6 +106,12 @@ def start(torch: Torch, witness: Witness) -> None:
         function = around.without(builtin, shadow.made_unknown)
         setattr(torch.nn.functional, name, function)
         torch.jit._builtins._register_builtin(function, f"aten::{name}")
+
+
+def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) -> None:
+    """Code of the program that a backward pass calls: recomputation, functions, hooks."""
+    from torch.utils import checkpoint
+
     # What a checkpoint computes anew, it computes as before; and what is Python's own of a
     # backward pass is like any other code of the program.
     recompute_later = checkpoint.checkpoint
@@ -103,6 +121,7 @@ def start(torch: Torch, witness: Witness) -> None:
         return recompute_later(around.within(function), *args, **kwargs)
 
     checkpoint.checkpoint = checkpoint_within
+    autograd = torch.autograd
     python = autograd.function.BackwardCFunction
     python.apply = around.within(python.apply)
     # In a hook, too; nobody computed the gradients that it gets.
