@@ -201,6 +201,8 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --seconds S <float>: end after S seconds, with the verdict so far
     --values {least,typical,most,between} = typical: the size of whatever depends on values that are
         not computed (typical: half of the bound; between: both ends)
+    --compile: compile what the program gives to torch.compile, beside a run without it; this takes
+        minutes, and needs a torch with Triton: --torch-python
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --torch VER: the release of torch (default: your own CUDA torch, else 2.14.1)
     --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer
@@ -268,7 +270,16 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
         raise WrongUse(f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more")
     if arguments.find_capacity and arguments.find_batch:
         raise WrongUse("rehearse: seen --find-capacity and --find-batch; expected one")
+    if arguments.compile and (_is_search(arguments) or arguments.world):
+        expected = "expected one program on one card, rehearsed without and with compiling"
+        raise WrongUse(f"rehearse: seen --compile beside a search or several runs; {expected}")
     _ranks(arguments)
+
+
+def _is_search(arguments: argparse.Namespace) -> bool:
+    """Whether several sizes, commits or values are rehearsed."""
+    sizes = arguments.find_capacity or arguments.find_batch or arguments.gpu == "all"
+    return bool(sizes or arguments.against_commit or arguments.values == "between")
 
 
 def _ranks(arguments: argparse.Namespace) -> list[int]:
@@ -333,6 +344,10 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
             raise torches.NotReady(f"{line}; {again}")
         torch = torches.install(python, arguments.torch, where)
     build.build(torch, place)
+    if arguments.compile and not (torch.folder / "triton").is_dir():
+        seen = f"--compile, and no Triton beside torch {torch.version} in {torch.folder}"
+        expected = "expected --torch-python with a Python that has a CUDA build of torch and Triton"
+        raise WrongUse(f"rehearse: {seen}; {expected}")
     return torch
 
 
@@ -415,6 +430,8 @@ def _runs(
         # Where nothing depends on values, the other end is the same.
         if runs and (runs[-1].exit_code == STOPPED or (is_between and runs[0].exact)):
             break
+        if limits.compiles and not runs[0].compiled:
+            break
         place = _beside(out, limits, bench.limits)
         output = _output(place)
         if arguments.force:
@@ -427,12 +444,16 @@ def _runs(
 
 
 def _limits(arguments: argparse.Namespace, bench: RehearsalBench) -> list[RehearsalLimits]:
-    """What was asked for: each rank, or both ends of what depends on values, or one run."""
+    """What was asked for: each rank, both ends of what depends on values, without and with
+    compiling, or one run.
+    """
     ranks = _ranks(arguments)
     if ranks:
         return [replace(bench.limits, rank=rank, world=arguments.world) for rank in ranks]
     if arguments.values == "between":
         return [bench.limits, replace(bench.limits, values="least")]
+    if arguments.compile:
+        return [bench.limits, replace(bench.limits, compiles=True)]
     return [bench.limits]
 
 
@@ -455,15 +476,20 @@ def _highest(
     return max(runs, key=_severity)
 
 
-def _severity(run: Rehearsal) -> tuple[bool, int]:
-    return run.exit_code != 0, run.peak_reserved_bytes or 0
+def _severity(run: Rehearsal) -> tuple[bool, bool, int]:
+    """What is compiled is what the program does on a GPU: it comes last."""
+    return run.limits.compiles, run.exit_code != 0, run.peak_reserved_bytes or 0
 
 
 def _beside(out: Path, limits: RehearsalLimits, of_bench: RehearsalLimits) -> Path:
-    """The trace of a run: of a rank, or of the other end of what depends on values."""
+    """The trace of a run: of a rank, compiled, or of the other end of what depends on values."""
     if limits == of_bench:
         return out
-    name = f"rank{limits.rank}" if limits.world else limits.values
+    name = limits.values
+    if limits.world:
+        name = f"rank{limits.rank}"
+    elif limits.compiles:
+        name = "compiled"
     return out.with_name(f"{out.stem}-{name}{out.suffix}")
 
 

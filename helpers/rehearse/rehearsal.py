@@ -24,7 +24,8 @@ class RehearsalLimits:
     collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN.
     ``world``: of how many processes the program is the one of ``rank``, without the others (0: it
     has none, or starts them itself). ``holds_buckets``: those of DistributedDataParallel's first
-    step stay for another one.
+    step stay for another one. ``compiles``: what the program gives to torch.compile is compiled;
+    then no values of the device are computed.
     """
 
     steps: int = 0
@@ -35,6 +36,7 @@ class RehearsalLimits:
     rank: int = 0
     world: int = 0
     holds_buckets: bool = False
+    compiles: bool = False
 
 
 UNLIMITED = RehearsalLimits()
@@ -70,7 +72,8 @@ class Rehearsal:
     ``allocations``: how many there were in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
     processes held of each card. ``step_peaks``: the most that one process had allocated until
     which step of an optimizer began, where it rose. ``limits``: what it was told.
-    ``has_buckets``: alone, it exchanged gradients as DistributedDataParallel does.
+    ``has_buckets``: alone, it exchanged gradients as DistributedDataParallel does. ``compiled``:
+    of how many functions it called what torch.compile returned.
     """
 
     device: GpuCard
@@ -101,6 +104,7 @@ class Rehearsal:
     step_peaks: tuple[tuple[int, int], ...] = ()
     limits: RehearsalLimits = UNLIMITED
     has_buckets: bool = False
+    compiled: int = 0
 
     @property
     def rank_in_words(self) -> str:
@@ -119,7 +123,8 @@ class Rehearsal:
     def label(self) -> str:
         """What every figure and trace of it is to be called."""
         alone = f", {self.rank_in_words} alone" if self.limits.world else ""
-        return f"rehearsed on {self.device.words}, torch {self.torch}{alone}"
+        compiled = ", compiled by torch.compile" if self.limits.compiles else ""
+        return f"rehearsed on {self.device.words}, torch {self.torch}{alone}{compiled}"
 
     @property
     def reserved_between(self) -> tuple[int, int] | None:

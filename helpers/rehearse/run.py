@@ -47,6 +47,10 @@ from helpers.rehearse.trust import cudnn_at_once, exact, trust, workspaces
 from helpers.rehearse.words import WORDS
 
 PROGRAMS = Path(__file__).resolve().parent / "under_torch"
+COMPILED = "compiled"
+"""What torch.compile makes in a run, in the folder of its record: each run compiles anew, since the
+peak of a run that compiles is another one.
+"""
 TERM_S = 3.0  # how long a rehearsal has to end after SIGTERM
 DIED = "killed or crashed"  # the recorder's word (helpers/allocator/recorded_processes.py)
 
@@ -87,13 +91,28 @@ def environment(
         "CASEBOOK_STEPS": str(limits.steps),
         "CASEBOOK_SECONDS": str(limits.seconds),
         "CASEBOOK_VALUES": limits.values,
+        "TORCHDYNAMO_DISABLE": "1",
         "TRITON_LIBCUDA_PATH": str(preload[0].parent) if preload else "",
         **_of_rank(limits),
         **(extra or {}),
     }
+    if limits.compiles:
+        variables.update(_of_compiling(folder / COMPILED))
     if conf is not None:
         variables["PYTORCH_CUDA_ALLOC_CONF"] = conf
     return variables
+
+
+def _of_compiling(folder: Path) -> dict[str, str]:
+    """What lets torch.compile compile. What it chooses by the time that kernels take, which are left
+    out here, must not come into the user's own caches.
+    """
+    return {
+        "TORCHDYNAMO_DISABLE": "",
+        "CASEBOOK_VALUES": "none",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
 
 
 def _of_rank(limits: RehearsalLimits) -> dict[str, str]:
@@ -171,6 +190,7 @@ def rehearse(
         term_s=TERM_S,
         ends_after_s=ends_after_s,
     )
+    shutil.rmtree(folder / COMPILED, ignore_errors=True)
     told = _told(folder)
     conf_used = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
     rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
@@ -273,6 +293,7 @@ def _rehearsal(
         devices=uses_of_cards(recording.folder, limits.gpus),
         limits=limits,
         has_buckets=any(row.get("has_buckets") for row in told),
+        compiled=sum(row.get("compiled", 0) for row in told),
     )
 
 

@@ -31,7 +31,9 @@ def trust(
     failed = [sentences["beside"].format(error=row["beside"]) for row in told if row.get("beside")]
     lines += dict.fromkeys(failed)
     compiled = sum(row.get("compiled", 0) for row in told)
-    if compiled:
+    if limits.compiles:
+        lines.append(sentences["compiles"])
+    elif compiled:
         lines.append(sentences["compiled"].format(many=compiled))
     lines += _values_read(told)
     lines += _libraries_left_out(told)

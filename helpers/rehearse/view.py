@@ -303,6 +303,9 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
         by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
         ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
         return [f"peak reserved, {ranks}; the answer is that of {runs[-1].rank_in_words}"]
+    if runs[-1].limits.compiles:
+        plain, compiled = peaks
+        return [f"peak reserved: {plain} without torch.compile, {compiled} with it"]
     line = (
         f"peak reserved, depending on values that are not computed: between {' and '.join(peaks)}"
     )
