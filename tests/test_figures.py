@@ -228,7 +228,7 @@ def test_in_the_dark_a_figure_has_the_contrast_that_words_and_shapes_need():
 
 def test_drawing_imports_neither_pyplot_nor_a_window_system():
     code = (
-        "import sys; from helpers.tell import figures, sheet; sheet.Sheet('a').done().picture();"
+        "import sys; from helpers.tell import figures, sheet; sheet.FigurePage('a').done().picture();"
         "print([m for m in ('matplotlib.pyplot', 'tkinter') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code]

@@ -42,7 +42,7 @@ def test_a_remedy_that_hangs_on_the_chip_is_predicted_for_the_chip_of_the_box():
 
 
 def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
-    found = fixes.verdict(recorded)
+    found = fixes.verdict_on_trials(recorded)
     assert found.title == "Of 6 remedies, 2 help, 1 harms, 2 have no effect, 1 is untested"
     assert (
         found.summary == "To begin with: expandable segments (helps, 35% less memory, by replay)."
@@ -133,7 +133,7 @@ def test_a_measured_help_comes_first_and_a_harm_is_shown():
     helps = measured("expandable", "expandable segments", "helps: both pass", "helps", 0.5)
     harms = measured("pool", "a pool", "not predicted", "harmful", 1.2)
     study = FixStudy((harms, helps), 24 * GIB, "2.14.1", "cuda")
-    found = fixes.verdict(study)
+    found = fixes.verdict_on_trials(study)
     assert found.next_step.what == "First: expandable segments" and found.confidence == "likely"
     assert [row["remedy"] for row in fixes.fixes_table(study).rows] == [helps.says, harms.says]
     assert "expandable memory x 0.50" in fixes.effects_table(study).alt
@@ -190,7 +190,7 @@ def test_the_path_that_saves_most_and_is_the_same_training_is_the_one_to_take():
         path("gradient accumulation", 20, "no"),
         path("DDP", None, "not applicable", "not_run", "two GPUs"),
     ]
-    found = training.verdict(results)
+    found = training.verdict_on_training(results)
     assert (
         "gradient checkpointing" in found.next_step.what
         and "20.00 MiB instead of 50.00 MiB" in found.summary

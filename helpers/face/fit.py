@@ -32,7 +32,7 @@ class Fit(Result):
     """
 
     def __init__(self, server: ServerFacts) -> None:
-        self.server = server
+        self.given = server
         self.answer = answer(server)
 
     @property
@@ -72,7 +72,7 @@ class Fit(Result):
 
     def at(self, **inputs: Any) -> Fit:
         """The same with other inputs, such as ``n_ctx``, ``n_parallel`` or ``kv_type``."""
-        return Fit(replace(self.server, inputs={**self.server.inputs, **inputs}))
+        return Fit(replace(self.given, inputs={**self.given.inputs, **inputs}))
 
     def contexts(self, tokens: Sequence[int], slots: Sequence[int]) -> Shown:
         """A map of what fits: tokens of each request against the requests at once."""
@@ -101,7 +101,7 @@ class Fit(Result):
 
     def panel(self) -> None:
         """Show sliders for the context and the slots, or their static twin."""
-        panel.PANEL.show(self.server)
+        panel.PANEL.show(self.given)
 
     def verdict(self) -> Answer:
         """The verdict: whether it fits, and the one next step."""
