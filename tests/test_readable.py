@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 35_250,
     "commands": 18_755,
     "face": 8_470,
-    "fix": 40_335,
+    "fix": 40_375,
     "fits": 29_525,
     "ground": 11_835,
     "judge": 58_825,

@@ -26,10 +26,14 @@ CHILDREN = (
 
 
 def changes_of_loads(program: Program) -> Iterator[Change]:
-    """Checkpoints loaded to the CPU, second copies of the model kept there."""
+    """Checkpoints that may hold memory loaded to the CPU, second copies of the model kept there."""
+    holding = program.names_of_holding_places()
     for source, call in program.calls("load"):
         loads = source.code(call.func) == "torch.load" and call.args
-        if loads and not keyword(call, "map_location"):
+        # Where several processes fill a card together, none of them is refused, and what the
+        # others hold is not known.
+        may_hold = program.facts.refusal is None or source.place(call) in holding
+        if loads and may_hold and not keyword(call, "map_location"):
             yield Change(
                 title=f"Load the checkpoint to the CPU ({source.place(call)})",
                 results=Results.SAME,

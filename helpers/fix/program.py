@@ -85,6 +85,10 @@ class Program:
             frames += [facts.refusal.where, *facts.refusal.callers]
         return self.places(frames)
 
+    def names_of_holding_places(self) -> set[str]:
+        """Those lines as text, such as train.py:36."""
+        return {source.place_of(line) for source, line in self.holding_places()}
+
     @property
     def times_too_large(self) -> float:
         """How many times what it can have of the card the program needs; 1 where that is not

@@ -148,7 +148,7 @@ REWRITES: Sequence[RewriteRule] = tuple(
 def rewritten_expressions(program: Program) -> Iterator[Change]:
     """Each expression that a rewrite fits, those first that lead to what holds the memory."""
     changes: list[Change] = []
-    at_work = {source.place_of(line) for source, line in program.holding_places()}
+    at_work = program.names_of_holding_places()
     for source in program.sources:
         rewritten: set[int] = set()
         for place in places(source):
