@@ -14,7 +14,7 @@ MOST_TOKENS = {
     "allocator": 87_675,
     "agent": 1_480,
     "batch": 35_250,
-    "commands": 18_755,
+    "commands": 18_790,
     "face": 8_470,
     "fix": 40_375,
     "fits": 29_525,

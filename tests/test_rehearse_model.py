@@ -119,11 +119,15 @@ def test_a_config_that_no_model_can_be_built_from_is_refused_in_one_line(
         (dict(batch=8), "rehearse --gpu 4090 --model c.json --train full --sequence 64 --batch 8 "),
         (dict(batch=1), "rehearse --gpu all --model c.json --train full --sequence 64 --batch 1"),
         (dict(model=""), "fix --gpu 4090 -- python train.py"),
+        (
+            dict(model="", torch_python="/env/bin/python"),
+            "fix --gpu 4090 --torch-python /env/bin/python -- python train.py",
+        ),
         (dict(world=8), ""),
     ],
 )
 def test_a_model_that_does_not_fit_is_tried_with_less_and_a_program_is_changed(options, command):
-    names = "capacity box held precision checkpointing world".split()
+    names = "capacity box held precision checkpointing world torch torch_python".split()
     given = dict(gpu="4090", gpus=1, model="c.json", train="full", sequence=64)
     arguments = SimpleNamespace(**{**dict.fromkeys(names), **given, "batch": 0, **options})
     _, run_next = _what_to_run_next(arguments, ["python", "train.py"])

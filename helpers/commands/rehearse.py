@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from helpers.rehearse.rehearsal import Rehearsal, RehearsalLimits
     from helpers.rehearse.torches import Torch
 
+NOTHING_COMPILED = "torch.compile was not called, so --compile changes nothing"
 ANALYSED = "its recording is being analysed"
 LAST_LINES = 20
 """Of the output of a program that failed by itself."""
@@ -271,8 +272,8 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     if arguments.find_capacity and arguments.find_batch:
         raise WrongUse("rehearse: seen --find-capacity and --find-batch; expected one")
     if arguments.compile and (_is_search(arguments) or arguments.world):
-        expected = "expected one program on one card, rehearsed without and with compiling"
-        raise WrongUse(f"rehearse: seen --compile beside a search or several runs; {expected}")
+        others = "--world, --values between, --against-commit, --gpu all or a search"
+        raise WrongUse(f"rehearse: --compile cannot be combined with {others}")
     _ranks(arguments)
 
 
@@ -431,6 +432,7 @@ def _runs(
         if runs and (runs[-1].exit_code == STOPPED or (is_between and runs[0].exact)):
             break
         if limits.compiles and not runs[0].compiled:
+            print_lines([NOTHING_COMPILED], sys.stderr)
             break
         place = _beside(out, limits, bench.limits)
         output = _output(place)
@@ -500,11 +502,12 @@ def _what_to_run_next(arguments: argparse.Namespace, command: list[str]) -> tupl
     if arguments.world:
         return "", ""
     card = _options(arguments, "gpu", "capacity", "box", "held")
+    torch = _options(arguments, "torch", "torch-python")
     if not arguments.model:
         gpus = _options(arguments, "gpus") if arguments.gpus > 1 else []
-        fix = shell.line([PROGRAM, "fix", *card, *gpus, "--", *command])
+        fix = shell.line([PROGRAM, "fix", *card, *gpus, *torch, "--", *command])
         return "To have this and other changes tried until one fits:", fix
-    model = _options(arguments, "model", "train", "sequence", "batch", "precision")
+    model = _options(arguments, "model", "train", "sequence", "batch", "precision") + torch
     if arguments.checkpointing:
         model.append("--checkpointing")
     if arguments.batch == 1:
@@ -518,7 +521,7 @@ def _options(arguments: argparse.Namespace, *names: str) -> list[str]:
     """Options as they were given; those that were not are left out."""
     words = []
     for name in names:
-        value = getattr(arguments, name)
+        value = getattr(arguments, name.replace("-", "_"))
         if value:
             words += [f"--{name}", str(value)]
     return words

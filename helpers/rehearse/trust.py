@@ -31,10 +31,9 @@ def trust(
     failed = [sentences["beside"].format(error=row["beside"]) for row in told if row.get("beside")]
     lines += dict.fromkeys(failed)
     compiled = sum(row.get("compiled", 0) for row in told)
-    if limits.compiles:
-        lines.append(sentences["compiles"])
-    elif compiled:
-        lines.append(sentences["compiled"].format(many=compiled))
+    if compiled:
+        says = sentences["compiles" if limits.compiles else "compiled"]
+        lines.append(says.format(times="once" if compiled == 1 else f"{compiled} times"))
     lines += _values_read(told)
     lines += _libraries_left_out(told)
     for subject, count in _counts(told, streams).items():
