@@ -1,6 +1,6 @@
 """Whether a message alone makes fragmentation likely, possible or excluded.
 
-A message never proves it: that takes the blocks of a memory snapshot (snapshot_evidence).
+A message never proves it: that takes a recording of the program (program_fragmentation).
 """
 
 from __future__ import annotations
