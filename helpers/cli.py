@@ -237,8 +237,8 @@ class _OneLine(argparse.ArgumentParser):
 
 
 def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    """The parser of the command line and what runs each verb; with
-    ``needed_verb`` only as far as that verb needs it.
+    """The parser of the command line and what runs each verb; with ``needed_verb`` only as far as
+    that verb needs it.
     """
     form = argparse.RawDescriptionHelpFormatter
     parser = _OneLine(prog=PROGRAM, formatter_class=form)

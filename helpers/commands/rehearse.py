@@ -337,6 +337,8 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
     if arguments.torch and not release(arguments.torch):
         raise WrongUse(f"--torch {arguments.torch!r}: expected a release such as 2.14.1")
     torch, where = torches.find_torch(python, arguments.torch, place)
+    if arguments.compile:
+        _refuse_without_triton(torch, python)
     if torch is None:
         line = f"{python} has no CUDA build of torch {arguments.torch}".rstrip()
         line += f"; a rehearsal needs one alone, {torches.SIZE_WORDS}, in {place}"
@@ -345,11 +347,18 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
             raise torches.NotReady(f"{line}; {again}")
         torch = torches.install(python, arguments.torch, where)
     build.build(torch, place)
-    if arguments.compile and not (torch.folder / "triton").is_dir():
-        seen = f"--compile, and no Triton beside torch {torch.version} in {torch.folder}"
-        expected = "expected --torch-python with a Python that has a CUDA build of torch and Triton"
-        raise WrongUse(f"rehearse: {seen}; {expected}")
     return torch
+
+
+def _refuse_without_triton(torch: Torch | None, python: str) -> None:
+    """Raises WrongUse where nothing can be compiled; a torch that is installed here lies alone."""
+    if torch is not None and (torch.folder / "triton").is_dir():
+        return
+    where = f"for {python}"
+    if torch is not None:
+        where = f"beside torch {torch.version} in {torch.folder}"
+    expected = "expected --torch-python with a Python that has a CUDA build of torch and Triton"
+    raise WrongUse(f"rehearse: --compile, and no Triton {where}; {expected}")
 
 
 def _answer(arguments: argparse.Namespace, command: list[str], bench: RehearsalBench) -> int:
@@ -419,8 +428,8 @@ def _output(out: Path) -> Path:
 def _runs(
     arguments: argparse.Namespace, command: list[str], bench: RehearsalBench, out: Path
 ) -> list[Rehearsal]:
-    """The program on the card, as often as was asked for. The last is a run that failed, else the
-    one with the highest peak.
+    """The program on the card, as often as was asked for. The last is the one that is compiled, a
+    run that failed, or the one with the highest peak.
     """
     from helpers.allocator.record import remove
     from helpers.rehearse.rehearsal import STOPPED

@@ -215,6 +215,11 @@ def show_bytes(count: int | None) -> str:
     return f"{count} B"
 
 
+def times_in_words(count: int) -> str:
+    """How often, such as once or 3 times."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def told_apart(size: int, other: int) -> tuple[str, str]:
     """Two sizes in words that differ where the sizes do: in smaller units where GiB round alike."""
     words = (show_bytes(size), show_bytes(other))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers.ground.shapes import Missing, NextStep, Verdict
-from helpers.ground.units import show_bytes
+from helpers.ground.units import show_bytes, times_in_words
 from helpers.judge.program_evidence import (
     also_grows,
     keeps,
@@ -84,7 +84,7 @@ def _step_where_nothing_failed(facts: ProgramFacts, ended_well: bool) -> NextSte
 
 def went_on(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """A program that caught its out-of-memory and ended well."""
-    times = "once" if facts.ooms == 1 else f"{facts.ooms} times"
+    times = times_in_words(facts.ooms)
     title = f"The program ran out of memory {times}, caught the error and finished"
     return Verdict(
         cause="cannot-tell",

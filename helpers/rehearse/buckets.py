@@ -11,15 +11,12 @@ from helpers.rehearse.rehearsal import Rehearsal
 from helpers.rehearse.words import WORDS
 
 
-def between_buckets(first: Rehearsal, with_buckets: Rehearsal) -> Rehearsal:
-    """The first run, with how much higher its peak may be: as high as with the old buckets."""
-    least_bytes, most_bytes = first.peak_reserved_bytes, with_buckets.peak_reserved_bytes
-    if (
-        not with_buckets.fits
-        or least_bytes is None
-        or most_bytes is None
-        or most_bytes <= least_bytes
-    ):
+def between_buckets(first: Rehearsal, holding: Rehearsal) -> Rehearsal:
+    """The first run, with how much higher its peak may be: as high as in the run that is
+    ``holding`` the old buckets.
+    """
+    least_bytes, most_bytes = first.peak_reserved_bytes, holding.peak_reserved_bytes
+    if not holding.fits or least_bytes is None or most_bytes is None or most_bytes <= least_bytes:
         return first
     says = WORDS["says"]["buckets"]
     line = says.format(least=show_bytes(least_bytes), most=show_bytes(most_bytes))

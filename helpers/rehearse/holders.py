@@ -72,7 +72,7 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
     uses = []
     for index in range(cards):
         counted = _side_by_side(holders, index)
-        sum_bytes = sum(one.peaks[index] for one in counted)
+        sum_bytes = sum(holder.peaks[index] for holder in counted)
         in_step = together[index] <= sum_bytes
         if not in_step:
             counted = holders
@@ -92,4 +92,4 @@ def _side_by_side(holders: Sequence[RehearsedProcess], index: int) -> list[Rehea
             if holder.parent == newest.parent and holder.born <= newest.born <= holder.last
         ]
         groups.append(group)
-    return max(groups, key=lambda group: sum(one.peaks[index] for one in group))
+    return max(groups, key=lambda group: sum(holder.peaks[index] for holder in group))

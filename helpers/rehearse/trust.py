@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from helpers.ground.units import show_bytes
+from helpers.ground.units import show_bytes, times_in_words
 from helpers.look.cards import CONTEXT_IN_WORDS, GpuCard
 from helpers.rehearse.rehearsal import UNLIMITED, RehearsalLimits, Told
 from helpers.rehearse.words import WORDS
@@ -33,7 +33,7 @@ def trust(
     compiled = sum(row.get("compiled", 0) for row in told)
     if compiled:
         says = sentences["compiles" if limits.compiles else "compiled"]
-        lines.append(says.format(times="once" if compiled == 1 else f"{compiled} times"))
+        lines.append(says.format(times=times_in_words(compiled)))
     lines += _values_read(told)
     lines += _libraries_left_out(told)
     for subject, count in _counts(told, streams).items():

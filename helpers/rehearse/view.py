@@ -7,7 +7,7 @@ from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
 from helpers.ground.shapes import BESIDE, Verdict
-from helpers.ground.units import show_bytes
+from helpers.ground.units import show_bytes, times_in_words
 from helpers.look.cards import CONTEXT_IN_WORDS, CONTEXT_MOST_BYTES, cards
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.prose import SCREEN, bold, typed, wrapped
@@ -99,13 +99,10 @@ def _with_what_is_left(rehearsal: Rehearsal) -> str:
     """That a program fits, its peak, and what it leaves of the card."""
     usable = show_bytes(rehearsal.usable_bytes)
     left = show_bytes(rehearsal.left_bytes)
-    peak = peak_in_words(rehearsal)
+    says = f"in {usable}. The peak is {peak_in_words(rehearsal)}, which leaves {left}"
     if depends_on_outside(rehearsal):
-        context = f"a GPU context that is not counted ({CONTEXT_IN_WORDS})"
-        return f"May not fit in {usable}. The peak is {peak}, which leaves {left} for {context}"
-    if rehearsal.stopped:
-        return f"Fits so far in {usable}. The peak is {peak}, which leaves {left}"
-    return f"Fits in {usable}. The peak is {peak}, which leaves {left}"
+        return f"May not fit {says} for a GPU context that is not counted ({CONTEXT_IN_WORDS})"
+    return f"Fits so far {says}" if rehearsal.stopped else f"Fits {says}"
 
 
 def peak_in_words(rehearsal: Rehearsal) -> str:
@@ -167,9 +164,9 @@ def _peaks(rehearsal: Rehearsal) -> str:
     reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
     words = f"Peak: {reserved} reserved, of which {allocated} was in use"
     if rehearsal.retries:
-        words += f"; PyTorch emptied its cache {_times(rehearsal.retries)} to go on"
+        words += f"; PyTorch emptied its cache {times_in_words(rehearsal.retries)} to go on"
     if rehearsal.ooms > 1:
-        words += f"; out of memory {_times(rehearsal.ooms)}"
+        words += f"; out of memory {times_in_words(rehearsal.ooms)}"
     return words
 
 
@@ -224,10 +221,6 @@ def notes(rehearsal: Rehearsal) -> list[str]:
     why_no_trace = "" if rehearsal.trace else f"nothing was recorded: {rehearsal.why_no_trace}"
     lines = [*_cards(rehearsal), *rehearsal.trust[:-1], why_no_trace]
     return [*filter(None, lines), *_notes(rehearsal)]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _saw_no_use(rehearsal: Rehearsal) -> bool:

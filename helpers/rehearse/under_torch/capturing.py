@@ -16,18 +16,22 @@ from .operators import Torch
 Value = Any
 Function = Callable[..., Value]
 EAGER = "torch._dynamo.backends.debugging"
-"""Torch's own backends that compile nothing."""
+"""Where those backends of torch are that compile nothing."""
 SWITCH = "TORCHDYNAMO_DISABLE"
+
+
+def compiles_nothing(backend: Value) -> bool:
+    """Whether a backend of torch.compile is one of torch's own that compile nothing."""
+    return backend == "eager" or getattr(backend, "__module__", "") == EAGER
 
 
 def is_capture(function: Value, options: dict[str, Value]) -> bool:
     """Whether torch.compile is asked for the operators of a function, and for no code; torch's own
     functions ask for code, too, and run without it.
     """
-    backend = options.get("backend")
     is_own = getattr(function, "__module__", "").startswith("torch._higher_order_ops")
-    compiles_nothing = backend == "eager" or getattr(backend, "__module__", "") == EAGER
-    return bool(options.get("fullgraph")) and (is_own or compiles_nothing)
+    is_asked = is_own or compiles_nothing(options.get("backend"))
+    return bool(options.get("fullgraph")) and is_asked
 
 
 def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from . import ranks
+from .capturing import compiles_nothing
 from .operators import SIZES, Torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,7 +42,6 @@ COUNTS = (
 ).split()
 
 COMPILER = "torch._dynamo"
-EAGER_BACKENDS = "torch._dynamo.backends.debugging"
 
 
 class Witness:
@@ -222,8 +222,7 @@ class Witness:
             if model is None:
                 return functools.partial(eagerly, **kwargs)
             compiled = compile_with_torch(model, **kwargs)
-            backend = kwargs.get("backend")
-            if backend == "eager" or getattr(backend, "__module__", "") == EAGER_BACKENDS:
+            if compiles_nothing(kwargs.get("backend")):
                 return compiled
             if isinstance(compiled, torch.nn.Module):
                 self.compiled.add(id(compiled))
