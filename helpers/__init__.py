@@ -45,10 +45,14 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module  # here: a bare import of the package loads nothing else
+    from importlib import (
+        import_module,
+    )  # here: a bare import of the package loads nothing else
 
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see dir({__name__})")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; see dir({__name__})"
+        )
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

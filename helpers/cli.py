@@ -60,7 +60,9 @@ def main(argv: list[str] | None = None) -> int:
         argv = sys.argv[1:]
         _hand_over(argv)
     if not _has_output():
-        return _refuse("standard output is closed; expected a place for the answer, such as a file")
+        return _refuse(
+            "standard output is closed; expected a place for the answer, such as a file"
+        )
     try:
         return _with_output_spelt_out(argv)
     except BrokenPipeError:
@@ -69,7 +71,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         return _refuse(_about_a_file(error))
     except MemoryError:
-        return _refuse("no memory is left to read this; expected smaller input, or more memory")
+        return _refuse(
+            "no memory is left to read this; expected smaller input, or more memory"
+        )
     except ValueError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
@@ -109,7 +113,9 @@ def _about_a_file(error: OSError) -> str:
     if isinstance(error, FileNotFoundError) and name:
         return _not_there(Path(os.fsdecode(name)))
     try:
-        print(end="" if name else "\n", flush=True)  # is it the answer that cannot be written?
+        print(
+            end="" if name else "\n", flush=True
+        )  # is it the answer that cannot be written?
     except OSError:
         name = "standard output"
         _say_no_more()
@@ -121,7 +127,9 @@ def _about_a_package(name: str | None) -> str:
     """That a package is missing, and how to get it."""
     how = "the extra [notebooks]; run: pip install 'vram-casebook[notebooks]'"
     if IN_CHECKOUT:
-        how = "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
+        how = (
+            "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
+        )
     without = "`capture`, and `diagnose` of a text or a bundle, work without"
     return f"no package {name} for {sys.executable}; expected {how}. {without}"
 
@@ -138,7 +146,9 @@ def _hand_over(argv: list[str]) -> None:
         return
     if sys.executable == str(python) or os.path.samefile(sys.prefix, SET_UP):
         return
-    os.execv(python, [str(python), "-I", str(CHECKOUT / "helpers" / "__main__.py"), *argv])
+    os.execv(
+        python, [str(python), "-I", str(CHECKOUT / "helpers" / "__main__.py"), *argv]
+    )
 
 
 class _Spelt:
@@ -181,7 +191,9 @@ def _verb(argv: list[str]) -> int:
     named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
     out = Path(next(filter(None, named), OUTPUTS)).resolve()
     with suppress(OSError):  # it is somebody else's, or not there yet
-        if OUTPUTS.parent == CHECKOUT:  # a folder that the user names keeps the user's own mode
+        if (
+            OUTPUTS.parent == CHECKOUT
+        ):  # a folder that the user names keeps the user's own mode
             OUTPUTS.chmod(0o700)
     below = OUTPUTS.resolve() in (out, *out.parents)
     # What lies below outputs is its owner's alone, and a batch wherever it lies; a program of the
@@ -202,7 +214,9 @@ def _not_there(path: Path) -> str:
         return f"{path}: there is no folder {path.parent}"
     beside = []
     with suppress(OSError):  # a folder that may not be listed
-        beside = sorted(file.name for file in path.parent.iterdir() if file.stem == path.stem)
+        beside = sorted(
+            file.name for file in path.parent.iterdir() if file.stem == path.stem
+        )
     if beside:
         return f"{path} does not exist; beside it: {', '.join(beside)}"
     return f"{path} does not exist"
@@ -232,7 +246,9 @@ class _OneLine(argparse.ArgumentParser):
             message = message.replace(of_argparse, plainly)
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
-    def print_help(self, _file: Any = None) -> None:  # argparse is silent where it cannot write
+    def print_help(
+        self, _file: Any = None
+    ) -> None:  # argparse is silent where it cannot write
         print(self.format_help(), end="", flush=True)
 
 
@@ -250,7 +266,10 @@ def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, R
     verbs: dict[str, Run] = {"capture": lambda _arguments: 2}  # it has its own parser
     of_verbs.add_parser("capture")
     for group, modules in GROUPS.items():
-        lines += [group, *([listed("  capture", CAPTURE, 12)] if "box" in modules else [])]
+        lines += [
+            group,
+            *([listed("  capture", CAPTURE, 12)] if "box" in modules else []),
+        ]
         for name in modules:
             module = importlib.import_module(f"helpers.commands.{name}")
             for run in module.VERBS:
@@ -258,11 +277,15 @@ def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, R
                     run.__name__, description=says(run), conflict_handler="resolve"
                 )
                 verb.set_defaults(error=verb.error)
-                verb.add_argument("--json", action="store_true", help="print JSON instead of text")
+                verb.add_argument(
+                    "--json", action="store_true", help="print JSON instead of text"
+                )
                 described(verb, run, getattr(module, "SHARED", ""))
                 verbs[run.__name__] = run
                 lines.append(listed(f"  {run.__name__}", says(run), 12))
-            if needed_verb in verbs:  # the help names them all; one verb needs only its own
+            if (
+                needed_verb in verbs
+            ):  # the help names them all; one verb needs only its own
                 return parser, verbs
         lines.append("")
     parser.description = "\n".join(

@@ -24,7 +24,11 @@ PATIENCE_S = 5.0
 
 
 async def answer(
-    context: Context, verb: str, *arguments: str, text: str = "", folder: str | None = None
+    context: Context,
+    verb: str,
+    *arguments: str,
+    text: str = "",
+    folder: str | None = None,
 ) -> dict[str, Any]:
     """The JSON that a command prints; ``text`` is its standard input, ``folder`` where it runs.
 
@@ -32,7 +36,11 @@ async def answer(
     """
     program = str(CHECKOUT / "helpers" / "__main__.py")
     command = [sys.executable, "-I", program, verb, "--json", *arguments]
-    with TemporaryFile() as input_file, TemporaryFile() as printed, TemporaryFile() as said:
+    with (
+        TemporaryFile() as input_file,
+        TemporaryFile() as printed,
+        TemporaryFile() as said,
+    ):
         input_file.write(text.encode(errors="replace"))
         input_file.seek(0)
         child = await anyio.open_process(
@@ -64,7 +72,9 @@ async def _end_of(child: Process, context: Context, verb: str) -> None:
         with anyio.move_on_after(TICK_S):
             await child.wait()
         seconds = time.monotonic() - began
-        await context.report_progress(seconds, message=f"{verb} has run for {seconds:.0f} s")
+        await context.report_progress(
+            seconds, message=f"{verb} has run for {seconds:.0f} s"
+        )
 
 
 def parsed(printed: bytes) -> Any:

@@ -25,15 +25,25 @@ INSTRUCTIONS = CHECKOUT / "helpers" / "AGENTS.md"
 Answer = dict[str, Any]
 
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
-Box = Annotated[Word, Field(description='"live", a recorded box, or the path of a bundle')]
-Trace = Annotated[Word, Field(description="the path of a torch memory snapshot or a trace")]
+Box = Annotated[
+    Word, Field(description='"live", a recorded box, or the path of a bundle')
+]
+Trace = Annotated[
+    Word, Field(description="the path of a torch memory snapshot or a trace")
+]
 Card = Annotated[Word, Field(description='a GPU by its name, such as "4090"')]
 Amount = Annotated[int, Field(ge=0)]
-Capacity = Annotated[Amount, Field(description="bytes of the card, in place of its name")]
+Capacity = Annotated[
+    Amount, Field(description="bytes of the card, in place of its name")
+]
 Held = Annotated[Amount, Field(description="bytes that others have of the card")]
-Command = Annotated[list[Word], Field(description='such as ["python", "train.py"]', min_length=1)]
+Command = Annotated[
+    list[Word], Field(description='such as ["python", "train.py"]', min_length=1)
+]
 Folder = Annotated[Word, Field(description="the path where the command is run")]
-Seconds = Annotated[Amount, Field(description="end after so many, with the answer so far")]
+Seconds = Annotated[
+    Amount, Field(description="end after so many, with the answer so far")
+]
 
 
 class Tools:
@@ -47,7 +57,9 @@ class Tools:
         real = (self.roots[0] / path).resolve()
         if not any(real.is_relative_to(root) for root in self.roots):
             folders = ", ".join(map(str, self.roots))
-            raise ToolError(f"{path}: seen a path elsewhere; expected one below {folders}")
+            raise ToolError(
+                f"{path}: seen a path elsewhere; expected one below {folders}"
+            )
         return str(real)
 
     def box(self, name: str) -> str:
@@ -69,9 +81,13 @@ class Tools:
             words.append("--message=-")
         return await answer(context, "diagnose", *words, text=text)
 
-    async def ttm(self, context: Context, box: Box = "live", target_bytes: Amount = 0) -> Answer:
+    async def ttm(
+        self, context: Context, box: Box = "live", target_bytes: Amount = 0
+    ) -> Answer:
         """Every limit between the RAM and torch on an AMD APU, and how to raise the lowest one."""
-        return await answer(context, "ttm", self.box(box), *_options(target=target_bytes))
+        return await answer(
+            context, "ttm", self.box(box), *_options(target=target_bytes)
+        )
 
     async def replay(
         self,
@@ -89,14 +105,22 @@ class Tools:
         return await answer(context, "replay", self.below(trace), *options)
 
     async def whatif(
-        self, context: Context, trace: Trace, gpu: Card = "", capacity_bytes: Capacity = 0
+        self,
+        context: Context,
+        trace: Trace,
+        gpu: Card = "",
+        capacity_bytes: Capacity = 0,
     ) -> Answer:
         """The setting that saves a recorded run, or the bytes that are missing and their lines."""
         options = _options(gpu=gpu, capacity=capacity_bytes)
         return await answer(context, "whatif", self.below(trace), *options)
 
     async def leaks(
-        self, context: Context, trace: Trace, gpu: Card = "", capacity_bytes: Capacity = 0
+        self,
+        context: Context,
+        trace: Trace,
+        gpu: Card = "",
+        capacity_bytes: Capacity = 0,
     ) -> Answer:
         """Memory that grows from step to step in a recorded trace, and the line that keeps it."""
         options = _options(gpu=gpu, capacity=capacity_bytes)

@@ -30,9 +30,13 @@ class Agreement(NamedTuple):
     @property
     def exact(self) -> bool:
         """Every address and the reserved bytes at the end are those of the recording."""
-        return self.allocations == self.same_address and self.recorded_reserved_bytes in (
-            None,
-            self.reserved_bytes,
+        return (
+            self.allocations == self.same_address
+            and self.recorded_reserved_bytes
+            in (
+                None,
+                self.reserved_bytes,
+            )
         )
 
 

@@ -46,9 +46,21 @@ from helpers.allocator.driver import (
     unreserve,
 )
 from helpers.allocator.events import process_events, synchronize_and_free_events
-from helpers.allocator.memory import BROKEN, FINE, NO_LIMIT, NONE, block_at, pool_at, segment_at
+from helpers.allocator.memory import (
+    BROKEN,
+    FINE,
+    NO_LIMIT,
+    NONE,
+    block_at,
+    pool_at,
+    segment_at,
+)
 from helpers.settings.allocator_text import UNLIMITED
-from helpers.settings.in_force import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES
+from helpers.settings.in_force import (
+    MIN_BLOCK_BYTES,
+    SMALL_MAX_BYTES,
+    SMALL_SEGMENT_BYTES,
+)
 
 
 def malloc(a, requested, stream, private):
@@ -95,7 +107,11 @@ def get_free_block(a, pool, size, stream):
     none = block_at(a, NONE)
     block = lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
     if block.stream == stream and is_expandable(a, block):
-        block = least_reaching(a, block) if conf(a).expandable else first_of_segment(a, block)
+        block = (
+            least_reaching(a, block)
+            if conf(a).expandable
+            else first_of_segment(a, block)
+        )
     if block.stream != stream:
         return none
     limit = conf(a).max_split_bytes
@@ -434,7 +450,11 @@ def garbage_collect(a):
         for k in range(list_blocks(a, 0)):
             block = listed(a, k)
             age = searches - block.gc_base
-            if not is_split(block) and not is_expandable(a, block) and age >= age_threshold:
+            if (
+                not is_split(block)
+                and not is_expandable(a, block)
+                and age >= age_threshold
+            ):
                 freed = True
                 reclaimed += block.size
                 total_age -= age

@@ -35,7 +35,9 @@ NAMES = tuple(
     "inactive_split".split()
 )
 """Figures of torch.cuda.memory_stats in the order of a row of the timeline."""
-ALLOCATED_BYTES, RESERVED_BYTES, ACTIVE_BYTES, REQUESTED_BYTES, INACTIVE_SPLIT_BYTES = range(5)
+ALLOCATED_BYTES, RESERVED_BYTES, ACTIVE_BYTES, REQUESTED_BYTES, INACTIVE_SPLIT_BYTES = (
+    range(5)
+)
 ALLOCATION, ACTIVE, SEGMENTS, INACTIVE_SPLIT = range(5, len(NAMES))
 POOLS = ("all", "small_pool", "large_pool")
 OVERSIZE_ALLOCATIONS, OVERSIZE_SEGMENTS = range(3 * len(NAMES), 3 * len(NAMES) + 2)
@@ -265,7 +267,9 @@ def insert(a, block):
 
 def erase(a, block):
     """Take a block out of its set; one that is not there tears the replay."""
-    first = lower_bound(a, set_of(a, block), block.stream, block.size, block.number, block.address)
+    first = lower_bound(
+        a, set_of(a, block), block.stream, block.size, block.number, block.address
+    )
     if first.at != block.at:
         a.status = BROKEN
         return

@@ -134,7 +134,9 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     """The call site of a stack, innermost frame first."""
     program = [frame for frame in stack if own_line(frame)]
     python = [frame for frame in stack if ".py:" in frame]
-    library = [frame for frame in python if not frame.startswith(("torch/", "python/", "<"))]
+    library = [
+        frame for frame in python if not frame.startswith(("torch/", "python/", "<"))
+    ]
     # The program's innermost frame; where it has none a library's, then torch's.
     candidates = program or library or python
     if not candidates:
@@ -144,30 +146,45 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     parts = _PLACE.fullmatch(frame)
     if parts is None:
         return CallSite(frame, in_program)
-    return CallSite(frame, in_program, parts["file"], int(parts["line"]), parts["function"])
+    return CallSite(
+        frame, in_program, parts["file"], int(parts["line"]), parts["function"]
+    )
 
 
-@lru_cache(2)  # what grows, what is live and what a card must have are asked of the same trace
+@lru_cache(
+    2
+)  # what grows, what is live and what a card must have are asked of the same trace
 def requests_of(trace: Trace) -> Requests:
     """The requests of a trace with their call sites.
 
     A request that the card refused is none: nothing was handed out.
     """
     allocated = [block for _, block in trace.live_at_start if block.state == "A"]
-    live_before = np.array([(block.id, block.size) for block in allocated], np.int64).reshape(-1, 2)
+    live_before = np.array(
+        [(block.id, block.size) for block in allocated], np.int64
+    ).reshape(-1, 2)
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
     served[np.array(trace.refused, np.int64)] = False
     alloc_at = np.flatnonzero(served)
     ids = np.concatenate((live_before[:, 0], trace.id[alloc_at]))
     rounded = round_up(trace.size[alloc_at], MIN_BLOCK_BYTES)
 
-    stack = np.full(len(trace), -1) if trace.frame is None else trace.frame.astype(np.int64)
-    places: dict[CallSite, int] = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
-    site_of_stack = [places.setdefault(site_of(frames), len(places)) for frames in trace.frames]
+    stack = (
+        np.full(len(trace), -1) if trace.frame is None else trace.frame.astype(np.int64)
+    )
+    places: dict[CallSite, int] = {
+        CallSite(BEFORE, False): 0,
+        CallSite(NO_LINE, False): 1,
+    }
+    site_of_stack = [
+        places.setdefault(site_of(frames), len(places)) for frames in trace.frames
+    ]
     site_of_stack.append(1)  # of a stack of -1
     caller = _backward_callers(trace, stack[alloc_at])
     in_backward = caller >= 0
-    site = np.array(site_of_stack, np.int64)[np.where(in_backward, caller, stack[alloc_at])]
+    site = np.array(site_of_stack, np.int64)[
+        np.where(in_backward, caller, stack[alloc_at])
+    ]
     zeros = np.zeros(len(live_before), np.int64)  # a column of what was live before
     return Requests(
         trace=trace,
@@ -187,9 +204,15 @@ def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     none is known to.
     """
     no_stack = [False]
-    calls = np.array([any(map(_CALLS_BACKWARD.match, f)) for f in trace.frames] + no_stack)
-    inside = np.array([any(map(_IN_BACKWARD.match, f)) for f in trace.frames] + no_stack)
-    python = np.array([".py:" in "\n".join(frames) for frames in trace.frames] + no_stack)
+    calls = np.array(
+        [any(map(_CALLS_BACKWARD.match, f)) for f in trace.frames] + no_stack
+    )
+    inside = np.array(
+        [any(map(_IN_BACKWARD.match, f)) for f in trace.frames] + no_stack
+    )
+    python = np.array(
+        [".py:" in "\n".join(frames) for frames in trace.frames] + no_stack
+    )
     has_no_python = ~python[stacks]
     # For each request the last one so far that Python outside of a backward pass asked for: it
     # may be the call of the backward pass.
@@ -222,4 +245,6 @@ def require_lines(requests: Requests) -> Requests:
         seen = f"none of the {frames} call sites of the trace is a line of Python"
     else:
         seen = "no request of the trace has a call site"
-    raise LinesError(f"{seen}; expected stacks: record again with casebook record -- COMMAND")
+    raise LinesError(
+        f"{seen}; expected stacks: record again with casebook record -- COMMAND"
+    )

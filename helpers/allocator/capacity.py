@@ -69,7 +69,9 @@ class Runs:
         """Whether nothing runs out of memory, under any of the rules for addresses."""
         if capacity_bytes < self.card.held_bytes + start_bytes(self.of(conf).start):
             return False
-        replays = (self.replay(conf, capacity_bytes, policy) for policy in self.policies)
+        replays = (
+            self.replay(conf, capacity_bytes, policy) for policy in self.policies
+        )
         return not any(outcome.ooms for outcome in replays)
 
     def map(
@@ -128,7 +130,9 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
     while True:
         high, _ = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
         neighbours = (high - (more + 2) * GRANULE_BYTES for more in range(NEIGHBOURS))
-        lower = next((at for at in neighbours if at >= floor and runs.passes(conf, at)), None)
+        lower = next(
+            (at for at in neighbours if at >= floor and runs.passes(conf, at)), None
+        )
         if lower is None:
             return high
         high = lower
@@ -140,10 +144,15 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
     for _ in range(DOUBLINGS):
         outcomes = [runs.replay(conf, room, policy) for policy in runs.policies]
         if not any(outcome.ooms for outcome in outcomes):
-            peak = max(runs.card.held_bytes + outcome.peak_reserved_bytes for outcome in outcomes)
+            peak = max(
+                runs.card.held_bytes + outcome.peak_reserved_bytes
+                for outcome in outcomes
+            )
             return peak if floor <= peak < room and runs.passes(conf, peak) else room
         room *= 2
-    reason = "for another reason than capacity (a call made to fail, or a fraction near 0)"
+    reason = (
+        "for another reason than capacity (a call made to fail, or a fraction near 0)"
+    )
     name = repr(conf or "the default settings")
     raise ValueError(
         f"under {name} the trace fails on a card of {room // 2:,} bytes still: it fails {reason}"

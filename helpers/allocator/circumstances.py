@@ -18,7 +18,11 @@ from helpers.allocator.trace import Trace
 from helpers.look.files import json_of
 
 NEWEST_CHECKED = "2.14.1"
-CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.2 to 2.11", "2.12.1": "2.12"}
+CANDIDATES = {
+    NEWEST_CHECKED: "2.13 and later",
+    "2.11.0": "2.2 to 2.11",
+    "2.12.1": "2.12",
+}
 """One release, and which it stands for, for each order in which equal free blocks are taken
 (helpers/settings/torch.json).
 """
@@ -47,7 +51,9 @@ def record_of(path: Path | None) -> Mapping[str, Any]:
     """
     if path is None:
         return {}
-    record = _object_in(path.with_suffix(".record") / "record.json") or _record_of_itself(path)
+    record = _object_in(
+        path.with_suffix(".record") / "record.json"
+    ) or _record_of_itself(path)
     return {name: value for name, value in record.items() if value is not None}
 
 
@@ -60,7 +66,9 @@ def _record_of_itself(trace: Path) -> dict[str, Any]:
     argv = facts.get("argv")
     if not isinstance(snapshots, list) or not isinstance(argv, list):
         return {}
-    files = [snapshot.get("file") for snapshot in snapshots if isinstance(snapshot, dict)]
+    files = [
+        snapshot.get("file") for snapshot in snapshots if isinstance(snapshot, dict)
+    ]
     if trace.name not in files:
         return {}
     command = redacted(list(map(str, argv)))
@@ -80,7 +88,9 @@ def add_to_record(trace: Path, **fields: Any) -> None:
     """Add what was found out later to the record beside a trace, by the names of its fields."""
     path = trace.with_suffix(".record") / "record.json"
     record = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**record, **fields}, indent=1, default=str), encoding="utf-8")
+    path.write_text(
+        json.dumps({**record, **fields}, indent=1, default=str), encoding="utf-8"
+    )
 
 
 def with_record(trace: Trace, path: Path) -> Trace:
@@ -146,12 +156,19 @@ def circumstances(trace: Trace) -> Circumstances:
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     """The candidate whose replay gives the most recorded addresses, and that in words."""
     header: dict[str, Any] = trace.header
-    card = Card(header.get("vram") or AMPLE_BYTES, header.get("foreign") or 0, "recorded")
+    card = Card(
+        header.get("vram") or AMPLE_BYTES, header.get("foreign") or 0, "recorded"
+    )
     checks: dict[str, Agreement] = {}
     for torch in CANDIDATES:
         try:
             outcome = replay(
-                trace, conf, card, torch=torch, fraction=header.get("fraction"), timeline=True
+                trace,
+                conf,
+                card,
+                torch=torch,
+                fraction=header.get("fraction"),
+                timeline=True,
             )
         except ReplayError:
             # Where the program lowers max_split_size_mb, another order may meet a segment in

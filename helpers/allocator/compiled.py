@@ -47,7 +47,9 @@ def function(body: Callable[..., Any]) -> Any:
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     compiled: Any = njit(body, nogil=True, error_model="numpy", **options)
     resolve = compiled.get_call_template
-    compiled.get_call_template = lambda args, kws: resolve(tuple(map(types.unliteral, args)), kws)
+    compiled.get_call_template = lambda args, kws: resolve(
+        tuple(map(types.unliteral, args)), kws
+    )
     return compiled
 
 
@@ -97,14 +99,18 @@ def _kernel(sources: int) -> Any:
 
     def advance(head, ops, idents, sizes, streams, pools, timeline, begin, stop):
         """operations.advance."""
-        done = _advance(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop)
+        done = _advance(
+            head[0], ops, idents, sizes, streams, pools, timeline, begin, stop
+        )
         return done + 0 * sources
 
     return compile_and_keep(advance, nogil=True, error_model="numpy")
 
 
 _NUMBERS = (trace, in_force)  # modules of which the others take numbers alone
-_SOURCES = zlib.crc32(b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS)))
+_SOURCES = zlib.crc32(
+    b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS))
+)
 advance = _kernel(_SOURCES)
 _ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)
 for _array in _ARRAYS:
@@ -122,7 +128,9 @@ def _stamp() -> Path | None:
         return None
     file = Path(__file__).stat()
     processor = binding.get_host_cpu_name()
-    about = f"{_SOURCES} {file.st_mtime_ns} {file.st_size} {numba.__version__} {processor}"
+    about = (
+        f"{_SOURCES} {file.st_mtime_ns} {file.st_size} {numba.__version__} {processor}"
+    )
     name = f"casebook-{sys.implementation.cache_tag}-{zlib.crc32(about.encode()):08x}.stamp"
     return Path(advance.stats.cache_path, name)
 

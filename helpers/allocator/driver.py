@@ -29,8 +29,19 @@ MALLOC_SPAN = 8 << 40
 RESERVE_SPAN = 32 << 40
 POLICIES = ("firstfit", "topdown", "monotonic", "recorded")
 GRANULE_BYTES = 2 << 20
-CALLS = ("malloc", "malloc_fail", "free", "reserve", "unreserve", "map", "create_fail", "unmap")
-MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, MAP, CREATE_FAIL, UNMAP = range(len(CALLS))
+CALLS = (
+    "malloc",
+    "malloc_fail",
+    "free",
+    "reserve",
+    "unreserve",
+    "map",
+    "create_fail",
+    "unmap",
+)
+MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, MAP, CREATE_FAIL, UNMAP = range(
+    len(CALLS)
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,9 @@ class Card:
             expected = f"expected one of {', '.join(POLICIES)}"
             raise ValueError(f"address policy {self.policy!r}: {expected}")
         if self.capacity_bytes <= 0:
-            raise ValueError(f"capacity of {self.capacity_bytes} bytes: expected more than 0")
+            raise ValueError(
+                f"capacity of {self.capacity_bytes} bytes: expected more than 0"
+            )
 
 
 def round_up(size, unit):
@@ -137,7 +150,9 @@ def log(a, call, ordinal, address, size):
         return
     last = call_at(a, a.call_count)
     is_of_pages = call in (MAP, UNMAP)
-    is_same_call = last.event == a.operation and last.call == call and last.ordinal == ordinal
+    is_same_call = (
+        last.event == a.operation and last.call == call and last.ordinal == ordinal
+    )
     if is_of_pages and is_same_call and last.address + last.size == address:
         last.size += size
         return

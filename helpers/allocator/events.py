@@ -3,7 +3,13 @@
 Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
 """
 
-from helpers.allocator.blocks import OVERSIZE_ALLOCATIONS, add, conf, count_allocated, free_block
+from helpers.allocator.blocks import (
+    OVERSIZE_ALLOCATIONS,
+    add,
+    conf,
+    count_allocated,
+    free_block,
+)
 from helpers.allocator.memory import (
     NONE,
     block_at,

@@ -77,7 +77,9 @@ def _out_of_memory_at(study: Study, trace: Trace) -> int | None:
     return None if first is None else int(origin[first])
 
 
-def _extrapolated_step(study: Study, growth: Growth, period: _Period, copies: int) -> int:
+def _extrapolated_step(
+    study: Study, growth: Growth, period: _Period, copies: int
+) -> int:
     """The step in which the program runs out, too far to be replayed: what is reserved grows on
     as it does over the second half of so many copies on an ample card.
     """
@@ -187,7 +189,9 @@ class _Period:
             id=np.concatenate((trace.id[recording], block)),
             size=np.concatenate((trace.size[recording], size)),
         )
-        return replace(longer, driver=tuple(call for call in trace.driver if call.event < self.end))
+        return replace(
+            longer, driver=tuple(call for call in trace.driver if call.event < self.end)
+        )
 
     def step_of(self, operation: int) -> int:
         """The step of an operation of such a trace, from 1 at the first of the recording."""

@@ -167,7 +167,9 @@ class RecordedGrowth:
         return self.steps_begun > 1
 
 
-@lru_cache(2)  # a verdict, its growth and its remedies are each asked about with the same trace
+@lru_cache(
+    2
+)  # a verdict, its growth and its remedies are each asked about with the same trace
 def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowth:
     """What grows in a recorded program, who keeps it, and the line that keeps it.
 
@@ -198,9 +200,13 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         begun = begun_here
         if seen is longer:
             begun = growth.steps_at(requests.fullest)
-        growers = tuple(_kept(grower, growth, requests, rows) for grower in growth.growers)
+        growers = tuple(
+            _kept(grower, growth, requests, rows) for grower in growth.growers
+        )
         if not growth.steps.trains or growth.steps.line in loop_lines:
-            growers = tuple(row for row in growers if not _lies_in_step(row, seen, step_lines))
+            growers = tuple(
+                row for row in growers if not _lies_in_step(row, seen, step_lines)
+            )
             growth = replace(growth, growers=tuple(row.grower for row in growers))
         recorded = RecordedGrowth(
             requests=seen,
@@ -246,7 +252,9 @@ def _longer(path: Path | None) -> Requests | None:
 
 def keepers_of(record: Mapping[str, Any]) -> list[KeeperRow]:
     """What a record says of who keeps the tensors, of all processes."""
-    processes = [process.get("keepers") or {} for process in record.get("processes", ())]
+    processes = [
+        process.get("keepers") or {} for process in record.get("processes", ())
+    ]
     return [row for process in processes for row in process.get("keepers", ())]
 
 
@@ -255,25 +263,37 @@ def lines_of_step(record: Mapping[str, Any], which: str = "lines") -> frozenset[
     follow in the same pass of their loop; of all processes. ``which``: "loops" for those in loops
     whose passes are parts of that step.
     """
-    parts = [process.get("part_of_step") or {} for process in record.get("processes", ())]
+    parts = [
+        process.get("part_of_step") or {} for process in record.get("processes", ())
+    ]
     return frozenset(line for part in parts for line in part.get(which, ()))
 
 
-def _lies_in_step(row: KeptGrower, requests: Requests, step_lines: frozenset[str]) -> bool:
+def _lies_in_step(
+    row: KeptGrower, requests: Requests, step_lines: frozenset[str]
+) -> bool:
     """Whether a grower keeps what the running step needs for its backward pass, which frees it: a
     loop of these lines asked for it, and no name keeps it but with its graph.
     """
     if row.keeper is not None and not row.keeper.with_graph:
         return False
-    if row.grower.site.name in step_lines:  # the threads of a backward pass have no frames
+    if (
+        row.grower.site.name in step_lines
+    ):  # the threads of a backward pass have no frames
         return True
-    stacks = requests.stack[live_requests_of(row.grower, requests, requests.fullest)].tolist()
+    stacks = requests.stack[
+        live_requests_of(row.grower, requests, requests.fullest)
+    ].tolist()
     frames = requests.trace.frames
-    in_step = [stack >= 0 and not step_lines.isdisjoint(frames[stack]) for stack in stacks]
+    in_step = [
+        stack >= 0 and not step_lines.isdisjoint(frames[stack]) for stack in stacks
+    ]
     return sum(in_step) > len(in_step) / 2
 
 
-def _kept(grower: Grower, growth: Growth, requests: Requests, rows: list[KeeperRow]) -> KeptGrower:
+def _kept(
+    grower: Grower, growth: Growth, requests: Requests, rows: list[KeeperRow]
+) -> KeptGrower:
     """A grower with who keeps what it asked for."""
     live = live_requests_of(grower, requests, requests.fullest)
     addresses = requests.trace.address
@@ -291,7 +311,9 @@ def live_requests_of(grower: Grower, requests: Requests, operation: int) -> np.n
     return np.flatnonzero(requests.alive(operation) & sites[requests.site])
 
 
-def kept_at(grower: Grower, growth: Growth, requests: Requests, operation: int) -> tuple[int, int]:
+def kept_at(
+    grower: Grower, growth: Growth, requests: Requests, operation: int
+) -> tuple[int, int]:
     """The bytes that a call site has kept up to an operation, and in how many steps, the running
     one included.
 
@@ -324,7 +346,9 @@ def _keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
     most of them are reached. Where most are reached from no name, a graph keeps them: then the
     best by ``_rank`` of those that join graphs.
     """
-    reached = [sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows]
+    reached = [
+        sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows
+    ]
     by_place: Counter[tuple[str, ...]] = Counter()
     for row, size in zip(rows, reached, strict=True):
         by_place[_place_of(row)] += size
@@ -368,12 +392,16 @@ def _sums_losses(rows: list[KeeperRow]) -> bool:
     joining = _joining_graphs(rows)
     if not joining or _carries_state(rows):
         return False
-    return all(row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining)
+    return all(
+        row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining
+    )
 
 
 def _hand_on_a_state(growers: tuple[KeptGrower, ...], rows: list[KeeperRow]) -> bool:
     """Whether no collection keeps what grows, and a state joins the passes."""
-    collections = [row for row in growers if row.keeper is not None and row.keeper.length]
+    collections = [
+        row for row in growers if row.keeper is not None and row.keeper.length
+    ]
     return not collections and _carries_state(rows)
 
 

@@ -93,7 +93,9 @@ def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
     that was as full as the fullest, where half of that is given up later.
     """
     live = np.concatenate(([0], requests.live))[steps.begins]
-    live = live - live[1:].min()  # without weights, and what an optimizer makes in the first step
+    live = (
+        live - live[1:].min()
+    )  # without weights, and what an optimizer makes in the first step
     half = live.max() / 2
     falls = np.flatnonzero(np.diff(live) < -half) + 1
     bounds = [0, *falls.tolist(), len(steps)]
@@ -144,7 +146,9 @@ class _Search:
         kept = self._kept_by(keeping)
         window = self._window(kept)
         growers = self._keepers(keeping, kept, window, later, held_bytes) + larger
-        growers.sort(key=lambda grower: (not grower.site.in_program, -grower.bytes_per_step))
+        growers.sort(
+            key=lambda grower: (not grower.site.in_program, -grower.bytes_per_step)
+        )
         live = np.concatenate(([0], self.requests.live))[self.steps.begins]
         return Growth(
             steps=self.steps,
@@ -245,7 +249,9 @@ class _Search:
             growers.append(grower)
         return growers
 
-    def _bytes_by_site(self, mask: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def _bytes_by_site(
+        self, mask: np.ndarray, begin: np.ndarray, end: np.ndarray
+    ) -> np.ndarray:
         """Bytes by call site and step, of requests that count from step ``begin`` to ``end``."""
         change = np.zeros((len(self.requests.sites), self.count + 2), np.int64)
         inside = mask & (begin < self.count)

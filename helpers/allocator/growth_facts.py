@@ -28,7 +28,10 @@ rounded up, and the running step has a few more.
 
 
 def growth_facts(
-    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
 ) -> GrowthFacts | None:
     """What grows over the steps of a program; None where too few of them are seen.
 
@@ -37,7 +40,9 @@ def growth_facts(
     growth = recorded.growth
     if growth is None:
         return None
-    rest_so_far_bytes, usual_rest_bytes = _rest_by_step(recorded, requests, operation, refusal)
+    rest_so_far_bytes, usual_rest_bytes = _rest_by_step(
+        recorded, requests, operation, refusal
+    )
     growers = []
     steps = 0
     for row in recorded.growers:
@@ -88,7 +93,10 @@ def _rest_of_step(recorded: RecordedGrowth, operation: int) -> int:
 
 
 def _rest_by_step(
-    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
 ) -> tuple[int, int]:
     """What was live beside what is kept: with a refused request, and at most in a step before it.
     Both 0 where no step came before it.
@@ -105,7 +113,9 @@ def _rest_by_step(
         np.add.at(kept_since, requests.at[kept], requests.size[kept])
     rest = requests.live - np.cumsum(kept_since)
     first, running = growth.steps.begins[[0, begun - 1]]
-    refused_bytes = 0 if refusal.fails_in_replay else refusal.request_bytes  # else it is recorded
+    refused_bytes = (
+        0 if refusal.fails_in_replay else refusal.request_bytes
+    )  # else it is recorded
     return int(rest[operation]) + refused_bytes, int(rest[first:running].max(initial=0))
 
 
@@ -114,7 +124,11 @@ def runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:
     it does not grow, has no card, or would not fill it in as many steps as programs run.
     """
     growth = recorded.growth
-    if growth is None or not recorded.is_leak or study.card.capacity_bytes >= AMPLE_BYTES:
+    if (
+        growth is None
+        or not recorded.is_leak
+        or study.card.capacity_bytes >= AMPLE_BYTES
+    ):
         return 0
     try:
         runs_out = exhaustion(recorded.requests, growth, study)

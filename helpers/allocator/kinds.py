@@ -28,7 +28,14 @@ BLAS_BYTES = (8519680, 32 << 20)
 """
 OPTIMIZER = ("torch/optim/", "Optimizer.step")
 """What the frames of an optimizer's code begin with."""
-_MODULES = ("torch/nn/", "safetensors/", "transformers/", "accelerate/", "diffusers/", "peft/")
+_MODULES = (
+    "torch/nn/",
+    "safetensors/",
+    "transformers/",
+    "accelerate/",
+    "diffusers/",
+    "peft/",
+)
 """Where a model is built, moved to the card or loaded."""
 
 
@@ -44,7 +51,9 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     by_optimizer = _asked_in(requests, OPTIMIZER)
     by_model = asked_by_model(requests)
     before_steps = requests.at < _first_step(requests)
-    stays = requests.until > requests.at.max(initial=0)  # also what goes at the program's end
+    stays = requests.until > requests.at.max(
+        initial=0
+    )  # also what goes at the program's end
     outlives_backward = _is_there_at_next(requests, ~requests.backward)
     there_in_backward = _is_there_at_next(requests, requests.backward)
     masks = {
@@ -79,7 +88,9 @@ def asked_by_model(requests: Requests) -> np.ndarray:
 
 
 def _asked_in(requests: Requests, folders: tuple[str, ...]) -> np.ndarray:
-    return requests.with_stack(lambda frames: any(frame.startswith(folders) for frame in frames))
+    return requests.with_stack(
+        lambda frames: any(frame.startswith(folders) for frame in frames)
+    )
 
 
 def _is_there_at_next(requests: Requests, mask: np.ndarray) -> np.ndarray:

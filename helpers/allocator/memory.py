@@ -30,7 +30,9 @@ RESERVED = 2
 
 def record(names: str, *more: tuple[Any, ...]) -> np.dtype:
     """Whole numbers of these names, and what else a record has."""
-    return np.dtype([(name, np.int64) for name in names.split()] + list(more), align=True)
+    return np.dtype(
+        [(name, np.int64) for name in names.split()] + list(more), align=True
+    )
 
 
 # ``at``: a record's own place. ``spare``: the next record that is not in use; that of place 0
@@ -135,8 +137,12 @@ def accessor(name: str) -> Any:
     return at
 
 
-block_at, segment_at, pool_at, stat_at, setting_at, use_at = map(accessor, list(TABLES)[:6])
-queue_at, ident_at, range_at, call_at, part_at, recorded_at = map(accessor, list(TABLES)[6:12])
+block_at, segment_at, pool_at, stat_at, setting_at, use_at = map(
+    accessor, list(TABLES)[:6]
+)
+queue_at, ident_at, range_at, call_at, part_at, recorded_at = map(
+    accessor, list(TABLES)[6:12]
+)
 map_at, slot_at = map(accessor, list(TABLES)[12:])
 
 
@@ -205,7 +211,9 @@ class Memory:
     addresses ``a`` has.
     """
 
-    def __init__(self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool):
+    def __init__(
+        self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool
+    ):
         self.compiled = compiled
         self.tables: dict[str, Any] = {
             name: self._stored(records) for name, records in tables.items()

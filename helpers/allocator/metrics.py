@@ -51,7 +51,11 @@ class Metrics:
     @property
     def misleading_ratio(self) -> float:
         """1 - allocated/reserved, for the reason in MISLEADS."""
-        return 1 - self.allocated_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
+        return (
+            1 - self.allocated_bytes / self.reserved_bytes
+            if self.reserved_bytes
+            else 0.0
+        )
 
 
 def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
@@ -72,11 +76,15 @@ def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
         allocated_bytes=int(size[state == LIVE].sum()),
         active_bytes=int(size[active].sum()),
         requested_bytes=int(requested[active].sum()),
-        releasable_bytes=int(size[whole_segments].sum() + in_whole_pages[with_pages].sum()),
+        releasable_bytes=int(
+            size[whole_segments].sum() + in_whole_pages[with_pages].sum()
+        ),
     )
 
 
-def stranded_over_time(study: Study, conf: str, samples: int) -> list[tuple[int, Metrics]]:
+def stranded_over_time(
+    study: Study, conf: str, samples: int
+) -> list[tuple[int, Metrics]]:
     """(operation, figures after it) at evenly spaced points, the last operation among them.
 
     Each point is a replay of its own, so this costs half of samples replays of the whole.

@@ -94,7 +94,11 @@ def set_circumstance(a, op, size):
         a.fail_next = size
     elif op == Op.EVENTS_HOLD:
         a.events_held = size
-    if op == Op.EVENTS_COMPLETE or op == Op.SYNCHRONIZE or (op == Op.EVENTS_HOLD and not size):
+    if (
+        op == Op.EVENTS_COMPLETE
+        or op == Op.SYNCHRONIZE
+        or (op == Op.EVENTS_HOLD and not size)
+    ):
         a.events_done = a.events
 
 

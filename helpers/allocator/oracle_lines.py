@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.allocator.trace import BLOCK_OPS, LARGEST, STREAM_STEP, Op, Trace, TraceError
+from helpers.allocator.trace import (
+    BLOCK_OPS,
+    LARGEST,
+    STREAM_STEP,
+    Op,
+    Trace,
+    TraceError,
+)
 
 OP_NAMES = {op.name.lower(): op for op in Op}
 WORDS = {
@@ -60,8 +67,12 @@ class _Line(NamedTuple):
         kind = self.row.get("op")
         op = OP_NAMES.get(kind) if type(kind) is str else None
         if op is None or op in (Op.FREE_REQUESTED, Op.FREE_COMPLETED):
-            seen = f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
-            raise TraceError(f"line {self.number} has {seen}: expected alloc, free, ...")
+            seen = (
+                f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
+            )
+            raise TraceError(
+                f"line {self.number} has {seen}: expected alloc, free, ..."
+            )
         return op
 
     def name(self) -> int | str:
@@ -84,7 +95,11 @@ class _Line(NamedTuple):
         value = self.row.get(key)
         if op == Op.SET_CONF and type(value) is str:
             return value
-        if op == Op.SET_FRACTION and isinstance(value, int | float) and type(value) is not bool:
+        if (
+            op == Op.SET_FRACTION
+            and isinstance(value, int | float)
+            and type(value) is not bool
+        ):
             return float(value)
         expected = "a text" if op == Op.SET_CONF else "a number"
         seen = f"line {self.number} (set_{key}) has {key} {str(value)[:40]}"
@@ -111,7 +126,10 @@ class _Reader:
         row = line.row
         if "op" not in row and row.keys() & {"job", "config_error", "final"}:
             if type(row.get("job")) is dict:
-                self.header |= {**row["job"], **{key: row[key] for key in _HEAD if key in row}}
+                self.header |= {
+                    **row["job"],
+                    **{key: row[key] for key in _HEAD if key in row},
+                }
             return
         op = line.op()
         ident = -1
@@ -126,7 +144,9 @@ class _Reader:
             time = -1
         stack = -1
         if type(row.get("frames")) is list:
-            stack = self.stacks.setdefault(tuple(map(str, row["frames"])), len(self.stacks))
+            stack = self.stacks.setdefault(
+                tuple(map(str, row["frames"])), len(self.stacks)
+            )
         size = self._size(line, op)
         self.rows.append((op, ident, size, stream * STREAM_STEP, pool, time, stack))
 
@@ -161,13 +181,17 @@ class _Reader:
         if op in (Op.SET_FRACTION, Op.SET_CONF):
             self.values.append(line.setting(op))
             return len(self.values) - 1
-        if op == Op.FAIL_NEXT and "count" in line.row:  # of a result, whose "n" are its counts
+        if (
+            op == Op.FAIL_NEXT and "count" in line.row
+        ):  # of a result, whose "n" are its counts
             return line.number_at("count")
         return line.number_at(WORDS[op]) if op in WORDS else 0
 
     def trace(self) -> Trace:
         columns = np.array(self.rows, np.int64).reshape(-1, 7).T
-        op, ids, sizes, streams, pools, times, frame = map(np.ascontiguousarray, columns)
+        op, ids, sizes, streams, pools, times, frame = map(
+            np.ascontiguousarray, columns
+        )
         timed = len(times) > 0 and bool((times >= 0).all())
         notes = self.header.pop("notes", ())
         dense = self.names == list(range(len(self.names)))
@@ -190,7 +214,9 @@ class _Reader:
 def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
     """One line an operation, as the oracle reads them; what it has no word for keeps its own name."""
     columns = (trace.op, trace.id, trace.size, trace.stream, trace.pool)
-    for op, ident, size, stream, pool in zip(*(column.tolist() for column in columns), strict=True):
+    for op, ident, size, stream, pool in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         line: dict[str, Any] = {"op": Op(op).name.lower()}
         if ident >= 0:
             line["id"] = trace.names[ident] if ident < len(trace.names) else ident

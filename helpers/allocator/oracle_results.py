@@ -49,7 +49,10 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     for row in blocks[block_column(blocks, "mapped") == 1].tolist():
         kind, ordinal, _, offset, size, requested, state, stream, small, *_ = row
         if last != (kind, ordinal, offset):
-            home = {"stream": stream // STREAM_STEP, "pool": "small" if small else "large"}
+            home = {
+                "stream": stream // STREAM_STEP,
+                "pool": "small" if small else "large",
+            }
             place = {"seg": _segment(kind, ordinal), "off": offset, "size": 0}
             entries.append({**place, **home, "blocks": []})
         entry = entries[-1]
@@ -67,7 +70,9 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
     """The oracle's result lines (one an operation, then the final figures and layout) of a
     replay with a timeline.
     """
-    assert outcome.timeline is not None and outcome.calls is not None, "replay with timeline=True"
+    assert outcome.timeline is not None and outcome.calls is not None, (
+        "replay with timeline=True"
+    )
     errors = dict(outcome.errors)
     called: dict[int, list[list[str | int]]] = {}
     for event, *call in outcome.calls.tolist():

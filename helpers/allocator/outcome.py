@@ -25,7 +25,9 @@ call has of the rest: address is an offset for map and unmap; create_fail has th
 before it as ordinal; -1 where a call has none.
 """
 
-BLOCK_COLUMNS = "kind ordinal base offset size requested state stream small pool mapped".split()
+BLOCK_COLUMNS = (
+    "kind ordinal base offset size requested state stream small pool mapped".split()
+)
 """Of a row of the block table: base is the address of the segment, offset that of the block in
 it, state an index into STATES (free, allocated, awaiting events). Rows are in order of kind,
 ordinal and offset.
@@ -73,7 +75,9 @@ class Outcome:
     blocks: np.ndarray  # [blocks, BLOCK_COLUMNS]
     timeline: np.ndarray | None = None  # [events, COLUMNS]
     calls: np.ndarray | None = None  # [calls, CALL_COLUMNS]
-    errors: tuple[tuple[int, str], ...] = ()  # settings refused on the way: (operation, why)
+    errors: tuple[
+        tuple[int, str], ...
+    ] = ()  # settings refused on the way: (operation, why)
     engine: str = "plain"
 
     def figure(self, name: str, which: str = "current") -> int:

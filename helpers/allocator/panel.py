@@ -54,9 +54,13 @@ class Bench:
         this one where there is none.
         """
         reserved = self.outcome.column("reserved")
-        steps = (np.diff(reserved, prepend=0) != 0) | (self.outcome.column("out") == OOM)
+        steps = (np.diff(reserved, prepend=0) != 0) | (
+            self.outcome.column("out") == OOM
+        )
         changed = np.flatnonzero(steps)
-        near = changed[changed > number][:1] if ahead else changed[changed < number][-1:]
+        near = (
+            changed[changed > number][:1] if ahead else changed[changed < number][-1:]
+        )
         return int(near[0]) if len(near) else number
 
     def words(self, number: int) -> str:
@@ -67,7 +71,9 @@ class Bench:
         request = Op(int(trace.op[number])).name.lower().replace("_", " ")
         if trace.op[number] == Op.ALLOC:
             request += f" {show_bytes(int(trace.size[number]))}"
-        end = OUTCOMES[int(self.outcome.column("out")[number])].replace("oom", "OUT OF MEMORY")
+        end = OUTCOMES[int(self.outcome.column("out")[number])].replace(
+            "oom", "OUT OF MEMORY"
+        )
         return (
             f"operation {number}, the last is {len(trace) - 1}: {request}, {end}; "
             f"{reserved} reserved, {allocated} allocated"
@@ -79,16 +85,16 @@ class Bench:
         end = "every request is met"
         if done.first_oom is not None:
             size = show_bytes(done.first_oom_bytes)
-            end = (
-                f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({size})"
-            )
+            end = f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({size})"
         most = f"at most {show_bytes(done.peak_reserved_bytes)} reserved"
         return f"{self.study.words}\n{end}; {most}, {done.slow_calls} slow calls"
 
     def map(self, number: int) -> Shown:
         """The segment map after an operation."""
         seen = self.study.replay(stop=number + 1)
-        return segment_map(self.study.trace, self.outcome, seen, f"After operation {number}")
+        return segment_map(
+            self.study.trace, self.outcome, seen, f"After operation {number}"
+        )
 
     def parts(self) -> list[Part]:
         """Where a look begins."""
@@ -112,12 +118,16 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     )
     last = len(study.trace) - 1
     tip = "arrow keys step by one operation"
-    at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
+    at = frame.field(
+        "IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip
+    )
     run, moment, drawn = (frame.answer() for _ in range(3))
 
     def look() -> None:
         nonlocal bench
-        size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
+        size = (
+            str(study.card.capacity_bytes) if capacity.value == card else capacity.value
+        )
         bench = bench.under(size, conf.value.strip())
         run.value = text_html(bench.says())
         if at.value == bench.moment:
@@ -135,7 +145,9 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     near = "the nearest that changed the segments or ran out"
     steps = [
-        frame.button("First failure or peak", to(lambda: bench.moment), "where a look begins"),
+        frame.button(
+            "First failure or peak", to(lambda: bench.moment), "where a look begins"
+        ),
         frame.button("Event before", to(lambda: bench.event(at.value, False)), near),
         frame.button("Event after", to(lambda: bench.event(at.value, True)), near),
     ]

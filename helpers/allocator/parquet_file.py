@@ -53,7 +53,9 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
         "size_bytes": pa.array(trace.size),
         "stream": pa.array(trace.stream),
         "time_ns": column(trace.time_ns),
-        "frames": pa.DictionaryArray.from_arrays(pa.array(frame, mask=frame < 0), stacks),
+        "frames": pa.DictionaryArray.from_arrays(
+            pa.array(frame, mask=frame < 0), stacks
+        ),
         "pool": pa.array(trace.pool),
         "address": column(trace.address),
     }
@@ -66,7 +68,9 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
         "start": [astuple(segment) for segment in trace.start],
         "driver": [astuple(call) for call in trace.driver],
     }
-    table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest).encode()})
+    table = pa.table(columns).replace_schema_metadata(
+        {_METADATA: json.dumps(rest).encode()}
+    )
     pq.write_table(table, path, compression="zstd")
 
 
@@ -97,7 +101,13 @@ def from_parquet(path: str | Path) -> Trace:
         return possible(_trace_of(name, table, json.loads(rest)))
     except TraceError:
         raise
-    except (pa.ArrowException, LookupError, TypeError, AttributeError, ValueError) as error:
+    except (
+        pa.ArrowException,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:
         why = str(error).splitlines()[0][:100]
     except (RecursionError, OverflowError) as error:
         why = type(error).__name__

@@ -37,7 +37,9 @@ class Tape:
 
     def alloc(self, tensor: str, size_bytes: float) -> int:
         """One tensor: its id. At least one element of 4 bytes is asked for."""
-        frame = self._frames.setdefault(f"{self.name}:{self.round} {tensor}", len(self._frames))
+        frame = self._frames.setdefault(
+            f"{self.name}:{self.round} {tensor}", len(self._frames)
+        )
         ident = self._count
         self._count += 1
         self._rows.append((Op.ALLOC, ident, max(4, int(size_bytes)), frame))
@@ -61,7 +63,9 @@ class Tape:
         return self.rng.random() < share
 
     def trace(self, header: dict[str, Any]) -> Trace:
-        return trace_of_rows(self._rows, tuple((text,) for text in self._frames), header)
+        return trace_of_rows(
+            self._rows, tuple((text,) for text in self._frames), header
+        )
 
 
 def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
@@ -80,7 +84,8 @@ def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
         # longest sets the padding.
         spread = p.high_ticks - p.low_ticks
         ticks = [
-            p.low_ticks + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
+            p.low_ticks
+            + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
             for _ in range(count)
         ]
         cells = count * max(ticks)
@@ -130,7 +135,10 @@ def growing_batches(t: Tape, p: SimpleNamespace) -> None:
         t.alloc("weights", parameter_bytes)
     for t.round in range(p.batches):
         state = (
-            p.batch * (p.first_length + t.round * p.growth + t.below(p.length_noise)) * p.hidden * 2
+            p.batch
+            * (p.first_length + t.round * p.growth + t.below(p.length_noise))
+            * p.hidden
+            * 2
         )
         inputs = []
         for _ in range(p.layers):

@@ -77,7 +77,9 @@ class Peaks:
 
     @property
     def _workspaces(self) -> int:
-        return sum(change.before or 0 for change in self.kinds if change.name == WORKSPACES)
+        return sum(
+            change.before or 0 for change in self.kinds if change.name == WORKSPACES
+        )
 
 
 class _Side:
@@ -104,7 +106,9 @@ class _Side:
         trace = self.requests.trace
         recorded = circumstances(trace)
         card = Card(recorded.capacity_bytes or AMPLE_BYTES)
-        outcome = replay(trace, recorded.conf, card, torch=recorded.torch, build=recorded.build)
+        outcome = replay(
+            trace, recorded.conf, card, torch=recorded.torch, build=recorded.build
+        )
         return outcome.peak_reserved_bytes
 
     @cached_property
@@ -139,7 +143,9 @@ def compare_peaks(
     )
 
 
-def _change(old: _Side, new: _Side, old_site: int | None, new_site: int | None) -> PeakChange:
+def _change(
+    old: _Side, new: _Side, old_site: int | None, new_site: int | None
+) -> PeakChange:
     """The change of a line from a call site of the one side to one of the other."""
     was, before = old.line(old_site)
     name, after = new.line(new_site)
@@ -157,7 +163,11 @@ def _changed_lines(
         for tag, _, _, begin, end in _differences(older.get(name, ()), lines):
             if tag in ("replace", "insert"):
                 numbers = range(begin, end)
-                new += [f"{name}:{number + 1}" for number in numbers if lines[number].strip()]
+                new += [
+                    f"{name}:{number + 1}"
+                    for number in numbers
+                    if lines[number].strip()
+                ]
     sites = np.array([site.name in risen for site in requests.sites])
     live = requests.alive(requests.peak) & sites[requests.site]
     stacks = set(requests.stack[live].tolist()) - {-1}
@@ -173,7 +183,9 @@ def _pairs(
 ) -> list[tuple[int | None, int | None]]:
     """Call sites of both sides that are the same line; a site without a partner stands alone."""
     older, newer = sources
-    texts = {name: _aligned(older[name], newer[name]) for name in older if name in newer}
+    texts = {
+        name: _aligned(older[name], newer[name]) for name in older if name in newer
+    }
     pairs: dict[int, int] = {}
     new_groups = _groups(new.sites, texts)
     for key, old_sites in _groups(old.sites, texts).items():
@@ -188,7 +200,9 @@ def _pairs(
     new_rest = [at for at in range(len(new.sites)) if at not in taken and new.bytes[at]]
     for at in old_rest:
         asks = (old.bytes[at], old.counts[at])
-        same = [other for other in new_rest if (new.bytes[other], new.counts[other]) == asks]
+        same = [
+            other for other in new_rest if (new.bytes[other], new.counts[other]) == asks
+        ]
         if same:
             pairs[at] = same[0]
             new_rest.remove(same[0])
@@ -196,7 +210,9 @@ def _pairs(
     return [*pairs.items(), *gone, *((None, at) for at in new_rest)]
 
 
-def _groups(sites: Sequence[CallSite], texts: Mapping[str, object]) -> dict[Hashable, list[int]]:
+def _groups(
+    sites: Sequence[CallSite], texts: Mapping[str, object]
+) -> dict[Hashable, list[int]]:
     """The call sites by file where its text is known on both sides, else by file and function."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, site in enumerate(sites):
@@ -243,7 +259,9 @@ def _aligned(before: Sequence[Hashable], after: Sequence[Hashable]) -> dict[int,
     pairs: dict[int, int] = {}
     for tag, begin, end, other_begin, other_end in _differences(before, after):
         if tag in ("equal", "replace"):
-            pairs.update(zip(range(begin, end), range(other_begin, other_end), strict=False))
+            pairs.update(
+                zip(range(begin, end), range(other_begin, other_end), strict=False)
+            )
     return pairs
 
 

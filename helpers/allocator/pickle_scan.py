@@ -148,7 +148,9 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
         if action == 0:
             return REFUSED, at, 0
         at += 1
-        problem, argument, width = read_argument(data, at, action, widths[opcode], counts[opcode])
+        problem, argument, width = read_argument(
+            data, at, action, widths[opcode], counts[opcode]
+        )
         if problem:
             return problem, at, width
         if action in (SCALAR, TEXT, CONTAINER):
@@ -200,7 +202,9 @@ def read_argument(
         for place in range(min(number_bytes, 7)):
             argument |= int(data[at + place]) << (8 * place)
         if number_bytes == 8 and data[at + 7]:
-            argument = len(data)  # the number is larger than any file, and may not fit 64 bits
+            argument = len(
+                data
+            )  # the number is larger than any file, and may not fit 64 bits
         if counted:
             width = counted + argument
     if at + width > len(data):

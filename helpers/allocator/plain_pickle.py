@@ -51,7 +51,9 @@ def plain_pickle(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Any:
         raise
     except _BROKEN as error:
         why = f"{type(error).__name__}: {str(error)[:80]}"
-        raise TraceError(f"{path.name} is no whole pickle ({why}); copy it again") from None
+        raise TraceError(
+            f"{path.name} is no whole pickle ({why}); copy it again"
+        ) from None
 
 
 class _Plain(pickle.Unpickler):
@@ -59,7 +61,9 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         unsafe = "no part of it was run; do not open this file with pickle.load"
-        raise TraceError(f"the pickle asks for {module}.{name}: {_REFUSED} and {unsafe}")
+        raise TraceError(
+            f"the pickle asks for {module}.{name}: {_REFUSED} and {unsafe}"
+        )
 
     def persistent_load(self, _pid: object) -> NoReturn:
         raise TraceError(f"the pickle holds a persistent id: {_REFUSED}")
@@ -80,14 +84,20 @@ def _scan(name: str, data: bytes) -> None:
         claim = f"{name} claims a value of {number:,} bytes at byte {at:,}"
         raise TraceError(f"{claim} and {len(data) - at:,} follow: cut or forged")
     if finding == pickle_scan.FAR_MEMO:
-        value = f"numbers a value as {number:,} at byte {at:,}, far above those before it"
+        value = (
+            f"numbers a value as {number:,} at byte {at:,}, far above those before it"
+        )
         raise TraceError(f"{name} {value}: forged to fill the memory")
     if finding == pickle_scan.KEY_NO_TEXT:
         key = f"{name} has a key at byte {at:,} that is no text"
-        raise TraceError(f"{key}: no memory snapshot has one, and it can be made to take for ever")
+        raise TraceError(
+            f"{key}: no memory snapshot has one, and it can be made to take for ever"
+        )
     if finding == pickle_scan.TOO_DEEP:
         deep = f"nested deeper than {pickle_scan.MAX_DEPTH} at byte {at:,}"
         raise TraceError(f"{name} is {deep}: no memory snapshot is")
     if finding == pickle_scan.TOO_MANY:
         fewer = "record fewer entries (max_entries=100000)"
-        raise TraceError(f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}")
+        raise TraceError(
+            f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}"
+        )

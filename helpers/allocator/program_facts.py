@@ -90,7 +90,9 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     processes = _rows_in(record, "processes")
     repeats = record.get("counterfactual") or {}
     expandable = _repeat(repeats.get("expandable"))
-    capacity_bytes = study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
+    capacity_bytes = (
+        study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
+    )
     usable_bytes = max(0, capacity_bytes - study.card.held_bytes)
     if limit_bytes:
         usable_bytes = min(usable_bytes, limit_bytes)
@@ -121,7 +123,9 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
         without_limit=_repeat(repeats.get("without_limit")),
-        expandable=expandable if _is_on(expandable, study.card.capacity_bytes) else None,
+        expandable=expandable
+        if _is_on(expandable, study.card.capacity_bytes)
+        else None,
         settings=_settings_trouble(study.trace, processes),
         idle_checkpointing=_idle_checkpointing(processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
@@ -136,7 +140,9 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
 
 
 def _options_again(
-    record: Mapping[str, Any], processes: Sequence[Mapping[str, Any]], capacity_bytes: int
+    record: Mapping[str, Any],
+    processes: Sequence[Mapping[str, Any]],
+    capacity_bytes: int,
 ) -> str:
     """The options of `rehearse` for the same card and, of a job, the same rank."""
     words = card_options(processes, capacity_bytes) if capacity_bytes else []
@@ -151,7 +157,9 @@ def _limit_bytes(study: Study) -> int:
     """What the program lets itself have of its card, in bytes; 0 where it sets no limit."""
     if study.card.capacity_bytes >= AMPLE_BYTES:
         return 0
-    allowed = allowed_bytes(study.fraction, study.card, behaviour(study.torch, study.build))
+    allowed = allowed_bytes(
+        study.fraction, study.card, behaviour(study.torch, study.build)
+    )
     return 0 if allowed == NO_LIMIT else max(0, allowed)
 
 
@@ -170,7 +178,9 @@ def _settings_trouble(
     return None if ran else trouble
 
 
-def _idle_checkpointing(processes: Sequence[Mapping[str, Any]]) -> IdleCheckpointing | None:
+def _idle_checkpointing(
+    processes: Sequence[Mapping[str, Any]],
+) -> IdleCheckpointing | None:
     """The checkpointing that had no effect in the process whose trace it is."""
     kept = process_of_trace(processes).get("idle_checkpointing")
     if not isinstance(kept, dict) or not kept.get("model"):
@@ -222,7 +232,8 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
     for index, processes in sorted(stats.items()):
         peaks = [row.get("reserved_bytes.all.peak", 0) for row in processes]
         unused = sum(
-            row.get("reserved_bytes.all.current", 0) - row.get("allocated_bytes.all.current", 0)
+            row.get("reserved_bytes.all.current", 0)
+            - row.get("allocated_bytes.all.current", 0)
             for row in processes
         )
         use = together.get(index)
@@ -232,7 +243,9 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
             needed = use["sum_bytes"]
             users = len(use["peak_bytes"])
         if use and use.get("in_step"):
-            unused = 0  # what a rank keeps cached at its end was not unused at the peaks
+            unused = (
+                0  # what a rank keeps cached at its end was not unused at the peaks
+            )
         cards.append(CardFacts(index, users, needed, unused))
     return tuple(cards)
 
@@ -257,7 +270,10 @@ def _first_change(record: Mapping[str, Any]) -> FirstChange | None:
     change = record.get("first_change")
     if not isinstance(change, dict):
         return None
-    words = [cut(plain(change.get(name, "")), MOST_OF_A_CHANGE) for name in ("title", "costs")]
+    words = [
+        cut(plain(change.get(name, "")), MOST_OF_A_CHANGE)
+        for name in ("title", "costs")
+    ]
     return FirstChange(*words) if words[0] else None
 
 
@@ -299,13 +315,18 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
         if least_bytes > study.card.capacity_bytes:
             return Replays(None)
         engine = chosen_engine("auto", len(stream) * len(tried))
-        runs = Runs(stream, study.card, study.torch, study.build, study.fraction, engine)
+        runs = Runs(
+            stream, study.card, study.torch, study.build, study.fraction, engine
+        )
         for conf in dict.fromkeys(tried):
             if runs.passes(conf, study.card.capacity_bytes):
                 replays = [
-                    runs.replay(conf, study.card.capacity_bytes, policy) for policy in runs.policies
+                    runs.replay(conf, study.card.capacity_bytes, policy)
+                    for policy in runs.policies
                 ]
-                return Replays(conf, peak_bytes=max(row.peak_reserved_bytes for row in replays))
+                return Replays(
+                    conf, peak_bytes=max(row.peak_reserved_bytes for row in replays)
+                )
         return Replays(None)
     except ValueError:
         return None

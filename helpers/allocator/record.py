@@ -19,7 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator.recorded_processes import best_snapshot, collect, process_rows, redacted
+from helpers.allocator.recorded_processes import (
+    best_snapshot,
+    collect,
+    process_rows,
+    redacted,
+)
 from helpers.ground.child import carrying, run_here, signal_name
 
 INJECT = Path(__file__).resolve().parent / "under_torch" / "inject"
@@ -128,7 +133,9 @@ def _claim(out: Path, folder: Path) -> None:
     """Make the folder of a recording. Raises RecordError where something of that name is kept."""
     kept = {path.suffix for path in folder.glob("*")} & {".pickle", ".stacks"}
     if (folder / "record.json").is_file() and not kept:
-        shutil.rmtree(folder)  # of a recording that kept nothing, so that it can be tried again
+        shutil.rmtree(
+            folder
+        )  # of a recording that kept nothing, so that it can be tried again
     for path in (out, out.with_suffix(".pickle"), folder):
         if path.exists():
             why = "exists already; expected a new name; choose another --out, or add --force"
@@ -169,7 +176,9 @@ def under(python: str, command: Sequence[str]) -> list[str]:
     Raises RecordError for no command, or one that is no Python's.
     """
     if not command:
-        raise RecordError("no command; expected one after --, such as: -- python train.py")
+        raise RecordError(
+            "no command; expected one after --, such as: -- python train.py"
+        )
     if not python:
         return list(command)
     if re.fullmatch(r"python[0-9.]*", os.path.basename(command[0])):

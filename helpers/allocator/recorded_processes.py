@@ -46,10 +46,14 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
     reached = list(folder.glob("*.reached"))
     too_old = list(folder.glob("*.too-old"))
     for path in broken:
-        notes.append(f"process {_pid(path)}: the recorder could not start: {path.read_text()}")
+        notes.append(
+            f"process {_pid(path)}: the recorder could not start: {path.read_text()}"
+        )
     if too_old:
         version = too_old[0].stem.partition("-")[2]
-        notes.append(f"one of its Pythons is {version}, and the recorder needs 3.9 or later")
+        notes.append(
+            f"one of its Pythons is {version}, and the recorder needs 3.9 or later"
+        )
     elif not reached:
         notes.append(NOT_LOADED)
     elif not rows and not broken:
@@ -70,11 +74,15 @@ def _notes_of_process(row: Row) -> list[str]:
         row["ended"] = "still running" if alive else "killed or crashed"
         end = "at the end of the command, so it has no snapshot of its own end"
         notes.append(f"{row['ended']} {end}")
-    notes += [f"{hang['says']}; its stacks are in {hang['stacks']}" for hang in row["hangs"]]
+    notes += [
+        f"{hang['says']}; its stacks are in {hang['stacks']}" for hang in row["hangs"]
+    ]
     notes += row["notes"]
     for snapshot in row["snapshots"]:
         if "why_not" in snapshot:
-            notes.append(f"the snapshot at {snapshot['reason']} failed: {snapshot['why_not']}")
+            notes.append(
+                f"the snapshot at {snapshot['reason']} failed: {snapshot['why_not']}"
+            )
     return [f"process {row['pid']}: {note}" for note in notes]
 
 
@@ -126,13 +134,17 @@ def process_of_trace(processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
     return next(iter(users), {})
 
 
-def card_options(processes: Sequence[Mapping[str, Any]], capacity_bytes: int) -> list[str]:
+def card_options(
+    processes: Sequence[Mapping[str, Any]], capacity_bytes: int
+) -> list[str]:
     """The options of `rehearse` for cards like those of a recorded program, of that size."""
     devices = [device for row in processes for device in row.get("devices") or ()]
     used = {device.get("name") for device in devices}
     names = [key for key, card in cards().items() if card.name in used]
     count = 1 + max((device.get("index", 0) for device in devices), default=0)
-    is_whole_card = bool(names) and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20
+    is_whole_card = (
+        bool(names) and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20
+    )
     words = [] if is_whole_card else ["--capacity", typed_size(capacity_bytes)]
     if names:
         words += ["--gpu", names[0]]
@@ -151,7 +163,9 @@ def redacted(words: Sequence[str]) -> list[str]:
     hide = False
     for word in words:
         name, equals, value = word.partition("=")
-        secret = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
+        secret = (
+            not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
+        )
         if equals and (looks_secret(value) or (secret and not looks_secret(word))):
             text = f"{name}=***"
         elif hide or looks_secret(word):

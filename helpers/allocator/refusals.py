@@ -60,7 +60,9 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
     return (
         Refusal(
             request_bytes=int(stream.size[first]),
-            device_free_bytes=study.card.capacity_bytes - study.card.held_bytes - reserved,
+            device_free_bytes=study.card.capacity_bytes
+            - study.card.held_bytes
+            - reserved,
             allocated_bytes=before.figure("allocated_bytes"),
             reserved_bytes=reserved,
             where=_line_of(study.trace, operation),
@@ -96,13 +98,18 @@ def reserved_bytes(trace: Trace) -> list[int]:
 
 
 def steps_as_full(
-    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
 ) -> int:
     """In how many steps before a refused request as much was live as would be with it."""
     if recorded.growth is None or recorded.is_longer or refusal is None:
         return 0
     needed = refusal.allocated_bytes + refusal.request_bytes
-    begins = [begin for begin in recorded.growth.steps.begins.tolist() if begin < operation]
+    begins = [
+        begin for begin in recorded.growth.steps.begins.tolist() if begin < operation
+    ]
     ends = [*begins[1:], operation] if begins else []  # refused before its first step
     peaks = [
         int(requests.live[begin:end].max(initial=0))
@@ -112,7 +119,10 @@ def steps_as_full(
 
 
 def more_to_come(
-    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
 ) -> int:
     """By how much what was freed again rose behind the same request in earlier steps, up to their
     ends; where no steps are seen, until the same stack asked anew. The least of those that asked

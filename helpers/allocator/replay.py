@@ -73,13 +73,17 @@ def replay(
     first = settings[0].fraction
     config = 1.0 if first is None else first
     values |= {
-        "allowed_bytes": allowed_bytes(first if fraction is None else fraction, card, rules),
+        "allowed_bytes": allowed_bytes(
+            first if fraction is None else fraction, card, rules
+        ),
         "config_bytes": int(config * float(card.capacity_bytes)),
         "logs": int(timeline),
     }
     state = Memory(tables, values, compiled)
     rows = np.zeros((stop if timeline else 0, len(COLUMNS)), np.int64)
-    _carry_out(state, _columns(trace, stop, pools, settings_at, card, rules), rows, stop)
+    _carry_out(
+        state, _columns(trace, stop, pools, settings_at, card, rules), rows, stop
+    )
     return replace(_outcome(state, stop, rows if timeline else None), errors=errors)
 
 
@@ -97,7 +101,9 @@ def _settings_in_turn(
     errors = []
     for at in np.flatnonzero(trace.op == Op.SET_CONF).tolist():
         try:
-            settings.append(parse(str(trace.values[int(trace.size[at])]), rules, settings[-1]))
+            settings.append(
+                parse(str(trace.values[int(trace.size[at])]), rules, settings[-1])
+            )
             places[at] = len(settings) - 1
         except SettingsError as error:
             settings.append(error.left or settings[-1])
@@ -114,7 +120,9 @@ def _check_columns(trace: Trace) -> None:
     """Passes for columns that compiled code, which checks no index, can follow."""
     columns = (trace.id, trace.size, trace.stream, trace.pool)
     if {len(column) for column in columns} != {len(trace)}:
-        raise ValueError(f"a trace of {len(trace)} operations: expected columns of one length")
+        raise ValueError(
+            f"a trace of {len(trace)} operations: expected columns of one length"
+        )
     if (trace.id[np.isin(trace.op, BLOCK_OPS)] < 0).any():
         raise ValueError("an operation names no block: expected ids from 0 up")
 
@@ -122,7 +130,9 @@ def _check_columns(trace: Trace) -> None:
 def _pools(trace: Trace) -> list[int]:
     """The numbers of the trace's pools, that of the default ones, 0, first."""
     named = trace.pool[np.isin(trace.op, (Op.ALLOC, Op.EMPTY_CACHE))]
-    private = {*np.abs(named).tolist(), *(segment.pool for segment in trace.start)} - {0}
+    private = {*np.abs(named).tolist(), *(segment.pool for segment in trace.start)} - {
+        0
+    }
     return [0, *sorted(private)]
 
 
@@ -148,7 +158,9 @@ def _columns(
     numbers = [trace.id[:stop], sizes, trace.stream[:stop], private]
     columns = [op.astype(np.int8), *(number.astype(np.int64) for number in numbers)]
     for column in columns:
-        column.flags.writeable = False  # one type of array, so that there is one compilation
+        column.flags.writeable = (
+            False  # one type of array, so that there is one compilation
+        )
     return tuple(columns)
 
 
@@ -177,15 +189,32 @@ def _carry_out(
 def _outcome(state: Memory, stop: int, timeline: np.ndarray | None) -> Outcome:
     """The totals, and every block in order of kind, ordinal and offset."""
     a = state.a
-    fields = "used segment pool stream address size requested allocated event_count mapped"
+    fields = (
+        "used segment pool stream address size requested allocated event_count mapped"
+    )
     columns = state.columns("blocks", fields)
-    used, segments, pools, stream, address, size, requested, allocated, events, mapped = columns.T
-    expandable, ordinal, base = state.columns("segments", "expandable ordinal address")[segments].T
+    (
+        used,
+        segments,
+        pools,
+        stream,
+        address,
+        size,
+        requested,
+        allocated,
+        events,
+        mapped,
+    ) = columns.T
+    expandable, ordinal, base = state.columns("segments", "expandable ordinal address")[
+        segments
+    ].T
     small, private = state.columns("pools", "small private")[pools].T
     waits = np.where(events > 0, blocks.PENDING, blocks.INACTIVE)
     block_state = np.where(allocated > 0, blocks.LIVE, waits)
     place = (expandable, ordinal, base, address - base, size)
-    rows = np.stack((*place, requested, block_state, stream, small, private, mapped), axis=1)
+    rows = np.stack(
+        (*place, requested, block_state, stream, small, private, mapped), axis=1
+    )
     in_use = used == 1
     rows = rows[in_use]
     figures = state.columns("stats", "current peak allocated freed")

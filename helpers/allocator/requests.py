@@ -30,14 +30,18 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
     origin = np.arange(len(trace))
     refused = np.array(sorted({*trace.refused}), np.int64)
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
-    refused = refused[(trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)]
+    refused = refused[
+        (trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)
+    ]
     origin = np.insert(origin, refused + 1, refused)
     op = np.insert(trace.op, refused + 1, int(Op.FREE))
     trace = rearranged(trace, origin, op=op)
     return trace, origin, len(refused)
 
 
-def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.ndarray, list[str]]:
+def prepared(
+    trace: Trace, card: Card, anew: bool = False
+) -> tuple[Trace, np.ndarray, list[str]]:
     """The requests to replay, the recorded operation of each (-1: none), and what was changed,
     a sentence each.
 
@@ -74,13 +78,19 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
         peak = f"the peak of live bytes needs {least_bytes:,}; give at least that"
         raise ValueError(f"capacity of {size}: {before}{peak}")
     used = tuple(
-        segment for segment in trace.start if any(block.id >= 0 for block in segment.blocks)
+        segment
+        for segment in trace.start
+        if any(block.id >= 0 for block in segment.blocks)
     )
     if start_bytes(used) <= room and not anew:
         left_out = "segments without a live block are left out"
-        notes.append(f"{before}{left_out}, the others lie as recorded under every setting")
+        notes.append(
+            f"{before}{left_out}, the others lie as recorded under every setting"
+        )
         return replace(trace, start=used), origin, notes
-    notes.append(f"{before}the live blocks are allocated anew, in the order of their addresses")
+    notes.append(
+        f"{before}the live blocks are allocated anew, in the order of their addresses"
+    )
     trace, added = _allocated_anew(trace)
     return trace, np.append(np.full(added, -1), origin), notes
 
@@ -88,7 +98,13 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
 def _allocated_anew(trace: Trace) -> tuple[Trace, int]:
     """The trace from an empty start, with requests for what was live, and how many those are."""
     rows = [
-        (Op.ALLOC, block.id, block.requested or block.size, segment.stream, segment.pool)
+        (
+            Op.ALLOC,
+            block.id,
+            block.requested or block.size,
+            segment.stream,
+            segment.pool,
+        )
         for segment, block in trace.live_at_start
     ]
     rows += [

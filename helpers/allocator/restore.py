@@ -31,7 +31,9 @@ def restore(a):
             before = NONE
         address = part.base + part.offset
         number = segment.number
-        block = new_block(a, segment, part.pool, part.stream, address, part.size, number)
+        block = new_block(
+            a, segment, part.pool, part.stream, address, part.size, number
+        )
         splice(a, block, before, NONE)
         before = block.at
         block.requested = part.requested
@@ -40,7 +42,9 @@ def restore(a):
 
 
 def restore_segment(a, part):
-    segment = new_segment(a, part.base, part.span, part.expandable, a.mallocs, part.page_bytes)
+    segment = new_segment(
+        a, part.base, part.span, part.expandable, a.mallocs, part.page_bytes
+    )
     if part.expandable:
         segment.ordinal = a.reserves
         a.reserves += 1

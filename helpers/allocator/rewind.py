@@ -20,7 +20,12 @@ from helpers.allocator.snapshot import MIB, Snapshot, TraceEntry
 from helpers.allocator.snapshot_trace import conf_of, placed, trace_of
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
 from helpers.settings.allocator_text import UNLIMITED, SettingsError
-from helpers.settings.in_force import SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, Settings, parse
+from helpers.settings.in_force import (
+    SMALL_MAX_BYTES,
+    SMALL_SEGMENT_BYTES,
+    Settings,
+    parse,
+)
 from helpers.settings.releases import NEWEST, behaviour
 
 GONE = "neither freed later nor in the final segments"
@@ -114,12 +119,18 @@ class _State:
         self.has_events = bool(snapshot.events)
         for segment in snapshot.segments:
             home = _Range(
-                segment.size, segment.stream, segment.small, segment.pool, segment.expandable
+                segment.size,
+                segment.stream,
+                segment.small,
+                segment.pool,
+                segment.expandable,
             )
             self.ranges.put(segment.address, home)
         for address, block in placed(snapshot.segments):
             if block.state != "I":
-                self.live.put(address, _Live(block.size, block.requested, block.state, True))
+                self.live.put(
+                    address, _Live(block.size, block.requested, block.state, True)
+                )
 
     def undo(self, event: TraceEntry) -> None:
         """The state just before the event."""
@@ -137,16 +148,22 @@ class _State:
             self._undo_segment(event)
         elif event.action == "segment_free":
             small = event.size == SMALL_SEGMENT_BYTES or None
-            self._give_again(event, _Range(event.size, event.stream, small, event.pool, False))
+            self._give_again(
+                event, _Range(event.size, event.stream, small, event.pool, False)
+            )
         elif event.action == "segment_unmap":
-            self._map_again(event, _Range(event.size, event.stream, None, event.pool, True))
+            self._map_again(
+                event, _Range(event.size, event.stream, None, event.pool, True)
+            )
 
     def _undo_alloc(self, event: TraceEntry) -> None:
         block = self.live.values.get(event.address)
         if block is None:
             raise _impossible(event, f"of a block that is {GONE}")
         if block.state != "A":
-            raise _impossible(event, "of a block whose free completes and nobody requested")
+            raise _impossible(
+                event, "of a block whose free completes and nobody requested"
+            )
         self.live.pop(event.address)
         home = self._range_at(event.address)
         pool = 0 if home is None else self.ranges.values[home].pool
@@ -157,11 +174,15 @@ class _State:
         address = event.address
         size = round_size(event.size, self.settings.roundup_divisions)
         if address in self.live.values:
-            again = "of a block that is live afterwards without an allocation in between"
+            again = (
+                "of a block that is live afterwards without an allocation in between"
+            )
             raise _impossible(event, again)
         other = self._block_in(address, address + size)
         if other is not None:
-            raise _impossible(event, f"of bytes that the live block at {other:#x} holds")
+            raise _impossible(
+                event, f"of bytes that the live block at {other:#x} holds"
+            )
         first = self._range_at(address)
         if first is None:
             raise _impossible(event, "at an address in no segment")
@@ -201,16 +222,22 @@ class _State:
                 if not block.survived and not home.small and not home.expandable:
                     unsure += self._take_rest(block, place, self.live.above(place, end))
                 if place > free_from:
-                    blocks.append(StartBlock(free_from - address, place - free_from, 0, "I", -1))
+                    blocks.append(
+                        StartBlock(free_from - address, place - free_from, 0, "I", -1)
+                    )
                 used = (block.size, block.requested, block.state, number)
                 blocks.append(StartBlock(place - address, *used))
                 number += 1
                 free_from = place + block.size
             if free_from < end:
-                blocks.append(StartBlock(free_from - address, end - free_from, 0, "I", -1))
+                blocks.append(
+                    StartBlock(free_from - address, end - free_from, 0, "I", -1)
+                )
             small = home.small
             if small is None:
-                small = home.expandable and bool(home.size % self.settings.large_segment_bytes)
+                small = home.expandable and bool(
+                    home.size % self.settings.large_segment_bytes
+                )
             of = (home.stream, small, home.pool, home.expandable)
             segments.append(StartSegment(address, home.size, *of, tuple(blocks)))
         return tuple(segments), self._notes(len(segments), number, unsure)
@@ -270,7 +297,9 @@ class _State:
             new.small = after.small
             new.pool = after.pool
         before = self.ranges.below(address - 1)
-        touches = before is not None and before + self.ranges.values[before].size == address
+        touches = (
+            before is not None and before + self.ranges.values[before].size == address
+        )
         if before is not None and touches and self._joins(before, new):
             self.ranges.pop(address)
             self.ranges.values[before].size += new.size
@@ -287,7 +316,9 @@ class _State:
         end = address + event.size
         other = self._block_in(address, end)
         if other is not None:
-            raise _impossible(event, f"of memory in which the block at {other:#x} lived already")
+            raise _impossible(
+                event, f"of memory in which the block at {other:#x} lived already"
+            )
         first = self._range_at(address)
         if first is None or end > first + self.ranges.values[first].size:
             raise _impossible(event, f"of memory that is {GONE}")

@@ -84,7 +84,9 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def load(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES) -> Snapshot:
+def load(
+    path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES
+) -> Snapshot:
     """One device of a snapshot file: ``device``, or the one with most events.
 
     Raises TraceError in one line.
@@ -115,7 +117,11 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
         host = "pinned host memory (host_segments, host_traces)"
         notes.append(f"{host} is left out: it takes no device memory")
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
-    mine = [_segment(segment, pools) for segment in segments if segment.get("device", 0) == device]
+    mine = [
+        _segment(segment, pools)
+        for segment in segments
+        if segment.get("device", 0) == device
+    ]
     mine.sort(key=lambda segment: segment.address)
     for segment, following in pairwise(mine):
         if segment.address + segment.size > following.address:
@@ -123,7 +129,9 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
             raise TraceError(f"the segments at {both} overlap: {IMPOSSIBLE}")
     reader = _Events(pools, _cells(content.get("casebook_cells")))
     entries = enumerate(traces[device] if device < len(traces) else [])
-    events = tuple(filter(None, (reader.event(index, entry) for index, entry in entries)))
+    events = tuple(
+        filter(None, (reader.event(index, entry) for index, entry in entries))
+    )
     for action, count in sorted(reader.left_out.items()):
         if action not in _NO_REQUEST:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
@@ -150,22 +158,30 @@ def _segments_in(content: Any) -> list[dict[Any, Any]]:
     segments = _list(content["segments"], "segments")
     for segment in segments:
         if type(segment) is not dict:
-            raise TraceError(f"segments holds a {type(segment).__name__}: expected a dict each")
+            raise TraceError(
+                f"segments holds a {type(segment).__name__}: expected a dict each"
+            )
     return segments
 
 
 def _list(value: Any, name: str) -> list[Any]:
     if type(value) not in (list, tuple):
-        raise TraceError(f"{name} is a {type(value).__name__}: expected a list, as torch writes")
+        raise TraceError(
+            f"{name} is a {type(value).__name__}: expected a list, as torch writes"
+        )
     return list(value)
 
 
-def _whole_number(entry: dict[Any, Any], key: str, where: str, default: int | None = None) -> int:
+def _whole_number(
+    entry: dict[Any, Any], key: str, where: str, default: int | None = None
+) -> int:
     value = entry.get(key, default)
     if type(value) is not int or not 0 <= value < _LIMIT:
         number = type(value) is int and abs(value) < 1 << 70
         shown = f"{value:,}" if number else f"a {type(value).__name__}"
-        raise TraceError(f"{where} has {key} {shown}: expected a whole number from 0 up")
+        raise TraceError(
+            f"{where} has {key} {shown}: expected a whole number from 0 up"
+        )
     return value
 
 
@@ -176,15 +192,21 @@ def _chosen_device(
     the snapshot does not have.
     """
     busy = [number for number, entries in enumerate(traces) if entries]
-    holding = sorted({_whole_number(segment, "device", "a segment", 0) for segment in segments})
+    holding = sorted(
+        {_whole_number(segment, "device", "a segment", 0) for segment in segments}
+    )
     if wanted is not None:
         devices = sorted({*range(len(traces)), *holding})
         if wanted not in devices:
-            raise TraceError(f"device {wanted} is not in the snapshot: it has devices {devices}")
+            raise TraceError(
+                f"device {wanted} is not in the snapshot: it has devices {devices}"
+            )
         return wanted
     if len(busy) > 1:
         chosen = max(busy, key=lambda number: len(traces[number]))
-        notes.append(f"devices {busy} have events: device {chosen}, with most of them, was taken")
+        notes.append(
+            f"devices {busy} have events: device {chosen}, with most of them, was taken"
+        )
         return chosen
     return next(iter(busy or holding), 0)
 
@@ -193,7 +215,10 @@ def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) 
     """The number of a private pool, in order of first sight; 0 for the default pools."""
     for key in keys:
         value = entry.get(key)
-        if isinstance(value, tuple | list) and [type(part) for part in value] == [int, int]:
+        if isinstance(value, tuple | list) and [type(part) for part in value] == [
+            int,
+            int,
+        ]:
             return pools.setdefault((value[0], value[1]), len(pools))
     return 0
 
@@ -214,16 +239,25 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
             shown = state[:40] if type(state) is str else "no text"
             expected = f"expected one of {', '.join(_STATES)}"
             raise TraceError(f"{where} has a block whose state is {shown}: {expected}")
-        if _whole_number(block, "address", where, address + at) != address + at or not length:
+        if (
+            _whole_number(block, "address", where, address + at) != address + at
+            or not length
+        ):
             apart = "blocks that do not lie one after another"
             raise TraceError(f"{where} has {apart}: {IMPOSSIBLE}")
         history = block.get("history")  # torch 2.0: the newest use first
         first: dict[Any, Any] = (
-            history[0] if type(history) is list and history and type(history[0]) is dict else {}
+            history[0]
+            if type(history) is list and history and type(history[0]) is dict
+            else {}
         )
-        requested = _whole_number(block, "requested_size", where, first.get("real_size", length))
+        requested = _whole_number(
+            block, "requested_size", where, first.get("real_size", length)
+        )
         live = _STATES[state] != "I"
-        blocks.append(StartBlock(at, length, requested if live else 0, _STATES[state], -1))
+        blocks.append(
+            StartBlock(at, length, requested if live else 0, _STATES[state], -1)
+        )
         at += length
     if at != size:
         sizes = f"{size:,} bytes and its blocks {at:,}"
@@ -263,7 +297,9 @@ def _may_hold_a_loop(frame: str) -> bool:
 class _Events:
     """Reads entries one by one; keeps one copy of every stack."""
 
-    def __init__(self, pools: dict[tuple[int, int], int], cells: dict[str, int]) -> None:
+    def __init__(
+        self, pools: dict[tuple[int, int], int], cells: dict[str, int]
+    ) -> None:
         self.pools = pools
         self._cells = cells
         self.left_out: Counter[str] = Counter()
@@ -289,7 +325,9 @@ class _Events:
             address=_whole_number(entry, "device_free" if free else "addr", where),
             size=_whole_number(entry, "size", where),
             stream=_whole_number(entry, "stream", where, 0),
-            time_us=_whole_number(entry, "time_us", where) if "time_us" in entry else None,
+            time_us=_whole_number(entry, "time_us", where)
+            if "time_us" in entry
+            else None,
             pool=_pool(entry, self.pools, "pool_id", "segment_pool_id"),
             frame=self._stack_number(frames) if type(frames) is list and frames else -1,
         )

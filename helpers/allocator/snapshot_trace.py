@@ -145,7 +145,9 @@ class _Builder:
             self.waiting = []
 
     def _add_allocation(self, event: TraceEntry) -> None:
-        back = list(takewhile(lambda waiting: waiting.action in _GIVES_BACK, self.waiting))
+        back = list(
+            takewhile(lambda waiting: waiting.action in _GIVES_BACK, self.waiting)
+        )
         rest = self.waiting[len(back) :]
         if back and not self._are_for(event, back, rest):
             self.waiting = back
@@ -205,8 +207,12 @@ def trace_of(
     builder = _Builder(snapshot, start, pool_of)
     builder.build()
     columns = np.array(builder.rows, np.int64).reshape(-1, len(_Row._fields)).T
-    op, ident, size, stream, pool, address, frame, time_ns = map(np.ascontiguousarray, columns)
-    timed = bool(snapshot.events) and all(event.time_us is not None for event in snapshot.events)
+    op, ident, size, stream, pool, address, frame, time_ns = map(
+        np.ascontiguousarray, columns
+    )
+    timed = bool(snapshot.events) and all(
+        event.time_us is not None for event in snapshot.events
+    )
     capacity, remarks = card_size(snapshot.events, start)
     return Trace(
         op.astype(np.int8),

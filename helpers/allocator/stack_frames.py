@@ -68,7 +68,9 @@ _REHEARSAL = re.compile(
 """Files of a rehearsal, which stand between the program's line and torch, and where torch finds
 out for it of which size a result is: a card computes it without them.
 """
-_PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
+_PATTERNS = {
+    start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()
+}
 
 
 def frame_text(frame: Any, cells: Mapping[str, int] | None = None) -> str:

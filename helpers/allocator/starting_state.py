@@ -51,7 +51,9 @@ def starting_state(
     ``pools``: the numbers of the private pools behind 0, the default ones. ``streams``: those
     that use another stream's block. ``addresses``: where the recording's driver put segments.
     """
-    parts = _parts(_with_whole_ranges(trace.start, settings[0], card), pools, settings[0])
+    parts = _parts(
+        _with_whole_ranges(trace.start, settings[0], card), pools, settings[0]
+    )
     room += 3 * len(parts)
     slots = 64 << len(streams).bit_length()
     turns = [stream_turn(stream, rules.device_type) for stream in streams]
@@ -78,7 +80,9 @@ def starting_state(
         ),
         "settings": _settings_table(settings, card),
         "parts": parts if len(parts) else table("parts", 1),
-        "queues": table("queues", len(streams) + 1, stream=[-1, *streams], turn=[0, *turns]),
+        "queues": table(
+            "queues", len(streams) + 1, stream=[-1, *streams], turn=[0, *turns]
+        ),
         "maps": table("maps", 3, first=[0, slots, 2 * slots]),
         "slots": table("slots", 3 * slots),
         "idents": table("idents", trace.ids + 1, block=memory.GONE),
@@ -106,7 +110,10 @@ def _above(trace: Trace, card: Card, addresses: tuple[int, ...]) -> int:
     no segment being larger than the card, all that it hands out.
     """
     span = card.capacity_bytes + card.capacity_bytes // 8 + (1 << 30)
-    ends = [driver.MALLOC_BASE, *(address + card.capacity_bytes for address in addresses)]
+    ends = [
+        driver.MALLOC_BASE,
+        *(address + card.capacity_bytes for address in addresses),
+    ]
     for segment in trace.start:
         ends.append(segment.address + (span if segment.expandable else segment.size))
     return max(ends)
@@ -151,18 +158,24 @@ def _with_whole_ranges(
     segment as far as it reaches.
     """
     segments: list[StartSegment] = []
-    ranges: dict[tuple[int, int, bool], list[int]] = {}  # places in segments, by stream and pool
+    ranges: dict[
+        tuple[int, int, bool], list[int]
+    ] = {}  # places in segments, by stream and pool
     for mapped in start:
         if not mapped.expandable:
             segments.append(mapped)
             continue
         alike = ranges.setdefault((mapped.stream, mapped.pool, mapped.small), [])
         holds = (
-            at for at in alike if 0 <= mapped.address - segments[at].address < segments[at].size
+            at
+            for at in alike
+            if 0 <= mapped.address - segments[at].address < segments[at].size
         )
         at = next(holds, len(segments))
         if at == len(segments):
-            span = round_up(_range_bytes(settings, card), page_bytes(settings, mapped.small))
+            span = round_up(
+                _range_bytes(settings, card), page_bytes(settings, mapped.small)
+            )
             nothing = StartBlock(0, span, 0, UNMAPPED, -1)
             segments.append(replace(mapped, size=span, blocks=(nothing,)))
             alike.append(at)
@@ -182,7 +195,9 @@ def _with_mapped(segment: StartSegment, mapped: StartSegment) -> StartSegment:
     return replace(segment, blocks=tuple(pieces))
 
 
-def _parts(start: Sequence[StartSegment], pools: list[int], settings: Settings) -> np.ndarray:
+def _parts(
+    start: Sequence[StartSegment], pools: list[int], settings: Settings
+) -> np.ndarray:
     """The blocks of the starting state, a row of memory.PART each."""
     rows = []
     for segment in start:

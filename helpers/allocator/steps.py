@@ -82,12 +82,16 @@ def loops_of(requests: Requests) -> list[Steps]:
 def steps_begun(requests: Requests) -> int:
     """How many steps of the main loop a trace begins; 0 where it shows no loop."""
     rows = [row for row in _scored(requests) if row.is_step]
-    sure = [row for row in rows if row.depth < DEEPEST or len(row.begins) >= FEWEST_STEPS]
+    sure = [
+        row for row in rows if row.depth < DEEPEST or len(row.begins) >= FEWEST_STEPS
+    ]
     main = _main_loop(requests, sure)
     return 0 if main is None else len(main.begins)
 
 
-def _of_a_phase(requests: Requests, row: _Candidate, main: _Candidate | None) -> np.ndarray:
+def _of_a_phase(
+    requests: Requests, row: _Candidate, main: _Candidate | None
+) -> np.ndarray:
     """The passes of another loop in that phase between two steps of the main one in which the
     program ran out of memory, or which was the last before. None where the other loop is a part
     of most steps, and where it only prepared what they train on.
@@ -197,10 +201,14 @@ def _lines_come_to(
                 path_of_stack[number] = path
                 outlines.setdefault(path, stack)
         path_of_request = path_of_stack[requests.stack[numbers]]
-        for path, begins in _occurrences(requests.at[numbers], path_of_request, anew=True):
+        for path, begins in _occurrences(
+            requests.at[numbers], path_of_request, anew=True
+        ):
             outline = outlines[path]
             lines = tuple(outline.lines[:depth])
-            yield _Candidate(lines, depth, begins, outline.name(depth), outline.inside[depth])
+            yield _Candidate(
+                lines, depth, begins, outline.name(depth), outline.inside[depth]
+            )
 
 
 def _first_requests(
@@ -213,7 +221,9 @@ def _first_requests(
     """
     at = requests.at[numbers]
     stack = requests.stack[numbers]
-    _, kind = np.unique(np.stack((stack, requests.size[numbers])), axis=1, return_inverse=True)
+    _, kind = np.unique(
+        np.stack((stack, requests.size[numbers])), axis=1, return_inverse=True
+    )
     first_stack: dict[tuple[str, ...], int] = {}
     for number, outline in enumerate(stacks):
         first_stack.setdefault(tuple(outline.lines), number)
@@ -250,7 +260,9 @@ def _occurrences(
     in_order = numbers[counts][order]
     operations = at[counts][order]
     cuts = np.flatnonzero(np.diff(in_order)) + 1
-    for group, number in zip(np.split(operations, cuts), np.split(in_order, cuts), strict=True):
+    for group, number in zip(
+        np.split(operations, cuts), np.split(in_order, cuts), strict=True
+    ):
         if len(group) >= 2:
             yield int(number[0]), group
 
@@ -281,7 +293,9 @@ def _scored(requests: Requests) -> list[_Candidate]:
             prepares=not with_modules and modules[-1] > modules[begins[-1]],
         )
         scored.append(row)
-    outside = [row for row in scored if row.runs_backward or not (row.inside or row.builds)]
+    outside = [
+        row for row in scored if row.runs_backward or not (row.inside or row.builds)
+    ]
     highest = max((row.height for row in outside), default=0.0)
     return [replace(row, is_step=_is_step(row, highest)) for row in outside]
 
@@ -323,7 +337,9 @@ def _main_loop(requests: Requests, scored: list[_Candidate]) -> _Candidate | Non
     most = max((len(row.begins) for row in high), default=0)
     with_most_passes = [row for row in high if len(row.begins) >= SAME_COUNT * most]
     live = np.concatenate(([0], requests.live))
-    return min(with_most_passes, key=lambda row: float(live[row.begins].mean()), default=None)
+    return min(
+        with_most_passes, key=lambda row: float(live[row.begins].mean()), default=None
+    )
 
 
 def _not_inside_forward(scored: list[_Candidate], trains: bool) -> list[_Candidate]:
@@ -333,10 +349,14 @@ def _not_inside_forward(scored: list[_Candidate], trains: bool) -> list[_Candida
     has forwards in it, which a loop that loads weights before it has not (2026-11).
     """
     inside = [row for row in scored if row.inside and (row.runs_backward or not trains)]
-    forwards = np.sort(np.concatenate([*(row.begins for row in inside), np.zeros(0, np.int64)]))
+    forwards = np.sort(
+        np.concatenate([*(row.begins for row in inside), np.zeros(0, np.int64)])
+    )
     outside = [row for row in scored if not row.inside]
     if len(forwards):
         outside = [
-            row for row in outside if np.ptp(np.searchsorted(forwards, row.begins[[0, -1]])) > 0
+            row
+            for row in outside
+            if np.ptp(np.searchsorted(forwards, row.begins[[0, -1]])) > 0
         ]
     return outside or [row for row in scored if row.runs_backward]

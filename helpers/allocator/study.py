@@ -180,6 +180,8 @@ def open_study(
         build=build,
     )
     if study.card.capacity_bytes >= AMPLE_BYTES:
-        expected = "it does not say how large the card was; give capacity, such as 20GiB"
+        expected = (
+            "it does not say how large the card was; give capacity, such as 20GiB"
+        )
         raise ValueError(f"trace {Path(source).name}: {expected}")
     return dataclasses.replace(study, name=Path(source).stem)

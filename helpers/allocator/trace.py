@@ -156,7 +156,9 @@ class Trace:
         where none does.
         """
         freed_at = np.full(self.ids, len(self), np.int64)
-        frees = np.flatnonzero(np.isin(self.op, (Op.FREE, Op.FREE_REQUESTED)) & (self.id >= 0))
+        frees = np.flatnonzero(
+            np.isin(self.op, (Op.FREE, Op.FREE_REQUESTED)) & (self.id >= 0)
+        )
         np.minimum.at(freed_at, self.id[frees], frees)
         return freed_at
 
@@ -175,7 +177,9 @@ class Trace:
     @cached_property
     def live_at_start(self) -> list[tuple[StartSegment, StartBlock]]:
         """The blocks in use before the first operation, allocated or awaiting their free."""
-        blocks = [(segment, block) for segment in self.start for block in segment.blocks]
+        blocks = [
+            (segment, block) for segment in self.start for block in segment.blocks
+        ]
         return [(segment, block) for segment, block in blocks if block.id >= 0]
 
     @cached_property
@@ -252,13 +256,21 @@ def possible(trace: Trace) -> Trace:
     valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
     for wrong, why in (
         ((trace.op < 0) | (trace.op > max(Op)), "is of an unknown kind"),
-        ((trace.size < 0) | (trace.size >= LARGEST), "has a size that is no number of bytes"),
+        (
+            (trace.size < 0) | (trace.size >= LARGEST),
+            "has a size that is no number of bytes",
+        ),
         ((alloc | named) & (trace.id < 0), "names no block"),
         (named & (first >= at), "names a block that was not allocated before"),
         (alloc & (first != at), "allocates a block that exists already"),
-        (valued & (trace.size >= values), "names a setting that the trace does not have"),
+        (
+            valued & (trace.size >= values),
+            "names a setting that the trace does not have",
+        ),
     ):
         if wrong.any():
             seen = f"operation {int(wrong.argmax())} {why}"
-            raise TraceError(f"{seen}: such a trace cannot have happened; record it again")
+            raise TraceError(
+                f"{seen}: such a trace cannot have happened; record it again"
+            )
     return trace

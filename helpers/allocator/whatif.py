@@ -66,7 +66,9 @@ def whatif(
     settings = {conf: parse(conf, rules) for conf in confs}
     stream, origin, more = prepared(trace, card)
     apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
-    other, other_origin, _ = prepared(trace, card, anew=True) if apart else (stream, origin, [])
+    other, other_origin, _ = (
+        prepared(trace, card, anew=True) if apart else (stream, origin, [])
+    )
     warnings += [*remarks, *more]
     if apart:
         warnings.append(
@@ -86,8 +88,13 @@ def whatif(
     floor_index = int(origin[floor_at])
     jobs = [(conf, policy) for conf in confs for policy in runs.policies]
     outcomes = dict(zip(jobs, runs.map(_replay, jobs, progress), strict=True))
-    tried = {conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs}
-    table = [row_of(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
+    tried = {
+        conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs
+    }
+    table = [
+        row_of(settings[conf], tried[conf], rules, fraction, origins[conf])
+        for conf in confs
+    ]
     rows = sorted(table, key=_rank)
     use, why = recommended(rows)
     missing = _Missing()
@@ -220,7 +227,11 @@ def row_of(
     passed = [outcome.ooms == 0 for outcome in outcomes]
     flags = list(settings.warnings)
     if fraction is not None:
-        flags = [text for text in flags if not text.startswith("garbage_collection_threshold:")]
+        flags = [
+            text
+            for text in flags
+            if not text.startswith("garbage_collection_threshold:")
+        ]
     keys = [OPTIONS[key] for key, _ in parts(settings.conf) if key in OPTIONS]
     left_out = [f"{key.name}: {key.unmodelled}" for key in keys if key.unmodelled]
     unchanged = replace(settings, conf="", ignored=()) == parse("", rules)
@@ -259,7 +270,12 @@ def _rank(row: Replay) -> tuple[int | str, ...]:
     after = (row.peak_reserved_high_bytes or 0, len(row.settings), row.settings)
     if row.passes:
         return (0, row.slow_calls, row.retries, *after)
-    return (1, -(UNLIMITED if row.first_oom is None else row.first_oom.index), row.ooms, *after)
+    return (
+        1,
+        -(UNLIMITED if row.first_oom is None else row.first_oom.index),
+        row.ooms,
+        *after,
+    )
 
 
 def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
@@ -275,15 +291,23 @@ def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
     top = passing[0]
     about_as_good = 1.5 * top.slow_calls + max(10, top.events // 100)
     alike = [
-        row for row in passing if row.retries == top.retries and row.slow_calls <= about_as_good
+        row
+        for row in passing
+        if row.retries == top.retries and row.slow_calls <= about_as_good
     ]
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:
         fails = any(not row.settings for row in rows)
-        why = "the default settings run out of memory" if fails else "no request fails with it"
+        why = (
+            "the default settings run out of memory"
+            if fails
+            else "no request fails with it"
+        )
         return best.settings, why
-    saved = default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
+    saved = (
+        default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
+    )
     if best.retries < default.retries or saved > max(10, default.events // 100):
         costs = f"retries: {default.retries}, slow calls: {default.slow_calls}"
         less = f"with this setting: {best.retries} and {best.slow_calls}"
@@ -296,7 +320,9 @@ def live_at(
 ) -> tuple[list[LiveBytes], list[LiveBytes]]:
     """The live allocations before an operation that hold the most, and all of them by stack."""
     requests = requests_of(trace)
-    asked_before = {block.id: block.requested or block.size for _, block in trace.live_at_start}
+    asked_before = {
+        block.id: block.requested or block.size for _, block in trace.live_at_start
+    }
     largest = []
     for number in np.flatnonzero(requests.alive(index - 1)).tolist():
         ident = int(requests.id[number])

@@ -31,7 +31,9 @@ def runs_table(batch: str) -> Shown:
     rows = []
     for run, apart in zip(runs, differences(runs), strict=True):
         end = run.verdict.short if run.verdict else run.cause or gone(run)
-        rows.append([run.notebook, run.box, ", ".join(apart), run.state.replace("_", " "), end])
+        rows.append(
+            [run.notebook, run.box, ", ".join(apart), run.state.replace("_", " "), end]
+        )
     unreadable = [f"Not readable: {line}" for line in view.unreadable]
     counts = [", ".join(counted(view.runs))]
     return Shown(

@@ -72,7 +72,9 @@ class BoxWatch:
         before = self.troubles
 
         def may_be_theirs(trouble: Trouble) -> bool:
-            if trouble.scope == "host memory":  # other programs take it and give it back all night
+            if (
+                trouble.scope == "host memory"
+            ):  # other programs take it and give it back all night
                 return False
             return not trouble.passes or any(_concerns(trouble, run) for run in runs)
 
@@ -80,15 +82,20 @@ class BoxWatch:
         if self.blind:
             return [run.model_copy(update={"gate": self.blind}) for run in runs]
         new = [
-            trouble for trouble in self.troubles if trouble not in before and may_be_theirs(trouble)
+            trouble
+            for trouble in self.troubles
+            if trouble not in before and may_be_theirs(trouble)
         ]
         if not new:
             return []
         beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""
         why = "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in new) + beside
-        stays = dict.fromkeys(trouble.scope + FOR_GOOD for trouble in new if not trouble.passes)
+        stays = dict.fromkeys(
+            trouble.scope + FOR_GOOD for trouble in new if not trouble.passes
+        )
         return [
-            run.model_copy(update={"gate": why, "quarantined": ", ".join(stays)}) for run in runs
+            run.model_copy(update={"gate": why, "quarantined": ", ".join(stays)})
+            for run in runs
         ]
 
     def look(self, waits_for: Callable[[Trouble], bool]) -> None:
@@ -145,4 +152,6 @@ def lost(runs: Iterable[Run]) -> Iterator[Trouble]:
             yield Trouble(scope, f"{run.run_id}: {run.cause}", passes=False)
         for scope in run.quarantined.split(", "):
             if scope.endswith(FOR_GOOD):
-                yield Trouble(scope[: -len(FOR_GOOD)], run.gate or run.cause, passes=False)
+                yield Trouble(
+                    scope[: -len(FOR_GOOD)], run.gate or run.cause, passes=False
+                )

@@ -65,7 +65,9 @@ def measure(
     addresses = [pci_address(gpu) or gpu for gpu in gpus]
     wanted = [gpu for gpu in gpus_of(bundle) if not addresses or gpu.pci in addresses]
     meminfo = f"{root}/proc/meminfo"
-    total, available = (status_field(meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
+    total, available = (
+        status_field(meminfo, name) for name in ("MemTotal:", "MemAvailable:")
+    )
     free = None
     read_only = False
     with suppress(OSError):
@@ -159,7 +161,9 @@ def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
             yield Trouble("box", why, False)
 
 
-def _in_child(produce: Callable[[], list[dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:
+def _in_child(
+    produce: Callable[[], list[dict[str, Any]]], limit_s: float
+) -> list[dict[str, Any]]:
     _, rows, why = next(iter(hanging.read_each((0,), lambda _: produce(), limit_s)))
     return [{"status": "not_available", "why": why}] if rows is None else rows
 
@@ -173,7 +177,9 @@ def _scope(root: str, source: str) -> str:
 
     The link is read without asking the driver.
     """
-    name = pci_address(os.path.basename(os.path.realpath(f"{root}{_card(source)}/device")))
+    name = pci_address(
+        os.path.basename(os.path.realpath(f"{root}{_card(source)}/device"))
+    )
     return f"gpu {name}" if name else "box"
 
 
@@ -189,7 +195,9 @@ def gpu_state(gpu: Gpu, bundle: Bundle, root: str) -> GpuState:
         # A host's number is one of another namespace.
         process = process_of(-1 if numbered_by_host(holder) else holder.pid, root)
         size = holder.memory.bytes if holder.memory.ok else None
-        holders.append(Held(holder.pid, process.name, process.state, process.start_ticks, size))
+        holders.append(
+            Held(holder.pid, process.name, process.state, process.start_ticks, size)
+        )
     return GpuState(gpu.pci, pools, tuple(holders), tuple(_celsius(gpu, bundle)))
 
 

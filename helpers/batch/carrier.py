@@ -25,7 +25,10 @@ class Local:
     one_box = True
 
     def __init__(
-        self, slots: int = 1, stop: Stop | None = None, run_one: Callable[..., Run] = run_one
+        self,
+        slots: int = 1,
+        stop: Stop | None = None,
+        run_one: Callable[..., Run] = run_one,
     ):
         self.slots = slots
         self.stop = stop or Stop()

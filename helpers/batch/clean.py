@@ -27,7 +27,11 @@ NOTHING_SEEN = Trouble(
 def idle(state: BoxState) -> BoxState:
     """What this box is like when nobody uses its GPUs."""
     unused = [
-        replace(gpu, holders=(), pools=tuple((layer, 0, total) for layer, _, total in gpu.pools))
+        replace(
+            gpu,
+            holders=(),
+            pools=tuple((layer, 0, total) for layer, _, total in gpu.pools),
+        )
         for gpu in state.gpus
     ]
     return replace(state, gpus=tuple(unused))
@@ -76,7 +80,9 @@ def _disk(after: BoxState, gates: Gates) -> Iterator[Trouble]:
     disk = f"the disk of {after.folder}"
     free = after.disk_free_bytes
     if after.read_only:
-        yield Trouble("box", f"{disk} is mounted read-only, expected one that can be written")
+        yield Trouble(
+            "box", f"{disk} is mounted read-only, expected one that can be written"
+        )
     elif free is not None and free < gates.disk_free_bytes:
         expected = f"expected at least {show_bytes(gates.disk_free_bytes)}"
         yield Trouble("box", f"{show_bytes(free)} free on {disk}, {expected}")
@@ -98,13 +104,17 @@ def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str
     for layer, used, total in after.pools:
         most = earlier.get(layer, used) + _allowed(total, gates)
         if used > most:
-            was = f" ({show_bytes(earlier[layer])} before)" if earlier.get(layer) else ""
+            was = (
+                f" ({show_bytes(earlier[layer])} before)" if earlier.get(layer) else ""
+            )
             yield f"{layer}: {show_bytes(used)} used, expected at most {show_bytes(most)}{was}"
 
 
 def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
     for sensor, degrees, critical in gpu.celsius:
-        most = min((degree for degree in (limit, critical) if degree is not None), default=None)
+        most = min(
+            (degree for degree in (limit, critical) if degree is not None), default=None
+        )
         if most is not None and degrees >= most:
             yield f"{sensor}: {degrees:g} degrees Celsius, expected below {most:g}"
 
@@ -142,7 +152,9 @@ def settle(
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def missing(state: BoxState, wanted: Sequence[str], count: int | None) -> Iterator[Trouble]:
+def missing(
+    state: BoxState, wanted: Sequence[str], count: int | None
+) -> Iterator[Trouble]:
     """What a job needs and a look does not show: the ``wanted`` GPUs by PCI address, their memory,
     and ``count`` GPUs; whatever should answer and does not.
     """
@@ -168,7 +180,9 @@ def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -
     address = pci_address(gpu) or gpu
     for trouble in troubles:
         is_general = trouble.scope == "box"
-        is_near = trouble.scope in ("host memory", "a GPU", f"gpu {address}") or not address
+        is_near = (
+            trouble.scope in ("host memory", "a GPU", f"gpu {address}") or not address
+        )
         if is_general or (is_near and not elsewhere):
             state = "short" if trouble.scope == "host memory" else "not clean"
             return f"{trouble.scope} is {state}: {trouble.why}"

@@ -71,7 +71,9 @@ class Cluster(Local):
         try:
             self.workers = self._look()
             if not self.workers:
-                raise PlanError(f"{address}: seen no worker; expected one for each GPU; {GUIDE}")
+                raise PlanError(
+                    f"{address}: seen no worker; expected one for each GPU; {GUIDE}"
+                )
             self.slots = len(self.workers)
             self.about: dict[str, Any] = {}
             for worker in self.workers:
@@ -87,7 +89,9 @@ class Cluster(Local):
         for worker in self.workers.values():
             if worker["memory_limit"]:
                 seen = f"worker {worker['name']}: seen a memory limit, at which Dask would end it"
-                raise PlanError(f"{seen}; expected none; start it with --memory-limit 0")
+                raise PlanError(
+                    f"{seen}; expected none; start it with --memory-limit 0"
+                )
         refused = self._refused()
         if refused:
             raise PlanError(f"{refused[0]}; update its checkout, start it again")
@@ -142,7 +146,9 @@ class Cluster(Local):
             self.stuck.add(worker)
         return ended
 
-    def _carried_by(self, worker: str, folder: Path, run: Run, job: Job, tick: Tick) -> Run:
+    def _carried_by(
+        self, worker: str, folder: Path, run: Run, job: Job, tick: Tick
+    ) -> Run:
         source = Path(job["source"])
         name = self._name(worker)
         key = f"{run.run_id}-{uuid.uuid4().hex}"
@@ -185,7 +191,9 @@ class Cluster(Local):
         cause = f"worker {name} on {node} was lost: its connection ended"
         look = f"look at {node}'s kernel log, start the worker again"
         cause += f"; {look}, then: casebook run PLAN --resume --again {run.run_id}"
-        return move(started, "node_lost", cause=cause, files=files_below(folder), ended_at=now())
+        return move(
+            started, "node_lost", cause=cause, files=files_below(folder), ended_at=now()
+        )
 
     def _is_there(self, worker: str) -> bool:
         with suppress(OSError):
@@ -248,10 +256,14 @@ class Cluster(Local):
     def _borrow(self, wanted: dict[str, float]) -> str:
         """A free worker that has what is wanted, the one with the fewest resources; or nothing."""
         with self.choosing:
-            free = [worker for worker in self._usable(wanted) if worker not in self.busy]
+            free = [
+                worker for worker in self._usable(wanted) if worker not in self.busy
+            ]
             if not free:
                 return ""
-            worker = min(free, key=lambda address: len(self.workers[address]["resources"]))
+            worker = min(
+                free, key=lambda address: len(self.workers[address]["resources"])
+            )
             self.busy.add(worker)
             return worker
 
@@ -270,7 +282,9 @@ def refuse_open_door(address: str) -> None:
     if scheme == "tls" or (scheme == "tcp" and is_loopback):
         return
     seen = f"seen {scheme}:// beyond loopback" if scheme else "seen no tls:// before it"
-    raise PlanError(f"{address}: {seen}; expected tls://, by Dask's TLS configuration; {GUIDE}")
+    raise PlanError(
+        f"{address}: {seen}; expected tls://, by Dask's TLS configuration; {GUIDE}"
+    )
 
 
 def resources_for(run: Run | Step) -> dict[str, float]:
@@ -295,10 +309,17 @@ def reads_home(folder: Path, run: Run, job: Job) -> bool:
 def _connected(address: str, connect_s: float) -> Any:
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # records say what is lost
+    logging.getLogger("distributed").setLevel(
+        logging.CRITICAL
+    )  # records say what is lost
     try:
         return Client(address, timeout=connect_s, set_as_default=False, name="casebook")
-    except (OSError, TypeError, ValueError, RuntimeError) as error:  # TypeError: TLS without keys
+    except (
+        OSError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # TypeError: TLS without keys
         why = f"no scheduler answers ({in_words(error)}); expected one"
         raise PlanError(f"{address}: {why}; {GUIDE}") from error
 
@@ -316,6 +337,12 @@ def _brought(folder: Path, started: Run, outcome: RunOutcome) -> Run:
     except OSError as error:
         notes.append(f"not all files could be written here: {error.strerror}")
     for name, size_bytes in outcome.left.items():
-        notes.append(f"{name} ({size_bytes} bytes) was left on {run.node} in {outcome.folder}")
-    changes = {"notes": notes, "files": files_below(folder), "started_at": started.started_at}
+        notes.append(
+            f"{name} ({size_bytes} bytes) was left on {run.node} in {outcome.folder}"
+        )
+    changes = {
+        "notes": notes,
+        "files": files_below(folder),
+        "started_at": started.started_at,
+    }
     return run.model_copy(update=changes)

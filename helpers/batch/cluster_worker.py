@@ -96,7 +96,9 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
     return outcome
 
 
-def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop) -> RunOutcome:
+def _outcome(
+    order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
+) -> RunOutcome:
     """The run with its notebook and its paths as they are on this box."""
     place = folder / order.run.run_id
     place.mkdir()
@@ -108,9 +110,13 @@ def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
     }
     if order.run.box == "live":
         try:
-            parameters["box"] = str(measure(Options()).writer.write(place / "box.tar.gz"))
+            parameters["box"] = str(
+                measure(Options()).writer.write(place / "box.tar.gz")
+            )
         except (OSError, ValueError) as error:
-            started = move(order.run, "started", node=node(), started_at=now(), boot_id=boot_id())
+            started = move(
+                order.run, "started", node=node(), started_at=now(), boot_id=boot_id()
+            )
             why = f"this node could not be captured: {in_words(error)}"
             run = move(started, "failed", ended_at=now(), stopped_by="box", cause=why)
             return RunOutcome(run, {}, {}, str(place))

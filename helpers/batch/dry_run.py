@@ -56,7 +56,9 @@ def dry_run_text(checked: CheckedPlan) -> str:
     rows = dry_run(checked)
     for row in rows:
         seconds = row["estimate_s"]
-        row["took"] = "not known yet" if seconds is None else f"about {short_time(seconds)}"
+        row["took"] = (
+            "not known yet" if seconds is None else f"about {short_time(seconds)}"
+        )
     widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
     lines = []
     for row in rows:
@@ -75,13 +77,19 @@ def _about_all(checked: CheckedPlan) -> list[str]:
     """How many runs of each kind there are, how long all take, and what holds them back."""
     gates = checked.plan.gates
     dangers = [step.danger for step in checked.steps]
-    counts = [f"{dangers.count(kind)} {does}" for kind, does in DOES.items() if kind in dangers]
+    counts = [
+        f"{dangers.count(kind)} {does}"
+        for kind, does in DOES.items()
+        if kind in dangers
+    ]
     cell_s = max(step.cell_s for step in checked.steps)
     run_s = max(step.run_s for step in checked.steps)
     jobs = checked.plan.jobs
     at_once = "One run at a time."
     if jobs > 1 and dangers.count("looks") > 1:
-        at_once = f"Runs that only look go up to {jobs} at a time, the others one by one."
+        at_once = (
+            f"Runs that only look go up to {jobs} at a time, the others one by one."
+        )
     return [
         f"Runs: {len(dangers)} ({', '.join(counts)}). {at_once}",
         _how_long(checked),

@@ -60,7 +60,9 @@ class Journal:
         self.folder = folder
         self.checked = checked
         self._lock = lock
-        self.runs = [_planned(step, folder.name, checked.sha256) for step in checked.steps]
+        self.runs = [
+            _planned(step, folder.name, checked.sha256) for step in checked.steps
+        ]
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
         self.reserve = Reserve(folder)
@@ -78,7 +80,9 @@ class Journal:
             for run in journal.runs:
                 (folder / run.run_id).mkdir()
                 write_run(folder / run.run_id, run)
-            write_atomic(folder / PLAN, checked.text)  # last: a folder without it is no batch
+            write_atomic(
+                folder / PLAN, checked.text
+            )  # last: a folder without it is no batch
         except OSError as error:
             why = f"cannot be written: {error.strerror}; expected room for the batch; free some"
             raise PlanError(f"{folder}: {why}") from error
@@ -86,7 +90,9 @@ class Journal:
         return journal
 
     @classmethod
-    def reopen(cls, folder: Path, checked: CheckedPlan, repeat: Collection[str] = ()) -> Journal:
+    def reopen(
+        cls, folder: Path, checked: CheckedPlan, repeat: Collection[str] = ()
+    ) -> Journal:
         """A batch that was begun earlier, with every run in a true state and those planned that
         are to be tried again.
 
@@ -103,7 +109,9 @@ class Journal:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "no text"
             expected = f"expected the folder of a batch with its {PLAN}"
-            raise PlanError(f"{folder}: cannot be resumed: {why}; {expected}") from error
+            raise PlanError(
+                f"{folder}: cannot be resumed: {why}; {expected}"
+            ) from error
         try:
             if text != checked.text:
                 expected = f"expected the same as its {PLAN}; start a new batch"
@@ -163,7 +171,9 @@ class Journal:
         missing = []
         for number, run in enumerate(planned):
             folder = self.folder / run.run_id
-            if run.run_id not in recorded and not (folder.is_dir() and any(folder.iterdir())):
+            if run.run_id not in recorded and not (
+                folder.is_dir() and any(folder.iterdir())
+            ):
                 missing.append(run)
                 continue
             try:
@@ -171,7 +181,10 @@ class Journal:
             except RecordUnreadable as error:
                 why = f"{error}; not started again"
                 self.runs[number] = move(run, "skipped", stopped_by="record", cause=why)
-        boxes = {(run.box, record.box) for run, record in zip(planned, self.runs, strict=True)}
+        boxes = {
+            (run.box, record.box)
+            for run, record in zip(planned, self.runs, strict=True)
+        }
         others = [(box, expected) for box, expected in sorted(boxes) if box != expected]
         if others or recorded - set(self._number):
             seen = "other runs; expected the same"
@@ -325,7 +338,11 @@ def _end_processes(folder: Path) -> None:
     line, the rest by its marks.
     """
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and command_line(entry)[-3:] == [b"--one", os.fsencode(folder), b""]:
+        if entry.isdigit() and command_line(entry)[-3:] == [
+            b"--one",
+            os.fsencode(folder),
+            b"",
+        ]:
             with suppress(OSError):
                 os.kill(int(entry), signal.SIGKILL)
     for attempt in range(1, 2 + len(list(folder.glob(f"{EARLIER}/*")))):
@@ -347,7 +364,10 @@ def _locked(folder: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        who = os.pread(lock, 200, 0).decode("utf-8", "replace").strip() or "another process"
+        who = (
+            os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
+            or "another process"
+        )
         os.close(lock)
         advice = "expected none; wait for it or stop it"
         raise PlanError(f"{folder}: {who} is running this batch; {advice}") from None

@@ -51,7 +51,9 @@ def judged(text: str) -> tuple[Trouble, ...]:
     """
     troubles = [_trouble(event) for event in parse(text) if _is_error(event)]
     hardware = [line for line in text.splitlines() if _HARDWARE.search(line)]
-    troubles += [Trouble("box", _why("hardware error", 1, line), False) for line in hardware[:3]]
+    troubles += [
+        Trouble("box", _why("hardware error", 1, line), False) for line in hardware[:3]
+    ]
     return tuple(troubles)
 
 

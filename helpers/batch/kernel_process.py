@@ -32,7 +32,9 @@ ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
 SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
-LONGEST_PLACE_BYTES = 70  # of the 107 bytes that a unix socket's path may have (unix(7))
+LONGEST_PLACE_BYTES = (
+    70  # of the 107 bytes that a unix socket's path may have (unix(7))
+)
 
 
 def main() -> None:
@@ -74,7 +76,9 @@ def short_folder(mark: str) -> Path:
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
     refused = f"none of {', '.join(_places())} can be written"
-    raise OSError(f"no folder for sockets: {refused}; set TMPDIR to a short path that can")
+    raise OSError(
+        f"no folder for sockets: {refused}; set TMPDIR to a short path that can"
+    )
 
 
 def clear_sockets(mark: str) -> None:
@@ -135,7 +139,11 @@ def where_it_stood(stacks: Path) -> list[str]:
     """
     frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
     files = [line.strip() for line in frames if line.strip().startswith("File ")]
-    shell = [at for at, line in enumerate(files) if "/IPython/core/interactiveshell.py" in line]
+    shell = [
+        at
+        for at, line in enumerate(files)
+        if "/IPython/core/interactiveshell.py" in line
+    ]
     return files[: min(shell, default=0)]
 
 

@@ -24,9 +24,16 @@ def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     def rank(verdict: Verdict) -> tuple[bool, bool, bool, int]:
         sure = ("confirmed", "likely", "weak").index(verdict.confidence)
         state = verdict.state
-        return state == "aside", verdict.cause == "cannot-tell", state == "healthy", sure
+        return (
+            state == "aside",
+            verdict.cause == "cannot-tell",
+            state == "healthy",
+            sure,
+        )
 
-    return min((verdict for verdict in verdicts if verdict is not None), key=rank, default=None)
+    return min(
+        (verdict for verdict in verdicts if verdict is not None), key=rank, default=None
+    )
 
 
 def about_box(bundle: Bundle) -> set[str]:
@@ -53,7 +60,9 @@ def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, s
     """Where the evidence of the box lies: captured by the batch, recorded, or a path that a
     parameter names; or why nowhere.
     """
-    captured = [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
+    captured = (
+        [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
+    )
     captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
     places = captured[-1:]
     for box in boxes:

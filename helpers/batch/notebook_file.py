@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 NBFORMAT = 4
-INJECTED_FIRST = (
-    "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
-)
+INJECTED_FIRST = "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
 CHECKS_OF_FORMATS = """
 rfc3987_syntax rfc3986_validator rfc3339_validator isoduration idna fqdn webcolors uri_template
 """.split()
@@ -134,7 +132,9 @@ def read_notebook(path: Path) -> NotebookNode:
 
 def parameters(nb: NotebookNode) -> dict[str, ast.expr | None]:
     """Names in the cell tagged ``parameters``, each with its annotation: ``box: str = "live"``."""
-    tagged = (cell.source for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", []))
+    tagged = (
+        cell.source for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", [])
+    )
     return _assigned(next(tagged, ""))
 
 
@@ -167,9 +167,17 @@ def allowed_values(nb: NotebookNode) -> dict[str, Allowed]:
         if GUARD not in source:
             continue
         with suppress(SyntaxError, ValueError):  # a magic, or values that are computed
-            calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+            calls = [
+                node
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Call)
+            ]
             call = next(node for node in calls if ast.unparse(node.func) == GUARD)
-            return {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+            return {
+                word.arg: ast.literal_eval(word.value)
+                for word in call.keywords
+                if word.arg
+            }
     return {}
 
 
@@ -215,7 +223,11 @@ def _what_else(value: Any, allowed: Allowed) -> str:
             return ""
         return f"{least} or more" if most is None else f"{bounds[0]} to {most}"
     chosen = value if isinstance(value, list) else [value]
-    return "" if all(item in allowed for item in chosen) else f"one of {', '.join(allowed)}"
+    return (
+        ""
+        if all(item in allowed for item in chosen)
+        else f"one of {', '.join(allowed)}"
+    )
 
 
 def refuse_wrong_parameters(**allowed: Allowed) -> None:
@@ -238,8 +250,12 @@ def refuse_wrong_parameters(**allowed: Allowed) -> None:
             body = ast.parse(source).body
             if body and isinstance(body[0], ast.AnnAssign):
                 annotations = _assigned(source)
-                injected = _assigned(behind) if behind.startswith(INJECTED_FIRST) else {}
-                values = {name: shell.user_ns.get(name) for name in annotations | injected}
+                injected = (
+                    _assigned(behind) if behind.startswith(INJECTED_FIRST) else {}
+                )
+                values = {
+                    name: shell.user_ns.get(name) for name in annotations | injected
+                }
                 check_parameters(annotations, values, allowed)
                 return
 
@@ -255,7 +271,9 @@ def _refuse_in_one_line(
     a file is missing. What another package raised keeps its traceback.
     """
     frames = traceback.extract_tb(trace)
-    is_ours = bool(frames) and Path(frames[-1].filename).is_relative_to(CHECKOUT / "helpers")
+    is_ours = bool(frames) and Path(frames[-1].filename).is_relative_to(
+        CHECKOUT / "helpers"
+    )
     line = " ".join(str(error).split())
     if isinstance(error, OSError):
         line = f"{kind.__name__}: {line}"
@@ -279,7 +297,9 @@ def _fits(value: object, kind: ast.expr) -> bool:
     if isinstance(kind, ast.BinOp):
         return _fits(value, kind.left) or _fits(value, kind.right)
     if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "list":
-        return isinstance(value, list) and all(_fits(item, kind.slice) for item in value)
+        return isinstance(value, list) and all(
+            _fits(item, kind.slice) for item in value
+        )
     name = ast.unparse(kind)
     if name == "bool" or isinstance(value, bool):
         return isinstance(value, bool) and name not in TYPES
@@ -295,9 +315,15 @@ def needs_verdict(nb: NotebookNode) -> bool:
 
 def cell_counts(nb: NotebookNode) -> dict[str, int]:
     """How many code cells ended in each status of papermill, the injected one not counted."""
-    cells = (cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip())
-    metadata = [cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])]
-    statuses = [about.get("papermill", {}).get("status") or "pending" for about in metadata]
+    cells = (
+        cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip()
+    )
+    metadata = [
+        cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])
+    ]
+    statuses = [
+        about.get("papermill", {}).get("status") or "pending" for about in metadata
+    ]
     return dict(Counter(statuses))
 
 

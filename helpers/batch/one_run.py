@@ -39,7 +39,12 @@ def mark_of(folder: Path, attempt: int) -> str:
 
 
 def run_one(
-    folder: Path, run: Run, job: Job, *, stop: Stop | None = None, tick: Tick | None = None
+    folder: Path,
+    run: Run,
+    job: Job,
+    *,
+    stop: Stop | None = None,
+    tick: Tick | None = None,
 ) -> Run:
     """Run one planned run in a process of its own and return its record, whatever happens to
     that process.
@@ -64,7 +69,9 @@ def run_one(
         process = _started_runner(folder)
     except OSError as error:
         why = f"its runner cannot start: {error.strerror}"
-        return kept(folder, move(move(run, "started"), "failed", cause=why, ended_at=now()))
+        return kept(
+            folder, move(move(run, "started"), "failed", cause=why, ended_at=now())
+        )
     watched = Watched(process, folder, job, stop or Stop(), began)
     started = move(run, "started", pid=process.pid)
     try:
@@ -79,8 +86,12 @@ def run_one(
     run = _completed(folder, started, watched)
     name = watched.stop.signal
     if run.stopped_by == "interrupt" and not name:
-        run = run.model_copy(update={"stopped_by": ""})  # it was no user who interrupted it
-    elif run.stopped_by == "interrupt" and run.signal != name:  # a runner hears SIGINT in any case
+        run = run.model_copy(
+            update={"stopped_by": ""}
+        )  # it was no user who interrupted it
+    elif (
+        run.stopped_by == "interrupt" and run.signal != name
+    ):  # a runner hears SIGINT in any case
         run = run.model_copy(update={"signal": name, "cause": f"interrupted by {name}"})
     log = folder / LOG
     with suppress(OSError):
@@ -96,7 +107,13 @@ def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
     """The runner of a folder, which writes to its log what it prints as an error."""
     with open(folder / LOG, "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "helpers.batch.runner", "--one", str(folder.resolve())],
+            [
+                sys.executable,
+                "-m",
+                "helpers.batch.runner",
+                "--one",
+                str(folder.resolve()),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -32,7 +32,11 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from papermill.clientwrap import PapermillNotebookClient
-from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
+from papermill.engines import (
+    NBClientEngine,
+    NotebookExecutionManager,
+    papermill_engines,
+)
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
@@ -127,11 +131,17 @@ class CasebookEngine(NBClientEngine):
 
     @classmethod
     def execute_notebook(
-        cls, nb: NotebookNode, kernel_name: str, output_path: str | None = None, **kwargs: object
+        cls,
+        nb: NotebookNode,
+        kernel_name: str,
+        output_path: str | None = None,
+        **kwargs: object,
     ) -> NotebookNode:
         if output_path and output_path.startswith(WHOLE):
             nb.metadata.papermill["output_path"] = output_path.removeprefix(WHOLE)
-        return super().execute_notebook(nb, kernel_name, output_path=output_path, **kwargs)
+        return super().execute_notebook(
+            nb, kernel_name, output_path=output_path, **kwargs
+        )
 
     @classmethod
     def execute_managed_notebook(
@@ -189,7 +199,9 @@ def execute(
     except PapermillExecutionError as raised:
         fault = RunFault("failed", in_words(raised))
     except OSError as raised:
-        fault = RunFault("failed", f"the notebook cannot be saved: {raised.strerror or raised}")
+        fault = RunFault(
+            "failed", f"the notebook cannot be saved: {raised.strerror or raised}"
+        )
     execution.fault = execution.fault or fault
     return execution
 
@@ -276,7 +288,9 @@ class CasebookClient(PapermillNotebookClient):
                     "IPYTHONDIR": str(self.sockets),
                 }
                 folder = str(self.run.folder)
-                super().execute(env=env, cwd=folder, stdout=words, stderr=words, **kwargs)
+                super().execute(
+                    env=env, cwd=folder, stdout=words, stderr=words, **kwargs
+                )
         except (RuntimeError, OSError) as error:
             self._never_ready(error)
         finally:
@@ -326,7 +340,9 @@ class CasebookClient(PapermillNotebookClient):
         except KeyboardInterrupt:
             why = "interrupted by SIGINT in"
             lost = self._lost(cell, cell_index, "interrupted", why, "SIGINT")
-        except Exception as error:  # whatever breaks here, the cell must not read as completed
+        except (
+            Exception
+        ) as error:  # whatever breaks here, the cell must not read as completed
             why = f"the runner broke ({in_words(error)}) in"
             raise self._lost(cell, cell_index, "failed", why) from error
         finally:
@@ -338,7 +354,9 @@ class CasebookClient(PapermillNotebookClient):
         try:
             outputs = finished_outputs(earlier, self.nb)
         except NotebookError as error:
-            self.run.notes.append(f"begun anew: its earlier notebook cannot be read: {error}")
+            self.run.notes.append(
+                f"begun anew: its earlier notebook cannot be read: {error}"
+            )
             return {}
         kept = f"; outputs of cells kept: {len(outputs)}" if outputs else ""
         self.run.notes.append(f"went on where attempt {earlier.name} stopped{kept}")
@@ -365,7 +383,9 @@ class CasebookClient(PapermillNotebookClient):
             content["text"] = text[:room]
         return super().process_message(msg, cell, cell_index)
 
-    def wait_for_reply(self, _msg_id: str, _cell: NotebookNode | None = None) -> dict[str, Any]:
+    def wait_for_reply(
+        self, _msg_id: str, _cell: NotebookNode | None = None
+    ) -> dict[str, Any]:
         """papermill asks the kernel for its language at the end; a lost kernel never answers,
         and it is known.
         """
@@ -388,7 +408,9 @@ class CasebookClient(PapermillNotebookClient):
     def _how_it_ended(self) -> tuple[str, str]:
         code = self.process.returncode if self.process else 0
         words = kernel_process.last_words(self.stderr)
-        how, name = kernel_process.how_it_ended(code, self.ooms, kernel_process.oom_kills(), words)
+        how, name = kernel_process.how_it_ended(
+            code, self.ooms, kernel_process.oom_kills(), words
+        )
         return f"the kernel was {how}" if name else f"the kernel {how}", name
 
     def _is_dead(self) -> bool:
@@ -415,25 +437,36 @@ class CasebookClient(PapermillNotebookClient):
         self, cell: NotebookNode, index: int, state: str, cause: str, name: str = ""
     ) -> Exception:
         """Write the fault of a cell into the notebook, and return what papermill records it by."""
-        first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
+        first = next(
+            (line.strip() for line in cell.source.splitlines() if line.strip()), ""
+        )
         first = first if len(first) <= 60 else first[:57] + "..."
         cause += f" cell {self._source_index(index)} ({first})"
         self.run.fault = fault = self._fault(index, state, cause, name)
         title = "".join(word.capitalize() for word in state.split("_"))
         lines = [f"{title}: {cause}"]
         if fault.last_words:
-            lines += [f"Last words of the kernel ({STDERR}):", *fault.last_words.splitlines()]
+            lines += [
+                f"Last words of the kernel ({STDERR}):",
+                *fault.last_words.splitlines(),
+            ]
         frames = kernel_process.where_it_stood(self.stacks)
         if frames:
             lines += [f"Where it stood, innermost first ({STACKS}):", *frames]
-        cell.outputs.append(new_output("error", ename=title, evalue=cause, traceback=lines))
+        cell.outputs.append(
+            new_output("error", ename=title, evalue=cause, traceback=lines)
+        )
         return CellExecutionError("\n".join(lines), title, cause)
 
     def _never_ready(self, error: Exception) -> None:
         """The kernel did not come up: say so at the first code cell, so that none reads as
         completed.
         """
-        codes = [index for index, cell in enumerate(self.nb.cells) if cell.cell_type == "code"]
+        codes = [
+            index
+            for index, cell in enumerate(self.nb.cells)
+            if cell.cell_type == "code"
+        ]
         statuses = {cell.metadata.papermill.get("status") for cell in self.nb.cells}
         if not codes or statuses != {"pending"}:
             raise error
@@ -479,7 +512,9 @@ class CasebookClient(PapermillNotebookClient):
         if self.tail:
             left_out = self.streamed - STREAM_HEAD - len(self.tail)
             note = f"\n[... {left_out:,} characters left out ...]\n" if left_out else ""
-            cell.outputs.append(new_output("stream", name=self.tail_name, text=note + self.tail))
+            cell.outputs.append(
+                new_output("stream", name=self.tail_name, text=note + self.tail)
+            )
         self.streamed = 0
         self.tail = ""
 
@@ -510,9 +545,13 @@ class CasebookClient(PapermillNotebookClient):
 
     def _signal_kernel(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
-            signal_group(self.process.pid, number)  # a session of its own: jupyter_client.launcher
+            signal_group(
+                self.process.pid, number
+            )  # a session of its own: jupyter_client.launcher
 
 
 def _raised(error: CellExecutionError) -> str:
-    value = next((line.strip() for line in str(error.evalue).splitlines() if line.strip()), "")
+    value = next(
+        (line.strip() for line in str(error.evalue).splitlines() if line.strip()), ""
+    )
     return f"{error.ename}: {value[:300]}" if value else str(error.ename)

@@ -73,7 +73,9 @@ def load_plan(
     return CheckedPlan(plan, text, digest(text), numbered, total_s)
 
 
-def _steps(plan: Plan, path: Path, box: str, measured: Mapping[str, float]) -> Iterator[Step]:
+def _steps(
+    plan: Plan, path: Path, box: str, measured: Mapping[str, float]
+) -> Iterator[Step]:
     reader = StepReader(plan, path.resolve().parent, box, measured)
     for number, planned in enumerate(plan.runs):
         where = f"{path}: runs.{number}"
@@ -94,7 +96,9 @@ def in_order(steps: list[Step]) -> list[Step]:
     for step in steps:
         rank = DANGERS.index(step.danger)
         ranks.append(max([rank, *ranks]) if step.waits else rank)
-    return [steps[number] for number in sorted(range(len(steps)), key=lambda at: ranks[at])]
+    return [
+        steps[number] for number in sorted(range(len(steps)), key=lambda at: ranks[at])
+    ]
 
 
 def refuse_many(plan: Plan) -> None:

@@ -20,7 +20,13 @@ from helpers.look.bundle import open_bundle
 from helpers.settings.presets import PresetError
 from helpers.settings.presets import load as load_preset
 
-from .notebook_file import Allowed, allowed_values, check_parameters, open_notebook, parameters
+from .notebook_file import (
+    Allowed,
+    allowed_values,
+    check_parameters,
+    open_notebook,
+    parameters,
+)
 from .plan_yaml import PlanError, check_value
 from .shapes import DANGERS, Danger, Plan, PlannedRun
 from .step import DEFAULT_LIMITS, Step, digest
@@ -45,7 +51,11 @@ class NotebookFacts(BaseModel):
         One that says nothing may load it.
         """
         raised = planned.danger
-        if self.safety and raised and DANGERS.index(raised) < DANGERS.index(self.safety):
+        if (
+            self.safety
+            and raised
+            and DANGERS.index(raised) < DANGERS.index(self.safety)
+        ):
             seen = f"seen {raised}, and {planned.notebook} {self.safety}"
             raise PlanError(f"danger: {seen}; a plan may only raise it; leave it out")
         return raised or self.safety or "loads"
@@ -58,7 +68,9 @@ class StepReader:
     the seconds that notebooks took here, by name.
     """
 
-    def __init__(self, plan: Plan, base: Path, override: str, measured: Mapping[str, float]):
+    def __init__(
+        self, plan: Plan, base: Path, override: str, measured: Mapping[str, float]
+    ):
         self.plan = plan
         self.base = base
         self.override = override
@@ -78,7 +90,10 @@ class StepReader:
             if not values:
                 raise PlanError(f"grid.{name}: seen an empty list; expected values")
         for chosen in itertools.product(*planned.grid.values()):
-            mixed = {**planned.parameters, **dict(zip(planned.grid, chosen, strict=True))}
+            mixed = {
+                **planned.parameters,
+                **dict(zip(planned.grid, chosen, strict=True)),
+            }
             step = self._step(planned, mixed)
             yield from itertools.repeat(step, planned.repeats)
 
@@ -194,7 +209,9 @@ def _text(planned: PlannedRun, mixed: dict[str, Any], name: str) -> str:
     if name not in mixed:
         return str(getattr(planned, name))
     if name in planned.model_fields_set:
-        raise PlanError(f"{name!r} is beside and among the parameters; expected it in one place")
+        raise PlanError(
+            f"{name!r} is beside and among the parameters; expected it in one place"
+        )
     if not isinstance(mixed[name], str):
         raise PlanError(f"parameter {name!r}: seen {mixed[name]!r}; expected str")
     return str(mixed[name])

@@ -48,7 +48,9 @@ class _Loader(yaml.SafeLoader):
         self.anchored -= is_anchored
         return node
 
-    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: object) -> str | None:
+    def resolve(
+        self, kind: type[yaml.Node], value: str | None, implicit: object
+    ) -> str | None:
         """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text,
         as in YAML 1.2.
         """
@@ -56,7 +58,9 @@ class _Loader(yaml.SafeLoader):
         is_number = str(tag).endswith((":int", ":float"))
         return TEXT_TAG if is_number and ":" in str(value) else tag
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -89,10 +93,16 @@ def read_yaml(path: Path) -> tuple[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         problem = " ".join(str(error.problem).split())
-        why = f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+        why = (
+            f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+            if mark
+            else problem
+        )
     except (yaml.YAMLError, RecursionError) as error:
         why = f"no YAML ({type(error).__name__})"
-    except ValueError as error:  # no UTF-8, a date such as 2024-13-45, a number of too many digits
+    except (
+        ValueError
+    ) as error:  # no UTF-8, a date such as 2024-13-45, a number of too many digits
         why = str(error)[:100]
     raise PlanError(f"{path}: {why}; expected a plan in YAML")
 

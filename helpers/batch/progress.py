@@ -49,11 +49,14 @@ class Plain:
         """``carried`` says who carries the runs out, where that is not this machine alone."""
         self.runs = list(runs)
         self.names = [
-            ", ".join([run.short, *values]) for run, values in zip(runs, swept(runs), strict=True)
+            ", ".join([run.short, *values])
+            for run, values in zip(runs, swept(runs), strict=True)
         ]
         before = sum(run.state not in ("planned", "started") for run in runs)
         ended = f", {before} of them ended before" if before else ""
-        self._print(f"{len(runs)} run{'s' if len(runs) != 1 else ''} into {folder}{ended}")
+        self._print(
+            f"{len(runs)} run{'s' if len(runs) != 1 else ''} into {folder}{ended}"
+        )
         if carried:
             self._print(carried)
 
@@ -77,7 +80,9 @@ class Plain:
         if run.cause:
             answer += f"; {run.cause}"
         seconds = f"({run.seconds or 0:.1f} s)"
-        self._say(number, f"{self.names[number]}: {run.state}{answer} {seconds}{self._left()}")
+        self._say(
+            number, f"{self.names[number]}: {run.state}{answer} {seconds}{self._left()}"
+        )
 
     def ended(self) -> None:
         if len(self.runs) > 1:
@@ -86,14 +91,18 @@ class Plain:
     def counts(self) -> dict[str, int]:
         """Runs in each state, in the order of the states; ``running`` is what goes on here."""
         states = [
-            "running" if number in self.going else run.state for number, run in enumerate(self.runs)
+            "running" if number in self.going else run.state
+            for number, run in enumerate(self.runs)
         ]
         counts = Counter(states)
         return {state: counts[state] for state in ("running", *STATES) if counts[state]}
 
     def summary(self) -> str:
         """The counts and the time that is left, in a few words."""
-        words = [f"{count} {state.replace('_', ' ')}" for state, count in self.counts().items()]
+        words = [
+            f"{count} {state.replace('_', ' ')}"
+            for state, count in self.counts().items()
+        ]
         return ", ".join(words) + self._left()
 
     def _left(self) -> str:
@@ -106,5 +115,7 @@ class Plain:
     def _print(self, line: str) -> None:
         if self.stream is None:
             return
-        with suppress(OSError, ValueError):  # a closed terminal must not end a night's batch
+        with suppress(
+            OSError, ValueError
+        ):  # a closed terminal must not end a night's batch
             print(line, file=self.stream, flush=True)

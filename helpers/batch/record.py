@@ -35,7 +35,9 @@ PLANNED = {
 }
 """What the record of another attempt keeps."""
 MOST_BYTES = 16 << 20
-MOST_VALUES = 100_000  # of one record: a report on the faults of each would not fit into memory
+MOST_VALUES = (
+    100_000  # of one record: a report on the faults of each would not fit into memory
+)
 
 
 class IllegalMove(ValueError):
@@ -56,9 +58,13 @@ def move(run: Run, state: str, **changes: object) -> Run:
     allowed = LEGAL.get(run.state, ())
     if state not in allowed:
         expected = " or ".join(allowed) or "no further move"
-        raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {expected}")
+        raise IllegalMove(
+            f"{run.run_id}: from {run.state} to {state}; expected {expected}"
+        )
     strikes = run.strikes + 1 if state in BLAMED else run.strikes
-    return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
+    return Run.model_validate(
+        {**run.model_dump(), "state": state, "strikes": strikes, **changes}
+    )
 
 
 def again(run: Run, attempt: int) -> Run:
@@ -140,7 +146,11 @@ def is_alive(run: Run) -> bool:
     """Whether the process of a started run is there on this machine: its number, and its run's
     name on its command line.
     """
-    words = command_line(run.pid) if run.pid is not None and process_of(run.pid).running else []
+    words = (
+        command_line(run.pid)
+        if run.pid is not None and process_of(run.pid).running
+        else []
+    )
     return any(word.endswith(f"/{run.run_id}".encode()) for word in words)
 
 
@@ -159,12 +169,18 @@ def gone(run: Run) -> str:
         return ""
     if run.boot_id and run.boot_id != boot_id():
         return "started under another boot" if run.node in ("", node()) else ""
-    return "started, and its process is gone" if run.pid is not None and not is_alive(run) else ""
+    return (
+        "started, and its process is gone"
+        if run.pid is not None and not is_alive(run)
+        else ""
+    )
 
 
 def in_words(error: BaseException) -> str:
     """An exception in one line: its kind and what it says."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+    return (
+        f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+    )
 
 
 def replaced(value: Any, old: str, new: str) -> Any:
@@ -200,6 +216,14 @@ def files_below(folder: Path) -> list[str]:
     earlier attempts.
     """
     skip = ("run.json", "runner.log")
-    paths = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
-    files = [path.relative_to(folder) for path in paths if path.is_file() and path.stat().st_size]
+    paths = [
+        path
+        for path in folder.rglob("*")
+        if path.name not in skip and path.name[0] != "."
+    ]
+    files = [
+        path.relative_to(folder)
+        for path in paths
+        if path.is_file() and path.stat().st_size
+    ]
     return sorted(str(path) for path in files if path.parts[0] != EARLIER)

@@ -32,7 +32,14 @@ from .batch_table import counted
 from .kernel_process import last_words
 from .leading_verdict import bundle_of
 from .notebook_file import NotebookError, open_notebook
-from .record import RecordUnreadable, boot_id, gone, is_batch, last_words_before, read_run
+from .record import (
+    RecordUnreadable,
+    boot_id,
+    gone,
+    is_batch,
+    last_words_before,
+    read_run,
+)
 from .reserve import RELEASED
 from .section import (
     BoxAnswer,
@@ -113,7 +120,9 @@ def batches_in(folder: Path) -> list[Path]:
     Raises FileNotFoundError where there is no such folder.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; expected a batch below outputs")
+        raise FileNotFoundError(
+            f"{folder}: no such folder; expected a batch below outputs"
+        )
     batches = sorted({record.parents[1] for record in folder.glob("*/*/run.json")})
     if is_batch(folder) or not batches:
         return [folder]
@@ -229,7 +238,9 @@ def _page(report: Report, up: str = "") -> str:
         more_troubles=len(kinds) - MOST_TROUBLES,
         most_alike=MOST_ALIKE,
         need=sum(map(len, kinds)) + len(report.unreadable),
-        released=[note for s in sections for note in s.run.notes if note.endswith(RELEASED)],
+        released=[
+            note for s in sections for note in s.run.notes if note.endswith(RELEASED)
+        ],
     )
     return str(html)
 
@@ -246,7 +257,11 @@ def _spoken(answer: BoxAnswer) -> str:
 def _by_node(sections: list[Section]) -> list[str]:
     """How many runs each machine carried out, where it was more than one."""
     counts = Counter(section.run.node for section in sections if section.run.node)
-    return [f"{node} ({count})" for node, count in counts.most_common()] if len(counts) > 1 else []
+    return (
+        [f"{node} ({count})" for node, count in counts.most_common()]
+        if len(counts) > 1
+        else []
+    )
 
 
 def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
@@ -273,9 +288,13 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
     heading = ", ".join(part for part in (box, start[:10]) if part)
     provenance: dict[str, list[str]] = {
         "Batch": [batch.resolve().name for batch in report.batches],
-        "Written with": [f"VRAM Casebook {run.tool_version}" for run in runs if run.tool_version],
+        "Written with": [
+            f"VRAM Casebook {run.tool_version}" for run in runs if run.tool_version
+        ],
         "Plan (SHA-256)": [run.plan_sha256 for run in runs],
-        "Runs": [_in_words(section) for section in report.sections if len(answers) == 1],
+        "Runs": [
+            _in_words(section) for section in report.sections if len(answers) == 1
+        ],
         "Boots": [run.boot_id for run in runs],
         "Started": [start],
         "Ended": [max((run.ended_at for run in runs), default="")],
@@ -334,7 +353,9 @@ def _with_last_words(sections: list[Section], kinds: list[Sections]) -> list[Sec
     for section in sections:
         if section.anchor in first:
             last = section.run.last_words[-LAST_WORDS:]
-            section = replace(section, few=True, last_words=last, before=_before(section))
+            section = replace(
+                section, few=True, last_words=last, before=_before(section)
+            )
         output.append(section)
     return output
 
@@ -365,9 +386,16 @@ def _opened(section: Section, room: PageRoom, shown_before: set[str]) -> Section
     section = replace(section, link="", before=_before(section))
     try:
         notebook = open_notebook(path)
-        section = replace(section, machine=machine_line(notebook), question=question(notebook))
+        section = replace(
+            section, machine=machine_line(notebook), question=question(notebook)
+        )
         html = notebook_html(
-            notebook, room, words, run.failing_cell, shown_before, only_what_applies=section.few
+            notebook,
+            room,
+            words,
+            run.failing_cell,
+            shown_before,
+            only_what_applies=section.few,
         )
         return replace(section, html=html)
     except NotebookError as error:

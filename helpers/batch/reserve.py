@@ -37,7 +37,9 @@ class Reserve:
             if shutil.disk_usage(self.folder).free < 2 * RESERVE_BYTES:
                 return
             self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115  it stays open
-            self._file.write(os.urandom(RESERVE_BYTES))  # zeros would not fill a compressing disk
+            self._file.write(
+                os.urandom(RESERVE_BYTES)
+            )  # zeros would not fill a compressing disk
 
     def release(self, why: str) -> str:
         """Free the room; a note about it, or nothing where no room was reserved."""

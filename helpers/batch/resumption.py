@@ -89,7 +89,9 @@ def finished_outputs(past: Path, notebook: NotebookNode) -> dict[int, list[Any]]
     """
     before = open_notebook(past / NOTEBOOK)
     past_cells = [cell for cell in before.cells if cell.cell_type == "code"]
-    cells = [(at, cell) for at, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    cells = [
+        (at, cell) for at, cell in enumerate(notebook.cells) if cell.cell_type == "code"
+    ]
     outputs: dict[int, list[Any]] = {}
     for (at, cell), past_cell in zip(cells, past_cells, strict=False):
         status = past_cell.metadata.get("papermill", {}).get("status")

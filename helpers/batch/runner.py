@@ -42,7 +42,9 @@ def main(argv: list[str]) -> int:
     job = json.loads(sys.stdin.read())
     kernel_process.die_with_parent(signal.SIGTERM, job["parent"])
     kernel_process.adopt_orphans()
-    os.set_blocking(1, False)  # a batch that is stopped does not listen, and must not hold us up
+    os.set_blocking(
+        1, False
+    )  # a batch that is stopped does not listen, and must not hold us up
     threading.Thread(target=_beat, daemon=True).start()
     folder = Path(argv[1])
     run = execute_run(folder, job)
@@ -56,7 +58,9 @@ def main(argv: list[str]) -> int:
             write_run(folder, run)
         except OSError:
             os.set_blocking(1, True)
-            _say(run.model_dump_json())  # who started us keeps it, and writes it when there is room
+            _say(
+                run.model_dump_json()
+            )  # who started us keeps it, and writes it when there is room
     return 0
 
 
@@ -70,7 +74,9 @@ def execute_run(folder: Path, job: Job) -> Run:
     state = "answered"
     cause = ""
     try:
-        with notebook_file.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
+        with notebook_file.without(
+            "pyarrow"
+        ):  # papermill imports it for HDFS alone: 0.1 s
             from .papermill_engine import execute
 
         if earlier:
@@ -105,7 +111,9 @@ def execute_run(folder: Path, job: Job) -> Run:
     if state == "answered" and why_not:
         state = "failed"
         cause = why_not
-    changes.update(answer, files=files_below(folder), seconds=round(time.monotonic() - began, 2))
+    changes.update(
+        answer, files=files_below(folder), seconds=round(time.monotonic() - began, 2)
+    )
     run = read_run(folder / "run.json")
     return move(run, state, cause=cause, ended_at=now(), **changes)
 
@@ -152,7 +160,9 @@ def closed(folder: Path, run: Run, state: str, cause: str, **changes: Any) -> Ru
         return move(run, state, cause=cause, **changes)
     note = f"{cause}, before its record was written; its notebook was saved whole"
     notes = [*changes.pop("notes", run.notes), note]
-    return move(run, "answered", **{**changes, "notes": notes, "signal": "", "stopped_by": ""})
+    return move(
+        run, "answered", **{**changes, "notes": notes, "signal": "", "stopped_by": ""}
+    )
 
 
 def _say_cell(cell: int, cells: int) -> None:

@@ -97,7 +97,9 @@ class Section:
     @property
     def lost(self) -> bool:
         """Whether the run began and came to no answer."""
-        return bool(self.gone) or (self.ran and self.run.state not in ("answered", "started"))
+        return bool(self.gone) or (
+            self.ran and self.run.state not in ("answered", "started")
+        )
 
     @property
     def kind(self) -> str:
@@ -161,7 +163,9 @@ class Section:
             lines.append(f"attempt {run.attempt}")
         if run.strikes:
             lines.append(run.strikes_in_words)
-        texts = [name for name in run.files if name.endswith((".txt", ".log", ".stderr"))]
+        texts = [
+            name for name in run.files if name.endswith((".txt", ".log", ".stderr"))
+        ]
         if texts:
             lines.append(f"beside it: {', '.join(texts[:MOST_TEXTS])}")
         return lines
@@ -238,7 +242,11 @@ class BoxAnswer:
     @property
     def sure(self) -> str:
         """How sure a problem is; empty where none was found."""
-        return self.verdict.confidence if self.verdict and self.finding == "problem" else ""
+        return (
+            self.verdict.confidence
+            if self.verdict and self.finding == "problem"
+            else ""
+        )
 
     @property
     def needs_a_step(self) -> bool:
@@ -280,7 +288,10 @@ def headline_of(answers: list[BoxAnswer]) -> str:
         which = [f"{answer.box or 'no box'}: {_hedged(answer)}" for answer in troubled]
         return f"{count}. {'; '.join(which)}"
     causes = Counter(answer.in_words for answer in troubled)
-    counted = [f"{name} ({boxes})" if boxes > 1 else name for name, boxes in causes.most_common()]
+    counted = [
+        f"{name} ({boxes})" if boxes > 1 else name
+        for name, boxes in causes.most_common()
+    ]
     return f"{count}: {', '.join(counted)}"
 
 
@@ -296,7 +307,9 @@ def _hedged(answer: BoxAnswer) -> str:
 
 def others_of(answers: list[BoxAnswer]) -> str:
     """What was found on the boxes without a problem, counted."""
-    counts = Counter(answer.finding for answer in answers if answer.finding != "problem")
+    counts = Counter(
+        answer.finding for answer in answers if answer.finding != "problem"
+    )
     others = [finding for finding in FINDINGS if counts[finding]]
     if not others:
         return ""
@@ -350,7 +363,9 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
 def _values(leader: Section, sections: Sections) -> list[Sections]:
     """The runs of the leader's notebook that have a verdict, those with one next step together."""
     with_verdict = (s for s in sections if s.title == leader.title and s.run.verdict)
-    groups = grouped(with_verdict, attrgetter("run.verdict.headline", "run.verdict.next_step"))
+    groups = grouped(
+        with_verdict, attrgetter("run.verdict.headline", "run.verdict.next_step")
+    )
     return sorted((runs for _, runs in groups), key=lambda runs: leader not in runs)
 
 
@@ -362,7 +377,9 @@ def _cell(runs: Sections, of_box: Verdict | None) -> Cell:
     if verdict is not None:
         agrees = of_box is not None and verdict.headline == of_box.headline
         words = (
-            "agrees" if agrees else cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
+            "agrees"
+            if agrees
+            else cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
         )
     return Cell(first, words, _note(first, runs))
 
@@ -400,7 +417,10 @@ def _counted(runs: Sections) -> str:
 def told_apart(sections: Sequence[Section]) -> list[Section]:
     """Each run with what tells it from the other runs of its notebook on its box."""
     apart = differences([section.run for section in sections])
-    return [replace(section, apart=parts) for section, parts in zip(sections, apart, strict=True)]
+    return [
+        replace(section, apart=parts)
+        for section, parts in zip(sections, apart, strict=True)
+    ]
 
 
 def troubles(sections: list[Section]) -> list[Sections]:
@@ -409,7 +429,12 @@ def troubles(sections: list[Section]) -> list[Sections]:
     def alike(section: Section) -> tuple[str, ...]:
         run = section.run
         reason = f"{section.cause} {section.not_clean}"
-        return run.state, run.notebook, run.signal, re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", reason)
+        return (
+            run.state,
+            run.notebook,
+            run.signal,
+            re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", reason),
+        )
 
     needing = [s for s in sections if s.lost or s.cause or s.not_clean]
     kinds = [members for _, members in grouped(needing, alike)]

@@ -34,7 +34,15 @@ STATES: tuple[str, ...] = get_args(State)
 Danger = Literal["looks", "loads", "provokes"]
 DANGERS: tuple[str, ...] = get_args(Danger)
 StoppedBy = Literal[
-    "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
+    "",
+    "interrupt",
+    "limit",
+    "quarantine",
+    "stop_rule",
+    "disk",
+    "box",
+    "batch_end",
+    "record",
 ]
 MOST_ATTEMPTS = 1_000_000
 MOST_NAME_BYTES = 255  # of a file's name (NAME_MAX)

@@ -39,14 +39,19 @@ def status_text(view: BatchView) -> str:
     left_s = time_left_s(view.runs)
     left = f"; about {short_time(left_s)} left" if left_s else ""
     none = "no record can be read" if view.unreadable else "no runs"
-    counts = ", ".join(f"{count} {state}" for state, count in view.counts.items()) or none
+    counts = (
+        ", ".join(f"{count} {state}" for state, count in view.counts.items()) or none
+    )
     lines = [f"{view.folder.name}: {counts}{left}"]
     widths = {
-        name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in COLUMNS
+        name: max((len(getattr(run, name)) for run in view.runs), default=0)
+        for name in COLUMNS
     }
     several_nodes = len({run.node for run in view.runs if run.node}) > 1
     for run, apart in zip(view.runs, differences(view.runs), strict=True):
-        cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in widths.items())
+        cells = "  ".join(
+            f"{getattr(run, name):<{width}}" for name, width in widths.items()
+        )
         seconds = " " * 8 if run.seconds is None else f"{run.seconds:6.1f} s"
         lines.append(
             f"  {cells}  {seconds}  {'; '.join([*apart, *_remarks(run, several_nodes)])}".rstrip()

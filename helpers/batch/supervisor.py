@@ -48,7 +48,9 @@ class BatchResult:
         """0: every run answered, and its record is kept; 1: some did not; 130: interrupted."""
         if self.interrupted:
             return 130
-        is_whole = all(run.state == "answered" for run in self.runs) and not self.unrecorded
+        is_whole = (
+            all(run.state == "answered" for run in self.runs) and not self.unrecorded
+        )
         return 0 if is_whole else 1
 
 
@@ -88,7 +90,9 @@ def run_plan(
                 journal = Journal.reopen(resume, checked, again)
             else:
                 journal = Journal.begin(out_root, checked)
-            supervisor = _Supervisor(journal, carrier, stop, progress or Plain(), measure)
+            supervisor = _Supervisor(
+                journal, carrier, stop, progress or Plain(), measure
+            )
             return supervisor.carry_out(capture)
     finally:
         carrier.close()
@@ -129,7 +133,9 @@ class _Supervisor:
         self.began = time.monotonic()
 
     def carry_out(self, capture: Capture | None) -> BatchResult:
-        self.progress.started(self.journal.folder, tuple(self.journal.runs), self.carrier.carried())
+        self.progress.started(
+            self.journal.folder, tuple(self.journal.runs), self.carrier.carried()
+        )
         try:
             self._capture(capture)
             while self.waiting or self.going:
@@ -139,9 +145,13 @@ class _Supervisor:
         finally:
             self.journal.retry()
             self.progress.ended()
-        unrecorded = [f"{name}: not recorded: {why}" for name, why in self.journal.held.items()]
+        unrecorded = [
+            f"{name}: not recorded: {why}" for name, why in self.journal.held.items()
+        ]
         runs = tuple(self.journal.runs)
-        return BatchResult(self.journal.folder, runs, self.stop.signal, tuple(unrecorded))
+        return BatchResult(
+            self.journal.folder, runs, self.stop.signal, tuple(unrecorded)
+        )
 
     def _start_what_may(self) -> None:
         while self.waiting:
@@ -169,7 +179,9 @@ class _Supervisor:
         runs = {self.going.pop(future): future.result() for future in done}
         for number, run in [*runs.items()]:
             looks = run.danger == "looks" and run.stopped_by == "disk"
-            if looks and self.journal.make_room("the start of a run could not be recorded"):
+            if looks and self.journal.make_room(
+                "the start of a run could not be recorded"
+            ):
                 self.waiting.appendleft(number)
                 del runs[number]
         self._ended(runs)
@@ -182,7 +194,10 @@ class _Supervisor:
         if step.closes:
             return "", ""
         if self._left_s() <= 0:
-            return f"the plan's limit of {self.checked.total_s:g} s was reached", "limit"
+            return (
+                f"the plan's limit of {self.checked.total_s:g} s was reached",
+                "limit",
+            )
         if self.no_live and self._is_given_live(step):
             return self.no_live, "box"
         return "", ""
@@ -210,7 +225,9 @@ class _Supervisor:
             self.journal.make_room(shortage)
         self.progress.run_started(number, run)
 
-        def tick(cell: int, cells: int, seconds: float) -> None:  # from the thread of the run
+        def tick(
+            cell: int, cells: int, seconds: float
+        ) -> None:  # from the thread of the run
             self.places[number] = (cell, cells, seconds)
 
         folder = self.journal.folder / run.run_id
@@ -233,14 +250,18 @@ class _Supervisor:
             "preset": step.preset,
         }
         parameters = {
-            name: value for name, value in offered.items() if name in step.takes and value
+            name: value
+            for name, value in offered.items()
+            if name in step.takes and value
         }
         for name, value in step.parameters.items():
             parameters[name] = replaced(value, "{batch}", batch)
         goes_on = step.resumes and run.from_start != run.attempt
         past = earlier_attempt(folder, run) if goes_on else None
         if past and _wants_live(step):
-            parameters["box"] = earlier_box(past, self.journal.folder) or parameters["box"]
+            parameters["box"] = (
+                earlier_box(past, self.journal.folder) or parameters["box"]
+            )
         return {
             "earlier": str(past or ""),
             "source": str(step.source),
@@ -272,13 +293,17 @@ class _Supervisor:
         """The bundle of this box that live runs are given, or why there is none; another one
         each time the batch is resumed.
         """
-        wanted = any(self._is_given_live(self.checked.steps[number]) for number in self.waiting)
+        wanted = any(
+            self._is_given_live(self.checked.steps[number]) for number in self.waiting
+        )
         if capture is None or self.stop.signal or not wanted:
             return
         number = len(list(self.journal.folder.glob("box*")))
         try:
             self.stop.raises = True
-            place = capture(self.journal.folder / (f"box-{number + 1}" if number else "box"))
+            place = capture(
+                self.journal.folder / (f"box-{number + 1}" if number else "box")
+            )
             self.live = str(place.resolve())
         except KeyboardInterrupt:
             self.no_live = "interrupted"

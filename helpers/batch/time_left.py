@@ -17,7 +17,8 @@ def time_left_s(runs: Sequence[Run], side_by_side: int = 1) -> float | None:
     ended_s = [
         run.seconds
         for run in runs
-        if run.seconds is not None and run.state not in ("planned", "started", "skipped")
+        if run.seconds is not None
+        and run.state not in ("planned", "started", "skipped")
     ]
     if ended_s:
         return mean(ended_s) * len(rest) / side_by_side
@@ -30,4 +31,8 @@ def short_time(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return (
+        f"{minutes} min"
+        if minutes < 90
+        else f"{minutes // 60} h {minutes % 60:02d} min"
+    )

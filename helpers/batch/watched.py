@@ -58,7 +58,12 @@ class Watched:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], folder: Path, job: Job, stop: Stop, began: float
+        self,
+        process: subprocess.Popen[bytes],
+        folder: Path,
+        job: Job,
+        stop: Stop,
+        began: float,
     ):
         self.process = process
         self.folder = folder
@@ -122,7 +127,9 @@ class Watched:
 
     def _kill(self) -> None:
         if self.verdict[0] == "timed_out":
-            if self.process.poll() is not None:  # it ended while we were stopped ourselves
+            if (
+                self.process.poll() is not None
+            ):  # it ended while we were stopped ourselves
                 self.verdict = ("", "", "")
                 return
             write_evidence(self.folder, self.process.pid, self.job["mark"])

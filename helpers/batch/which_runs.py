@@ -22,7 +22,9 @@ def boxes_of(runs: Iterable[Run]) -> list[str]:
 def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     """Of each run the parameters that differ from other runs of its notebook on its box."""
     apart: dict[int, tuple[str, ...]] = {}
-    for _, numbers in grouped(range(len(runs)), lambda at: (runs[at].notebook, runs[at].box)):
+    for _, numbers in grouped(
+        range(len(runs)), lambda at: (runs[at].notebook, runs[at].box)
+    ):
         alike = [runs[at] for at in numbers]
         apart.update((at, _differing(runs[at], alike)) for at in numbers)
     return [apart[at] for at in range(len(runs))]
@@ -33,7 +35,10 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     differ; of runs that are alike, which one it is.
     """
     parameters = swept(runs)
-    keys = [(run.notebook, run.box, parts) for run, parts in zip(runs, parameters, strict=True)]
+    keys = [
+        (run.notebook, run.box, parts)
+        for run, parts in zip(runs, parameters, strict=True)
+    ]
     counts = Counter(keys)
     so_far = Counter[tuple[str, str, tuple[str, ...]]]()
     apart = []
@@ -51,9 +56,13 @@ def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
     names = [
         name
         for name, value in values.items()
-        if "{batch}" not in str(value) and len({str(other.get(name)) for other in others}) > 1
+        if "{batch}" not in str(value)
+        and len({str(other.get(name)) for other in others}) > 1
     ]
-    return tuple(f"no {name}" if values[name] == "" else f"{name}={values[name]}" for name in names)
+    return tuple(
+        f"no {name}" if values[name] == "" else f"{name}={values[name]}"
+        for name in names
+    )
 
 
 def _all_parameters(run: Run) -> dict[str, Any]:

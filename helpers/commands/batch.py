@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         again=arguments.again,
         stop=stop,
     )
-    view = replace(read_batch(result.folder), runs=result.runs)  # a full disk lacks some records
+    view = replace(
+        read_batch(result.folder), runs=result.runs
+    )  # a full disk lacks some records
     try:
         page = str(write_index(result.folder))
     except OSError as error:
@@ -106,7 +108,9 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
         if arguments.again:
-            raise WrongUse("--again: expected --resume beside it; add --resume, or --resume BATCH")
+            raise WrongUse(
+                "--again: expected --resume beside it; add --resume, or --resume BATCH"
+            )
         return None
     if arguments.resume:
         return named_batch(arguments.resume)
@@ -116,7 +120,9 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     plan = own_file(arguments.plan)
     text = load_plan(plan, arguments.box).text.encode()
     of_this_plan = [
-        batch for batch in _batches(outputs) if text == read("", f"{batch.absolute()}/plan.yaml")[0]
+        batch
+        for batch in _batches(outputs)
+        if text == read("", f"{batch.absolute()}/plan.yaml")[0]
     ]
     if not of_this_plan:
         seen = f"no batch of {plan} in its present form below {outputs}"
@@ -141,7 +147,9 @@ def named_batch(name: str) -> Path:
     if name:
         folder = kept(Path(name))
         if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
-            seen = "contains no plan and no run" if folder.is_dir() else "no such folder"
+            seen = (
+                "contains no plan and no run" if folder.is_dir() else "no such folder"
+            )
             raise WrongUse(f"{name}: {seen}; expected a batch below outputs")
         return folder
     batches = _batches(OUTPUTS)
@@ -198,7 +206,9 @@ def compare(arguments: argparse.Namespace) -> int:
     if all(map(compare.is_trace, sides)):
         return peaks(sides, allowed, arguments.json)
     if arguments.allow:
-        raise WrongUse(f"--allow {arguments.allow}: {sides[0]} is no trace; expected two traces")
+        raise WrongUse(
+            f"--allow {arguments.allow}: {sides[0]} is no trace; expected two traces"
+        )
     moved = compare.compare(*sides)
     return say(arguments, compare.as_json(moved), compare.as_text(moved))
 
@@ -206,7 +216,11 @@ def compare(arguments: argparse.Namespace) -> int:
 def share(text: str) -> float | None:
     """A share such as 1% or 0.01; None for no text. Raises WrongUse."""
     try:
-        number = float(text.rstrip("%")) / (100 if text.endswith("%") else 1) if text else None
+        number = (
+            float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+            if text
+            else None
+        )
     except ValueError:
         number = -1.0
     if number is not None and not 0 <= number < 1e6:
@@ -237,7 +251,12 @@ def peaks(
     moved = compare_peaks(before, after, sources)
     over = allowed is not None and moved.share > allowed
     if as_json:
-        answer = {"schema_version": 1, "kind": "trace", **asdict(moved), "share": moved.share}
+        answer = {
+            "schema_version": 1,
+            "kind": "trace",
+            **asdict(moved),
+            "share": moved.share,
+        }
         print_json({**answer, "allow": allowed, "above": over})
     else:
         show(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))

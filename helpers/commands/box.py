@@ -30,7 +30,9 @@ def boxes(arguments: argparse.Namespace) -> int:
     names = recorded_names()
     stories = json.loads((RECORDED / "stories.json").read_text(encoding="utf-8"))
     width = max(map(len, names), default=0) + 2
-    return say(arguments, names, *(listed(name, stories[name], width) for name in names))
+    return say(
+        arguments, names, *(listed(name, stories[name], width) for name in names)
+    )
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
@@ -58,7 +60,9 @@ def diagnose(arguments: argparse.Namespace) -> int:
     is_recorded = evidence.bundle is not None and arguments.box not in ("", "live")
     if is_recorded and answer.next_step.command and answer.state != "healthy":
         name = arguments.box
-        show(f"\nCommands that look at or change a machine are for the recorded one, {name}.")
+        show(
+            f"\nCommands that look at or change a machine are for the recorded one, {name}."
+        )
     if unused := not_used(evidence, answer):
         show("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):
@@ -107,7 +111,9 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
     if arguments.case:
         return evidence_from_case(arguments.case)
     if arguments.message == "":
-        raise WrongUse("--message '' is empty; expected a file with the error text, or -")
+        raise WrongUse(
+            "--message '' is empty; expected a file with the error text, or -"
+        )
     pasted = None if arguments.message is None else _pasted(arguments.message)
     if pasted is not None and not arguments.box:
         return pasted
@@ -117,7 +123,11 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
         recorded = evidence_from_trace(arguments.box)
         return recorded if pasted is None else replace(pasted, program=recorded.program)
     bundle = _bundle(arguments.box or "live")
-    return evidence_from_bundle(bundle) if pasted is None else replace(pasted, bundle=bundle)
+    return (
+        evidence_from_bundle(bundle)
+        if pasted is None
+        else replace(pasted, bundle=bundle)
+    )
 
 
 def _bundle(name: str) -> Bundle:
@@ -150,13 +160,17 @@ def _pasted(name: str) -> CaseEvidence:
         if not is_standard_input:
             pasted = replace(pasted, log=word(name))
         if pasted.error_text.strip():
-            return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
+            return replace(
+                pasted, unused="; ".join(filter(None, (file.note, pasted.unused)))
+            )
         snapshot = f"; a memory snapshot is read by: {PROGRAM} diagnose FILE"
         other = snapshot if "pickle" in kind else ""
         raise WrongUse(f"no error text in it: {kind or file.note or 'empty'}{other}")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise WrongUse(f"{name}: {why}; expected a file with the error text, or -") from error
+        raise WrongUse(
+            f"{name}: {why}; expected a file with the error text, or -"
+        ) from error
 
 
 def _is_trace(name: str) -> bool:
@@ -165,7 +179,9 @@ def _is_trace(name: str) -> bool:
 
     start = files.read("", os.path.abspath(name), 4096)[0]
     named = name.endswith((".pickle", ".pkl"))
-    return start is not None and (named or not_text(start) in ("a pickle", "a Parquet file"))
+    return start is not None and (
+        named or not_text(start) in ("a pickle", "a Parquet file")
+    )
 
 
 def ttm(arguments: argparse.Namespace) -> int:
@@ -263,7 +279,9 @@ def gate(arguments: argparse.Namespace) -> int:
 
     def look() -> BoxState:
         nonlocal state
-        state = next(looks, None) or box_state.measure(asked, folder=arguments.disk, since=state)
+        state = next(looks, None) or box_state.measure(
+            asked, folder=arguments.disk, since=state
+        )
         return state
 
     limits = Gates(settle_s=arguments.settle, host_free_bytes=0)
@@ -276,14 +294,19 @@ def gate(arguments: argparse.Namespace) -> int:
         exit_code = 3
     if arguments.json:
         reasons = [asdict(trouble) for trouble in troubles]
-        print_json({"clean": not troubles, "exit": exit_code, "gpus": seen, "reasons": reasons})
+        print_json(
+            {"clean": not troubles, "exit": exit_code, "gpus": seen, "reasons": reasons}
+        )
     elif troubles:
         for trouble in troubles:
             print(f"not clean: {trouble.scope}: {trouble.why}")
     else:
         print(f"clean: {', '.join(seen) or 'no GPU, as expected'}")
     if before is not None and not state.log and not arguments.json:
-        print("not looked at: the kernel log, which this user may not read", file=sys.stderr)
+        print(
+            "not looked at: the kernel log, which this user may not read",
+            file=sys.stderr,
+        )
     return exit_code
 
 
@@ -300,8 +323,12 @@ def monitor(arguments: argparse.Namespace) -> int:
     if arguments.pid and not arguments.pid.isdigit():
         raise WrongUse(f"monitor: seen {arguments.pid}; expected a PID as a number")
     if arguments.every is not None and not 0.1 <= arguments.every <= 3600:
-        raise WrongUse(f"monitor: seen --every {arguments.every:g}; expected 0.1 to 3600 seconds")
-    return terminal.watch(int(arguments.pid or 0), arguments.every, arguments.count, arguments.json)
+        raise WrongUse(
+            f"monitor: seen --every {arguments.every:g}; expected 0.1 to 3600 seconds"
+        )
+    return terminal.watch(
+        int(arguments.pid or 0), arguments.every, arguments.count, arguments.json
+    )
 
 
 VERBS = (diagnose, ttm, boxes, check, gate, monitor)

@@ -70,7 +70,9 @@ def answer_for(arguments: argparse.Namespace) -> FitsAnswer:
     from helpers.fits.servers import family_of
 
     if bool(arguments.what) == bool(arguments.inputs):
-        raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
+        raise WrongUse(
+            "fits: expected a model's file or a server's log, or --inputs FILE"
+        )
     _refuse_wrong_numbers(arguments)
     server = _read(arguments)
     server.assumed = bool(server.path) and not arguments.server
@@ -97,7 +99,9 @@ def _read(arguments: argparse.Namespace) -> ServerFacts:
 
     path = Path(arguments.what or arguments.inputs)
     if not path.exists():
-        raise WrongUse(f"{path}: not there; expected a local file, nothing is downloaded")
+        raise WrongUse(
+            f"{path}: not there; expected a local file, nothing is downloaded"
+        )
     if arguments.inputs:
         return read_record(path)
     if is_model(path):
@@ -107,7 +111,12 @@ def _read(arguments: argparse.Namespace) -> ServerFacts:
 
 def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     """Raises WrongUse for an option that cannot be."""
-    from helpers.fits.sheet import MOST_COUNTS, MissingFigure, check_count, element_bytes
+    from helpers.fits.sheet import (
+        MOST_COUNTS,
+        MissingFigure,
+        check_count,
+        element_bytes,
+    )
 
     for option in MOST_COUNTS:
         try:
@@ -116,12 +125,18 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
             raise WrongUse(f"fits: --{error}") from None
     if arguments.release and not re.search(r"\d", arguments.release):
         seen = f"--release {arguments.release!r:.80}"
-        raise WrongUse(f"fits: {seen}; expected a release or a month, such as 0.21 or 2025-11")
+        raise WrongUse(
+            f"fits: {seen}; expected a release or a month, such as 0.21 or 2025-11"
+        )
     if arguments.box and (arguments.gpu or arguments.capacity):
-        raise WrongUse("fits: --box beside --gpu or --capacity; expected one card or box")
+        raise WrongUse(
+            "fits: --box beside --gpu or --capacity; expected one card or box"
+        )
     share = arguments.utilisation
     if share is not None and not 0 < share <= 1:
-        raise WrongUse(f"fits: --utilisation {share:g}; expected a share above 0, at most 1")
+        raise WrongUse(
+            f"fits: --utilisation {share:g}; expected a share above 0, at most 1"
+        )
     if arguments.kv and not arguments.kv.startswith("turbo"):
         try:
             element_bytes(arguments.kv.lower())
@@ -129,7 +144,9 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
             raise WrongUse(f"fits: --kv: {missing.why}") from None
 
 
-def _refuse_cache_of_another_server(arguments: argparse.Namespace, server: ServerFacts) -> None:
+def _refuse_cache_of_another_server(
+    arguments: argparse.Namespace, server: ServerFacts
+) -> None:
     """Raises WrongUse for a type of the cache that the server does not take."""
     from helpers.fits.sheet import Sheet
 
@@ -137,10 +154,14 @@ def _refuse_cache_of_another_server(arguments: argparse.Namespace, server: Serve
     kind = (arguments.kv or "").lower()
     if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
         takes = ", ".join(kinds)
-        raise WrongUse(f"fits: --kv {kind}; expected one that {server.program} takes: {takes}")
+        raise WrongUse(
+            f"fits: --kv {kind}; expected one that {server.program} takes: {takes}"
+        )
 
 
-def _refuse_pool_of_another_server(arguments: argparse.Namespace, server: ServerFacts) -> None:
+def _refuse_pool_of_another_server(
+    arguments: argparse.Namespace, server: ServerFacts
+) -> None:
     """Raises WrongUse for the size of a pool where the server takes none."""
     from helpers.fits.servers import family_of
 
@@ -165,7 +186,9 @@ def _refuse_cards_that_share_no_layer(
         raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
     heads = whole_number(server.inputs.get("n_head")) or 0
     if heads % cards:
-        raise WrongUse(f"fits: --tp {cards}; expected a divisor of the model's {heads} heads")
+        raise WrongUse(
+            f"fits: --tp {cards}; expected a divisor of the model's {heads} heads"
+        )
 
 
 def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
@@ -196,7 +219,9 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
         inputs[name] = getattr(arguments, option)
     kept = {name: value for name, value in inputs.items() if value not in (None, "")}
     if "card_total_bytes" in kept:
-        kept["card_free_bytes"] = None  # what was free of the log's own card is not of this one
+        kept["card_free_bytes"] = (
+            None  # what was free of the log's own card is not of this one
+        )
     return kept
 
 

@@ -111,11 +111,15 @@ def _of_notebook(arguments: argparse.Namespace, command: list[str]) -> list[str]
 
     name = arguments.notebook
     if command:
-        raise WrongUse(f"fix: seen --notebook {name} and a command; expected one of them")
+        raise WrongUse(
+            f"fix: seen --notebook {name} and a command; expected one of them"
+        )
     try:
         Notebook(name, Path(name).read_bytes())
     except OSError as error:
-        raise WrongUse(f"--notebook {name}: {error.strerror}; expected an .ipynb file") from error
+        raise WrongUse(
+            f"--notebook {name}: {error.strerror}; expected an .ipynb file"
+        ) from error
     except NoNotebook as error:
         raise WrongUse(f"--notebook {error}") from error
     words = command_of(name)
@@ -131,12 +135,17 @@ def _free_gpu() -> Target:
 
     target, why = free_gpu()
     if target is None:
-        raise WrongUse(f"fix --live: {why}; leave --live out to have the change rehearsed alone")
+        raise WrongUse(
+            f"fix --live: {why}; leave --live out to have the change rehearsed alone"
+        )
     return target
 
 
 def _runs_for_real(
-    arguments: argparse.Namespace, failure: FailedProgram, winner: TriedChange, target: Target
+    arguments: argparse.Namespace,
+    failure: FailedProgram,
+    winner: TriedChange,
+    target: Target,
 ) -> bool:
     """Whether the changed program came to its end, or to its time limit, on a GPU."""
     from helpers.fix.live import in_words, run_for_real
@@ -145,7 +154,9 @@ def _runs_for_real(
     _say(f"running the changed program for real on {target.device}")
     out = OUTPUTS / "trials"
     try:
-        record = run_for_real(failure.program, winner.change, target, out, arguments.seconds)
+        record = run_for_real(
+            failure.program, winner.change, target, out, arguments.seconds
+        )
     except TrialError as error:
         raise WrongUse(f"fix --live: {error}") from error
     _say(in_words(record, target))
@@ -163,7 +174,9 @@ def _say_start(start: Start) -> None:
         _say(f"    next, if that is not enough: {start.following}")
 
 
-def _run(run_in_silence: Callable[..., Rehearsal], *words: Any, **options: Any) -> Rehearsal:
+def _run(
+    run_in_silence: Callable[..., Rehearsal], *words: Any, **options: Any
+) -> Rehearsal:
     """Rehearse a command, and say so where that takes long."""
     with says_it_runs():
         return run_in_silence(*words, **options)
@@ -227,10 +240,14 @@ def _refuse_changed_files() -> None:
     try:
         changed = git("status", "--porcelain")
     except CommitError as error:
-        raise WrongUse(f"fix --write: {error}; without --write the change is printed") from error
+        raise WrongUse(
+            f"fix --write: {error}; without --write the change is printed"
+        ) from error
     if changed:
         seen = f"{len(changed)} files differ from the last commit"
-        raise WrongUse(f"fix --write: {seen}; commit or put them aside first, or leave --write out")
+        raise WrongUse(
+            f"fix --write: {seen}; commit or put them aside first, or leave --write out"
+        )
 
 
 def _write(failure: FailedProgram, winner: TriedChange) -> None:
@@ -240,13 +257,21 @@ def _write(failure: FailedProgram, winner: TriedChange) -> None:
     files = changed_files(failure.program, winner.change)
     for name in files:
         if not os.access(name, os.W_OK):
-            raise WrongUse(f"fix --write: {name} cannot be written; nothing was changed")
+            raise WrongUse(
+                f"fix --write: {name} cannot be written; nothing was changed"
+            )
     for name, text in files.items():
         try:
             Path(name).write_bytes(text)
         except OSError as error:
-            raise WrongUse(f"fix --write: {name}: {error.strerror}; see git status") from error
-    _say(f"changed: {', '.join(files)}" if files else "no file is to be changed; start it as shown")
+            raise WrongUse(
+                f"fix --write: {name}: {error.strerror}; see git status"
+            ) from error
+    _say(
+        f"changed: {', '.join(files)}"
+        if files
+        else "no file is to be changed; start it as shown"
+    )
 
 
 VERBS = (fix,)

@@ -12,18 +12,42 @@ VERBS = {
 }
 
 OPTIONS = {
-    ("run", "--print-service"): "copy env/casebook-resume.service and fill in its two paths",
+    (
+        "run",
+        "--print-service",
+    ): "copy env/casebook-resume.service and fill in its two paths",
     ("run", "--keys"): "Dask's own TLS configuration names the keys; see env/FLEET.md",
-    ("record", "--cpu-profile"): "rehearse runs the program on a card that is not there",
-    ("rehearse", "--against"): "trial --gpu CARD --preset PRESET -- COMMAND tries presets",
+    (
+        "record",
+        "--cpu-profile",
+    ): "rehearse runs the program on a card that is not there",
+    (
+        "rehearse",
+        "--against",
+    ): "trial --gpu CARD --preset PRESET -- COMMAND tries presets",
     ("fits", "--train"): "rehearse -- python train.py answers exactly",
     ("fits", "--checkpointing"): "rehearse -- python train.py answers exactly",
     ("fits", "--batch"): "rehearse -- python train.py answers exactly",
-    ("vpoc", "--window"): "leave the other hours out of the file, or give it a session column",
-    ("vpoc", "--cut"): "give the file a session column; times are cut at 17:00 in Chicago",
-    ("share", "--as-is"): "report writes the page with everything on it, for who may see that",
-    ("share", "--allow-binary"): "nothing is looked through any more: only typed results go out",
-    ("share", "--allow-found"): "nothing is looked through any more: only typed results go out",
+    (
+        "vpoc",
+        "--window",
+    ): "leave the other hours out of the file, or give it a session column",
+    (
+        "vpoc",
+        "--cut",
+    ): "give the file a session column; times are cut at 17:00 in Chicago",
+    (
+        "share",
+        "--as-is",
+    ): "report writes the page with everything on it, for who may see that",
+    (
+        "share",
+        "--allow-binary",
+    ): "nothing is looked through any more: only typed results go out",
+    (
+        "share",
+        "--allow-found",
+    ): "nothing is looked through any more: only typed results go out",
     (
         "capture",
         "--with-args",

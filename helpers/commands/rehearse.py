@@ -57,7 +57,9 @@ def _program(arguments: argparse.Namespace) -> list[str]:
     out = Path(arguments.out)
     if out.suffix not in ("", ".pickle"):
         written = out.with_suffix(".pickle")
-        raise WrongUse(f"--out {out}: the trace is a memory snapshot, in a .pickle; give {written}")
+        raise WrongUse(
+            f"--out {out}: the trace is a memory snapshot, in a .pickle; give {written}"
+        )
     return command
 
 
@@ -110,7 +112,9 @@ def record(arguments: argparse.Namespace) -> int:
 
     command = _program(arguments)
     if not command:
-        raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
+        raise WrongUse(
+            "record: no command; expected: record [OPTIONS] -- python train.py"
+        )
     # The stacks of a hang are worth having on the CPU, too.
     check_torch(command, arguments.torch_python, needs_gpu=not arguments.hang_after)
     recording = record_program(
@@ -124,7 +128,9 @@ def record(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
     ask = _deciding_rehearsal(recording, command, arguments.torch_python)
-    print_lines([note for note in recording.notes if note != recording.why_no_trace], sys.stderr)
+    print_lines(
+        [note for note in recording.notes if note != recording.why_no_trace], sys.stderr
+    )
     _print_end_of_recording(recording, command, ask)
     return recording.exit_code
 
@@ -254,7 +260,9 @@ def rehearse(arguments: argparse.Namespace) -> int:
             run = partial(_highest, arguments, command, bench, Path(folder))
             return answer_for_all_cards(arguments, run)
     if not arguments.setup:
-        raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
+        raise WrongUse(
+            "rehearse: no command; expected: rehearse --gpu 4090 -- python train.py"
+        )
     torch = _torch(arguments, ["python"], place)
     print(f"ready: torch {torch.version}; {place}")
     return 0
@@ -268,7 +276,9 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     steps = arguments.steps
     seconds = arguments.seconds or 0
     if min(steps, seconds) < 0:
-        raise WrongUse(f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more")
+        raise WrongUse(
+            f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more"
+        )
     if arguments.find_capacity and arguments.find_batch:
         raise WrongUse("rehearse: seen --find-capacity and --find-batch; expected one")
     if arguments.compile and (_is_search(arguments) or arguments.world):
@@ -289,22 +299,34 @@ def _ranks(arguments: argparse.Namespace) -> list[int]:
 
     world = arguments.world
     if arguments.ranks and not world:
-        raise WrongUse(f"rehearse: seen --ranks {arguments.ranks} without --world; add --world N")
+        raise WrongUse(
+            f"rehearse: seen --ranks {arguments.ranks} without --world; add --world N"
+        )
     if not world:
         return []
     if not 1 <= world <= MOST_RANKS:
-        raise WrongUse(f"rehearse: seen --world {world}; expected 1 to {MOST_RANKS:,} processes")
+        raise WrongUse(
+            f"rehearse: seen --world {world}; expected 1 to {MOST_RANKS:,} processes"
+        )
     for option in ("find_batch", "find_capacity", "against_commit"):
         if getattr(arguments, option):
             name = option.replace("_", "-")
-            raise WrongUse(f"rehearse: seen --world and --{name}; expected one of the two")
+            raise WrongUse(
+                f"rehearse: seen --world and --{name}; expected one of the two"
+            )
     if arguments.values == "between":
-        raise WrongUse("rehearse: seen --world and --values between; give --values least or most")
+        raise WrongUse(
+            "rehearse: seen --world and --values between; give --values least or most"
+        )
     words = [os.path.basename(word) for word in arguments.command[:4]]
-    launchers = [word for word in words if word in (*LAUNCHERS, "torch.distributed.run")]
+    launchers = [
+        word for word in words if word in (*LAUNCHERS, "torch.distributed.run")
+    ]
     if launchers:
         expected = "expected the program itself, such as python train.py"
-        raise WrongUse(f"rehearse --world: seen {launchers[0]} in the command; {expected}")
+        raise WrongUse(
+            f"rehearse --world: seen {launchers[0]} in the command; {expected}"
+        )
     listed = arguments.ranks or f"0,{world - 1}"
     ranks = [int(word) if word.isdecimal() else -1 for word in listed.split(",")]
     if not all(0 <= rank < world for rank in ranks):
@@ -335,7 +357,9 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
     build.tools()
     python = torches.interpreter(command, arguments.torch_python)
     if arguments.torch and not release(arguments.torch):
-        raise WrongUse(f"--torch {arguments.torch!r}: expected a release such as 2.14.1")
+        raise WrongUse(
+            f"--torch {arguments.torch!r}: expected a release such as 2.14.1"
+        )
     torch, where = torches.find_torch(python, arguments.torch, place)
     if arguments.compile:
         _refuse_without_triton(torch, python)
@@ -361,10 +385,18 @@ def _refuse_without_triton(torch: Torch | None, python: str) -> None:
     raise WrongUse(f"rehearse: --compile, and no Triton {where}; {expected}")
 
 
-def _answer(arguments: argparse.Namespace, command: list[str], bench: RehearsalBench) -> int:
+def _answer(
+    arguments: argparse.Namespace, command: list[str], bench: RehearsalBench
+) -> int:
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import answer, headline, may_not_fit, several, will_run_out
+    from helpers.rehearse.view import (
+        answer,
+        headline,
+        may_not_fit,
+        several,
+        will_run_out,
+    )
 
     if not arguments.json:
         print_lines(bench.settings.taken, sys.stderr)
@@ -392,14 +424,20 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: RehearsalB
             "counterfactual": counterfactual.as_shape(),
             "verdict": as_dict(verdict) if verdict else None,
         }
-        print(json.dumps(shapes if len(shapes) > 1 else shapes[0], indent=1, default=str))
+        print(
+            json.dumps(shapes if len(shapes) > 1 else shapes[0], indent=1, default=str)
+        )
     else:
         beside = several(runs)
         missing = counterfactual.what_is_missing
         if missing and rehearsal.ooms and not arguments.no_counterfactual:
             beside.append(missing)
         run_next = _what_to_run_next(arguments, command)
-        print("\n".join([*answer(rehearsal, verdict, run_next, beside), *_saved(rehearsal, out)]))
+        print(
+            "\n".join(
+                [*answer(rehearsal, verdict, run_next, beside), *_saved(rehearsal, out)]
+            )
+        )
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code
@@ -412,7 +450,9 @@ def _saved(rehearsal: Rehearsal, out: Path) -> list[str]:
     output = _output(out)
     lines = []
     if rehearsal.trace:
-        lines.append(f"All evidence: {PROGRAM} diagnose {shell.word(str(rehearsal.trace))} --wide")
+        lines.append(
+            f"All evidence: {PROGRAM} diagnose {shell.word(str(rehearsal.trace))} --wide"
+        )
     lines.append(f"The program's output: {output}")
     if rehearsal.failed_otherwise:
         text = plain(files.text("", str(output)), keep="\n\t")
@@ -454,13 +494,17 @@ def _runs(
     return sorted(runs, key=_severity)
 
 
-def _limits(arguments: argparse.Namespace, bench: RehearsalBench) -> list[RehearsalLimits]:
+def _limits(
+    arguments: argparse.Namespace, bench: RehearsalBench
+) -> list[RehearsalLimits]:
     """What was asked for: each rank, both ends of what depends on values, without and with
     compiling, or one run.
     """
     ranks = _ranks(arguments)
     if ranks:
-        return [replace(bench.limits, rank=rank, world=arguments.world) for rank in ranks]
+        return [
+            replace(bench.limits, rank=rank, world=arguments.world) for rank in ranks
+        ]
     if arguments.values == "between":
         return [bench.limits, replace(bench.limits, values="least")]
     if arguments.compile:
@@ -480,7 +524,9 @@ def _highest(
     """
     runs = []
     for limits in _limits(arguments, bench):
-        out = _beside(folder / card.name.replace("/", "-") / "run", limits, bench.limits)
+        out = _beside(
+            folder / card.name.replace("/", "-") / "run", limits, bench.limits
+        )
         out.parent.mkdir(exist_ok=True)
         log = out.with_suffix(".log")
         runs.append(bench.run(command, card, out, log=log, limits=limits))
@@ -504,7 +550,9 @@ def _beside(out: Path, limits: RehearsalLimits, of_bench: RehearsalLimits) -> Pa
     return out.with_name(f"{out.stem}-{name}{out.suffix}")
 
 
-def _what_to_run_next(arguments: argparse.Namespace, command: list[str]) -> tuple[str, str]:
+def _what_to_run_next(
+    arguments: argparse.Namespace, command: list[str]
+) -> tuple[str, str]:
     """What a command does about a program that does not fit, and that command; of a model that was
     built here, there is no source to change.
     """
@@ -516,7 +564,9 @@ def _what_to_run_next(arguments: argparse.Namespace, command: list[str]) -> tupl
         gpus = _options(arguments, "gpus") if arguments.gpus > 1 else []
         fix = shell.line([PROGRAM, "fix", *card, *gpus, *torch, "--", *command])
         return "To have this and other changes tried until one fits:", fix
-    model = _options(arguments, "model", "train", "sequence", "batch", "precision") + torch
+    model = (
+        _options(arguments, "model", "train", "sequence", "batch", "precision") + torch
+    )
     if arguments.checkpointing:
         model.append("--checkpointing")
     if arguments.batch == 1:
@@ -588,7 +638,9 @@ def _against_commit(
     words = under(arguments.torch_python, command)
 
     def run(words: list[str], trace: Path) -> Rehearsal:
-        return bench.run(words, bench.card, trace, python="", log=trace.with_suffix(".log"))
+        return bench.run(
+            words, bench.card, trace, python="", log=trace.with_suffix(".log")
+        )
 
     with commits.checked_out(ref, OUTPUTS) as (commit, folder):
         words_then = commits.as_it_was(words, folder)

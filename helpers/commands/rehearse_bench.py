@@ -47,7 +47,9 @@ class RehearsalBench:
             limits=self.limits,
         )
 
-    def run(self, command: list[str], card: GpuCard, out: Path, **options: Any) -> Rehearsal:
+    def run(
+        self, command: list[str], card: GpuCard, out: Path, **options: Any
+    ) -> Rehearsal:
         """Rehearse a command, and say that it runs where that takes long.
 
         Where chance decides whether buckets are held, it runs once more, with them.

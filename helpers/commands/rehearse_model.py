@@ -25,16 +25,24 @@ def training(arguments: argparse.Namespace) -> Training | None:
     if not arguments.model:
         for name in OPTIONS:
             if getattr(arguments, name):
-                raise WrongUse(f"rehearse: seen --{name} without --model; add --model config.json")
+                raise WrongUse(
+                    f"rehearse: seen --{name} without --model; add --model config.json"
+                )
         if arguments.gpu == "all":
-            raise WrongUse("rehearse: seen --gpu all without --model; expected the name of a card")
+            raise WrongUse(
+                "rehearse: seen --gpu all without --model; expected the name of a card"
+            )
         return None
     for name, example in NEEDED.items():
         value = getattr(arguments, name)
         if value in (None, ""):
-            raise WrongUse(f"rehearse --model: no --{name}; expected --{name} {example}")
+            raise WrongUse(
+                f"rehearse --model: no --{name}; expected --{name} {example}"
+            )
         if isinstance(value, int) and value < 1:
-            raise WrongUse(f"rehearse --model: seen --{name} {value}; expected 1 or more")
+            raise WrongUse(
+                f"rehearse --model: seen --{name} {value}; expected 1 or more"
+            )
     _refuse_what_excludes_a_model(arguments)
     return Training(
         config=arguments.model,
@@ -50,20 +58,28 @@ def _refuse_what_excludes_a_model(arguments: argparse.Namespace) -> None:
     if [word for word in arguments.command if word != "--"]:
         raise WrongUse("rehearse: seen --model and a command; expected one of the two")
     if arguments.against_commit:
-        raise WrongUse("rehearse: seen --model and --against-commit; expected one of the two")
+        raise WrongUse(
+            "rehearse: seen --model and --against-commit; expected one of the two"
+        )
     if arguments.train == "qlora" and arguments.world > 1:
         expected = "weights in four bits are not shared by ranks; expected --train full or lora"
-        raise WrongUse(f"rehearse: seen --train qlora and --world {arguments.world}; {expected}")
+        raise WrongUse(
+            f"rehearse: seen --train qlora and --world {arguments.world}; {expected}"
+        )
     if arguments.train == "qlora" and arguments.precision not in ("", "bf16"):
         seen = f"--train qlora and --precision {arguments.precision}"
         raise WrongUse(f"rehearse: seen {seen}; expected bf16, in which it computes")
     for name in ("capacity", "box", "find_capacity", "find_batch"):
         if arguments.gpu == "all" and getattr(arguments, name):
             option = name.replace("_", "-")
-            raise WrongUse(f"rehearse: seen --gpu all and --{option}; expected one of the two")
+            raise WrongUse(
+                f"rehearse: seen --gpu all and --{option}; expected one of the two"
+            )
 
 
-def answer_for_all_cards(arguments: argparse.Namespace, run: Callable[[GpuCard], Rehearsal]) -> int:
+def answer_for_all_cards(
+    arguments: argparse.Namespace, run: Callable[[GpuCard], Rehearsal]
+) -> int:
     """Print the cards on which the model can be trained. The exit code: 1 where there is none."""
     from helpers.ground.units import parse_size
     from helpers.rehearse.every_card import cards_that_fit, fitting_table

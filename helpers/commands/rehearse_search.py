@@ -55,7 +55,9 @@ class _Tries:
         from helpers.rehearse import search
 
         if self.argument:
-            result = search.find_batch(self.attempt, search.start_of(self.command, self.argument))
+            result = search.find_batch(
+                self.attempt, search.start_of(self.command, self.argument)
+            )
         else:
             result = search.find_capacity(self.attempt, self.bench.card.held_bytes)
         beyond = "larger was not tried"
@@ -67,7 +69,10 @@ class _Tries:
 
 
 def search_for_size(
-    arguments: argparse.Namespace, command: list[str], bench: RehearsalBench, folder: Path
+    arguments: argparse.Namespace,
+    command: list[str],
+    bench: RehearsalBench,
+    folder: Path,
 ) -> int:
     """Find a batch or a card: the program's output is put aside, and stdout has the table."""
     from helpers.rehearse.rehearsal import STOPPED
@@ -78,12 +83,16 @@ def search_for_size(
         is_found, says = tries.find()
         exit_code = 0 if is_found else 1
     except SearchError:
-        if all(rehearsal.exit_code != STOPPED for rehearsal in tries.rehearsals.values()):
+        if all(
+            rehearsal.exit_code != STOPPED for rehearsal in tries.rehearsals.values()
+        ):
             raise
         says = "ended by SIGTERM: what follows was not tried"
         exit_code = STOPPED
     if arguments.json:
-        shapes = {name: as_shape(rehearsal) for name, rehearsal in tries.rehearsals.items()}
+        shapes = {
+            name: as_shape(rehearsal) for name, rehearsal in tries.rehearsals.items()
+        }
         print(json.dumps({"runs": shapes, "says": says}, indent=1, default=str))
         return exit_code
     _print_search(tries.rehearsals, says)

@@ -42,7 +42,9 @@ def share(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("MPLCONFIGDIR", str(OUTPUTS / "cache" / "matplotlib"))
     _refuse_wrong_use(arguments)
     target = own_file(arguments.target) if arguments.target else named_batch("")
-    about = subject_of(target, with_notebooks=bool(arguments.review or arguments.include))
+    about = subject_of(
+        target, with_notebooks=bool(arguments.review or arguments.include)
+    )
     choices = _choices(about, arguments.include)
     if arguments.review:
         return _review(about, target, choices, arguments)
@@ -153,7 +155,9 @@ def _refuse_to_overwrite(files: list[Path], force: bool) -> None:
     """Raise WrongUse where one of the files is there and nobody said that it may be replaced."""
     existing = [path for path in files if path.exists() or path.is_symlink()]
     if existing and not force:
-        raise WrongUse(f"{existing[0]}: already there; choose another --out or add --force")
+        raise WrongUse(
+            f"{existing[0]}: already there; choose another --out or add --force"
+        )
 
 
 def _place(name: str) -> Path:

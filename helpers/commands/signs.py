@@ -28,7 +28,9 @@ def print_lines(lines: Iterable[str], file: IO[str]) -> None:
 
 
 @contextmanager
-def says_if_slow(line: str, quiet: bool = False, after_s: float = FIRST_SIGN_S) -> Iterator[None]:
+def says_if_slow(
+    line: str, quiet: bool = False, after_s: float = FIRST_SIGN_S
+) -> Iterator[None]:
     """A line on standard error, once what is done takes longer than ``after_s`` seconds."""
     timer = threading.Timer(after_s, print_lines, ([line], sys.stderr))
     with _beside(timer, timer.cancel, quiet):
@@ -50,7 +52,9 @@ def says_it_runs(
 
 
 @contextmanager
-def _beside(thread: threading.Thread, stop: Callable[[], None], quiet: bool) -> Iterator[None]:
+def _beside(
+    thread: threading.Thread, stop: Callable[[], None], quiet: bool
+) -> Iterator[None]:
     """Let a thread speak meanwhile, unless it is to be ``quiet``; then stop it, and wait for it, so
     that no line of it comes below the answer.
     """
@@ -78,14 +82,18 @@ def _tell(record: Path | None, first_s: float, ended: threading.Event) -> None:
         if ram_bytes:
             gone_since = now
         elif gone_since and now - gone_since >= first_s:
-            print_lines(["the program has ended; its recording is being read"], sys.stderr)
+            print_lines(
+                ["the program has ended; its recording is being read"], sys.stderr
+            )
             return
         if now - began < wait_s:
             continue
         wait_s *= 2
         passed_s = now - began
         if ram_bytes:
-            says = f"still running: {passed_s:.0f} s, {show_bytes(ram_bytes)} of RAM used"
+            says = (
+                f"still running: {passed_s:.0f} s, {show_bytes(ram_bytes)} of RAM used"
+            )
             print_lines([says], sys.stderr)
         elif not gone_since:
             print_lines([f"still working: {passed_s:.0f} s"], sys.stderr)

@@ -58,7 +58,9 @@ def replay(arguments: argparse.Namespace) -> int:
     subject = Subject(arguments)
     study = subject.study
     results = arguments.results
-    _refuse_to_overwrite(arguments, [results if results != "-" else "", arguments.parquet])
+    _refuse_to_overwrite(
+        arguments, [results if results != "-" else "", arguments.parquet]
+    )
     if arguments.parquet:
         to_parquet(study.trace, arguments.parquet)
     timeline = bool(results) or study.trace.address is not None
@@ -75,10 +77,14 @@ def replay(arguments: argparse.Namespace) -> int:
     if check:
         answer["agreement"] = check._asdict()
     answer["notes"] = subject.notes
-    return say(arguments, answer, replay_text(outcome, row, study.card, check, subject.notes))
+    return say(
+        arguments, answer, replay_text(outcome, row, study.card, check, subject.notes)
+    )
 
 
-def _refuse_to_overwrite(arguments: argparse.Namespace, paths: Sequence[str | Path]) -> None:
+def _refuse_to_overwrite(
+    arguments: argparse.Namespace, paths: Sequence[str | Path]
+) -> None:
     """Raises WrongUse where one of these files exists already, without --force."""
     for path in paths:
         if path and Path(path).exists() and not arguments.force:
@@ -180,7 +186,9 @@ def _league(arguments: argparse.Namespace, study: Study) -> WhatIf:
     if arguments.conf or arguments.only:
         usual = [] if arguments.only else grid(behaviour(study.torch, study.build))
         confs = list(dict.fromkeys(["", *usual, *arguments.conf]))
-    with waits_for(f"settings on torch {study.torch}", quiet=arguments.json) as progress:
+    with waits_for(
+        f"settings on torch {study.torch}", quiet=arguments.json
+    ) as progress:
         return study.what_if(confs, progress)
 
 
@@ -242,7 +250,9 @@ def shrink(arguments: argparse.Namespace) -> int:
     base = Path(str(out).removesuffix(".parquet").removesuffix(".py"))
     files = {kind: base.with_name(f"{base.name}.{kind}") for kind in ("parquet", "py")}
     _refuse_to_overwrite(arguments, list(files.values()))
-    shrunk = shrink(subject.study, smaller_card=arguments.smaller_card, seconds=arguments.seconds)
+    shrunk = shrink(
+        subject.study, smaller_card=arguments.smaller_card, seconds=arguments.seconds
+    )
     base.parent.mkdir(parents=True, exist_ok=True)
     to_parquet(shrunk.trace, files["parquet"])
     try:

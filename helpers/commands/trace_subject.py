@@ -49,7 +49,9 @@ class Subject:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         conf = getattr(arguments, "conf", None)
-        several = not isinstance(conf, str)  # whatif tries several beside those of the recording
+        several = not isinstance(
+            conf, str
+        )  # whatif tries several beside those of the recording
         self.same_settings = conf is None
         study = study_of(
             _trace(arguments),
@@ -62,7 +64,9 @@ class Subject:
         )
         self.notes = list(study.notes)
         card = replace(study.card, capacity_bytes=_capacity(arguments, study))
-        self.study = replace(study, card=card, fraction=_fraction(arguments, study.fraction))
+        self.study = replace(
+            study, card=card, fraction=_fraction(arguments, study.fraction)
+        )
 
     @property
     def remarks(self) -> str:
@@ -102,5 +106,7 @@ def _capacity(arguments: argparse.Namespace, study: Study) -> int:
     reserved_bytes = start_bytes(study.trace.start)
     if reserved_bytes > capacity and not needs_card:
         seen = f"{reserved_bytes} bytes are reserved when the trace begins"
-        raise WrongUse(f"--capacity {capacity} bytes: {seen}; expected at least as many")
+        raise WrongUse(
+            f"--capacity {capacity} bytes: {seen}; expected at least as many"
+        )
     return capacity

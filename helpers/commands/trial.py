@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from helpers.trials.targets import Target
     from helpers.trials.workload import Workload
 
-THERE = "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that is not there"
+THERE = (
+    "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that is not there"
+)
 
 
 def trial(arguments: argparse.Namespace) -> int:
@@ -52,12 +54,16 @@ def trial(arguments: argparse.Namespace) -> int:
 
     def on_trial(planned: Any, record: Any) -> None:
         outcome = record.outcome if record else "refused"
-        print(f"{planned.arm.name}, repeat {planned.repeat}: {outcome}", file=sys.stderr)
+        print(
+            f"{planned.arm.name}, repeat {planned.repeat}: {outcome}", file=sys.stderr
+        )
 
     if arguments.gpu or arguments.box:
         return _rehearsed(arguments)
     if not arguments.preset:
-        raise WrongUse(f"trial: no --preset; expected one or more beside a control, or {THERE}")
+        raise WrongUse(
+            f"trial: no --preset; expected one or more beside a control, or {THERE}"
+        )
     wanted = _workload(arguments)
     host_bytes = parse_size(arguments.host_memory) if arguments.host_memory else None
     presets = [load(name) for name in arguments.preset]
@@ -73,7 +79,9 @@ def trial(arguments: argparse.Namespace) -> int:
         target=_target(presets),
         on_trial=on_trial,
     )
-    cells = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]
+    cells = [
+        [row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows
+    ]
     shown = Shown("", ["preset", "verdict", "why"], cells, widest=None)
     say(arguments, rows, shown, "\n".join(remarks))
     return int(any(row["verdict"] == "harmful" for row in rows))
@@ -87,7 +95,9 @@ def _target(presets: Sequence[Preset]) -> Target:
     from helpers.trials.trial import DROPPED
 
     acting = [
-        preset.name for preset in presets if preset.environ.keys() & (DROPPED - {*HOST_NAMES})
+        preset.name
+        for preset in presets
+        if preset.environ.keys() & (DROPPED - {*HOST_NAMES})
     ]
     free, why = free_targets(open_box("live")) if acting else ([CPU], "")
     if why:
@@ -111,7 +121,9 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
     from helpers.trials.view import counted, ranked
 
     if arguments.goal == "time":
-        raise WrongUse("trial: --goal time; a card that is not there takes none: expected memory")
+        raise WrongUse(
+            "trial: --goal time; a card that is not there takes none: expected memory"
+        )
     bundle = open_box(arguments.box) if arguments.box else None
     card = find_card(arguments.gpu, bundle=bundle)
     work = _workload(arguments) if arguments.preset else None
@@ -120,13 +132,17 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
         for preset in arguments.preset
     ]
     names = [] if work else arguments.workload
-    for name in DROPPED & os.environ.keys():  # as in a trial: only the presets' settings act
+    for name in (
+        DROPPED & os.environ.keys()
+    ):  # as in a trial: only the presets' settings act
         del os.environ[name]
     study, trust = rehearse_study(
         fix_study(bundle or card, names, of=presets),
         presets or chosen(names),
         card,
-        python=torches.interpreter(work.command if work else (), arguments.torch_python),
+        python=torches.interpreter(
+            work.command if work else (), arguments.torch_python
+        ),
         limits=RehearsalLimits(seconds=arguments.seconds),
         on_row=lambda row: print(f"{row.remedy}: {row.measured}", file=sys.stderr),
     )
@@ -134,7 +150,9 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
     for row in ranked(study):
         saved = percent(row.saved) if row.saved else "-"
         cells.append([row.says, row.effect, saved, row.by, row.why])
-    shown = Shown("", ["tried", "on this card", "saves", "by", "why"], cells, widest=None)
+    shown = Shown(
+        "", ["tried", "on this card", "saves", "by", "why"], cells, widest=None
+    )
     note = f"{counted(study)} on {card.words}: predicted by one rehearsal each, and no trial"
     shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in study.rows]
     say(arguments, shapes, shown, note, *trust)
@@ -164,7 +182,9 @@ def _workload(arguments: argparse.Namespace) -> Workload:
         try:
             parameters[key] = type(default)(value)
         except ValueError as error:
-            raise WrongUse(f"trial: {key}={value}; expected something like {default!r}") from error
+            raise WrongUse(
+                f"trial: {key}={value}; expected something like {default!r}"
+            ) from error
     return workload(name, **parameters)
 
 
@@ -199,7 +219,9 @@ def tune(arguments: argparse.Namespace) -> int:
     )
     study = run_study(
         Path(arguments.study),
-        partial(command, arguments.torch_python or callers_python(), arguments.objective),
+        partial(
+            command, arguments.torch_python or callers_python(), arguments.objective
+        ),
         dict(map(_range, arguments.param)),
         arguments.trials,
         settings,
@@ -207,15 +229,29 @@ def tune(arguments: argparse.Namespace) -> int:
     )
     rows = []
     for row in study.results:
-        parameters = ", ".join(f"{name}={value}" for name, value in row["params"].items())
-        rows.append([row["number"], row["outcome"], row["value"], parameters, row.get("message")])
+        parameters = ", ".join(
+            f"{name}={value}" for name, value in row["params"].items()
+        )
+        rows.append(
+            [
+                row["number"],
+                row["outcome"],
+                row["value"],
+                parameters,
+                row.get("message"),
+            ]
+        )
     shown = Shown("", ["trial", "outcome", "value", "parameters", "message"], rows)
     return say(arguments, asdict(study), shown, f"best {study.best}")
 
 
 def _range(text: str) -> tuple[str, Any]:
     """A parameter's name and its Optuna distribution: lr=1e-5..1e-1:log, layers=2..8, optimizer=adam,sgd."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
 
     name, equals, values = text.partition("=")
     low, ranged, high = values.removesuffix(":log").partition("..")
@@ -273,7 +309,9 @@ def vpoc(arguments: argparse.Namespace) -> int:
                 title = f"{name}, {instrument}"
             profiles = profiles_of(trades, arguments.strategy, arguments.device)
             try:
-                files = write(profiles, _out_of(out, instruments, instrument), arguments.force)
+                files = write(
+                    profiles, _out_of(out, instruments, instrument), arguments.force
+                )
             except FileExistsError as error:
                 raise WrongUse(str(error)) from error
             written = [str(file) for file in files]
@@ -312,7 +350,9 @@ def _columns(roles: Sequence[str]) -> dict[str, str]:
     columns = dict(text.partition("=")[::2] for text in roles)
     for role in columns:
         if role not in COLUMNS:
-            raise WrongUse(f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}")
+            raise WrongUse(
+                f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}"
+            )
     return columns
 
 

@@ -76,19 +76,26 @@ def say_other_sizes(arguments: argparse.Namespace) -> None:
     if others:
         taken = named_card(arguments.gpu).name
         also = ", ".join(others)
-        print(f"casebook: --gpu {arguments.gpu} is {taken} here; also: {also}", file=sys.stderr)
+        print(
+            f"casebook: --gpu {arguments.gpu} is {taken} here; also: {also}",
+            file=sys.stderr,
+        )
 
 
 def says(run: Run) -> str:
     """What a verb does, as the first sentence of its docstring has it."""
-    first = re.sub(r"\s+", " ", inspect.cleandoc(run.__doc__ or "").partition("\n\n")[0])
+    first = re.sub(
+        r"\s+", " ", inspect.cleandoc(run.__doc__ or "").partition("\n\n")[0]
+    )
     return first[0].lower() + first[1:].rstrip(".")
 
 
 def described(parser: argparse.ArgumentParser, run: Run, shared: str = "") -> None:
     """Give a verb's parser the options of its docstring; ``shared`` are option lines that come first."""
     description = inspect.cleandoc(run.__doc__ or "").partition("\n\n")[2]
-    for line in re.sub(r"\n\s+", " ", f"{inspect.cleandoc(shared)}\n{description}").splitlines():
+    for line in re.sub(
+        r"\n\s+", " ", f"{inspect.cleandoc(shared)}\n{description}"
+    ).splitlines():
         head, _, words = line.partition(": ")
         if head == "Example":
             parser.epilog = f"example: {PROGRAM} {words}"
@@ -106,7 +113,9 @@ def _option(rest: list[str]) -> dict[str, Any]:
         return {"action": "store_true"}
     word = rest[0]
     kind = next((KINDS[word] for word in rest if word in KINDS), None)
-    options: dict[str, Any] = {"default": None, "type": kind} if kind else {"default": ""}
+    options: dict[str, Any] = (
+        {"default": None, "type": kind} if kind else {"default": ""}
+    )
     if "=" in rest:
         default = rest[rest.index("=") + 1]
         options["default"] = None if default == "None" else (kind or str)(default)
@@ -134,7 +143,9 @@ def may_write(place: Path) -> Path:
     """The place itself. Raises WrongUse, before any work is done, where it or the nearest folder above may not be written."""
     near = next(one for one in (place, *place.absolute().parents) if one.exists())
     if not os.access(near, os.W_OK):
-        raise WrongUse(f"{place}: {near} may not be written; choose a place that you may write to")
+        raise WrongUse(
+            f"{place}: {near} may not be written; choose a place that you may write to"
+        )
     return place
 
 
@@ -145,7 +156,9 @@ def print_json(value: Any) -> None:
 
 def listed(name: str, text: str, width: int = 10) -> str:
     """A name and what it is, in lines of 80 columns: nothing is cut off."""
-    return textwrap.fill(text, 80, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width)
+    return textwrap.fill(
+        text, 80, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width
+    )
 
 
 def show(*texts: Any) -> None:

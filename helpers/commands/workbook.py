@@ -30,11 +30,15 @@ def schema(arguments: argparse.Namespace) -> int:
     Example: schema run
     """
     if arguments.shape and arguments.shape not in SHAPES:
-        raise WrongUse(f"schema {arguments.shape!r}: expected one of {', '.join(SHAPES)}")
+        raise WrongUse(
+            f"schema {arguments.shape!r}: expected one of {', '.join(SHAPES)}"
+        )
     if arguments.shape:
         print(schema_text(arguments.shape))
         return 0
-    return say(arguments, list(SHAPES), *(listed(name, row[1]) for name, row in SHAPES.items()))
+    return say(
+        arguments, list(SHAPES), *(listed(name, row[1]) for name, row in SHAPES.items())
+    )
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -47,12 +51,16 @@ def bench(arguments: argparse.Namespace) -> int:
 
     program = CHECKOUT / "tests" / "bench.py"
     if not program.is_file():
-        raise WrongUse(f"bench: there is no {program}; it needs a checkout: run it in one")
+        raise WrongUse(
+            f"bench: there is no {program}; it needs a checkout: run it in one"
+        )
 
     figures = runpy.run_path(str(program))
     unknown = [name for name in arguments.what if name not in figures["FIGURES"]]
     if unknown:
-        raise WrongUse(f"bench {unknown[0]}: expected some of {', '.join(figures['FIGURES'])}")
+        raise WrongUse(
+            f"bench {unknown[0]}: expected some of {', '.join(figures['FIGURES'])}"
+        )
     measured = figures["measure"](arguments.what)
     columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
     rows = [[row[name] for name in columns] for row in measured]

@@ -35,7 +35,9 @@ class Box:
     def facts(self) -> Bundle:
         """The bundle. Raises ValueError where there is only a text."""
         if self.bundle is None:
-            raise ValueError("a text alone has no box; expected open_box(NAME), such as live")
+            raise ValueError(
+                "a text alone has no box; expected open_box(NAME), such as live"
+            )
         return self.bundle
 
     @cached_property
@@ -90,7 +92,9 @@ class Box:
     @property
     def claims(self) -> Shown | None:
         """What the case study of a recorded box claims, each with what became of it; else None."""
-        from helpers.tell.claims import claims_table  # it needs PyYAML, which a bare box has not
+        from helpers.tell.claims import (
+            claims_table,
+        )  # it needs PyYAML, which a bare box has not
 
         table = claims_table(self.facts.box)
         return table if table.cells else None

@@ -63,7 +63,11 @@ class Ceilings(Result):
 
     @property
     def _room(self) -> limits.Room | None:
-        return limits.room(self.box.facts, self.stack) if self.stack.kind == "apu" else None
+        return (
+            limits.room(self.box.facts, self.stack)
+            if self.stack.kind == "apu"
+            else None
+        )
 
     def reserves(self, gib: Sequence[float] = (8,)) -> Shown | None:
         """The limit that each reserve for the system, in GiB, leaves, and the largest model for it.
@@ -92,7 +96,9 @@ class TtmPlan(Result):
     ``answer`` holds the plan as data. Its commands are printed and never run.
     """
 
-    def __init__(self, box: Box, reserve_bytes: int | None, target_bytes: int | None) -> None:
+    def __init__(
+        self, box: Box, reserve_bytes: int | None, target_bytes: int | None
+    ) -> None:
         self.box = box
         self.stack = read_ceilings(box.facts)[0]
         self.answer = ttm_answer(box.facts, reserve_bytes, target_bytes)
@@ -112,7 +118,9 @@ class TtmPlan(Result):
         """The verdict on the box; where its next step sets TTM's limit, to that of this plan."""
         verdict = diagnose(self.box.evidence)
         usual = planned_step(self.box.facts, verdict.cause)
-        ours = planned_step(self.box.facts, verdict.cause, self.reserve_bytes, self.target_bytes)
+        ours = planned_step(
+            self.box.facts, verdict.cause, self.reserve_bytes, self.target_bytes
+        )
         if ours and usual and verdict.next_step.command == usual.command:
             verdict = replace(verdict, next_step=ours)
         return Answer(verdict)
@@ -135,7 +143,9 @@ class TtmPlan(Result):
             before = as_box(earlier).facts
         except BundleError as error:
             raise BundleError(f"earlier: {error}") from error
-        return ttm.verify_table(verify(before, self.box.facts, target_bytes=self.target_bytes))
+        return ttm.verify_table(
+            verify(before, self.box.facts, target_bytes=self.target_bytes)
+        )
 
 
 def ceilings(box: Box | str = "live") -> Ceilings:
@@ -150,4 +160,6 @@ def ttm_plan(box: Box | str = "live", reserve: str = "", target: str = "") -> Tt
     ``reserve`` is the RAM to keep for the system, such as ``8GiB``; ``target`` the limit itself.
     Raises ValueError in one line for a size that is not one or that the box has not.
     """
-    return TtmPlan(as_box(box), limits.wanted_bytes(reserve), limits.wanted_bytes(target))
+    return TtmPlan(
+        as_box(box), limits.wanted_bytes(reserve), limits.wanted_bytes(target)
+    )

@@ -8,11 +8,23 @@ from pathlib import Path
 
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.fix.answer import FailedProgram, NoFix, SearchLimits, change_for, failure_of
+from helpers.fix.answer import (
+    FailedProgram,
+    NoFix,
+    SearchLimits,
+    change_for,
+    failure_of,
+)
 from helpers.fix.bench import TorchChoice, rehearsals
 from helpers.fix.league import league
 from helpers.fix.search import TriedChange
-from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table, verdict_on_change
+from helpers.fix.view import (
+    how_to_make,
+    in_lines,
+    none_in_lines,
+    tried_table,
+    verdict_on_change,
+)
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import cut
 from helpers.look.boxes import open_box
@@ -80,7 +92,14 @@ class ProgramFix(Result):
             return Answer(verdict_on_change(self.failure, self.winner, self.trials))
         title = f"No change was looked for: {self.why.partition(': ')[0]}"
         return Answer(
-            Verdict("other", "likely", ASK_AGAIN, state="aside", title=title, summary=self.why)
+            Verdict(
+                "other",
+                "likely",
+                ASK_AGAIN,
+                state="aside",
+                title=title,
+                summary=self.why,
+            )
         )
 
     @property
@@ -96,7 +115,9 @@ def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        expected = "expected each quotation mark closed, and nothing behind the last backslash"
+        expected = (
+            "expected each quotation mark closed, and nothing behind the last backslash"
+        )
         raise ValueError(f"command {cut(command, 80)!r}: {expected}") from error
 
 
@@ -121,11 +142,17 @@ def fix_program(
     words = _words(command)
     place = Path(folder).expanduser()
     if not place.is_dir():
-        raise ValueError(f"folder {folder!r} is not there; expected the one of your program")
+        raise ValueError(
+            f"folder {folder!r} is not there; expected the one of your program"
+        )
     bundle = open_box(box) if box else None
     card = find_card(gpu, capacity, bundle=bundle)
     box_settings = settings_of(box)
-    with working_in(place), tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
+    with (
+        working_in(place),
+        tempfile.TemporaryDirectory(prefix="fix-") as scratch,
+        Forks() as forks,
+    ):
         check_script(words)
         run, prover = rehearsals(words, TorchChoice(), box_settings, forks)
         search = SearchLimits(RehearsalLimits(), seconds, tries)

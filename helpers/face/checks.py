@@ -40,9 +40,13 @@ def check_torch(
     or the box is not this machine, and the view says why.
     """
     bundle = as_box(box).facts
-    head, *rows = check_rows(bundle, wanted, gpu=gpu, ladder=ladder, torch_python=torch_python)
+    head, *rows = check_rows(
+        bundle, wanted, gpu=gpu, ladder=ladder, torch_python=torch_python
+    )
     counts = Counter(row[2] for row in rows)
-    result = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
+    result = ", ".join(
+        f"{counts[state]} {state}" for state in STATES if state in counts
+    )
     return Shown(
         "Functional checks",
         head,
@@ -73,5 +77,8 @@ def _next_step(gpu: str, message: str) -> str:
     if verdict.cause in NOT_OF_A_CHECK:
         return ON_CPU if gpu == "cpu" else ON_GPU.format(gpu)
     says = [lead(verdict)] if lead(verdict) else []
-    says += [f"{step.says.rstrip(':')}: {step.command}".rstrip(": ") for step in steps(verdict)]
+    says += [
+        f"{step.says.rstrip(':')}: {step.command}".rstrip(": ")
+        for step in steps(verdict)
+    ]
     return ". ".join(says)

@@ -23,7 +23,9 @@ def fields_of(subject: Any) -> Shown:
     title = type(subject).__name__
     if isinstance(subject, (list, tuple)):
         if not subject:
-            return Shown("The fields", ["field", "value"], [], none="None here.", again=True)
+            return Shown(
+                "The fields", ["field", "value"], [], none="None here.", again=True
+            )
         count = len(subject)
         subject = subject[0]
         title = f"{type(subject).__name__}, the first of {count}"
@@ -37,7 +39,9 @@ def fields_of(subject: Any) -> Shown:
             empty.append(name)
     rows += [[name, says] for name, says in _asked_by_name(subject)]
     notes = [f"Without a value here: {', '.join(empty)}"] if empty else []
-    return Shown(title, ["field", "value"], rows, notes, [title], widest=None, again=True)
+    return Shown(
+        title, ["field", "value"], rows, notes, [title], widest=None, again=True
+    )
 
 
 def _values(subject: Any) -> Mapping[str, Any]:

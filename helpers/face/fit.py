@@ -78,7 +78,9 @@ class Fit(Result):
         """A map of what fits: tokens of each request against the requests at once."""
         rows: list[list[Any]] = []
         for count in slots:
-            fits = [self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens]
+            fits = [
+                self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens
+            ]
             rows.append([count, *(YES_OR_NO[is_fitting] for is_fitting in fits)])
         columns = ["at once", *(f"{size:,}" for size in tokens)]
         return Shown("What fits, by tokens of each request", columns, rows)
@@ -130,7 +132,9 @@ def what_fits(
     recorded = MODELS / model
     path = recorded if recorded.exists() else Path(model)
     if not path.exists():
-        raise ValueError(f"model {model!r}: expected a file, a folder, or a name from env/models")
+        raise ValueError(
+            f"model {model!r}: expected a file, a folder, or a name from env/models"
+        )
     if kv and not kv.startswith("turbo"):
         try:
             element_bytes(kv.lower())
@@ -141,7 +145,10 @@ def what_fits(
     facts = read_model(path)
     program = server or facts.program
     wanted: Mapping[str, Any] = {"n_ctx": context, "n_parallel": slots, "kv_type": kv}
-    inputs = {**facts.inputs, **{name: value for name, value in wanted.items() if value}}
+    inputs = {
+        **facts.inputs,
+        **{name: value for name, value in wanted.items() if value},
+    }
     if gpu or capacity:
         card = find_card(gpu, capacity, "")
         inputs.update(
@@ -154,4 +161,6 @@ def what_fits(
         alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0
         inputs.update(cards_of(as_box(box).facts, alike))
     assumed = not server
-    return Fit(replace(facts, program=program, version=release, inputs=inputs, assumed=assumed))
+    return Fit(
+        replace(facts, program=program, version=release, inputs=inputs, assumed=assumed)
+    )

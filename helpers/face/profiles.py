@@ -30,7 +30,9 @@ class CountingCosts(Result):
     pass.
     """
 
-    def __init__(self, rows: Sequence[study.StrategyRow], limit_s: float, free: Free) -> None:
+    def __init__(
+        self, rows: Sequence[study.StrategyRow], limit_s: float, free: Free
+    ) -> None:
         self.rows = rows
         self.limit_s = limit_s
         self.free = free
@@ -85,7 +87,9 @@ class VolumeProfiles(Result):
     def _check(self, session: int) -> None:
         count = self.shape.sessions
         if not 0 <= session < count:
-            raise ValueError(f"session {session}: expected a number from 0 to {count - 1}")
+            raise ValueError(
+                f"session {session}: expected a number from 0 to {count - 1}"
+            )
 
     @property
     def plans(self) -> Shown:
@@ -146,7 +150,9 @@ def volume_profiles(
     if trades == "generated":
         ticks = generated(sessions, per_session, seed)
     else:
-        ticks = read_trades(Path(trades), tick, zone=zone, columns=columns, instrument=instrument)
+        ticks = read_trades(
+            Path(trades), tick, zone=zone, columns=columns, instrument=instrument
+        )
     if free:
         size = parse_size(free)
         return VolumeProfiles(ticks, free_on(size, f"a card of {free}"), trades)

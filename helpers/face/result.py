@@ -22,7 +22,9 @@ class Result(ABC):
     def _repr_html_(self) -> str | None:
         return self.view._repr_html_()
 
-    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    def _repr_mimebundle_(
+        self, **options: Any
+    ) -> tuple[dict[str, str], dict[str, Any]]:
         return self.view._repr_mimebundle_(**options)
 
     def table(self) -> Any:

@@ -16,9 +16,7 @@ from helpers.share.subject import subject_of
 from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part
 
-ASK = (
-    "In JupyterLab this is a list of the texts that a shared page leaves out, each with a tick box."
-)
+ASK = "In JupyterLab this is a list of the texts that a shared page leaves out, each with a tick box."
 Widget = Any
 """A widget of ipywidgets, which has no types."""
 AT_ONCE = 40
@@ -70,7 +68,9 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         first = AT_ONCE * (page.value - 1)
         last = min(first + AT_ONCE, len(rows))
         shown = f", {first + 1} to {last} shown" if rows else ""
-        frame.say(f"{len(rows)} of {len(review.rows)} texts found{shown}, {len(ticks)} ticked")
+        frame.say(
+            f"{len(rows)} of {len(review.rows)} texts found{shown}, {len(ticks)} ticked"
+        )
 
     def tick(row: ReviewRow, is_ticked: bool) -> None:
         ticks.discard(row.digest)
@@ -87,7 +87,8 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         for view in texts.children:
             view.close()
         texts.children = [
-            _group(frame, where, rows, ticks, tick) for where, rows in part.groups().items()
+            _group(frame, where, rows, ticks, tick)
+            for where, rows in part.groups().items()
         ]
         count()
 
@@ -101,7 +102,9 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
 
     def save() -> None:
         out = save_choices(OUTPUTS / "shared", review.name, frozenset(ticks))
-        frame.say(f"{len(ticks)} ticked, saved. Then: {shared.command} --include {word(str(out))}")
+        frame.say(
+            f"{len(ticks)} ticked, saved. Then: {shared.command} --include {word(str(out))}"
+        )
 
     frame.changed(show, page)
     frame.changed(show_first, search)
@@ -146,7 +149,10 @@ def _group(
 
 
 def _box(
-    frame: Frame, row: ReviewRow, ticks: Container[str], tick: Callable[[ReviewRow, bool], None]
+    frame: Frame,
+    row: ReviewRow,
+    ticks: Container[str],
+    tick: Callable[[ReviewRow, bool], None],
 ) -> Widget:
     words = row.about
     if row.is_secret:

@@ -54,7 +54,9 @@ class Trace(Result):
         """
         result, figures = stress.live(as_box(box).facts, self.study, limit)
         columns = ["figure", "model", "card"]
-        return Shown("The pattern on the card", columns, figures, none=f"Not run: {result.why}.")
+        return Shown(
+            "The pattern on the card", columns, figures, none=f"Not run: {result.why}."
+        )
 
 
 class ReplayView(Result):
@@ -127,7 +129,9 @@ class WhatIf(Result):
 
     def verdict(self) -> Answer:
         """Why the program fails on this card, or that it does not, and the one next step."""
-        return Answer(trace_verdict.verdict(self.trace.study, self.league), sources=False)
+        return Answer(
+            trace_verdict.verdict(self.trace.study, self.league), sources=False
+        )
 
 
 def load_trace(

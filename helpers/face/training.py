@@ -35,12 +35,18 @@ class TrainingPaths(Result):
 
 
 def training_paths(
-    paths: Sequence[str] = training.PATHS, *, device: str = "cpu", shape: str = "", seed: int = 7
+    paths: Sequence[str] = training.PATHS,
+    *,
+    device: str = "cpu",
+    shape: str = "",
+    seed: int = 7,
 ) -> TrainingPaths:
     """Train a small transformer on this machine in each of the named ways, in child processes.
 
     ``device`` is ``cpu`` or ``cuda``; ``shape`` the model's size, by default small on the CPU and
     medium on a GPU; ``seed`` makes weights and data. Raises ValueError for an unknown name.
     """
-    results = training.paths(torch_interpreter(), paths, device=device, shape=shape, seed=seed)
+    results = training.paths(
+        torch_interpreter(), paths, device=device, shape=shape, seed=seed
+    )
     return TrainingPaths(results)

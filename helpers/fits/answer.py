@@ -11,7 +11,16 @@ from typing import Any
 from helpers.fits import rules  # noqa: F401 -- the sheet's rules
 from helpers.fits.contexts import Contexts, contexts_of
 from helpers.fits.servers import table
-from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, RULES, ServerFacts, Sheet, checked
+from helpers.fits.sheet import (
+    ENDS,
+    HIGH,
+    LIKELY,
+    LOW,
+    RULES,
+    ServerFacts,
+    Sheet,
+    checked,
+)
 from helpers.fits.solving import UNKNOWNS, solved
 from helpers.fits.start import start_lines
 from helpers.fits.ways import Way, ways_that_work
@@ -117,8 +126,12 @@ def answer(server: ServerFacts) -> FitsAnswer:
         verdict = _verdict(spare, ceiling, sheets[LOW])
     if server.incomplete and verdict:
         verdict = None
-    is_between = verdict is None and contexts.longest is None and None not in spare.values()
-    missing = _missing_figures(server, sheets[HIGH] if verdict is None else sheet, is_between)
+    is_between = (
+        verdict is None and contexts.longest is None and None not in spare.values()
+    )
+    missing = _missing_figures(
+        server, sheets[HIGH] if verdict is None else sheet, is_between
+    )
     source = inputs.get("ceiling_words") or ""
     if not source and ceiling is not None:
         source = sheet.sources.get("ceiling", "")
@@ -147,7 +160,11 @@ def answer(server: ServerFacts) -> FitsAnswer:
         ways=ways,
         missing=missing,
         cache={name: sheet.value(name) for name in CACHE},
-        notes=[*server.notes, *filter(None, [inputs.get("held_words")]), *_unread(inputs)],
+        notes=[
+            *server.notes,
+            *filter(None, [inputs.get("held_words")]),
+            *_unread(inputs),
+        ],
         incomplete=server.incomplete,
         cut_off=server.cut_off,
     )
@@ -172,7 +189,9 @@ def _missing_figures(server: ServerFacts, sheet: Sheet, is_between: bool) -> lis
     if server.incomplete:
         missing.insert(0, server.incomplete)
     elif is_between:
-        missing.append("what the server measures at start: at least it fits, at most it does not")
+        missing.append(
+            "what the server measures at start: at least it fits, at most it does not"
+        )
     if not sheet.family:
         name = server.program[:40] or "(none)"
         missing.append(f"program {name}: not known, counted without rounding")
@@ -181,11 +200,14 @@ def _missing_figures(server: ServerFacts, sheet: Sheet, is_between: bool) -> lis
 
 def _sheets(server: ServerFacts, inputs: dict[str, Any]) -> dict[str, Sheet]:
     return {
-        end: Sheet(server.program, server.version, inputs, server.tags, end=end) for end in ENDS
+        end: Sheet(server.program, server.version, inputs, server.tags, end=end)
+        for end in ENDS
     }
 
 
-def _ends_by_sum(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, Sheet]:
+def _ends_by_sum(
+    sheets: Mapping[str, Sheet], figures: Sequence[str]
+) -> dict[str, Sheet]:
     """The sheets of the columns: the likely one, and those of the least and the most in all.
 
     What a server keeps free may fall as its buffers grow: then the likely sum is at an end.
@@ -222,7 +244,9 @@ def _verdict(spare: Mapping[str, Any], ceiling: Any, least: Sheet) -> bool | Non
         return True
     if spare[LOW] is not None and spare[LOW] < 0:
         return False
-    parts = [least.value(name) or 0 for name in ("weights", "need_bytes", "state_bytes")]
+    parts = [
+        least.value(name) or 0 for name in ("weights", "need_bytes", "state_bytes")
+    ]
     return False if ceiling is not None and sum(parts) > ceiling else None
 
 
@@ -244,7 +268,9 @@ def _missing(sheet: Sheet, *figures: str) -> list[str]:
     """What nothing gives of that which figures need, in words, each once."""
     words = table()["words"]
     lacks = [why for why in map(sheet.lacks, figures) if why]
-    return list(dict.fromkeys(why.why or words.get(why.name, why.name) for why in lacks))
+    return list(
+        dict.fromkeys(why.why or words.get(why.name, why.name) for why in lacks)
+    )
 
 
 def _unread(inputs: Mapping[str, Any]) -> Sequence[str]:

@@ -30,7 +30,12 @@ def longest(sizes: Sequence[float], cells: Sequence[float]) -> float:
 
 
 def layers_in(
-    cards: Sequence[float], fixed: float, first: float, layer: float, last: float, count: float
+    cards: Sequence[float],
+    fixed: float,
+    first: float,
+    layer: float,
+    last: float,
+    count: float,
 ) -> float:
     """How many of ``count`` layers of a size, and of a last one, cards hold beside what is
     fixed on each and on the first.
@@ -57,7 +62,10 @@ def fullest_card(
     A layer goes to the first card whose share, added up, passes the layer's place among all.
     """
     ends = [share / sum(shares) for share in accumulate(shares)]
-    layers_of_card = Counter(bisect_right(ends[:-1], number / count) for number in range(count))
+    layers_of_card = Counter(
+        bisect_right(ends[:-1], number / count) for number in range(count)
+    )
     return min(
-        cards[at] - fixed - max(0, layers - off) * layer for at, layers in layers_of_card.items()
+        cards[at] - fixed - max(0, layers - off) * layer
+        for at, layers in layers_of_card.items()
     )

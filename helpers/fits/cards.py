@@ -59,7 +59,9 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     """
     stacks = list(ceilings(bundle))
     if any(stack.kind in ("card", "other vendor") for stack in stacks):
-        stacks = [stack for stack in stacks if stack.kind != "apu"]  # an APU beside it is idle
+        stacks = [
+            stack for stack in stacks if stack.kind != "apu"
+        ]  # an APU beside it is idle
     by_pci = {gpu.pci: gpu for gpu in gpus(bundle)}
     failures = _failures(bundle)
     rooms = [
@@ -69,7 +71,9 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     ]
     rooms = [room for room in rooms if room.bytes]
     if not rooms:
-        raise ValueError(f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity")
+        raise ValueError(
+            f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity"
+        )
     if alike:
         rooms = sorted(rooms, key=lambda room: room.held_bytes - room.bytes)[:alike]
     held_bytes = [room.held_bytes for room in rooms]
@@ -129,4 +133,6 @@ def _room(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
         size = numbers.ram
         used = numbers.ram - numbers.available
     failed_bytes = failed.bytes if failed.is_still_in(used) else 0
-    return GpuMemory(size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}")
+    return GpuMemory(
+        size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}"
+    )

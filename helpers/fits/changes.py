@@ -94,7 +94,9 @@ def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
     says = f"a cache of type {kind}"
     if is_fp8 and not sheet.is_given("card_arch"):
         says += " (from compute capability 8.9 on, or MI300)"
-    yield OptionChange("cache", sheet.option("cache").format(kind), says, {"kv_type": kind})
+    yield OptionChange(
+        "cache", sheet.option("cache").format(kind), says, {"kv_type": kind}
+    )
 
 
 def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
@@ -123,7 +125,9 @@ def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
         inputs["quantised_bits"] = row["bits"]
         says = f"weights of about {show_bytes(int(size))}"
         usual = bool(row.get("usual"))
-        yield OptionChange("quantisation", row["name"], says, inputs, row["start"], level, usual)
+        yield OptionChange(
+            "quantisation", row["name"], says, inputs, row["start"], level, usual
+        )
 
 
 def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
@@ -133,10 +137,14 @@ def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
         layers = layers_on_gpu(at_length)
         count = int(sheet.value("n_layer") or 0) + 1
         if layers and layers < count:
-            size = show_bytes(int((count - layers) * (at_length.value("layer_bytes") or 0)))
+            size = show_bytes(
+                int((count - layers) * (at_length.value("layer_bytes") or 0))
+            )
             says = f"{layers} of {count} layers on the card, the rest ({size}) in RAM: slower"
             option = sheet.option("layers").format(layers)
-            yield OptionChange("host", option, says, {"n_gpu_layers": layers}, {"layers": layers})
+            yield OptionChange(
+                "host", option, says, {"n_gpu_layers": layers}, {"layers": layers}
+            )
         return
     short = ceil(-(at_length.value("spare") or 0))
     if short <= 0 or not sheet.has("weights"):
@@ -145,11 +153,15 @@ def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
         gib = -(-short // GIB)
         says = f"{gib} GiB of the weights in RAM, read over PCIe at each step: slow"
         option = f"--cpu-offload-gb {gib}"
-        yield OptionChange("host", option, says, {"offload_bytes": gib * GIB}, {"offload": gib})
+        yield OptionChange(
+            "host", option, says, {"offload_bytes": gib * GIB}, {"offload": gib}
+        )
     if sheet.family == "Transformers" and short < sheet.weights:
         says = f"{show_bytes(short)} of the weights in RAM: slow"
         parts = {"device": "auto"}
-        yield OptionChange("host", 'device_map="auto"', says, {"offload_bytes": short}, parts)
+        yield OptionChange(
+            "host", 'device_map="auto"', says, {"offload_bytes": short}, parts
+        )
 
 
 def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
@@ -161,7 +173,9 @@ def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
             continue  # each card has as many heads
         if holds(sheet.at({"tp": count}), wanted):
             option = sheet.option("cards").format(count)
-            yield OptionChange("cards", option, f"{count} such cards", {"tp": count}, level=count)
+            yield OptionChange(
+                "cards", option, f"{count} such cards", {"tp": count}, level=count
+            )
             return
 
 

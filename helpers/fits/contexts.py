@@ -39,7 +39,11 @@ class Contexts:
     @property
     def has_no_end(self) -> bool:
         """Whether nothing ends the context: the model names no maximum, and no token takes memory."""
-        return self.model is None and self.longest is not None and self.longest >= NO_LONGEST
+        return (
+            self.model is None
+            and self.longest is not None
+            and self.longest >= NO_LONGEST
+        )
 
     @property
     def least(self) -> int:

@@ -40,15 +40,30 @@ class Gguf:
         self.strings = 0
         version, tensors, keys = self._take("<IQQ")
         if version in (2 << 24, 3 << 24):
-            raise wrong(path, "a GGUF in big-endian order", "little-endian, as most machines read")
+            raise wrong(
+                path,
+                "a GGUF in big-endian order",
+                "little-endian, as most machines read",
+            )
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
-            most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
-            raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
-        self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
+            most = (
+                f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
+            )
+            raise wrong(
+                path, f"version {version}, {tensors} tensors, {keys} keys", most
+            )
+        self.keys = {
+            self._string(): self._value(*self._take("<I")) for _ in range(keys)
+        }
         self.tensors = int(tensors)
         last = max((self._tensor() for _ in range(tensors)), default=0)
         step = self.keys.get("general.alignment", 32)  # ggml/include/gguf.h
-        if isinstance(step, bool) or not isinstance(step, int) or step < 1 or step & (step - 1):
+        if (
+            isinstance(step, bool)
+            or not isinstance(step, int)
+            or step < 1
+            or step & (step - 1)
+        ):
             raise wrong(path, f"general.alignment {step!r:.40}", "a power of two")
         self.cut_off = cut_off(path, -(-self.at // step) * step + last)
 
@@ -61,7 +76,9 @@ class Gguf:
         label, block, size = table("models")["ggml"].get(str(kind), ("", 1, 0))
         if rank > 4 or not label or prod(shape) >= 1 << 56 or offset >= 1 << 62:
             seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {prod(shape)} elements"
-            raise wrong(self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements")
+            raise wrong(
+                self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements"
+            )
         size_bytes = prod(shape) // block * size
         self.ends[name.partition(".")[0]] = size_bytes
         self.bytes += size_bytes
@@ -77,7 +94,9 @@ class Gguf:
         if self.at > len(self.data):
             seen = "a header of more than 32 MiB"
             if self.at <= MOST_READ:
-                seen = f"a file cut off inside its header, after {len(self.data):,} bytes"
+                seen = (
+                    f"a file cut off inside its header, after {len(self.data):,} bytes"
+                )
             raise wrong(self.path, seen, "a whole header, of at most 32 MiB")
         return self.at - count
 
@@ -99,12 +118,24 @@ class Gguf:
         if inner == _STRING:  # a vocabulary, of which only the number counts
             self.strings += count
             if self.strings > MOST_STRINGS:
-                raise wrong(self.path, f"lists of {self.strings} texts", f"at most {MOST_STRINGS}")
+                raise wrong(
+                    self.path,
+                    f"lists of {self.strings} texts",
+                    f"at most {MOST_STRINGS}",
+                )
             for _ in range(count):
                 self._moved(self._take("<Q")[0])
             return count
         if inner not in _SCALARS:
-            raise wrong(self.path, f"a value of type {kind}, {inner}", "a number, text or a list")
+            raise wrong(
+                self.path,
+                f"a value of type {kind}, {inner}",
+                "a number, text or a list",
+            )
         start = self._moved(count * struct.calcsize(_SCALARS[inner]))
         form = f"<{min(count, MOST_KEPT)}{_SCALARS[inner]}"
-        return list(struct.unpack_from(form, self.data, start)) if count <= MOST_KEPT else count
+        return (
+            list(struct.unpack_from(form, self.data, start))
+            if count <= MOST_KEPT
+            else count
+        )

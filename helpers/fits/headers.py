@@ -78,14 +78,21 @@ class Safetensors:
         if length > min(size - 8, MOST_READ):
             expected = "a whole header, of at most 32 MiB"
             seen = f"a header of {length:,} bytes in a file of {size:,}"
-            raise wrong(path, f"{seen}{', cut off' if size < 8 + length else ''}", expected)
+            raise wrong(
+                path, f"{seen}{', cut off' if size < 8 + length else ''}", expected
+            )
         tensors = json_file(path, 8, length)
         tensors.pop("__metadata__", None)
         try:
-            end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+            end = max(
+                (int(tensor["data_offsets"][1]) for tensor in tensors.values()),
+                default=0,
+            )
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             end = -1
         if not 0 <= end <= MOST_BYTES:
-            raise wrong(path, f"tensors that end at {end}", "offsets of a model's tensors")
+            raise wrong(
+                path, f"tensors that end at {end}", "offsets of a model's tensors"
+            )
         self.bytes = end
         self.cut_off = cut_off(path, 8 + length + end)

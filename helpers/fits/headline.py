@@ -80,7 +80,12 @@ def longest_line(answer: FitsAnswer) -> str:
     """The longest context to ask for, and how sure that is; empty where none can be solved for."""
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for
-    if tokens is None or tokens < contexts.least or contexts.has_no_end or answer.ran is not None:
+    if (
+        tokens is None
+        or tokens < contexts.least
+        or contexts.has_no_end
+        or answer.ran is not None
+    ):
         return ""
     if answer.incomplete or answer.ceiling_bytes is None:
         return ""

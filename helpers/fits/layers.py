@@ -57,10 +57,14 @@ def named(
             if any(_is_negative(figure) for figure in figures):
                 raise ValueError(f"{other[:80]} is {value!r:.80}; expected 0 or more")
             if name in COUNTS and any(_is_fraction(figure) for figure in figures):
-                raise ValueError(f"{other[:80]} is {value!r:.80}; expected a whole number")
+                raise ValueError(
+                    f"{other[:80]} is {value!r:.80}; expected a whole number"
+                )
             if isinstance(value, list) and value:
                 numbers = [whole_number(part) or int(part is True) for part in value]
-                values[name] = numbers if name in table("models")["lists"] else max(numbers)
+                values[name] = (
+                    numbers if name in table("models")["lists"] else max(numbers)
+                )
             elif whole_number(value) is not None:
                 values[name] = whole_number(value)
     return values
@@ -78,7 +82,11 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
     if period is not None:
         # transformers configuration_jamba.py: attn_layer_offset is half of attn_layer_period
         most = min(period, MOST_LAYERS)
-        return ["recurrent"] * (most // 2) + ["full"] + ["recurrent"] * (most - most // 2 - 1)
+        return (
+            ["recurrent"] * (most // 2)
+            + ["full"]
+            + ["recurrent"] * (most - most // 2 - 1)
+        )
     if interval is not None:
         # transformers configuration_qwen3_next.py, full_attention_interval
         return ["recurrent"] * (min(interval, MOST_LAYERS) - 1) + ["full"]
@@ -119,7 +127,9 @@ def layer_kinds(
     return kinds
 
 
-def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -> dict[str, Any]:
+def layer_inputs(
+    header: dict[str, Any], kind: str, types: Sequence[Any] = ()
+) -> dict[str, Any]:
     """The inputs of what a header says. Layers that share another's cache hold none."""
     layers = header["n_layer"]
     if not 0 < layers <= MOST_LAYERS:
@@ -129,7 +139,9 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
             f"{kind}: seen a width of {header['n_embd']}; expected at most {MOST_WIDTH}"
         )
     if header.get("cross_layers"):
-        raise ValueError(f"{kind}: seen layers that look at an encoder; expected a decoder alone")
+        raise ValueError(
+            f"{kind}: seen layers that look at an encoder; expected a decoder alone"
+        )
     has_states = any(name.startswith(STATES) for name in header)
     query_heads = header.get("n_head", 0 if has_states else 1)
     heads = for_each_layer(listed(header.get("n_head_kv", query_heads)), layers)
@@ -139,7 +151,9 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
     cached = list(zip(kinds, heads, strict=True))[:with_cache]
     full_heads = [number for layer, number in cached if layer in ("full", "both")]
     swa_heads = [number for layer, number in cached if layer == "swa"]
-    inputs = {name: value for name, value in header.items() if not isinstance(value, list)}
+    inputs = {
+        name: value for name, value in header.items() if not isinstance(value, list)
+    }
     widths = listed(header.get("n_ff", 0))
     if len(widths) > 1:
         inputs["n_ff"] = sum(for_each_layer(widths, layers)) / layers

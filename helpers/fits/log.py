@@ -36,7 +36,9 @@ class LogReader:
     def __init__(self) -> None:
         rows = table("logs")
         self.rows = rows
-        self.forms = [(row["has"], re.compile(row["form"]), row) for row in rows["lines"]]
+        self.forms = [
+            (row["has"], re.compile(row["form"]), row) for row in rows["lines"]
+        ]
         self.runs = re.compile(rows["runs"])
         self.host = re.compile(rows["host"])
         self.draft = re.compile(rows["beside"])
@@ -45,7 +47,9 @@ class LogReader:
         self.version = ""
         self.fits: bool | None = None
         self.last_lines = list[str]()
-        self.draft_mark = ""  # a draft's own model or context is taken beside the model's
+        self.draft_mark = (
+            ""  # a draft's own model or context is taken beside the model's
+        )
 
     def feed(self, line: str) -> None:
         """Read one line."""
@@ -79,7 +83,11 @@ class LogReader:
             return
         how = row.get("how", "last")
         # The host's buffers are no part of a sum over devices, nor a draft's of the model's.
-        left_out = self.host.search(groups[0]) if how in self.rows["added"] else self.draft_mark
+        left_out = (
+            self.host.search(groups[0])
+            if how in self.rows["added"]
+            else self.draft_mark
+        )
         if left_out:
             return
         self.programs[row["program"]] += 1
@@ -186,7 +194,9 @@ def _note_failure(log: ServerFacts, failure: Any) -> None:
 def _value(text: str, row: dict[str, Any]) -> Any:
     """What a row's last group says: sizes, a size in its unit, a word, or a number."""
     if row.get("unit") == "sizes":
-        return [printed_size(size) for size in re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)]
+        return [
+            printed_size(size) for size in re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)
+        ]
     if "unit" in row:
         return printed_size(text, row["unit"])
     text = text.replace(",", "")

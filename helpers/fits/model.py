@@ -45,12 +45,20 @@ def read_record(path: Path) -> ServerFacts:
     record = json_file(path)
     inputs = record.get("inputs")
     if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
-        raise wrong(path, list(record)[:6], "program, version, architecture and inputs, an object")
+        raise wrong(
+            path,
+            list(record)[:6],
+            "program, version, architecture and inputs, an object",
+        )
     tags = record.get("architecture") or ()
     if not isinstance(tags, list):
         tags = (tags,)
     models = table("models")
-    inputs = {**named(inputs, models["config"]), **named(inputs, models["options"]), **inputs}
+    inputs = {
+        **named(inputs, models["config"]),
+        **named(inputs, models["options"]),
+        **inputs,
+    }
     version = str(record.get("version") or "")
     return ServerFacts(record["program"], inputs, [str(tag) for tag in tags], version)
 
@@ -68,13 +76,19 @@ def read_model(path: Path) -> ServerFacts:
         path = (*ggufs, *([] if has_config else files), path / "config.json")[0]
     first_bytes = start_of(path, 4)
     if not first_bytes:
-        raise wrong(path, "an empty file", "a GGUF, a safetensors file or a config.json")
+        raise wrong(
+            path, "an empty file", "a GGUF, a safetensors file or a config.json"
+        )
     if path.suffix == ".gguf" and pointer_bytes(path):
-        raise wrong(path, "a git-lfs pointer", "the file itself, which `git lfs pull` brings")
+        raise wrong(
+            path, "a git-lfs pointer", "the file itself, which `git lfs pull` brings"
+        )
     is_gguf = first_bytes == b"GGUF"
     if path.suffix == ".gguf" and not is_gguf:
         raise wrong(
-            path, f"no GGUF: it begins with {first_bytes!r}", "a file that begins with GGUF"
+            path,
+            f"no GGUF: it begins with {first_bytes!r}",
+            "a file that begins with GGUF",
         )
     if is_gguf:
         return _gguf(path)
@@ -99,7 +113,9 @@ def _pipeline(folder: Path) -> ServerFacts:
     if absent:
         lacks.insert(0, f"no weights of {', '.join(absent)} are here")
     model.incomplete = "; ".join(lacks)
-    model.cut_off = "; ".join(weights.cut_off for weights in stored.values() if weights.cut_off)
+    model.cut_off = "; ".join(
+        weights.cut_off for weights in stored.values() if weights.cut_off
+    )
     return model
 
 
@@ -153,7 +169,9 @@ def _refuse_adapter(path: Path) -> None:
     """Raises ValueError for an adapter, which is no model without its base."""
     folder = path if path.is_dir() else path.parent
     adapter = folder / ADAPTER
-    is_asked_for = path.name.startswith("adapter_") or not (folder / "config.json").exists()
+    is_asked_for = (
+        path.name.startswith("adapter_") or not (folder / "config.json").exists()
+    )
     if is_asked_for and adapter.is_file():
         base = str(json_file(adapter).get("base_model_name_or_path") or "its base")[:80]
         raise wrong(path, f"a LoRA adapter of {base}", "the folder of that model")
@@ -170,7 +188,9 @@ def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
     return model
 
 
-def _first(values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, ...]) -> Any:
+def _first(
+    values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, ...]
+) -> Any:
     """The first value of those kinds under one of the names; None where there is none."""
     for name in names:
         value = values.get(name)
@@ -183,7 +203,10 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
     nested = part_of(config.get("text_config") or config.get("llm_config"))
     defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
     text = {**defaults, **config, **nested}
-    for part in ("attn_config", "ffn_config"):  # transformers configuration_dbrx.py, of MPT too
+    for part in (
+        "attn_config",
+        "ffn_config",
+    ):  # transformers configuration_dbrx.py, of MPT too
         text = {**text, **part_of(text.get(part))}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
     models = table("models")
@@ -232,14 +255,18 @@ def _types_of_layers(text: Mapping[str, Any], header: dict[str, Any]) -> Sequenc
         header.update(named(linear, models["linear_attention"]))
         places = [layer - 1 for layer in linear.get("full_attn_layers") or ()]
     if places:
-        return ["attention" if at in places else "mamba" for at in range(header["n_layer"])]
+        return [
+            "attention" if at in places else "mamba" for at in range(header["n_layer"])
+        ]
     return _first(text, models["types"], (list, str)) or ()
 
 
 def _refuse_unlike_layers(text: Mapping[str, Any], path: Path) -> None:
     """Raises ValueError for a model whose layers are not all those of one decoder."""
     if text.get("is_encoder_decoder") is True:
-        raise wrong(path, "an encoder beside the decoder", "a model that is a decoder alone")
+        raise wrong(
+            path, "an encoder beside the decoder", "a model that is a decoder alone"
+        )
     # block_configs is of Nemotron-NAS, per_layer_config of Gemma 4 as transformers 5.24 writes it.
     for name in ("block_configs", "per_layer_config"):
         if text.get(name):
@@ -255,9 +282,13 @@ def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:
     of_cache = max(listed(header.get("n_head_kv", heads)))
     has_states = any(name.startswith(STATES) for name in header)
     if not (heads and of_cache) and not has_states:
-        raise wrong(path, f"{heads} heads, {of_cache} of the cache", "1 or more of each")
+        raise wrong(
+            path, f"{heads} heads, {of_cache} of the cache", "1 or more of each"
+        )
     if of_cache > heads > 0 and "n_head" in header:
-        raise wrong(path, f"{of_cache} heads of the cache for {heads}", f"at most {heads}")
+        raise wrong(
+            path, f"{of_cache} heads of the cache for {heads}", f"at most {heads}"
+        )
 
 
 def _gguf(path: Path) -> ServerFacts:
@@ -285,7 +316,9 @@ def _gguf(path: Path) -> ServerFacts:
         model.missing.append("layers and widths: its header names none")
         return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
-        header.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
+        header.pop(
+            "kv_lora_rank", None
+        )  # no tensors for the latent: every head is expanded
     if kind in models["no_window"]:
         header.pop("n_swa", None)
     model.inputs = {**layer_inputs(header, kind), **inputs}

@@ -32,7 +32,9 @@ def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     served = answer(wish.server).contexts.served or LEAST_CONTEXT
     most = max(served, inputs.get("n_ctx_train", 0))
     context = frame.field("IntSlider", "Context", served, min=256, max=most, step=256)
-    slots = frame.field("IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64)
+    slots = frame.field(
+        "IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64
+    )
 
     def look() -> None:
         changed = {**inputs, "n_ctx": context.value, "n_parallel": slots.value}

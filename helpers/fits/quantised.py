@@ -28,7 +28,11 @@ def bits_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
         return {"quant_unknown": 1}
     method = str(quantisation.get("quant_method") or "").lower()
     left_out = " ".join(map(str, _left_out(quantisation)))
-    inputs = {"attention_bits": bits, "linear_bits": bits, "expert_bits": expert or bits}
+    inputs = {
+        "attention_bits": bits,
+        "linear_bits": bits,
+        "expert_bits": expert or bits,
+    }
     if method in table("quantised")["experts_only"]:
         inputs.update(attention_bits=PLAIN_BITS, linear_bits=PLAIN_BITS)
     elif "attn" in left_out:
@@ -38,7 +42,12 @@ def bits_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _left_out(quantisation: Mapping[str, Any]) -> list[Any]:
     """The modules that a quantisation leaves as they are."""
-    for name in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers"):
+    for name in (
+        "modules_to_not_convert",
+        "ignore",
+        "exclude_modules",
+        "ignored_layers",
+    ):
         modules = quantisation.get(name)
         if isinstance(modules, list):
             return modules
@@ -54,7 +63,9 @@ def _bits(quantisation: Mapping[str, Any]) -> float | None:
         for group in groups.values():
             weights = part_of(part_of(group).get("weights"))
             if weights.get("num_bits") == 4 and weights.get("type") == "float":
-                return rows["dtypes"]["nvfp4" if weights.get("group_size") == 16 else "mxfp4"]
+                return rows["dtypes"][
+                    "nvfp4" if weights.get("group_size") == 16 else "mxfp4"
+                ]
             if weights:
                 return _grouped(weights.get("num_bits"), weights.get("group_size"))
     if quantisation.get("load_in_4bit") or quantisation.get("_load_in_4bit"):
@@ -66,7 +77,9 @@ def _bits(quantisation: Mapping[str, Any]) -> float | None:
         if bits is not None:
             return float(bits)
     width = quantisation.get("bits") or quantisation.get("w_bit")
-    return _grouped(width, quantisation.get("group_size") or quantisation.get("q_group_size"))
+    return _grouped(
+        width, quantisation.get("group_size") or quantisation.get("q_group_size")
+    )
 
 
 def _grouped(width: Any, group: Any) -> float | None:

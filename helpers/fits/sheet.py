@@ -238,7 +238,9 @@ class Sheet:
         except MissingFigure as missing:
             return missing
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            return MissingFigure(name)  # a word where a figure belongs, or nothing to divide by
+            return MissingFigure(
+                name
+            )  # a word where a figure belongs, or nothing to divide by
         return None
 
     def has(self, *names: str) -> bool:

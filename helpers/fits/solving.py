@@ -22,7 +22,11 @@ def context(sheet: Sheet) -> int | None:
 
 def knows_a_token(sheet: Sheet) -> bool:
     """Whether another context may be asked for: what a token takes is known."""
-    if sheet.family == "Diffusers" or sheet.has("share_free") or sheet.is_given("kv_bytes"):
+    if (
+        sheet.family == "Diffusers"
+        or sheet.has("share_free")
+        or sheet.is_given("kv_bytes")
+    ):
         return False
     if sheet.is_given("kv_printed") and not sheet.has("full_token"):
         return False
@@ -59,7 +63,9 @@ def utilisation(sheet: Sheet) -> float | None:
     if share is not None:
         return max(0, share)
     name = sheet.option("share")
-    is_given = sheet.is_given("kv_cache_memory_bytes") or sheet.is_given("available_kv_bytes")
+    is_given = sheet.is_given("kv_cache_memory_bytes") or sheet.is_given(
+        "available_kv_bytes"
+    )
     if not name or (sheet.family == "vLLM" and is_given):
         return None
 
@@ -72,7 +78,10 @@ def utilisation(sheet: Sheet) -> float | None:
 
 
 def most_that_fits(
-    sheet: Sheet, most: int, changed: Callable[[int], Mapping[str, float]], step: int = 1
+    sheet: Sheet,
+    most: int,
+    changed: Callable[[int], Mapping[str, float]],
+    step: int = 1,
 ) -> int | None:
     """The most of an unknown that leaves something spare; 0 where none does, None where that is
     not known. ``changed`` gives the inputs for a count.

@@ -17,7 +17,10 @@ LINE_CHARS = 74
 
 
 def start_lines(
-    path: str, sheet: Sheet, contexts: Contexts, changed: Mapping[str, object] | None = None
+    path: str,
+    sheet: Sheet,
+    contexts: Contexts,
+    changed: Mapping[str, object] | None = None,
 ) -> list[str]:
     """The lines to paste, of the family's form in servers.json, with parts that are ``changed``;
     none where it has none, or nothing is known of the context.

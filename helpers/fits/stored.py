@@ -12,7 +12,9 @@ from helpers.fits.layers import part_of, whole_number
 
 INDEX_SUFFIX = ".index.json"
 PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.(?:gguf|safetensors|bin)")
-SECOND_COPY = re.compile(r"^(?:consolidated|adapter_)|\.(?:fp16|bf16|fp32|ema|non_ema)[.-]")
+SECOND_COPY = re.compile(
+    r"^(?:consolidated|adapter_)|\.(?:fp16|bf16|fp32|ema|non_ema)[.-]"
+)
 """Names of files that hold the same weights in another form, or an adapter's."""
 FORMS = ("*.safetensors", "*pytorch_model*.bin")
 
@@ -81,7 +83,10 @@ def _file_bytes(file: Path) -> tuple[int, str]:
     """The bytes of the weights in a file, and how much of it is here where its end is not."""
     pointed = pointer_bytes(file)
     if pointed:
-        return pointed, f"{file.name} is a git-lfs pointer; `git lfs pull` brings the weights"
+        return (
+            pointed,
+            f"{file.name} is a git-lfs pointer; `git lfs pull` brings the weights",
+        )
     if file.suffix == ".bin":
         return file.stat().st_size, ""
     header = Safetensors(file)

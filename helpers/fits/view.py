@@ -52,7 +52,9 @@ def rows_table(answer: FitsAnswer) -> Shown:
         parts += ["total", names["ceiling"]]
         sources += [source, answer.ceiling_source]
     cells = list(zip(parts, *columns, sources, strict=True))
-    sizes = [Column(f"{head}, GiB", "0.01") for head in ("likely", "at best", "at worst")]
+    sizes = [
+        Column(f"{head}, GiB", "0.01") for head in ("likely", "at best", "at worst")
+    ]
     return Shown(
         f"What {answer.program} needs",
         [f"part{per_card(answer)}", *sizes, "source"],
@@ -72,7 +74,10 @@ def _adding_up(sizes: Sequence[int | None]) -> list[float | None]:
     """Sizes in GiB, rounded so that they add up to their rounded sum."""
     sums = [round(total / GIB, 2) for total in accumulate(size or 0 for size in sizes)]
     rounded = [end - begin for begin, end in pairwise([0.0, *sums])]
-    return [None if size is None else part for size, part in zip(sizes, rounded, strict=True)]
+    return [
+        None if size is None else part
+        for size, part in zip(sizes, rounded, strict=True)
+    ]
 
 
 def fills_its_share(answer: FitsAnswer) -> bool:
@@ -97,7 +102,9 @@ def total_line(answer: FitsAnswer) -> str:
     card_sizes = per_card(answer)
     if fills_its_share(answer):
         not_taken = [
-            row["bytes"] or 0 for row in answer.rows if row["part"] in ("reserve", "others")
+            row["bytes"] or 0
+            for row in answer.rows
+            if row["part"] in ("reserve", "others")
         ]
         taken = show_bytes(total - sum(not_taken))
         return (
@@ -108,7 +115,9 @@ def total_line(answer: FitsAnswer) -> str:
     with_context = f" with a context of {int(context):,}" if context else ""
     contexts = answer.contexts
     if contexts.asked is None and context == contexts.default != contexts.model:
-        with_context = f" with {answer.program}'s default context of {contexts.default:,}"
+        with_context = (
+            f" with {answer.program}'s default context of {contexts.default:,}"
+        )
     total_words = f"Total{card_sizes}{with_context}"
     low = answer.total["low_bytes"]
     high = answer.total["high_bytes"]
@@ -130,7 +139,9 @@ def bar(answer: FitsAnswer) -> Shown:
 
 
 def _draw(answer: FitsAnswer) -> Any:
-    from helpers.tell import sheet  # matplotlib is slow to come, and a terminal needs none
+    from helpers.tell import (
+        sheet,
+    )  # matplotlib is slow to come, and a terminal needs none
 
     page = sheet.FigurePage(headline(answer))
     names = words("fits")["parts"]
@@ -159,7 +170,9 @@ def solved_lines(answer: FitsAnswer) -> list[str]:
     if contexts.longest and is_range and answer.ran is None and not contexts.has_no_end:
         lines.append(_range_of_the_context(answer))
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
-        lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
+        lines.append(
+            f"Default context: {contexts.default:,}, {contexts.default_source}"
+        )
     if contexts.token_bytes:
         size = show_bytes(contexts.token_bytes)
         lines.append(f"Each token of context takes {size}{per_card(answer)}")
@@ -266,7 +279,9 @@ def _lines_of_a_way(way: Way) -> list[str]:
     if way.context:
         total = f"likely fit (about {show_bytes(way.total_bytes)}{per_card(way)})"
         if way.certain:
-            total = f"certainly fit (at most {show_bytes(way.most_bytes)}{per_card(way)})"
+            total = (
+                f"certainly fit (at most {show_bytes(way.most_bytes)}{per_card(way)})"
+            )
         says += f"; {way.context:,} tokens {total}"
     lines = wrapped(says, "  ", "      ", SCREEN)
     if way.kind != "card":  # on another card the line is the same
@@ -295,9 +310,13 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
     """The answer as a notebook's verdict."""
     names = words("fits")["parts"]
     longest = longest_line(answer)
-    lines = [line for line in (longest, *solved_lines(answer)) if line] or answer.missing
+    lines = [
+        line for line in (longest, *solved_lines(answer)) if line
+    ] or answer.missing
     evidence = [
-        Evidence(row["part"], seen(row["bytes"], "bytes", row["source"]), names[row["part"]])
+        Evidence(
+            row["part"], seen(row["bytes"], "bytes", row["source"]), names[row["part"]]
+        )
         for row in answer.rows
         if row["bytes"]
     ]

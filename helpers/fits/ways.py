@@ -7,7 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from helpers.fits.changes import LOSSES, SOLVED, OptionChange, changes_of, holds, other_cards
+from helpers.fits.changes import (
+    LOSSES,
+    SOLVED,
+    OptionChange,
+    changes_of,
+    holds,
+    other_cards,
+)
 from helpers.fits.contexts import Contexts, contexts_of
 from helpers.fits.sheet import HIGH, LIKELY, Sheet
 from helpers.fits.start import start_lines, tokens_to_serve
@@ -64,7 +71,9 @@ class FitsQuestion:
         sheet = sheets[LIKELY]
         contexts = contexts_of(sheets)
         tokens = tokens_to_serve(contexts)
-        parts = {name: value for change in changes for name, value in change.parts.items()}
+        parts = {
+            name: value for change in changes for name, value in change.parts.items()
+        }
         is_certain = tokens <= (contexts.longest_low or 0)
         named = sorted(changes, key=lambda change: change.kind != "quantisation")
         return Way(
@@ -80,7 +89,9 @@ class FitsQuestion:
         )
 
 
-def ways_that_work(sheets: Mapping[str, Sheet], contexts: Contexts, path: str) -> list[Way]:
+def ways_that_work(
+    sheets: Mapping[str, Sheet], contexts: Contexts, path: str
+) -> list[Way]:
     """The ways, on this card first; none where what was asked for certainly fits, or no card is
     given. Where it likely fits, they are those with which it certainly does.
     """
@@ -132,7 +143,11 @@ def _sets(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
             continue
         for second in changes_of(sheet.at(first.inputs), question.wanted):
             is_further = LOSSES.index(second.kind) > LOSSES.index(first.kind)
-            is_slow = first.kind == "quantisation" and second.kind == "host" and not first.usual
+            is_slow = (
+                first.kind == "quantisation"
+                and second.kind == "host"
+                and not first.usual
+            )
             if is_further and not is_slow:
                 yield first, second
 
@@ -196,4 +211,8 @@ def _parts_one_by_one(sheet: Sheet) -> Iterator[Way]:
         yield Way("host", "pipe.enable_model_cpu_offload()", f"{says}: it fits, slower")
     else:
         says = "each layer alone on the card"
-        yield Way("host", "pipe.enable_sequential_cpu_offload()", f"{says}: it fits, very slow")
+        yield Way(
+            "host",
+            "pipe.enable_sequential_cpu_offload()",
+            f"{says}: it fits, very slow",
+        )

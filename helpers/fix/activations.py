@@ -15,7 +15,9 @@ from helpers.fix.regions import (
     forward_regions,
 )
 
-WEIGHTS = re.compile(r"\bnn\.|Module|Parameter|requires_grad|from_pretrained|models\.|\.load\(")
+WEIGHTS = re.compile(
+    r"\bnn\.|Module|Parameter|requires_grad|from_pretrained|models\.|\.load\("
+)
 """How a program says that it has something by which gradients could flow."""
 
 

@@ -58,7 +58,9 @@ class FailedProgram:
     program: Program
     first: Rehearsal
     verdict: Verdict
-    repeats: counterfactual.Counterfactual = field(default_factory=counterfactual.Counterfactual)
+    repeats: counterfactual.Counterfactual = field(
+        default_factory=counterfactual.Counterfactual
+    )
 
     @property
     def rehearsed(self) -> dict[str, Rehearsal]:
@@ -94,7 +96,9 @@ def failure_of(
         raise NoFix(f"{why_not}; start fix in a smaller folder")
     script = script_of(command)
     if script and not (folder / script).resolve().is_relative_to(folder.resolve()):
-        raise NoFix(f"{script} is not below this folder; start fix in the folder of its sources")
+        raise NoFix(
+            f"{script} is not below this folder; start fix in the folder of its sources"
+        )
     out = scratch / "first.pickle"
     with copied(folder) as copy:
         first = run(
@@ -162,7 +166,9 @@ def _why_nothing_to_fix(first: Rehearsal) -> str:
     return ""
 
 
-def first_change(command: Sequence[str], evidence: CaseEvidence, label: str) -> FirstChange | None:
+def first_change(
+    command: Sequence[str], evidence: CaseEvidence, label: str
+) -> FirstChange | None:
     """The change that is tried first for a recorded program that needs too much or keeps more and
     more; None where none is known.
 
@@ -180,7 +186,9 @@ def first_change(command: Sequence[str], evidence: CaseEvidence, label: str) -> 
     return FirstChange(change.title, "" if change.costs == NOTHING else change.costs)
 
 
-def _failure(command: Sequence[str], first: Rehearsal, evidence: CaseEvidence) -> FailedProgram:
+def _failure(
+    command: Sequence[str], first: Rehearsal, evidence: CaseEvidence
+) -> FailedProgram:
     """What was found about the program of a command. Raises NoFix where it has no sources here."""
     return FailedProgram(_program(command, evidence), first, diagnose(evidence))
 

@@ -28,9 +28,17 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
     for source, call in _training(program):
         if not keyword(call, "gradient_checkpointing"):
             yield _with_argument(
-                source, call, "gradient_checkpointing", "True", Results.SAME, SAME_AGAIN, RECOMPUTED
+                source,
+                call,
+                "gradient_checkpointing",
+                "True",
+                Results.SAME,
+                SAME_AGAIN,
+                RECOMPUTED,
             )
-        evaluates = keyword(call, "eval_strategy") or source.calls("evaluate", "predict")
+        evaluates = keyword(call, "eval_strategy") or source.calls(
+            "evaluate", "predict"
+        )
         if evaluates and not keyword(call, "eval_accumulation_steps"):
             why = "the same outputs, moved to the CPU after each step"
             costs = "a transfer per step"
@@ -50,7 +58,9 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
             source, call, "optim", '"adafactor"', Results.OTHER, other, ANOTHER_RATE
         )
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
-            yield _with_argument(source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, FASTER)
+            yield _with_argument(
+                source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, FASTER
+            )
     for source, call in program.calls("LoraConfig"):
         saved = keyword(call, "modules_to_save")
         if saved is not None:
@@ -64,7 +74,13 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
     for source, call in program.calls("Trainer"):
         if "lightning" in source.text.decode() and not keyword(call, "precision"):
             yield _with_argument(
-                source, call, "precision", '"bf16-mixed"', Results.OTHER, OTHER_NUMBERS, FASTER
+                source,
+                call,
+                "precision",
+                '"bf16-mixed"',
+                Results.OTHER,
+                OTHER_NUMBERS,
+                FASTER,
             )
 
 
@@ -95,9 +111,17 @@ def _with_argument(
 def _accumulated(source: SourceFile, call: cst.Call) -> Iterator[Change]:
     """A smaller batch per device, and as many more of them before each step."""
     batch = keyword(call, "per_device_train_batch_size")
-    size = int(source.code(batch.value)) if batch and source.code(batch.value).isdigit() else 8
+    size = (
+        int(source.code(batch.value))
+        if batch and source.code(batch.value).isdigit()
+        else 8
+    )
     steps = keyword(call, "gradient_accumulation_steps")
-    before = int(source.code(steps.value)) if steps and source.code(steps.value).isdigit() else 1
+    before = (
+        int(source.code(steps.value))
+        if steps and source.code(steps.value).isdigit()
+        else 1
+    )
     for factor in FACTORS:
         if size % factor:
             return
@@ -109,8 +133,12 @@ def _accumulated(source: SourceFile, call: cst.Call) -> Iterator[Change]:
             costs="smaller GPU kernels, so a step takes longer",
             only_if_measured=True,
             edits=(
-                source.with_argument(call, "per_device_train_batch_size", str(size // factor)),
-                source.with_argument(call, "gradient_accumulation_steps", str(factor * before)),
+                source.with_argument(
+                    call, "per_device_train_batch_size", str(size // factor)
+                ),
+                source.with_argument(
+                    call, "gradient_accumulation_steps", str(factor * before)
+                ),
             ),
         )
 
@@ -120,7 +148,11 @@ def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Iterator[Chan
     text = source.text.decode()
     if "transformers" not in text or "gradient_checkpointing" in text:
         return
-    models = [call for call in source.find(cst.Call, assign.value) if MODELS.search(called(call))]
+    models = [
+        call
+        for call in source.find(cst.Call, assign.value)
+        if MODELS.search(called(call))
+    ]
     target = source.code(assign.targets[0].target)
     if not models or not re.fullmatch(r"[\w.]+", target):
         return
@@ -130,7 +162,9 @@ def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Iterator[Chan
         results=Results.SAME,
         why=SAME_AGAIN,
         costs=RECOMPUTED,
-        edits=(source.lines_after(statement, f"{target}.gradient_checkpointing_enable()"),),
+        edits=(
+            source.lines_after(statement, f"{target}.gradient_checkpointing_enable()"),
+        ),
     )
 
 
@@ -151,7 +185,11 @@ def _back_to_training(program: Program) -> Iterator[Change]:
                 ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
                     last.body[-1], cst.Return
                 )
-                edit = source.lines_before(last, train) if ends else source.lines_after(last, train)
+                edit = (
+                    source.lines_before(last, train)
+                    if ends
+                    else source.lines_after(last, train)
+                )
                 yield Change(
                     title=f"Switch back to training after the evaluation ({source.place(last)})",
                     results=Results.ROUNDED,

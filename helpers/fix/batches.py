@@ -81,7 +81,9 @@ def _inputs(region: Region) -> list[str]:
                 fresh |= _plain_names(source, target.target)
     read = [name.value for name in region.names]
     inside = region.assigned
-    return [name for name in dict.fromkeys(read) if name in fresh and name not in inside]
+    return [
+        name for name in dict.fromkeys(read) if name in fresh and name not in inside
+    ]
 
 
 def _tensors_given(region: Region) -> set[str]:
@@ -152,7 +154,9 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
         if not batch:
             continue
         edit = _concatenated(source, assign, batch, parts, "")
-        yield _in_chunks(f"Compute each batch in {parts} parts ({source.place(assign)})", edit)
+        yield _in_chunks(
+            f"Compute each batch in {parts} parts ({source.place(assign)})", edit
+        )
         if draws and len(batch) == 1:
             yield Change(
                 title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
@@ -165,9 +169,7 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
         argument = source.operand(call.args[0].value)
         of_part = f"{source.code(call.func)}(part)"
         text = f"torch.cat([{of_part} for part in {argument}.chunk({parts})])"
-        title = (
-            f"Compute what {source.code(call.func)} gets in {parts} parts ({source.place(call)})"
-        )
+        title = f"Compute what {source.code(call.func)} gets in {parts} parts ({source.place(call)})"
         yield _in_chunks(title, source.replaced(call, text))
 
 
@@ -182,7 +184,9 @@ def _in_chunks(title: str, edit: TextEdit) -> Change:
     )
 
 
-def _modules_without_gradients(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
+def _modules_without_gradients(
+    program: Program,
+) -> Iterator[tuple[SourceFile, cst.Call]]:
     """Calls of modules inside larger expressions, among those that led to the refused request."""
     for source, statement in _failed_without_gradients(program):
         for call in source.find(cst.Call, statement):
@@ -194,14 +198,18 @@ def _modules_without_gradients(program: Program) -> Iterator[tuple[SourceFile, c
                 yield source, call
 
 
-def _assigned_without_gradients(program: Program) -> Iterator[tuple[SourceFile, cst.Assign]]:
+def _assigned_without_gradients(
+    program: Program,
+) -> Iterator[tuple[SourceFile, cst.Assign]]:
     """The assignments among what led to the refused request without gradients."""
     for source, statement in _failed_without_gradients(program):
         for assign in source.find(cst.Assign, statement):
             yield source, assign
 
 
-def _failed_without_gradients(program: Program) -> Iterator[tuple[SourceFile, cst.CSTNode]]:
+def _failed_without_gradients(
+    program: Program,
+) -> Iterator[tuple[SourceFile, cst.CSTNode]]:
     """The statements that led to the refused request, as far as one that called them is below
     no_grad; the nearest first.
     """
@@ -216,7 +224,9 @@ def _batch_of(source: SourceFile, assign: cst.Assign) -> list[str]:
     them; none where this is another expression.
     """
     result = _unmoved(assign.value)
-    if not isinstance(result, cst.Call) or re.match(r"torch\.|F\.", source.code(result.func)):
+    if not isinstance(result, cst.Call) or re.match(
+        r"torch\.|F\.", source.code(result.func)
+    ):
         return []
     arguments = [_unmoved(argument.value) for argument in result.args]
     names = [argument.value for argument in arguments if isinstance(argument, cst.Name)]

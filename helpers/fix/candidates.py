@@ -8,13 +8,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from helpers.fix.activations import activations_in_ram, changes_of_activations
-from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
+from helpers.fix.arguments import (
+    results_changed_by_arguments,
+    results_kept_by_arguments,
+)
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
 from helpers.fix.change import Change, TextEdit
 from helpers.fix.files import misspelt_settings
 from helpers.fix.graphs import frozen_parts
 from helpers.fix.kept import changes_of_what_is_kept
-from helpers.fix.loads import changes_of_loads, emptied_before_children, one_pool_for_graphs
+from helpers.fix.loads import (
+    changes_of_loads,
+    emptied_before_children,
+    one_pool_for_graphs,
+)
 from helpers.fix.losses import cross_entropy_in_parts
 from helpers.fix.optimizers import smaller_states, steps_one_by_one
 from helpers.fix.precision import changes_of_precision
@@ -105,7 +112,11 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
     late = []
     for propose in proposals:
         for change in _proposed(propose, program):
-            key = (change.edits, tuple(change.environment.items()), tuple(change.replaces.items()))
+            key = (
+                change.edits,
+                tuple(change.environment.items()),
+                tuple(change.replaces.items()),
+            )
             if key in seen or change.is_empty:
                 continue
             seen.add(key)
@@ -124,9 +135,7 @@ def _proposed(propose: Proposals, program: Program) -> Iterator[Change]:
     try:
         yield from propose(program)
     except Exception as error:  # noqa: BLE001 - the other rules still apply
-        complaint = (
-            f"{propose.__name__} could not read this program: {type(error).__name__}: {error}"
-        )
+        complaint = f"{propose.__name__} could not read this program: {type(error).__name__}: {error}"
         print(f"casebook: {complaint}", file=sys.stderr)
 
 

@@ -100,7 +100,9 @@ def together(changes: Sequence[Change]) -> Change | None:
         title="; ".join(change.title for change in changes),
         results=worst.results,
         why=worst.why,
-        costs="; ".join(dict.fromkeys(change.costs for change in changes if change.costs)),
+        costs="; ".join(
+            dict.fromkeys(change.costs for change in changes if change.costs)
+        ),
         edits=tuple(edits),
         environment=environment,
         replaces=replaces,

@@ -13,7 +13,9 @@ from helpers.fix.source import SourceFile, called, keyword
 from helpers.fix.stores import PUTS, StoreStatement, last_name, stores_of
 
 MOST_CACHED = 4
-UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)")
+UNBOUNDED = re.compile(
+    r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)"
+)
 """Decorators of functions whose results are all kept, or many."""
 LAST = re.compile(r"\[-(\d+):?\]")
 NEW_LISTS = ("sorted", "list", "reversed")
@@ -23,7 +25,9 @@ EPOCH_ENDS = re.compile(r"on_(train|validation|test|predict)_epoch_end")
 """Methods that Lightning calls at the end of an epoch."""
 
 
-def changes_of_collections(program: Program, stores: Sequence[StoreStatement]) -> Iterator[Change]:
+def changes_of_collections(
+    program: Program, stores: Sequence[StoreStatement]
+) -> Iterator[Change]:
     """Changes that keep what the program reads again, and let go of the rest."""
     for store in stores:
         yield from _shortened_lists(program, store)
@@ -38,7 +42,9 @@ def changes_of_collections(program: Program, stores: Sequence[StoreStatement]) -
     yield from _earlier_groups(program)
 
 
-def _if_measured(title: str, why: str, *edits: TextEdit, costs: str = "nothing") -> Change:
+def _if_measured(
+    title: str, why: str, *edits: TextEdit, costs: str = "nothing"
+) -> Change:
     """A change of what may be read until the end: the same only where that was measured."""
     return Change(
         title=title,
@@ -56,7 +62,9 @@ def _shortened_lists(program: Program, store: StoreStatement) -> Iterator[Change
     for source, statement in program.find(cst.Expr):
         value = statement.value
         inner = value
-        if isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Slice):
+        if isinstance(value, cst.Subscript) and isinstance(
+            value.slice[0].slice, cst.Slice
+        ):
             inner = value.value
         while isinstance(inner, cst.Call) and called(inner) in NEW_LISTS and inner.args:
             inner = inner.args[0].value
@@ -70,7 +78,9 @@ def _shortened_lists(program: Program, store: StoreStatement) -> Iterator[Change
             )
 
 
-def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Iterator[Change]:
+def _emptied_by_their_methods(
+    program: Program, store: StoreStatement
+) -> Iterator[Change]:
     """Objects that could forget what they collected and are never told to: told before the loop
     that fills them.
     """
@@ -80,9 +90,14 @@ def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Iterat
         return
     for method in store.source.find(cst.FunctionDef, owner):
         name = method.name.value
-        if name not in EMPTIES or last_name(store.name) not in store.source.code(method):
+        if name not in EMPTIES or last_name(store.name) not in store.source.code(
+            method
+        ):
             continue
-        if any(not user.code(call.func).startswith("self.") for user, call in program.calls(name)):
+        if any(
+            not user.code(call.func).startswith("self.")
+            for user, call in program.calls(name)
+        ):
             continue
         for source, call in program.calls(fills.name.value):
             loop = source.around(call, cst.For)
@@ -107,14 +122,19 @@ def _last_entries(program: Program, store: StoreStatement) -> Iterator[Change]:
     function = source.around(store.statement, cst.FunctionDef) or source.module
     alike: list[StoreStatement] = []
     for statement in source.find(cst.SimpleStatementLine, function):
-        alike += [other for other in stores_of(source, statement) if other.method == "append"]
+        alike += [
+            other for other in stores_of(source, statement) if other.method == "append"
+        ]
     alike = [other for other in alike if _entries_read(program, other) == count]
     names = " and ".join(other.name for other in alike)
     entries = "entry" if count == 1 else f"{count} entries"
     yield _if_measured(
         f"Keep only the last {entries} of {names} ({store.place})",
         "the program reads no other entry",
-        *(source.lines_after(other.statement, f"del {other.name}[:-{count}]") for other in alike),
+        *(
+            source.lines_after(other.statement, f"del {other.name}[:-{count}]")
+            for other in alike
+        ),
     )
 
 
@@ -143,7 +163,9 @@ def _reads(program: Program, store: StoreStatement) -> set[str]:
         if is_put or source.around(node, cst.AssignTarget) is not None:
             continue
         is_index = isinstance(outer, cst.Subscript)
-        reads.add(source.code(outer).removeprefix(source.code(node)) if is_index else "all")
+        reads.add(
+            source.code(outer).removeprefix(source.code(node)) if is_index else "all"
+        )
     return reads
 
 
@@ -209,7 +231,9 @@ def _parts_let_go(program: Program, store: StoreStatement) -> Iterator[Change]:
             continue
         for owner in source.find(cst.ClassDef):
             is_made = isinstance(value, cst.Call) and called(value) == owner.name.value
-            unread = sorted(_made_inside(source, owner) - _read_outside(program, source, owner))
+            unread = sorted(
+                _made_inside(source, owner) - _read_outside(program, source, owner)
+            )
             if not is_made or not unread:
                 continue
             parts = " and ".join(unread)
@@ -228,7 +252,9 @@ def _cleared_after_epochs(store: StoreStatement) -> Iterator[Change]:
     source = store.source
     owner = source.around(store.statement, cst.ClassDef)
     for method in source.find(cst.FunctionDef, owner) if owner else ():
-        if EPOCH_ENDS.fullmatch(method.name.value) and store.name in source.code(method):
+        if EPOCH_ENDS.fullmatch(method.name.value) and store.name in source.code(
+            method
+        ):
             last = method.body.body[-1]
             yield Change(
                 title=f"Clear {store.name} at the end of each epoch ({source.place(last)})",
@@ -248,10 +274,16 @@ def _made_inside(source: SourceFile, owner: cst.ClassDef) -> set[str]:
     return {name.removeprefix("self.") for name in names if name.startswith("self.")}
 
 
-def _read_outside(program: Program, source: SourceFile, owner: cst.ClassDef) -> set[str]:
+def _read_outside(
+    program: Program, source: SourceFile, owner: cst.ClassDef
+) -> set[str]:
     """Attributes that are read anywhere but in the class itself."""
     inside = {id(node) for node in source.find(cst.Attribute, owner)}
-    return {node.attr.value for _, node in program.find(cst.Attribute) if id(node) not in inside}
+    return {
+        node.attr.value
+        for _, node in program.find(cst.Attribute)
+        if id(node) not in inside
+    }
 
 
 def _gradients_let_go(program: Program) -> Iterator[Change]:

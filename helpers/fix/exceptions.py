@@ -24,11 +24,17 @@ def exceptions_without_frames(program: Program) -> Iterator[Change]:
         if handler.name is None or source.find(cst.Raise, handler):
             continue
         error = source.code(handler.name.name)
-        kept = [name for name in source.find(cst.Name, handler.body) if _keeps(source, name, error)]
+        kept = [
+            name
+            for name in source.find(cst.Name, handler.body)
+            if _keeps(source, name, error)
+        ]
         if not kept:
             continue
         places.append(source.place(kept[0]))
-        edits += [source.replaced(name, f"{error}.with_traceback(None)") for name in kept]
+        edits += [
+            source.replaced(name, f"{error}.with_traceback(None)") for name in kept
+        ]
         if raises_again:
             earlier = f"{error}.__cause__ = {error}.__context__ = None"
             edits.append(source.lines_before(source.statement(kept[0]), earlier))

@@ -29,7 +29,8 @@ ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
 ORDER = ("p", "ord", "dim", "axis")
 """Keywords that may as well stand behind the other arguments, in this order."""
 TRANSPOSED = {"T", "t()", "permute(0, 1, 3, 2)", "permute(0, 2, 1)"} | {
-    f"transpose({pair})" for pair in ("-2, -1", "-1, -2", "0, 1", "1, 2", "2, 1", "2, 3", "3, 2")
+    f"transpose({pair})"
+    for pair in ("-2, -1", "-1, -2", "0, 1", "1, 2", "2, 1", "2, 3", "3, 2")
 }
 """Endings of a matrix, or of a batch of them, with its last two dimensions exchanged."""
 WITH_DIMENSION = {
@@ -102,7 +103,9 @@ class _Plain(ast.NodeTransformer):
         if isinstance(node.op, ast.Mult) and _same(node.left, node.right):
             return _at(node, ast.BinOp(node.left, ast.Pow(), ast.Constant(2)))
         if isinstance(node.op, ast.Pow) and ast.unparse(node.right) == "0.5":
-            return _at(node, ast.Call(ast.Attribute(node.left, "sqrt", ast.Load()), [], []))
+            return _at(
+                node, ast.Call(ast.Attribute(node.left, "sqrt", ast.Load()), [], [])
+            )
         return node
 
 
@@ -168,9 +171,14 @@ class Place:
         match = _fit(_pattern(pattern), self.node, self.names, Match())
         if match is None:
             return None
-        if any(_is_changed(part, names, self.names) for part, names in match.letters.values()):
+        if any(
+            _is_changed(part, names, self.names)
+            for part, names in match.letters.values()
+        ):
             return None
-        reads_alone = all(self._reads_alone(match, assigned) for assigned in match.through)
+        reads_alone = all(
+            self._reads_alone(match, assigned) for assigned in match.through
+        )
         return match if reads_alone else None
 
     def _reads_alone(self, match: Match, assigned: Assigned) -> bool:
@@ -186,7 +194,9 @@ class Place:
                 break
         else:
             last_line = self.block[-1].end_lineno or 0
-            nodes = [node for node in ast.walk(self.scope) if isinstance(node, ast.Name)]
+            nodes = [
+                node for node in ast.walk(self.scope) if isinstance(node, ast.Name)
+            ]
             behind += [node for node in nodes if node.lineno > last_line]
         readers = [
             node
@@ -202,7 +212,9 @@ class Place:
         node, _ = match.letters[letter]
         if isinstance(node, ast.Name):
             return node.id
-        return ast.get_source_segment(self.source.text.decode(), node) or ast.unparse(node)
+        return ast.get_source_segment(self.source.text.decode(), node) or ast.unparse(
+            node
+        )
 
     def rewritten(self, match: Match, template: str) -> tuple[TextEdit, ...]:
         """``template``, with what its letters stand for, in place of what the pattern fits."""
@@ -215,14 +227,20 @@ class Place:
             return text if is_index else f"({text})"
 
         written = re.sub(r"\b[A-Z]\b", filled, template)
-        text = ast.unparse(ast.parse(written, mode="eval"))  # with no more brackets than it needs
-        removed = [self.source.without_lines(other.statement) for other in match.through]
+        text = ast.unparse(
+            ast.parse(written, mode="eval")
+        )  # with no more brackets than it needs
+        removed = [
+            self.source.without_lines(other.statement) for other in match.through
+        ]
         return (*removed, self.source.in_place_of(self.node, text))
 
 
 def _is_changed(node: ast.AST, before: Names, after: Names) -> bool:
     """Whether a name that an expression reads was assigned again between two places."""
-    return any(before.get(name) is not after.get(name) for name in _names_in(node, ast.Load))
+    return any(
+        before.get(name) is not after.get(name) for name in _names_in(node, ast.Load)
+    )
 
 
 def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match | None:
@@ -233,22 +251,34 @@ def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match |
             return match if is_alike else None
         assert isinstance(node, ast.expr)
         return replace(match, letters={**match.letters, pattern.id: (node, names)})
-    if isinstance(node, ast.Name) and node.id in names and not isinstance(pattern, ast.Name):
+    if (
+        isinstance(node, ast.Name)
+        and node.id in names
+        and not isinstance(pattern, ast.Name)
+    ):
         assigned = names[node.id]
         if assigned.value is None:
             return None
         through = tuple(dict.fromkeys((*match.through, assigned)))
-        return _fit(pattern, assigned.value, assigned.before, replace(match, through=through))
+        return _fit(
+            pattern, assigned.value, assigned.before, replace(match, through=through)
+        )
     if type(pattern) is not type(node):
         return None
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
         turned = ast.BinOp(node.right, node.op, node.left)
-        return _fit_parts(pattern, node, names, match) or _fit_parts(pattern, turned, names, match)
+        return _fit_parts(pattern, node, names, match) or _fit_parts(
+            pattern, turned, names, match
+        )
     return _fit_parts(pattern, node, names, match)
 
 
-def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match | None:
-    parts = [part for part in pattern._fields if part not in ("ctx", "kind", "type_comment")]
+def _fit_parts(
+    pattern: ast.AST, node: ast.AST, names: Names, match: Match
+) -> Match | None:
+    parts = [
+        part for part in pattern._fields if part not in ("ctx", "kind", "type_comment")
+    ]
     for part in parts:
         wanted, seen = getattr(pattern, part, None), getattr(node, part, None)
         pairs = [(wanted, seen)]
@@ -293,11 +323,15 @@ def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
             return name, value
         case ast.AugAssign(target=ast.Name(id=name), op=how, value=value):
             return name, _at(value, ast.BinOp(ast.Name(name, ast.Load()), how, value))
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as owner)) as call):
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name() as owner)) as call
+        ):
             assert isinstance(call.func, ast.Attribute)
             if not call.func.attr.endswith("_"):
                 return None
-            function = ast.Attribute(owner, call.func.attr.removesuffix("_"), ast.Load())
+            function = ast.Attribute(
+                owner, call.func.attr.removesuffix("_"), ast.Load()
+            )
             return owner.id, _at(call, ast.Call(function, call.args, call.keywords))
         case ast.If(test=test, body=[inner], orelse=[]):
             inside = _assignment(inner)
@@ -316,7 +350,9 @@ def places(source: SourceFile) -> Iterator[Place]:
             yield from _places_in(source, scope.body, scope)
 
 
-def _places_in(source: SourceFile, block: Sequence[ast.stmt], scope: ast.AST) -> Iterator[Place]:
+def _places_in(
+    source: SourceFile, block: Sequence[ast.stmt], scope: ast.AST
+) -> Iterator[Place]:
     names: Names = {}
     for statement in block:
         for part in ("body", "orelse", "finalbody"):
@@ -332,7 +368,9 @@ def _places_in(source: SourceFile, block: Sequence[ast.stmt], scope: ast.AST) ->
         names = {
             **names,
             **{
-                other: Assigned(other, statement, value if other == name else None, names)
+                other: Assigned(
+                    other, statement, value if other == name else None, names
+                )
                 for other in changed
             },
         }

@@ -44,12 +44,17 @@ class FileSetting:
 
     def with_key(self, key: str) -> TextEdit:
         """Another key in the place of this one."""
-        return TextEdit(self.file.name, self.key_at, self.key_at + len(self.key.encode()), key)
+        return TextEdit(
+            self.file.name, self.key_at, self.key_at + len(self.key.encode()), key
+        )
 
     def with_value(self, value: str) -> TextEdit:
         """Another value in the place of this one."""
         return TextEdit(
-            self.file.name, self.value_at, self.value_at + len(self.value.encode()), value
+            self.file.name,
+            self.value_at,
+            self.value_at + len(self.value.encode()),
+            value,
         )
 
 
@@ -61,7 +66,9 @@ def misspelt_settings(program: Program) -> Iterator[Change]:
     for setting in settings:
         if setting.key in read:
             continue
-        for key in difflib.get_close_matches(setting.key, sorted(read - present), cutoff=ALIKE):
+        for key in difflib.get_close_matches(
+            setting.key, sorted(read - present), cutoff=ALIKE
+        ):
             yield Change(
                 title=f"{key} in the place of {setting.key}, which nothing reads ({setting.place})",
                 results=_results_of(program, key),

@@ -34,7 +34,9 @@ def may_take_gradients(program: Program) -> bool:
     return program.trains or program.mentions(TAKES_GRADIENTS)
 
 
-def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+def changes_of_graphs(
+    program: Program, growers: Sequence[GrowerFacts]
+) -> Iterator[Change]:
     """Changes that compute no graph, or let go of it, the largest part of the program last."""
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
     with_graphs = [grower for grower in growers if grower.with_graphs]
@@ -60,7 +62,9 @@ def _cut_carried_states(program: Program) -> Iterator[Change]:
 def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
     """Detach the state that is handed from step to step with its graph."""
     keepers = {last_name(grower.keeper) for grower in growers}
-    for source, line in program.places([grower.line for grower in growers if grower.through_graph]):
+    for source, line in program.places(
+        [grower.line for grower in growers if grower.through_graph]
+    ):
         for statement in source.statements_at(line):
             for assign in source.find(cst.Assign, statement):
                 target = assign.targets[-1].target
@@ -88,11 +92,17 @@ def _cut_attributes(program: Program) -> Iterator[Change]:
     """Detach what the methods of an object compute of what they left there the last time."""
     for source, assign in program.find(cst.Assign):
         is_attribute = isinstance(assign.targets[-1].target, cst.Attribute)
-        if is_attribute and _reads_of(source, assign) and source.code(assign.value) != "None":
+        if (
+            is_attribute
+            and _reads_of(source, assign)
+            and source.code(assign.value) != "None"
+        ):
             yield from _cut_attribute(program, source, assign)
 
 
-def _cut_attribute(program: Program, source: SourceFile, assign: cst.Assign) -> Iterator[Change]:
+def _cut_attribute(
+    program: Program, source: SourceFile, assign: cst.Assign
+) -> Iterator[Change]:
     """An attribute that is set without its graph, or read without it in the next step."""
     value = assign.value
     carried = _carried_alike(source, assign)
@@ -111,7 +121,9 @@ def _cut_attribute(program: Program, source: SourceFile, assign: cst.Assign) -> 
         yield _graph_change(program, source, assign, source.replaced(value, text))
     reads = _reads_of(source, assign)
     if reads:
-        edits = [source.replaced(read, f"{source.code(read)}.detach()") for read in reads]
+        edits = [
+            source.replaced(read, f"{source.code(read)}.detach()") for read in reads
+        ]
         yield _graph_change(program, source, assign, *edits)
 
 
@@ -164,7 +176,9 @@ def _graph_change(
     )
 
 
-def passes_without_gradients(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+def passes_without_gradients(
+    program: Program, growers: Sequence[GrowerFacts]
+) -> Iterator[Change]:
     """no_grad for the functions and around the loops of a program that takes no gradients."""
     if may_take_gradients(program):
         return
@@ -183,7 +197,11 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
         statement = source.statement(call)
         siblings = source.siblings(statement)
         is_in_block = source.around(statement, cst.IndentedBlock) is not None
-        if not program.trains or not is_in_block or is_without_gradients(source, statement):
+        if (
+            not program.trains
+            or not is_in_block
+            or is_without_gradients(source, statement)
+        ):
             continue
         evaluation: list[cst.CSTNode] = []
         for other in siblings[siblings.index(statement) + 1 :] if siblings else ():
@@ -194,7 +212,9 @@ def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
                 break
             evaluation.append(other)
         if evaluation:
-            yield _block_without_gradients(program, source, evaluation[0], evaluation[-1])
+            yield _block_without_gradients(
+                program, source, evaluation[0], evaluation[-1]
+            )
 
 
 def frozen_parts(program: Program) -> Iterator[Change]:
@@ -210,16 +230,23 @@ def frozen_parts(program: Program) -> Iterator[Change]:
                 continue
             names: set[str] = set()
             for call in source.find(cst.Call, statement):
-                names |= {source.code(call.func), *(source.code(part.value) for part in call.args)}
+                names |= {
+                    source.code(call.func),
+                    *(source.code(part.value) for part in call.args),
+                }
             modules = [name for name in names if program.classes_of(name) & owners]
-            are_frozen = not any(f"{last_name(name)}.parameters()" in trained for name in modules)
+            are_frozen = not any(
+                f"{last_name(name)}.parameters()" in trained for name in modules
+            )
             if region.loss in names_assigned(source, statement):
                 continue
             if modules and are_frozen and not is_without_gradients(source, statement):
                 yield _block_without_gradients(program, source, statement, statement)
 
 
-def loop_without_gradients(program: Program, source: SourceFile, line: int) -> Iterator[Change]:
+def loop_without_gradients(
+    program: Program, source: SourceFile, line: int
+) -> Iterator[Change]:
     """The outermost loop around a line of no function, where no backward pass follows."""
     for statement in source.statements_at(line):
         above = list(source.above(statement))
@@ -243,7 +270,9 @@ def _block_without_gradients(
     )
 
 
-def without_gradients(program: Program, source: SourceFile, line: int) -> Iterator[Change]:
+def without_gradients(
+    program: Program, source: SourceFile, line: int
+) -> Iterator[Change]:
     """The functions around a line through which no gradient flows, each under torch.no_grad()."""
     statements = [*source.statements_at(line), *source.functions_at(line)]
     if any(is_without_gradients(source, statement) for statement in statements):
@@ -252,7 +281,10 @@ def without_gradients(program: Program, source: SourceFile, line: int) -> Iterat
     for function in source.functions_at(line):
         name = function.name.value
         goes_backward = source.calls(*TRAINS_AGAIN, below=function)
-        computes = {called(call) for call in source.find(cst.Call, function.body)} - {*PUTS, *MOVES}
+        computes = {called(call) for call in source.find(cst.Call, function.body)} - {
+            *PUTS,
+            *MOVES,
+        }
         if name in (*training, "__init__", "backward") or goes_backward or not computes:
             continue
         first = function.decorators[0] if function.decorators else function

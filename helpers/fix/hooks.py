@@ -26,11 +26,15 @@ def hooks_removed(program: Program) -> Iterator[Change]:
         if not isinstance(statement, cst.SimpleStatementLine):
             continue
         owner = source.around(call, cst.ClassDef)
-        is_module = owner is not None and "Module" in "".join(map(source.code, owner.bases))
+        is_module = owner is not None and "Module" in "".join(
+            map(source.code, owner.bases)
+        )
         if owner is None or is_module:
             handle, edits = _handle(source, call, "handle")
             if f"{handle}.remove()" not in source.text.decode():
-                yield from _removed(program, source, statement, f"{handle}.remove()", edits)
+                yield from _removed(
+                    program, source, statement, f"{handle}.remove()", edits
+                )
             continue
         handle, edits = _handle(source, call, "self.handle")
         for user, call in program.calls(owner.name.value):
@@ -40,13 +44,17 @@ def hooks_removed(program: Program) -> Iterator[Change]:
             name = user.code(assign.targets[0].target)
             closing = _closing_method(source, owner)
             if closing and not list(program.calls(closing)):
-                yield from _removed(program, user, user.statement(call), f"{name}.{closing}()", [])
+                yield from _removed(
+                    program, user, user.statement(call), f"{name}.{closing}()", []
+                )
             elif not closing and handle.startswith("self."):
                 removal = f"{handle.replace('self', name, 1)}.remove()"
                 yield from _removed(program, user, user.statement(call), removal, edits)
 
 
-def _handle(source: SourceFile, call: cst.Call, name: str) -> tuple[str, Sequence[TextEdit]]:
+def _handle(
+    source: SourceFile, call: cst.Call, name: str
+) -> tuple[str, Sequence[TextEdit]]:
     """The name that the handle of a hook has, or the edit by which it gets this one."""
     outer = source.parent(call)
     if isinstance(outer, cst.Assign):
@@ -88,7 +96,9 @@ def _removed(
     )
 
 
-def _runs_again(program: Program, source: SourceFile, node: cst.CSTNode) -> Scope | None:
+def _runs_again(
+    program: Program, source: SourceFile, node: cst.CSTNode
+) -> Scope | None:
     """The loop around a node, or the function that a loop calls; None where it runs once."""
     for outer in source.above(node):
         if isinstance(outer, (cst.For, cst.While)):
@@ -102,7 +112,9 @@ def _runs_again(program: Program, source: SourceFile, node: cst.CSTNode) -> Scop
     return None
 
 
-def _before_returns(source: SourceFile, function: cst.FunctionDef, line: str) -> Iterator[TextEdit]:
+def _before_returns(
+    source: SourceFile, function: cst.FunctionDef, line: str
+) -> Iterator[TextEdit]:
     """A line at each end of a function, after what it returns was computed."""
     for returned in source.find(cst.Return, function):
         statement = source.statement(returned)
@@ -114,7 +126,12 @@ def _before_returns(source: SourceFile, function: cst.FunctionDef, line: str) ->
             yield source.lines_before(statement, line)
         else:
             computed = f"result = {source.code(value)}"
-            yield source.instead(statement, statement, [computed, line, "return result"])
+            yield source.instead(
+                statement, statement, [computed, line, "return result"]
+            )
     last = function.body.body[-1]
-    if not (isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[0], cst.Return)):
+    if not (
+        isinstance(last, cst.SimpleStatementLine)
+        and isinstance(last.body[0], cst.Return)
+    ):
         yield source.lines_after(last, line)

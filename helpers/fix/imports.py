@@ -18,7 +18,9 @@ from helpers.fix.source import SourceFile
 MOST_FILES = 200
 
 
-def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> list[SourceFile]:
+def sources_of(
+    command: Sequence[str], folder: Path, frames: Sequence[str]
+) -> list[SourceFile]:
     """The Python files below ``folder`` that the command runs, that ``frames`` of its recording
     name, and that these import, in that order. Files that are no Python are left out, and those
     outside the folder or behind a link, which a copy of the folder shares with the original.
@@ -65,7 +67,11 @@ def _below(folder: Path, path: Path) -> Path:
 
 def _named(frames: Sequence[str], folder: Path) -> Iterator[Path]:
     """Files that frames such as "train.py:36 evaluate" name, the nearest of each name."""
-    names = {match[1] for frame in frames if (match := re.match(r"([\w.-]+\.py):\d+ ", frame))}
+    names = {
+        match[1]
+        for frame in frames
+        if (match := re.match(r"([\w.-]+\.py):\d+ ", frame))
+    }
     for name in sorted(names):
         paths = [path for path in folder.rglob(name) if ".venv" not in path.parts]
         yield from sorted(paths, key=lambda path: len(path.parts))[:1]

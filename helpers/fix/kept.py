@@ -133,7 +133,9 @@ def _with_ending(store: StoreStatement, ending: KeptEnding) -> Iterator[TextEdit
             yield source.replaced(tensor, text + missing)
 
 
-def _tensors_in(source: SourceFile, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+def _tensors_in(
+    source: SourceFile, value: cst.BaseExpression
+) -> list[cst.BaseExpression]:
     """The parts of a value that may be tensors, each to be changed by itself."""
     parts: list[cst.BaseExpression]
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
@@ -156,5 +158,9 @@ def _makes_an_object(call: cst.Call) -> bool:
 
 
 def _is_one_number(value: cst.BaseExpression) -> bool:
-    name = value.attr.value if isinstance(value, cst.Attribute) else getattr(value, "value", "")
+    name = (
+        value.attr.value
+        if isinstance(value, cst.Attribute)
+        else getattr(value, "value", "")
+    )
     return isinstance(name, str) and bool(SCALAR.search(name.lower()))

@@ -20,7 +20,9 @@ FITS = "#4e8f5b"
 FAILS = Look("#c46a4f", "white", "////")
 
 
-def league(winner: TriedChange | None, trials: Sequence[TriedChange], first: Rehearsal) -> Shown:
+def league(
+    winner: TriedChange | None, trials: Sequence[TriedChange], first: Rehearsal
+) -> Shown:
     """The peak of the program as it is and with each change; hatched where it runs out."""
     title = "No change that was tried lets the program finish"
     if winner is not None:
@@ -35,14 +37,20 @@ def league(winner: TriedChange | None, trials: Sequence[TriedChange], first: Reh
     return Shown(title, head, cells, draw=partial(_draw, title, rows, card_bytes))
 
 
-def _draw(title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int) -> Figure:
+def _draw(
+    title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int
+) -> Figure:
     sheet = FigurePage(title)
-    sheet.heading("Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}")
+    sheet.heading(
+        "Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}"
+    )
     for words, ended, peak_bytes, passes in rows:
         look = Look(FITS) if passes else FAILS
         ended = ended.partition(": ")[0]
         value = f"{ended}, {show_bytes(peak_bytes)}" if peak_bytes else ended
         fills = [(float(card_bytes), Look(PALE)), (peak_bytes, look)]
         sheet.bars([Bar(words, value, fills)], float(card_bytes))
-    sheet.footnote("Pale: the card. Hatched: it does not come to its end. All are rehearsed.")
+    sheet.footnote(
+        "Pale: the card. Hatched: it does not come to its end. All are rehearsed."
+    )
     return sheet.done()

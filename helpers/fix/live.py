@@ -48,7 +48,11 @@ def in_words(record: TrialRecord, target: Target) -> str:
     """How the run on the GPU ended, in one line."""
     where = f"on {target.device} ({target.pci})"
     if record.outcome == "ok":
-        came = "came to its end" if record.complete else "was still running at its time limit"
+        came = (
+            "came to its end"
+            if record.complete
+            else "was still running at its time limit"
+        )
         used = record.driver_used_bytes
         most = f"; its processes used at most {show_bytes(used)}" if used else ""
         return f"run for real {where}: the changed program {came} in {record.seconds:.0f} s{most}"

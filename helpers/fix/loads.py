@@ -12,7 +12,9 @@ from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
-UPDATED_THERE = "the copy has the same values, but its updates may round differently on the CPU"
+UPDATED_THERE = (
+    "the copy has the same values, but its updates may round differently on the CPU"
+)
 CHILDREN = (
     "run",
     "Popen",
@@ -100,7 +102,11 @@ def emptied_before_children(program: Program) -> Iterator[Change]:
                 results=Results.SAME,
                 why="nothing in the cache is in use",
                 costs="later requests have to ask the driver again",
-                edits=(source.lines_before(source.statement(call), "torch.cuda.empty_cache()"),),
+                edits=(
+                    source.lines_before(
+                        source.statement(call), "torch.cuda.empty_cache()"
+                    ),
+                ),
             )
 
 

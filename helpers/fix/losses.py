@@ -67,7 +67,11 @@ def _loss_of(region: Region) -> _Loss | None:
         model, call = logits.value, loss.value
         if not (isinstance(model, cst.Call) and isinstance(model.func, cst.Name)):
             continue
-        if not isinstance(call, cst.Call) or called(call) != "cross_entropy" or len(call.args) < 2:
+        if (
+            not isinstance(call, cst.Call)
+            or called(call) != "cross_entropy"
+            or len(call.args) < 2
+        ):
             continue
         name = source.code(logits.targets[0].target)
         behind = source.code(call.args[0].value).removeprefix(name)
@@ -84,7 +88,10 @@ def _is_used_elsewhere(program: Program, model: str) -> bool:
         return True
     if any(name.value in NAMES for _, name in program.find(cst.Name)):
         return True
-    return any(source.code(argument.value) == model for source, argument in program.find(cst.Arg))
+    return any(
+        source.code(argument.value) == model
+        for source, argument in program.find(cst.Arg)
+    )
 
 
 def last_layers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
@@ -95,7 +102,9 @@ def last_layers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
         if not isinstance(value, cst.Call) or function is None:
             continue
         layer = re.escape(source.code(value.func))
-        is_linear = re.search(rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.text.decode())
+        is_linear = re.search(
+            rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.text.decode()
+        )
         if function.name.value == "forward" and is_linear and len(value.args) == 1:
             yield source, value
 

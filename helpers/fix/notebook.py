@@ -54,7 +54,9 @@ class Notebook(SourceFile):
 
     def place_of(self, line: int) -> str:
         """Where a line is, such as cell 4, line 9."""
-        numbers = [number for number, start in enumerate(self._starts, 1) if start <= line]
+        numbers = [
+            number for number, start in enumerate(self._starts, 1) if start <= line
+        ]
         number = numbers[-1] if numbers else 1
         return f"cell {number}, line {line - self._starts[number - 1]}"
 
@@ -63,7 +65,9 @@ class Notebook(SourceFile):
         before = _split(self.text.decode())
         after = _split(edited(self.text, edits).decode())
         content = json.loads(self.file)
-        for cell, text, as_it_was in zip(_run(content["cells"]), after, before, strict=True):
+        for cell, text, as_it_was in zip(
+            _run(content["cells"]), after, before, strict=True
+        ):
             if text != as_it_was:
                 is_list = isinstance(cell["source"], list)
                 cell["source"] = text.splitlines(keepends=True) if is_list else text
@@ -75,7 +79,10 @@ class Notebook(SourceFile):
         """How the file is indented."""
         content = json.loads(self.file)
         for indent in INDENTS:
-            if json.dumps(content, indent=indent, ensure_ascii=False).encode() == self.file.strip():
+            if (
+                json.dumps(content, indent=indent, ensure_ascii=False).encode()
+                == self.file.strip()
+            ):
                 return indent
         return INDENTS[0]
 
@@ -126,7 +133,9 @@ def _code_cells(name: str, file: bytes) -> Iterator[str]:
 
 def _run(cells: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The cells that papermill runs and counts: code that is not empty."""
-    return [cell for cell in cells if cell["cell_type"] == "code" and _source(cell).strip()]
+    return [
+        cell for cell in cells if cell["cell_type"] == "code" and _source(cell).strip()
+    ]
 
 
 def _source(cell: Mapping[str, Any]) -> str:

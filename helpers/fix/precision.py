@@ -22,7 +22,9 @@ def changes_of_precision(program: Program) -> Iterator[Change]:
         source = region.source
         if "autocast" not in source.text.decode():
             edit = source.within(region.first, region.last, AUTOCAST)
-            title = f"Compute the forward pass in bfloat16 ({source.place(region.first)})"
+            title = (
+                f"Compute the forward pass in bfloat16 ({source.place(region.first)})"
+            )
             yield _in_bfloat16(title, edit)
 
 

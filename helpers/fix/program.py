@@ -109,7 +109,9 @@ def changed_files(program: Program, change: Change) -> dict[str, bytes]:
     """The files that a change touches, by name, as they are with it."""
     names = dict.fromkeys(edit.name for edit in change.edits)
     return {
-        name: program.file(name).edited(edit for edit in change.edits if edit.name == name)
+        name: program.file(name).edited(
+            edit for edit in change.edits if edit.name == name
+        )
         for name in names
     }
 

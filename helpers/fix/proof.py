@@ -116,9 +116,13 @@ class Prover:
         if left_s < SECONDS:
             says = "with smaller numbers it differs, and no time was left for its own"
             return Proof(None, says, differs=True)
-        before, again, after = self.runs([unchanged, unchanged, changed], (AS_IT_IS,), left_s)
+        before, again, after = self.runs(
+            [unchanged, unchanged, changed], (AS_IT_IS,), left_s
+        )
         if compared(before, again).results is Results.OTHER:
-            return Proof(None, "on the CPU the unchanged program differs from run to run")
+            return Proof(
+                None, "on the CPU the unchanged program differs from run to run"
+            )
         as_is = compared(before, after)
         return proof if as_is.results is None else as_is
 
@@ -132,7 +136,9 @@ class Prover:
         was seen of them.
         """
         with ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fix-")))
+            scratch = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="fix-"))
+            )
             records = []
             jobs = []
             for number, (words, files) in enumerate(programs):
@@ -174,7 +180,9 @@ def compared(before: CpuRun, after: CpuRun) -> Proof:
     if before.error:
         return Proof(None, f"on the CPU it fails: {before.error}")
     if after.error:
-        return Proof(Results.OTHER, f"on the CPU only the changed one fails: {after.error}")
+        return Proof(
+            Results.OTHER, f"on the CPU only the changed one fails: {after.error}"
+        )
     lost = _lost_gradients(before, after)
     if lost:
         says = f"{lost} weights that have a gradient in your program would have none"
@@ -210,7 +218,9 @@ class _Comparison:
         return Proof(results, f"{says}, {where}", to_its_end=self.both_ended)
 
     def _results(self) -> tuple[Results, str]:
-        same_steps = all(value == other for value, other in [*self.values, *self.weights])
+        same_steps = all(
+            value == other for value, other in [*self.values, *self.weights]
+        )
         same_prints = all(line == other for line, other in self.printed)
         alike_prints = all(_prints_alike(line, other) for line, other in self.printed)
         if same_steps and same_prints and (self.weights or self.values):
@@ -252,7 +262,9 @@ def _moving(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
     """Two runs, without the weights that get no gradient where one has more weights: those that
     an optimizer was given in vain.
     """
-    numbers = [[len(values[0]) for values in run.of("gradients")] for run in (before, after)]
+    numbers = [
+        [len(values[0]) for values in run.of("gradients")] for run in (before, after)
+    ]
     if all(count == other for count, other in zip(*numbers, strict=False)):
         return before, after
     return _without_idle_weights(before), _without_idle_weights(after)
@@ -274,7 +286,9 @@ def _counts(run: CpuRun) -> tuple[int, int]:
     return len(run.of("weights")), len(run.of("print"))
 
 
-def _pairs(before: CpuRun, after: CpuRun, kind: str) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+def _pairs(
+    before: CpuRun, after: CpuRun, kind: str
+) -> list[tuple[Sequence[Any], Sequence[Any]]]:
     """What both programs did of a kind, one beside the other, as far as both came."""
     return list(zip(before.of(kind), after.of(kind), strict=False))
 
@@ -290,7 +304,9 @@ def _printed_pairs(before: CpuRun, after: CpuRun) -> list[tuple[str, str]]:
 def _alike(sizes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> bool:
     """Whether tensors have the same lengths and sums, up to rounding."""
     longest = max((size[0] for size in sizes), default=0.0)
-    for (length, total), (other_length, other_total) in zip(sizes, others, strict=False):
+    for (length, total), (other_length, other_total) in zip(
+        sizes, others, strict=False
+    ):
         allowed = ROUNDING * (length + ROUNDING * longest)
         if not abs(length - other_length) <= allowed:
             return False
@@ -304,7 +320,9 @@ def _prints_alike(line: str, other: str) -> bool:
         return False
     numbers = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
     return all(
-        math.isclose(float(number), float(other_number), rel_tol=PRINTED_ROUNDING, abs_tol=1e-4)
+        math.isclose(
+            float(number), float(other_number), rel_tol=PRINTED_ROUNDING, abs_tol=1e-4
+        )
         for number, other_number in numbers
     )
 
@@ -323,7 +341,9 @@ def _script(command: Sequence[str]) -> list[str]:
         words = words[1:]
         while words and re.fullmatch(r"-[uBOsEI]+", words[0]):
             words = words[1:]
-    starts = words and (words[0].endswith(".py") or (words[0] == "-m" and len(words) > 1))
+    starts = words and (
+        words[0].endswith(".py") or (words[0] == "-m" and len(words) > 1)
+    )
     return words if starts else []
 
 

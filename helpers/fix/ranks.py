@@ -47,7 +47,9 @@ def _named_first(source: SourceFile) -> Iterator[Change]:
     places: list[cst.CSTNode] = []
     for string in source.find(cst.SimpleString):
         if FIRST_CARD.fullmatch(source.code(string)):
-            edits.append(source.replaced(string, "f\"cuda:{os.environ['LOCAL_RANK']}\""))
+            edits.append(
+                source.replaced(string, "f\"cuda:{os.environ['LOCAL_RANK']}\"")
+            )
             places.append(string)
     for call in source.calls("cuda", "set_device", "device"):
         if len(call.args) == 1 and source.code(call.args[0].value) == "0":

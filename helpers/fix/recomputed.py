@@ -16,16 +16,16 @@ from helpers.fix.source import SourceFile, called
 
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
-SAME_AGAIN = (
-    "each block is computed again from the same input, with the same random numbers of torch"
-)
+SAME_AGAIN = "each block is computed again from the same input, with the same random numbers of torch"
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
 """Layers that update running statistics in each forward pass, and libraries of models with them."""
 UPDATED_TWICE = (
     "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
     "in each, so an evaluation differs"
 )
-LEAVES = re.compile(r"Linear|Dropout|Embedding|\w*Norm|Conv\w*|Parameter|Tensor|ReLU|GELU|SiLU")
+LEAVES = re.compile(
+    r"Linear|Dropout|Embedding|\w*Norm|Conv\w*|Parameter|Tensor|ReLU|GELU|SiLU"
+)
 """Modules that keep little beside their input."""
 Loop = cst.For | cst.While | cst.ListComp | cst.GeneratorExp
 
@@ -37,7 +37,9 @@ def recomputed_parts(program: Program) -> Iterator[Change]:
     blocks = [block for block in blocks if not _is_inside(block[0], block[1], blocks)]
     in_loops = [block for block in blocks if _loop_around(*block) is not None]
     if in_loops:
-        yield _under_checkpoints(program, "what each iteration of the loop calls", in_loops)
+        yield _under_checkpoints(
+            program, "what each iteration of the loop calls", in_loops
+        )
     yield from _recomputed_layers(program)
     one_by_one = [block for block in blocks if block not in in_loops]
     if len(one_by_one) > 1:
@@ -49,10 +51,14 @@ def _training_calls(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
     training = names_that_train(program)
     around: list[tuple[SourceFile, cst.CSTNode]] = []
     for source, function in program.find(cst.FunctionDef):
-        if function.name.value in training and not source.calls("backward", below=function):
+        if function.name.value in training and not source.calls(
+            "backward", below=function
+        ):
             around.append((source, function))
     for region in forward_regions(program):
-        loops = [node for node in region.forward if isinstance(node, (cst.For, cst.While))]
+        loops = [
+            node for node in region.forward if isinstance(node, (cst.For, cst.While))
+        ]
         around += [(region.source, loop) for loop in loops]
     for source, node in around:
         for call in source.find(cst.Call, node):
@@ -81,7 +87,11 @@ def _is_block(program: Program, source: SourceFile, call: cst.Call) -> bool:
     """Whether a call is one of a module with more than one layer, or of a function of the program."""
     name = source.code(call.func)
     loop = _loop_around(source, call)
-    if isinstance(call.func, cst.Name) and loop is not None and name in _targets(source, loop):
+    if (
+        isinstance(call.func, cst.Name)
+        and loop is not None
+        and name in _targets(source, loop)
+    ):
         return True
     functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
     if called(call) in functions and re.fullmatch(r"(self\.)?\w+", name):
@@ -141,14 +151,17 @@ def _may_do_more(program: Program, user: SourceFile, call: cst.Call) -> bool:
         if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
             return True
         if any(
-            not isinstance(node.value, cst.SimpleString) for node in source.find(cst.Expr, function)
+            not isinstance(node.value, cst.SimpleString)
+            for node in source.find(cst.Expr, function)
         ):
             return True
         targets: list[cst.AssignTarget | cst.AugAssign] = [
             *source.find(cst.AssignTarget, function),
             *source.find(cst.AugAssign, function),
         ]
-        if any(isinstance(node.target, (cst.Attribute, cst.Subscript)) for node in targets):
+        if any(
+            isinstance(node.target, (cst.Attribute, cst.Subscript)) for node in targets
+        ):
             return True
     return False
 

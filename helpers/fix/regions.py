@@ -23,10 +23,14 @@ MOVES = set(
 STEPS = ("training_step", "compute_loss")
 """Methods of trainers that compute a loss."""
 
-GRADIENT_FREE = re.compile(r"no_grad|inference_mode|^(?:validation|test|predict)_step\b")
+GRADIENT_FREE = re.compile(
+    r"no_grad|inference_mode|^(?:validation|test|predict)_step\b"
+)
 """Blocks, decorators and methods of Lightning below which no gradient is computed."""
 
-STATISTICS = re.compile(r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\(")
+STATISTICS = re.compile(
+    r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\("
+)
 """Layers that compute over the whole batch."""
 
 
@@ -74,7 +78,9 @@ class Region:
     @property
     def assigned(self) -> set[str]:
         """Names that its statements assign to."""
-        return set().union(*(names_assigned(self.source, node) for node in self.forward))
+        return set().union(
+            *(names_assigned(self.source, node) for node in self.forward)
+        )
 
     @property
     def carried(self) -> set[str]:
@@ -145,7 +151,10 @@ def names_assigned(source: SourceFile, statement: cst.CSTNode) -> set[str]:
 
 
 def _computes(
-    program: Program, source: SourceFile, statement: cst.CSTNode, before: Sequence[cst.CSTNode]
+    program: Program,
+    source: SourceFile,
+    statement: cst.CSTNode,
+    before: Sequence[cst.CSTNode],
 ) -> bool:
     """Whether a statement computes on a batch: it calls more than what fetches or moves one, and
     more than a function that is given nothing of the step ``before`` and calls no module.
@@ -155,7 +164,9 @@ def _computes(
     if source.names_in(statement) & of_step:
         return bool(names)
     functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
-    return any(name not in functions or _calls_module(program, name, set()) for name in names)
+    return any(
+        name not in functions or _calls_module(program, name, set()) for name in names
+    )
 
 
 def _calls_module(program: Program, name: str, seen: set[str]) -> bool:
@@ -216,7 +227,9 @@ def is_without_gradients(source: SourceFile, node: cst.CSTNode) -> bool:
     return False
 
 
-def calls_that_failed(program: Program) -> Iterator[tuple[SourceFile, cst.SimpleStatementLine]]:
+def calls_that_failed(
+    program: Program,
+) -> Iterator[tuple[SourceFile, cst.SimpleStatementLine]]:
     """The statements that led to the refused request, the nearest first."""
     refusal = program.facts.refusal
     if refusal is None:
@@ -236,9 +249,14 @@ def fails_in_evaluation(program: Program) -> bool:
     around: set[cst.CSTNode] = set()
     for source, statement in frames:
         around |= {statement, *source.above(statement)}
-    if any(isinstance(node, cst.FunctionDef) and node.name.value in STEPS for node in around):
+    if any(
+        isinstance(node, cst.FunctionDef) and node.name.value in STEPS
+        for node in around
+    ):
         return False
-    return not any(around.intersection(region.forward) for region in forward_regions(program))
+    return not any(
+        around.intersection(region.forward) for region in forward_regions(program)
+    )
 
 
 def fails_in_step(program: Program) -> bool:
@@ -247,7 +265,9 @@ def fails_in_step(program: Program) -> bool:
     """
     refusal = program.facts.refusal
     if refusal is not None and refusal.of_optimizer:
-        model_bytes = program.facts.asked_before_forward_bytes + program.facts.trained_bytes
+        model_bytes = (
+            program.facts.asked_before_forward_bytes + program.facts.trained_bytes
+        )
         return 10 * (refusal.allocated_bytes - model_bytes) < program.facts.usable_bytes
     failed = next(calls_that_failed(program), None)
     if failed is None:
@@ -265,4 +285,6 @@ def fails_in_step(program: Program) -> bool:
 def _makes_states(source: SourceFile, line: int) -> bool:
     """Whether a line makes gradients, or the states of an optimizer."""
     statements = source.statements_at(line)
-    return any(source.calls("backward", "step", below=statement) for statement in statements)
+    return any(
+        source.calls("backward", "step", below=statement) for statement in statements
+    )

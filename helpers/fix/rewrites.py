@@ -26,7 +26,8 @@ LOWEST = re.compile(
 )
 """What masks a score."""
 SHORT_FUNCTIONAL = re.compile(
-    r"^import torch\.nn\.functional as F$|^from torch\.nn import functional as F$", re.MULTILINE
+    r"^import torch\.nn\.functional as F$|^from torch\.nn import functional as F$",
+    re.MULTILINE,
 )
 
 
@@ -90,7 +91,11 @@ def _attentions() -> Iterator[RewriteRule]:
     }
     for mask, wanted in list(masks.items())[1:]:
         masks[f"({mask} if C else {{}})"] = f"{wanted} if C else None"
-    weights = ("{}.softmax(-1)", "{}.softmax(-1, dtype=D)", "{}.softmax(-1, dtype=D).to(E)")
+    weights = (
+        "{}.softmax(-1)",
+        "{}.softmax(-1, dtype=D)",
+        "{}.softmax(-1, dtype=D).to(E)",
+    )
     drops = {"{} @ V": "", "dropout({}, P, training=T) @ V": "P if T else 0.0"}
     drops |= {"L({}) @ V": "L.p if L.training else 0.0"}
     for (score, scale), (mask, attends), weight, (drop, rate) in product(
@@ -109,7 +114,9 @@ def _attentions() -> Iterator[RewriteRule]:
 
 def _is_attention(program: Program, place: Place, match: Match) -> bool:
     masks_low = "N" not in match.letters or LOWEST.fullmatch(place.text(match, "N"))
-    drops_out = "L" not in match.letters or _is_a(program, place.text(match, "L"), {"Dropout"})
+    drops_out = "L" not in match.letters or _is_a(
+        program, place.text(match, "L"), {"Dropout"}
+    )
     return bool(masks_low and drops_out)
 
 
@@ -188,7 +195,9 @@ def unread_attention_weights(program: Program) -> Iterator[Change]:
     edits = []
     lines = []
     for source, call in program.find(cst.Call):
-        is_attention = re.search("attn|attention", source.code(call.func), re.IGNORECASE)
+        is_attention = re.search(
+            "attn|attention", source.code(call.func), re.IGNORECASE
+        )
         if not is_attention or len(call.args) < 3 or keyword(call, "need_weights"):
             continue
         if _leaves_second_result(source, call):

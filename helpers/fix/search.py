@@ -94,13 +94,16 @@ class TriedChange:
     @property
     def ended_early(self) -> bool:
         """Its time was up before it came to its end, and it had not run out of memory."""
-        was_stopped = bool(self.rehearsal.stopped) or self.rehearsal.exit_code == STOPPED
+        was_stopped = (
+            bool(self.rehearsal.stopped) or self.rehearsal.exit_code == STOPPED
+        )
         return was_stopped and not self.passes and not self.rehearsal.ooms
 
     def helps(self, first: Rehearsal) -> bool:
         """It came further than the program as it is, before it ran out of memory."""
         return (
-            bool(self.rehearsal.ooms) and self.rehearsal.allocations > FURTHER * first.allocations
+            bool(self.rehearsal.ooms)
+            and self.rehearsal.allocations > FURTHER * first.allocations
         )
 
 
@@ -164,7 +167,10 @@ class Trials:
 
     def _passing(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
         for change, following in zip_longest(changes, changes[1:]):
-            if self.fallback is not None and self.fallback.change.cuts_graphs > change.cuts_graphs:
+            if (
+                self.fallback is not None
+                and self.fallback.change.cuts_graphs > change.cuts_graphs
+            ):
                 yield self.fallback
             trial = self._tried(change, following.title if following else "")
             if trial is None or not trial.passes or trial.is_refuted:

@@ -39,7 +39,10 @@ def gradients_without_cycles(program: Program) -> Iterator[Change]:
             call,
             f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",
             source.instead(statement, statement, [f"({results},) = {computed}"]),
-            *(source.replaced(read, _gradient_of(source.code(read.value))) for read in reads),
+            *(
+                source.replaced(read, _gradient_of(source.code(read.value)))
+                for read in reads
+            ),
         )
 
 
@@ -67,10 +70,14 @@ def _computed(source: SourceFile, call: cst.Call, tensors: str) -> str:
     makes_graphs = keyword(call, "create_graph")
     assert isinstance(call.func, cst.Attribute) and makes_graphs is not None
     words = f"{source.code(call.func.value)}, {tensors}"
-    return f"torch.autograd.grad({words}, create_graph={source.code(makes_graphs.value)})"
+    return (
+        f"torch.autograd.grad({words}, create_graph={source.code(makes_graphs.value)})"
+    )
 
 
-def _computed_for(source: SourceFile, call: cst.Call, costs: str, *edits: TextEdit) -> Change:
+def _computed_for(
+    source: SourceFile, call: cst.Call, costs: str, *edits: TextEdit
+) -> Change:
     return Change(
         title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
         results=Results.SAME,

@@ -59,7 +59,9 @@ def _corrected(program: Program) -> Iterator[Change]:
                 for node in strings
             ]
             edits += [
-                source.replaced(node, source.code(node).replace(trouble.variable, variable))
+                source.replaced(
+                    node, source.code(node).replace(trouble.variable, variable)
+                )
                 for node in source.find(cst.SimpleString, statement)
                 if variable and source.code(node).strip("'\"") == trouble.variable
             ]
@@ -75,7 +77,9 @@ def _corrected(program: Program) -> Iterator[Change]:
                 )
 
 
-def _moved_up(source: SourceFile, statement: cst.SimpleStatementLine) -> Iterator[TextEdit]:
+def _moved_up(
+    source: SourceFile, statement: cst.SimpleStatementLine
+) -> Iterator[TextEdit]:
     """A statement moved before the first import of torch."""
     for other in source.module.body:
         text = source.code(other)

@@ -17,7 +17,9 @@ PORTIONS = re.compile(
     r"^(?:chunk|tile)(?:_?size)?$|^(?:eval|val|valid|test|infer|encode)_?(?:batch_?size|bs)$"
 )
 """Names of how much is computed at once, of work that is done in any case."""
-BATCHES = re.compile(r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size")
+BATCHES = re.compile(
+    r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size"
+)
 LENGTHS = re.compile(
     r"^(?:max_?|block_?|seq_?|context_?|ctx_?)(?:len(?:gth)?|size|seq_?len(?:gth)?|tokens|ctx)$"
     r"|^(?:seq|context)_?(?:len|length)$"
@@ -49,7 +51,9 @@ class Kind:
     costs: str
 
 
-PORTION = Kind(PORTIONS, Results.ROUNDED, "the same work in smaller portions", "more GPU kernels")
+PORTION = Kind(
+    PORTIONS, Results.ROUNDED, "the same work in smaller portions", "more GPU kernels"
+)
 BATCH = Kind(
     BATCHES,
     Results.OTHER,
@@ -101,7 +105,9 @@ def factors(program: Program) -> list[int]:
 
 def _numbers(program: Program) -> Iterator[Number]:
     """Every whole number that has a name: in the sources, on the command line, in settings files."""
-    idle = {function for source in program.sources for function in _idle(source, program)}
+    idle = {
+        function for source in program.sources for function in _idle(source, program)
+    }
     for source, node in program.find(cst.Integer):
         name = _name_of(source, node)
         if not name or idle.intersection(source.above(node)):
@@ -113,7 +119,9 @@ def _numbers(program: Program) -> Iterator[Number]:
         value = program.command[at + 1]
         if word.startswith("--") and value.isdigit():
             name = word.lstrip("-").replace("-", "_")
-            yield Number(name, int(value), f"--{name} {{}} instead of {value}", position=at + 1)
+            yield Number(
+                name, int(value), f"--{name} {{}} instead of {value}", position=at + 1
+            )
     for setting in settings_in(program):
         if setting.value.isdigit():
             title = f"{setting.key}: {{}} instead of {setting.value} ({setting.place})"
@@ -140,7 +148,11 @@ def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
             if outer.keyword.value != "default":
                 return outer.keyword.value
             call = source.around(outer, cst.Call)
-            is_option = call is not None and called(call) in ("add_argument", "option", "Option")
+            is_option = call is not None and called(call) in (
+                "add_argument",
+                "option",
+                "Option",
+            )
             first = source.code(call.args[0].value) if call and is_option else ""
             return first.strip("'\"-").replace("-", "_")
         if isinstance(outer, cst.Param):

@@ -23,7 +23,15 @@ from helpers.fix.change import TextEdit, edited
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 _FRAME = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
-ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Tuple, cst.List, cst.Dict)
+ATOMS = (
+    cst.Name,
+    cst.Attribute,
+    cst.Call,
+    cst.Subscript,
+    cst.Tuple,
+    cst.List,
+    cst.Dict,
+)
 
 
 class SourceFile:
@@ -39,7 +47,9 @@ class SourceFile:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
         self.encoding = encoding
         self.text = text.decode(encoding).encode()
-        self.wrapper = MetadataWrapper(cst.parse_module(self.text.decode()), unsafe_skip_copy=True)
+        self.wrapper = MetadataWrapper(
+            cst.parse_module(self.text.decode()), unsafe_skip_copy=True
+        )
         self.module = self.wrapper.module
         self._spans = self.wrapper.resolve(ByteSpanPositionProvider)
         self._places = self.wrapper.resolve(PositionProvider)
@@ -131,7 +141,9 @@ class SourceFile:
                 return outer
         return None
 
-    def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+    def statement(
+        self, node: cst.CSTNode
+    ) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
         """The statement that a node belongs to."""
         for outer in (node, *self.above(node)):
             if isinstance(outer, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
@@ -182,7 +194,9 @@ class SourceFile:
     def after(self, node: cst.CSTNode, text: str) -> TextEdit:
         """``text`` right behind a node, on its line."""
         span = self._spans[node]
-        return TextEdit(self.name, span.start + span.length, span.start + span.length, text)
+        return TextEdit(
+            self.name, span.start + span.length, span.start + span.length, text
+        )
 
     def lines_before(self, statement: cst.CSTNode, *lines: str) -> TextEdit:
         """New lines before a statement, as far indented as it."""
@@ -190,16 +204,22 @@ class SourceFile:
 
     def lines_after(self, statement: cst.CSTNode, *lines: str) -> TextEdit:
         """New lines after a statement, as far indented as it."""
-        return self._inserted(self._line_start(self.end_line(statement) + 1), statement, lines)
+        return self._inserted(
+            self._line_start(self.end_line(statement) + 1), statement, lines
+        )
 
-    def _inserted(self, start: int, like: cst.CSTNode, lines: Sequence[str]) -> TextEdit:
+    def _inserted(
+        self, start: int, like: cst.CSTNode, lines: Sequence[str]
+    ) -> TextEdit:
         return TextEdit(self.name, start, start, self._indented(like, lines))
 
     def without(self, statement: cst.CSTNode) -> TextEdit:
         """A statement taken away, with its line."""
         return self.instead(statement, statement, [])
 
-    def instead(self, first: cst.CSTNode, last: cst.CSTNode, lines: Sequence[str]) -> TextEdit:
+    def instead(
+        self, first: cst.CSTNode, last: cst.CSTNode, lines: Sequence[str]
+    ) -> TextEdit:
         """Lines in place of the statements from ``first`` to ``last``, as far indented as these."""
         start = self._line_start(self.line(first))
         end = self._line_start(self.end_line(last) + 1)
@@ -252,7 +272,9 @@ class SourceFile:
         """An import below the first ones of the file, where the line is missing."""
         if line in self.text.decode().splitlines():
             return
-        torch = [node for node in self.imports if "torch" in self.code(node)] or self.imports
+        torch = [
+            node for node in self.imports if "torch" in self.code(node)
+        ] or self.imports
         if torch:
             yield self.lines_after(torch[-1], line)
         elif self.module.get_docstring() is not None:

@@ -12,8 +12,23 @@ from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called
 from helpers.judge.program_facts import GrowerFacts
 
-PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "update", "setdefault")
-NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
+PUTS = (
+    "append",
+    "appendleft",
+    "add",
+    "put",
+    "insert",
+    "extend",
+    "update",
+    "setdefault",
+)
+NOT_TENSORS = (
+    cst.Integer,
+    cst.Float,
+    cst.SimpleString,
+    cst.FormattedString,
+    cst.Comparison,
+)
 MOST_STORES = 3
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy")
 
@@ -51,7 +66,9 @@ class StoreStatement:
         return called(call) if isinstance(call, cst.Call) else ""
 
 
-def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[StoreStatement]:
+def stores_that_keep(
+    program: Program, growers: Sequence[GrowerFacts]
+) -> Iterator[StoreStatement]:
     """Statements that put something into what keeps the growers: on their lines, then wherever else
     the sources fill a collection of that name; where nothing does, the first few that fill any.
     """
@@ -70,18 +87,29 @@ def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterat
 
 def _is_at(store: StoreStatement, places: set[tuple[SourceFile, int]]) -> bool:
     """Whether a store's statement has one of these lines."""
-    first, last = store.source.line(store.statement), store.source.end_line(store.statement)
-    return any(source is store.source and first <= line <= last for source, line in places)
+    first, last = (
+        store.source.line(store.statement),
+        store.source.end_line(store.statement),
+    )
+    return any(
+        source is store.source and first <= line <= last for source, line in places
+    )
 
 
 def last_name(keeper: str) -> str:
     """Of "ex.maps['pool0']" or "self.memory" the name of the collection itself."""
     plain = re.sub(r"\[[^\]]*\]|\(\)", "", keeper)
-    parts = [part for part in plain.split(".") if part and part not in ("state", "param_groups")]
+    parts = [
+        part
+        for part in plain.split(".")
+        if part and part not in ("state", "param_groups")
+    ]
     return parts[-1] if parts else ""
 
 
-def stores_of(source: SourceFile, statement: cst.SimpleStatementLine) -> Iterator[StoreStatement]:
+def stores_of(
+    source: SourceFile, statement: cst.SimpleStatementLine
+) -> Iterator[StoreStatement]:
     """What a statement stores; a line of several statements is left as it is."""
     small, *others = statement.body
     value = getattr(small, "value", None)
@@ -90,10 +118,14 @@ def stores_of(source: SourceFile, statement: cst.SimpleStatementLine) -> Iterato
     if isinstance(small, cst.Expr) and isinstance(value, cst.Call):
         function = value.func
         if isinstance(function, cst.Attribute) and called(value) in PUTS and value.args:
-            yield StoreStatement(source, statement, function.value, value.args[-1].value)
+            yield StoreStatement(
+                source, statement, function.value, value.args[-1].value
+            )
     elif isinstance(small, cst.Assign):
         target = small.targets[-1].target
-        is_combined = isinstance(value, (cst.BinaryOperation, cst.ListComp, cst.DictComp))
+        is_combined = isinstance(
+            value, (cst.BinaryOperation, cst.ListComp, cst.DictComp)
+        )
         if isinstance(target, cst.Subscript):
             yield StoreStatement(source, statement, target.value, value)
         elif isinstance(target, (cst.Name, cst.Attribute)) and is_combined:
@@ -120,7 +152,8 @@ def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
         if source.code(assign.targets[0].target) == value.value
     ]
     are_numbers = all(
-        not isinstance(other, cst.Name) and is_number(source, other) for other in assigned
+        not isinstance(other, cst.Name) and is_number(source, other)
+        for other in assigned
     )
     return value.value in counters(source) or (bool(assigned) and are_numbers)
 
@@ -128,7 +161,10 @@ def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
 def counters(source: SourceFile) -> set[str]:
     """Names that loops count with."""
     names = set()
-    loops: list[cst.For | cst.CompFor] = [*source.find(cst.For), *source.find(cst.CompFor)]
+    loops: list[cst.For | cst.CompFor] = [
+        *source.find(cst.For),
+        *source.find(cst.CompFor),
+    ]
     for loop in loops:
         over = loop.iter
         if not isinstance(over, cst.Call):
@@ -136,6 +172,8 @@ def counters(source: SourceFile) -> set[str]:
         target: cst.BaseExpression = loop.target
         if called(over) == "enumerate" and isinstance(target, cst.Tuple):
             target = target.elements[0].value
-        if called(over) in ("range", "enumerate", "trange") and isinstance(target, cst.Name):
+        if called(over) in ("range", "enumerate", "trange") and isinstance(
+            target, cst.Name
+        ):
             names.add(target.value)
     return names

@@ -37,7 +37,9 @@ def diff(program: Program, change: Change) -> str:
         )
         for line in lines:
             pieces.append(
-                line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+                line
+                if line.endswith("\n")
+                else f"{line}\n\\ No newline at end of file\n"
             )
     return "".join(pieces)
 
@@ -73,7 +75,11 @@ def verdict_on_change(
         title=f"A change was found: {change.title}",
         confidence="likely",
         summary=f"{cause}. Results: {results_in_words(winner)}. Cost: {change.costs}.",
-        evidence=[Evidence("peak of the changed program", seen(peak, "bytes", "rehearsal"), says)],
+        evidence=[
+            Evidence(
+                "peak of the changed program", seen(peak, "bytes", "rehearsal"), says
+            )
+        ],
         next_step=_how_to_apply(failure.program, change),
     )
 
@@ -81,7 +87,9 @@ def verdict_on_change(
 def _how_to_apply(program: Program, change: Change) -> NextStep:
     """What to do with the change that ``how_to_make`` shows."""
     if not diff(program, change):
-        return NextStep("Start the program like this", how_to_make(program, change).strip())
+        return NextStep(
+            "Start the program like this", how_to_make(program, change).strip()
+        )
     return NextStep(
         "Save the notebook's diff as change.diff in the folder of your program, and apply it",
         command="git apply change.diff",
@@ -164,7 +172,9 @@ def results_in_words(trial: TriedChange) -> str:
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
     if trial.change.shows_late and not proof.to_its_end:
-        return f"should be {trial.change.results.value} ({trial.change.why}; {proof.says})"
+        return (
+            f"should be {trial.change.results.value} ({trial.change.why}; {proof.says})"
+        )
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
         return f"{trial.results.value} ({trial.change.why})"
     return proof.says
@@ -184,7 +194,13 @@ def tried_table(trials: Sequence[TriedChange], first: Rehearsal) -> Shown:
                 round(rehearsal.seconds, 1),
             )
         )
-    columns = ("change", "outcome", Column("peak reserved", "bytes"), "results", "seconds")
+    columns = (
+        "change",
+        "outcome",
+        Column("peak reserved", "bytes"),
+        "results",
+        "seconds",
+    )
     return Shown("Changes that were tried", columns, rows)
 
 

@@ -70,7 +70,9 @@ def as_dict(shape: Any) -> dict[str, Any]:
 def to_json(shape: Any, indent: int | None = None) -> str:
     """A shape as JSON text: compact, or with ``indent`` spaces a level."""
     separators = (",", ":") if indent is None else None
-    return json.dumps(as_dict(shape), indent=indent, ensure_ascii=False, separators=separators)
+    return json.dumps(
+        as_dict(shape), indent=indent, ensure_ascii=False, separators=separators
+    )
 
 
 EXPECTED = {
@@ -110,7 +112,9 @@ def one_line(error: Any, what: str) -> str:
     # A key that does not exist explains why another one is missing.
     errors.sort(key=lambda wrong: wrong["type"] not in UNKNOWN_KEY)
     said = "; also ".join(map(_wrong, errors[:MOST_ERRORS]))
-    more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
+    more = (
+        f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
+    )
     return ": ".join(filter(None, [what, said])) + more
 
 
@@ -196,7 +200,9 @@ def _read_shape(kind: Any, value: object, where: str) -> Any:
         if is_needed and field.name not in value:
             expected = _expected(kinds[field.name])
             raise ValueError(f"{before}{field.name}: nothing seen; expected {expected}")
-    columns = {key: _read(kinds[key], entry, before + key) for key, entry in value.items()}
+    columns = {
+        key: _read(kinds[key], entry, before + key) for key, entry in value.items()
+    }
     try:
         return kind(**columns)
     except ValueError as error:
@@ -207,7 +213,9 @@ def _unexpected(where: str, value: object, kind: Any) -> ValueError:
     seen = repr(value[:60] if isinstance(value, (str, bytes)) else value)
     if len(seen) >= 64:
         seen = seen[:60] + "..."
-    return ValueError(f"{where or 'the whole'}: seen {seen}; expected {_expected(kind)}")
+    return ValueError(
+        f"{where or 'the whole'}: seen {seen}; expected {_expected(kind)}"
+    )
 
 
 def _expected(kind: Any) -> str:

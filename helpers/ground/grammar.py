@@ -144,7 +144,9 @@ class _Parser:
         return self.stack[0].branches[0]
 
 
-def anchors(nodes: list[Node], spell: Callable[[str], str] = squeeze) -> tuple[str, ...]:
+def anchors(
+    nodes: list[Node], spell: Callable[[str], str] = squeeze
+) -> tuple[str, ...]:
     """Words of which one stands in every text that fits: the longest that a form has.
 
     ``spell`` writes them as the text is written.
@@ -162,7 +164,9 @@ def anchors(nodes: list[Node], spell: Callable[[str], str] = squeeze) -> tuple[s
     return best
 
 
-def _anchors_of_choice(choice: Alternatives, spell: Callable[[str], str]) -> tuple[str, ...]:
+def _anchors_of_choice(
+    choice: Alternatives, spell: Callable[[str], str]
+) -> tuple[str, ...]:
     words: list[str] = []
     for branch in choice.branches:
         words_of_branch = anchors(branch, spell)

@@ -82,11 +82,17 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise ValueError("unit {!r}: expected one of {}".format(self.unit, ", ".join(UNITS)))
+            raise ValueError(
+                "unit {!r}: expected one of {}".format(self.unit, ", ".join(UNITS))
+            )
         if self.status not in STATUSES:
-            raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
+            raise ValueError(
+                f"status {self.status!r}: expected one of {', '.join(STATUSES)}"
+            )
         if (self.value is None) is (self.status == OK):
-            raise ValueError(f"status {self.status!r} does not go with value {self.value!r}")
+            raise ValueError(
+                f"status {self.status!r} does not go with value {self.value!r}"
+            )
         if self.status != OK and not self.why:
             raise ValueError(f"a reading without a value says why ({self.source})")
 
@@ -97,7 +103,9 @@ class Reading:
     @property
     def bytes(self) -> int:
         """The value as a whole number, 0 where there is none."""
-        return int(self.value) if self.ok and isinstance(self.value, (int, float)) else 0
+        return (
+            int(self.value) if self.ok and isinstance(self.value, (int, float)) else 0
+        )
 
     def show(self) -> str:
         """The reading as a person reads it: ``62.54 GiB``, ``not available: no such file``."""
@@ -167,7 +175,12 @@ def in_words(label: str) -> str:
     as it is.
     """
     code, _, confidence = label.partition(" ")
-    if code not in causes() or confidence not in ("", "(confirmed)", "(likely)", "(weak)"):
+    if code not in causes() or confidence not in (
+        "",
+        "(confirmed)",
+        "(likely)",
+        "(weak)",
+    ):
         return label
     name = causes()[code]["name"]
     if code in ("healthy", "cannot-tell") or not confidence:
@@ -255,7 +268,11 @@ class Verdict(Shape):
     @property
     def name(self) -> str:
         """The answer in a few words: the cause's name, of one outside the list its title."""
-        return cut(self.headline, LONGEST_NAME) if self.label == "other" else in_words(self.label)
+        return (
+            cut(self.headline, LONGEST_NAME)
+            if self.label == "other"
+            else in_words(self.label)
+        )
 
     @property
     def short(self) -> str:

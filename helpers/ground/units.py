@@ -34,7 +34,8 @@ number wraps to.
 _NUMBER = r"[0-9][0-9.,']{0,30}"
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "к": 1, "м": 2, "г": 3, "т": 4}
 _TYPED = re.compile(
-    r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*", re.IGNORECASE
+    r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*",
+    re.IGNORECASE,
 )
 _COUNT = re.compile(r"\s*([0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,4})\s*")
 LONGEST_SEEN = 40
@@ -44,7 +45,8 @@ _UNIT = re.compile(
     r"(?:b|bytes?|octets?|байт|([kmgtкмгт])([iи]?)(?:b(?:ytes?)?|o|б)?)?", re.IGNORECASE
 )
 _PCI = re.compile(
-    r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])(?:\.([0-7]))?", re.IGNORECASE
+    r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])(?:\.([0-7]))?",
+    re.IGNORECASE,
 )
 
 
@@ -260,7 +262,9 @@ def near(left: Any, right: Any, share: float = ROUNDED) -> bool:
     return bool(abs(left_bytes - right_bytes) <= max(hidden, share * largest))
 
 
-def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1) -> tuple[int, int]:
+def halved(
+    works: Callable[[int], bool], passes: int, fails: int, step: int = 1
+) -> tuple[int, int]:
     """A size that works and one that does not, ``step`` apart or less: the gap between two
     such, halved.
 
@@ -285,7 +289,9 @@ def plain(text: object, keep: str = "") -> str:
     """
     text = str(text)
     spelt = {
-        ord(char): _spelt(char) for char in set(text) if not char.isprintable() and char not in keep
+        ord(char): _spelt(char)
+        for char in set(text)
+        if not char.isprintable() and char not in keep
     }
     return text.translate(spelt)
 

@@ -33,7 +33,11 @@ def request_line(message: Message) -> str:
     size = message.requested
     assert size is not None
     request = f"asked for {size.text}"
-    if message.program != "torch" or message.event != "refused" or message.side != "device":
+    if (
+        message.program != "torch"
+        or message.event != "refused"
+        or message.side != "device"
+    ):
         return request
     if "cuda_malloc_async" in message.hints:
         return f"{request}: cudaMallocAsync has no segments, this is the request itself"
@@ -96,7 +100,11 @@ def _shares(sums: MessageSums) -> Iterator[str]:
             "use on the device"
         )
         says_by_whom = sums.this_process or sums.reserved or sums.others
-        yield in_use if says_by_whom else f"{in_use}; the message does not say who uses it"
+        yield (
+            in_use
+            if says_by_whom
+            else f"{in_use}; the message does not say who uses it"
+        )
     if sums.reserved and message.allocated and sums.stranded:
         yield _torch_parts(sums)
     if message.private_pools:

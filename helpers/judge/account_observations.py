@@ -59,10 +59,18 @@ def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
     total = message.capacity
     free = message.free
     if total and above(requested, total):
-        yield "request-above-card", requested.bytes, f"One request, above all of {total.text}"
+        yield (
+            "request-above-card",
+            requested.bytes,
+            f"One request, above all of {total.text}",
+        )
     if account.beyond_limit and message.allocated and account.limit:
         need = message.allocated.bytes + requested.bytes
-        yield "beyond-card", need, f"Allocated and requested, above {account.limit.text}"
+        yield (
+            "beyond-card",
+            need,
+            f"Allocated and requested, above {account.limit.text}",
+        )
     if account.stranded and account.stranded.bytes > 0:
         yield from _of_stranded(account, account.stranded, requested)
     kept_back = 64 * MIB + requested.bytes // 20
@@ -70,9 +78,7 @@ def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
         says = f"Said to be free, and {requested.text} was refused"
         yield "refused-with-room", free.bytes, says
     if total and account.reserved and above(account.reserved, total):
-        says = (
-            f"PyTorch has more than the {total.text} of the card: the driver spills to host memory"
-        )
+        says = f"PyTorch has more than the {total.text} of the card: the driver spills to host memory"
         yield "spilled", account.reserved.bytes, says
     elif total and free:
         yield from _of_shares(account, total, free, requested)
@@ -88,7 +94,9 @@ def _limit_binds(account: Account, allowed: Quantity) -> bool:
     return requested is None or free is None or not above(requested, free)
 
 
-def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> Iterator[Decided]:
+def _of_stranded(
+    account: Account, stranded: Quantity, requested: Quantity
+) -> Iterator[Decided]:
     """What is reserved and unallocated, and whether it would have held the request."""
     reserved = account.reserved
     free = account.message.free
@@ -104,7 +112,11 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
             f"{requested.text} requested, if one piece is large enough, which only a memory snapshot shows"
         )
         yield "stranded-possible", stranded.bytes, says
-    elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
+    elif (
+        free
+        and not account.beyond_limit
+        and _together_enough(free, stranded, requested)
+    ):
         together = show_bytes(free.bytes + stranded.bytes)
         says = (
             f"Cached by PyTorch; together with the {free.text} that is free, it comes to {together}: "
@@ -114,7 +126,11 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
         if has_expandable(account) and cache_may_help(account):
             yield "may-expand", stranded.bytes, ""
     if reserved and stranded.bytes > max(reserved.bytes // 4, GIB // 2):
-        yield "stranded-large", stranded.bytes, f"A large part of the {reserved.text} reserved"
+        yield (
+            "stranded-large",
+            stranded.bytes,
+            f"A large part of the {reserved.text} reserved",
+        )
 
 
 def _together_enough(free: Quantity, stranded: Quantity, requested: Quantity) -> bool:
@@ -137,7 +153,9 @@ def _of_shares(
     process = max(plus(account.reserved).bytes, total.bytes - free.bytes - outside)
     if account.this_process:
         process = account.this_process.bytes
-    others_are_small = outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
+    others_are_small = (
+        outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
+    )
     says = (
         f"In use outside this process, of {total.text}; this process has {show_bytes(process)}, "
         f"and {free.text} is free"
@@ -160,7 +178,9 @@ def _beside_torch(account: Account, total: Quantity) -> Iterator[Decided]:
     """More in this process than a context takes, that torch does not hold."""
     if not account.context or not account.reserved:
         return
-    if account.context.bytes > max(account.reserved.bytes, total.bytes // OTHER_LIBRARY):
+    if account.context.bytes > max(
+        account.reserved.bytes, total.bytes // OTHER_LIBRARY
+    ):
         says = f"In this process beside torch's allocator, which has {account.reserved.text}"
         yield "beside-torch", account.context.bytes, says
 
@@ -172,7 +192,9 @@ def _of_named_others(account: Account, outside: int, process: int) -> Iterator[D
     named = plus(*(size for _, size in account.others)).bytes
     if named and named >= NAMED_SHARE * outside:
         yield "outside-named", named, ""
-    alike = [size for _, size in account.others if abs(size.bytes - process) <= process // 10]
+    alike = [
+        size for _, size in account.others if abs(size.bytes - process) <= process // 10
+    ]
     if len(alike) >= 2:
         says = f"{len(alike)} other processes of this one's size"
         yield "others-alike", len(alike) * process, says

@@ -20,7 +20,13 @@ from typing import Any
 from helpers.ground.shapes import Confidence
 from helpers.ground.units import GIB, MIB, near, show_bytes
 from helpers.judge import table
-from helpers.judge.numbers import GTT_AS_VRAM, GTT_IF_LARGER, Decision, Numbers, kfd_limit
+from helpers.judge.numbers import (
+    GTT_AS_VRAM,
+    GTT_IF_LARGER,
+    Decision,
+    Numbers,
+    kfd_limit,
+)
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
 from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
 
@@ -76,10 +82,16 @@ def answer(
     ``size`` is what binds, in bytes; ``words`` are those of its sentence beside the readings.
     """
     row = decisions()[pattern]
-    shown = {name: show_bytes(value) for name, value in vars(numbers).items() if type(value) is int}
+    shown = {
+        name: show_bytes(value)
+        for name, value in vars(numbers).items()
+        if type(value) is int
+    }
     shown["ram_any"] = show_bytes(numbers.any_ram)
     shown["pool"] = show_bytes(numbers.low)
-    shown["gtt_any"] = show_bytes(numbers.gtt_wanted if numbers.gtt is None else numbers.gtt)
+    shown["gtt_any"] = show_bytes(
+        numbers.gtt_wanted if numbers.gtt is None else numbers.gtt
+    )
     shown.update(words)
     return Decision(
         pattern=pattern,
@@ -96,7 +108,9 @@ def answer(
 def _field_read(name: str, numbers: Numbers) -> str:
     """The field that stands for a reading: where several can, the first that was read."""
     fields: list[str] = table("ceilings")["either"].get(name, [name])
-    return next((field for field in fields if getattr(numbers, field) is not None), fields[0])
+    return next(
+        (field for field in fields if getattr(numbers, field) is not None), fields[0]
+    )
 
 
 def _sure(numbers: Numbers) -> Confidence:
@@ -145,7 +159,9 @@ def _carve_out(numbers: Numbers) -> Decision | None:
         return None
     if numbers.kernel and numbers.kernel < GTT_AS_VRAM:  # 89773b85599a
         release = ".".join(map(str, numbers.kernel))
-        return answer("old_kernel_carveout", numbers, numbers.low, _sure(numbers), release=release)
+        return answer(
+            "old_kernel_carveout", numbers, numbers.low, _sure(numbers), release=release
+        )
     # From 6.15 on GTT is taken where it is larger than the carve-out (759e764f7d58).
     gtt_may_be_larger = numbers.gtt is None or numbers.driver < numbers.gtt
     if gtt_may_be_larger and _below(numbers.driver, numbers.pages_limit):
@@ -161,7 +177,9 @@ def _ttm_limit(numbers: Numbers) -> Decision | None:
     if _below(low, numbers.vram):
         return _below_the_carve_out(numbers, low)
     # ttm_tt.c: pages_limit is read when the module is loaded.
-    if numbers.wanted is not None and not near(numbers.wanted, numbers.pages_limit, 0.0001):
+    if numbers.wanted is not None and not near(
+        numbers.wanted, numbers.pages_limit, 0.0001
+    ):
         return answer("not_taken", numbers, low, _sure(numbers))
     if _is_half(numbers, low):  # ttm_device.c: half of the total RAM
         pattern = "gttsize_only" if _below(low, numbers.gtt) else "ttm_default"
@@ -193,7 +211,9 @@ def _set_limit(numbers: Numbers, limit: int) -> Decision:
     if numbers.ram is not None:
         most = kfd_limit(numbers.ram, numbers.kernel)
         if most < limit:
-            return answer("beyond_kfd", numbers, most, "likely", kfd_limit=show_bytes(most))
+            return answer(
+                "beyond_kfd", numbers, most, "likely", kfd_limit=show_bytes(most)
+            )
     return answer("raised", numbers, limit, _sure(numbers))
 
 
@@ -222,7 +242,9 @@ def _posted_total(numbers: Numbers) -> Decision | None:
     gtt_is_far_above = _far(numbers.gtt, torch) or _far(numbers.gtt_wanted, torch)
     if gtt_is_far_above and numbers.wanted is None:
         return answer("gttsize_only", numbers, torch, "likely")
-    if numbers.kind == APU and _is_half(numbers, torch):  # ttm_device.c; ROCm/clr rocdevice.cpp
+    if numbers.kind == APU and _is_half(
+        numbers, torch
+    ):  # ttm_device.c; ROCm/clr rocdevice.cpp
         return answer("half_of_ram", numbers, torch, "weak")
     if may_be_an_apu:
         return answer("ask_apu", numbers, None, "weak")
@@ -232,7 +254,9 @@ def _posted_total(numbers: Numbers) -> Decision | None:
 def _carve_out_seen(numbers: Numbers, torch: int) -> Decision | None:
     """The carve-out as torch's total, where another layer has far more."""
     other_layers = (numbers.gtt, numbers.pages_limit)
-    if any(_far(size, torch) for size in other_layers) or _far(numbers.any_ram, 2 * torch):
+    if any(_far(size, torch) for size in other_layers) or _far(
+        numbers.any_ram, 2 * torch
+    ):
         return answer("carveout_seen", numbers, torch, "likely")
     return None
 
@@ -261,13 +285,17 @@ def _shown_by_a_tool(numbers: Numbers) -> Decision | None:
     total = numbers.total
     gtt = _or_zero(numbers.gtt)
     largest = max(gtt, _or_zero(total), _or_zero(numbers.any_ram))
-    is_small_carve_out = 0 < 4 * _or_zero(numbers.vram) < largest and not near(total, numbers.vram)
+    is_small_carve_out = 0 < 4 * _or_zero(numbers.vram) < largest and not near(
+        total, numbers.vram
+    )
     # amdgpu sysfs: mem_info_vram_total of an APU is the carve-out.
     if is_small_carve_out and not numbers.failed:
         if total is None:
             return answer("tool_shows_carveout", numbers, None, "weak", pool_words="")
         pool_words = f": they have {show_bytes(total)}"
-        return answer("tool_shows_carveout", numbers, None, "likely", pool_words=pool_words)
+        return answer(
+            "tool_shows_carveout", numbers, None, "likely", pool_words=pool_words
+        )
     if total is not None:
         return None
     if gtt > 0 and _is_half(numbers, gtt):  # ttm_device.c: half of the total RAM
@@ -342,12 +370,21 @@ def _graded(decision: Decision, numbers: Numbers) -> Decision:
 
 
 def _undecided(numbers: Numbers) -> Decision:
-    names = {field: data.get("missing") for field, data in table("ceilings")["numbers"].items()}
+    names = {
+        field: data.get("missing")
+        for field, data in table("ceilings")["numbers"].items()
+    }
     missing = tuple(
-        name for field, name in names.items() if name and getattr(numbers, field) is None
+        name
+        for field, name in names.items()
+        if name and getattr(numbers, field) is None
     )
     says = "Too few layers were read to say which one decides."
-    if numbers.torch is not None and numbers.ram is not None and _is_half(numbers, numbers.torch):
+    if (
+        numbers.torch is not None
+        and numbers.ram is not None
+        and _is_half(numbers, numbers.torch)
+    ):
         total = show_bytes(numbers.torch)
         says = (
             f"torch's total of {total} is half the RAM, which TTM's default and a HIP build "

@@ -57,12 +57,16 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         observations = [*map(_aside, observations), *_without_gpu(bundle)]
     constructed = constructed_items(bundle)
     return [
-        replace(o, filled=o.reading.item in constructed or o.reading.source in constructed)
+        replace(
+            o, filled=o.reading.item in constructed or o.reading.source in constructed
+        )
         for o in observations
     ]
 
 
-def _observed(name: str, reading: Reading, says: str, proof: bool = False) -> Observation:
+def _observed(
+    name: str, reading: Reading, says: str, proof: bool = False
+) -> Observation:
     return Observation(name, reading, says, "bundle", hard=True, proof=proof)
 
 
@@ -79,14 +83,20 @@ def _without_gpu(bundle: Bundle) -> Iterator[Observation]:
         if device.is_gpu:
             place = f"PCI {device.vendor_id[-4:]}:{device.device_id[-4:]}"
             reading = seen(place, "text", "pci_devices")
-            yield _observed("other-display", reading, f"{place} is a display of another maker")
+            yield _observed(
+                "other-display", reading, f"{place} is a display of another maker"
+            )
     host = host_in_words(bundle)
     if host:
-        reading = seen(host, "text", "/proc/meminfo", machine(bundle).ram_available.item)
+        reading = seen(
+            host, "text", "/proc/meminfo", machine(bundle).ram_available.item
+        )
         yield _observed("free-ram", reading, "Programs can use the RAM")
 
 
-def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Observation]:
+def _access(
+    bundle: Bundle, cards: tuple[Gpu, ...], vendor: str
+) -> Iterator[Observation]:
     for obstacle in obstacles(bundle, vendor):
         if obstacle.cause == "no_gpu" and cards:
             continue  # the bus list is incomplete: another layer sees a GPU
@@ -99,7 +109,9 @@ def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Obs
     who = identity(bundle)
     if who is not None and who.container != "none":
         reading = seen(who.container, "text", "identity", who.item)
-        yield _observed("in-container", reading, "The capture was taken inside a container")
+        yield _observed(
+            "in-container", reading, "The capture was taken inside a container"
+        )
 
 
 def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
@@ -144,7 +156,9 @@ def _holders(
     for card in cards:
         yield from _of_pools(bundle, card)
         yield from _of_window(card)
-        totals = (pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok)
+        totals = (
+            pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok
+        )
         total = next(totals, None)
         parts = slices_of(card, evidence)
         if parts:
@@ -215,7 +229,9 @@ def _outside_bytes(card: Gpu, cards: tuple[Gpu, ...], evidence: CaseEvidence) ->
 def _of_window(card: Gpu) -> Iterator[Observation]:
     """Whether the window to the card's memory (BAR1) is nearly used up or has room."""
     window = card.window
-    memory = next((pool.total for pool in card.pools if pool.layer == "nvidia-smi"), None)
+    memory = next(
+        (pool.total for pool in card.pools if pool.layer == "nvidia-smi"), None
+    )
     if window is None or memory is None or not window.used.ok:
         return
     name = whose.window_state(window.total.bytes, window.used.bytes, memory.bytes)
@@ -229,12 +245,16 @@ def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
     for part in card.slices:
         if part.free.ok:
             name = f"free:{card.pci} MIG device {part.index}"
-            says = f"Free in MIG device {part.index} of {card.pci}, of {part.total.show()}"
+            says = (
+                f"Free in MIG device {part.index} of {card.pci}, of {part.total.show()}"
+            )
             yield _observed(name, part.free, says)
     if card.slices:
         return  # what is free of the whole card, no program gets
     totals = [pool for pool in card.pools if pool.layer in TOTALS]
-    with_free = [pool for pool in (card.pools if card.integrated else totals) if pool.free.ok]
+    with_free = [
+        pool for pool in (card.pools if card.integrated else totals) if pool.free.ok
+    ]
     largest = max(with_free, key=lambda pool: pool.total.bytes, default=None)
     if largest is not None:
         says = f"Free on {card.pci} of {largest.total.show()}, according to {largest.layer}"
@@ -271,7 +291,9 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What is in use and held by no process that is seen, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    totals = [pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok]
+    totals = [
+        pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok
+    ]
     says = f"In use on card {card.pci} without a visible owner"
     if totals:
         says = f"In use on card {card.pci}, which has {totals[0].show()}, without a visible owner"
@@ -281,11 +303,15 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     yield _observed("unattributed", rest, says)
     for spot in card.blind_spots:
         reading = seen(spot, "text", place)
-        yield _observed("blind-spot", reading, "The process that uses it may be hidden from here")
+        yield _observed(
+            "blind-spot", reading, "The process that uses it may be hidden from here"
+        )
     unlisted = _unlisted_openers(bundle, card)
     if unlisted:
         reading = seen(", ".join(unlisted), "text", "device_files")
-        says = "These processes have the device open, and no list says how much they use"
+        says = (
+            "These processes have the device open, and no list says how much they use"
+        )
         yield _observed("device-open", reading, says)
     elif not card.blind_spots:
         reading = seen("all", "text", place)

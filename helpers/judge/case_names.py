@@ -49,13 +49,17 @@ class _Holder(NamedTuple):
     state: str = ""
 
 
-def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dict[str, str]:
+def names_of(
+    evidence: CaseEvidence, observations: Iterable[Observation]
+) -> dict[str, str]:
     """The words for the placeholders of a remedy, by their names; the first that gives a name
     counts.
     """
     observations = tuple(observations)
     rows: list[tuple[str, str]] = []
-    by_event = sorted(evidence.accounts, key=lambda account: account.message.event in SILENT)
+    by_event = sorted(
+        evidence.accounts, key=lambda account: account.message.event in SILENT
+    )
     for account in by_event:
         rows += _of_account(account, evidence)
     rows += _of_holders(evidence)
@@ -68,7 +72,11 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     if not any("smi" in tool for tool, _ in evidence.tools):
         rows.append(("list", tools.get("smi", UNKNOWN["smi"])))
     lost = [m.words for m in evidence.messages if m.event in ("gpu-lost", "gpu-silent")]
-    rows += [("address", match[0]) for words in lost for match in form("address").finditer(words)]
+    rows += [
+        ("address", match[0])
+        for words in lost
+        for match in form("address").finditer(words)
+    ]
     for name in ("address", "pod", "loaded", "installed"):
         for match in form(name).finditer(evidence.error_text):
             rows.append((name, match[0].strip()))
@@ -122,9 +130,15 @@ def _of_account(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str,
     if requested:
         yield from _of_what_would_do(account, evidence)
     if message.tokens and message.fits_tokens:
-        yield "context", f"{message.tokens} tokens were requested, {message.fits_tokens} fit"
+        yield (
+            "context",
+            f"{message.tokens} tokens were requested, {message.fits_tokens} fit",
+        )
     elif requested and message.cache:
-        yield "context", f"{requested.text} is needed, {message.cache.text} is available"
+        yield (
+            "context",
+            f"{requested.text} is needed, {message.cache.text} is available",
+        )
 
 
 def _missing(account: Account) -> str:
@@ -143,24 +157,38 @@ def _missing(account: Account) -> str:
         return f"{about(lacking)}{least} is missing{joined}"
     sizes = (("free", message.free), ("cached", account.stranded))
     parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
-    return f"{message.requested.text} failed with {' and '.join(parts)}" if parts else ""
+    return (
+        f"{message.requested.text} failed with {' and '.join(parts)}" if parts else ""
+    )
 
 
-def _of_what_would_do(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
+def _of_what_would_do(
+    account: Account, evidence: CaseEvidence
+) -> Iterator[tuple[str, str]]:
     """What could supply the missing memory: the cache, the program itself, other processes."""
     message = account.message
     if message.private_pools:
         yield "pools", message.private_pools.text
     if cache_may_help(account):
         yield "cache", _cache_setting(account, evidence)
-    elif has_expandable(account) and plus(account.stranded).bytes >= WORTH_JOINING_BYTES:
+    elif (
+        has_expandable(account) and plus(account.stranded).bytes >= WORTH_JOINING_BYTES
+    ):
         yield "joining", EXPANDABLE
     if account.reserved and message.free:
-        yield "room", show_bytes(account.reserved.bytes + message.free.bytes).replace(" ", "")
-    others = [(pid, size) for pid, size in account.others if pid and size.bytes >= SLACK_BYTES]
+        yield (
+            "room",
+            show_bytes(account.reserved.bytes + message.free.bytes).replace(" ", ""),
+        )
+    others = [
+        (pid, size) for pid, size in account.others if pid and size.bytes >= SLACK_BYTES
+    ]
     lacking = account.lacking
     if lacking and 0 < lacking.bytes <= plus(*(size for _, size in others)).bytes:
-        yield "others", " and ".join(f"process {pid} with {size.text}" for pid, size in others)
+        yield (
+            "others",
+            " and ".join(f"process {pid} with {size.text}" for pid, size in others),
+        )
         yield "pids", ",".join(str(pid) for pid, _ in others)
 
 
@@ -196,7 +224,9 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
         yield "zombie", str(zombie.pid)
         if zombie.parent and zombie.parent != INIT:
             yield "parent", str(zombie.parent)
-    holders = [_Holder(row.bytes or 0, row.pid or 0, row.name, row.state) for row in listed]
+    holders = [
+        _Holder(row.bytes or 0, row.pid or 0, row.name, row.state) for row in listed
+    ]
     for account in evidence.accounts:
         holders += [_Holder(size.bytes, pid) for pid, size in account.others if pid]
     captured, seen_here = _captured_holders(evidence)
@@ -225,7 +255,9 @@ def _captured_holders(evidence: CaseEvidence) -> tuple[list[_Holder], set[int]]:
     for card in cards:
         for holder in holders_beside(card, cards, evidence):
             if holder.memory.ok:
-                rows.append(_Holder(holder.memory.bytes, holder.pid, holder.name, holder.state))
+                rows.append(
+                    _Holder(holder.memory.bytes, holder.pid, holder.name, holder.state)
+                )
             if HOST_PID not in holder.note:
                 seen_here.add(holder.pid)
     return rows, seen_here
@@ -246,7 +278,9 @@ def _of_largest(
         )
         yield "owner", f"A process outside this container (pid {pid} of the host)"
         return
-    name = "".join(sign for sign in holder.name if sign.isprintable())  # no escapes for a terminal
+    name = "".join(
+        sign for sign in holder.name if sign.isprintable()
+    )  # no escapes for a terminal
     yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
     yield WITHOUT_SIGTERM.get(holder.state, "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1] or "A process"
@@ -264,7 +298,9 @@ def card_bytes(evidence: CaseEvidence) -> int:
     """
     sizes = {a.message.capacity.bytes for a in evidence.accounts if a.message.capacity}
     if not sizes:
-        totals = [f for f in evidence.figures if (f.measure, f.pool) == ("total", "vram")]
+        totals = [
+            f for f in evidence.figures if (f.measure, f.pool) == ("total", "vram")
+        ]
         sizes = {figure.bytes for figure in totals if figure.bytes}
     if not sizes and evidence.bundle is not None:
         from helpers.judge.box_observations import TOTALS  # reads every layer of a box
@@ -327,7 +363,11 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "kills", UNKNOWN["kills"]
     if observation.name == "limit-binds":
         yield "limit", words
-    if observation.name in ("stranded-decides", "stranded-possible", "free-and-stranded"):
+    if observation.name in (
+        "stranded-decides",
+        "stranded-possible",
+        "free-and-stranded",
+    ):
         yield "pieces", words
     if observation.name == "weights-above-card":
         yield "weights", words

@@ -51,7 +51,9 @@ def ceiling_observations(
         yield observation
 
 
-def _of_decision(decision: Decision, hearsay: tuple[str, ...], origin: str) -> Observation | None:
+def _of_decision(
+    decision: Decision, hearsay: tuple[str, ...], origin: str
+) -> Observation | None:
     """A decision as an observation; None where its cause is no ceiling."""
     layer = LAYER_OF_CAUSE.get(decision.cause)
     if layer is None:
@@ -61,7 +63,9 @@ def _of_decision(decision: Decision, hearsay: tuple[str, ...], origin: str) -> O
         name = "cache-counted-as-used"
     elif decision.confidence == "weak":
         name = f"ceiling-{layer}-hint"
-    value = decision.pattern if decision.binding_bytes is None else decision.binding_bytes
+    value = (
+        decision.pattern if decision.binding_bytes is None else decision.binding_bytes
+    )
     observation = make_observation(
         name,
         value,

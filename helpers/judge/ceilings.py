@@ -22,7 +22,13 @@ from helpers.ground.shapes import Confidence, Layer, Reading, not_available, see
 from helpers.ground.units import GIB, MIB
 from helpers.judge import table
 from helpers.judge.binding import answer, decide
-from helpers.judge.numbers import NEW_KFD_LIMIT, Decision, Numbers, kernel_release, kfd_limit
+from helpers.judge.numbers import (
+    NEW_KFD_LIMIT,
+    Decision,
+    Numbers,
+    kernel_release,
+    kfd_limit,
+)
 from helpers.judge.observation import constructed_items
 from helpers.look import framework, kfd, ttm
 from helpers.look.access import identity
@@ -120,7 +126,9 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
     if gpu is not None:
         rows += _gpu_rows(bundle, gpu, kind)
     rows += _process_rows(bundle)
-    order = list(table("ceilings")["layers"])  # from the RAM upwards; what limits nothing is last
+    order = list(
+        table("ceilings")["layers"]
+    )  # from the RAM upwards; what limits nothing is last
     rows.sort(key=lambda row: order.index(row.layer) if row.layer else len(order))
     numbers = _numbers(bundle, rows)
     if unified:
@@ -165,7 +173,9 @@ def _below_the_fraction(stack: Stack) -> Stack:
     if share.value.bytes >= (decision.binding_bytes or 0):
         return stack
     says = f"{share.name} keeps this process below the device's total. Below that: {decision.says}"
-    below = replace(decision, binding="fraction", binding_bytes=share.value.bytes, says=says)
+    below = replace(
+        decision, binding="fraction", binding_bytes=share.value.bytes, says=says
+    )
     return replace(stack, decision=below)
 
 
@@ -218,10 +228,14 @@ def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
 def _with_layer(row: Ceiling, module: str, used: Reading) -> Ceiling:
     """A pages_limit as TTM's layer, where amdgpu uses its module."""
     if not used.ok:
-        return replace(row, note=f"not known whether amdgpu uses this module: {used.why}")
+        return replace(
+            row, note=f"not known whether amdgpu uses this module: {used.why}"
+        )
     if module == used.value:
         return replace(row, layer="ttm")
-    return replace(row, note=f"amdgpu uses {used.value}: this module's value does not count")
+    return replace(
+        row, note=f"amdgpu uses {used.value}: this module's value does not count"
+    )
 
 
 def kernel_of(bundle: Bundle) -> str:
@@ -253,8 +267,12 @@ def _size(value: str, unit: str, page: Reading) -> int | None:
 def _gpu_rows(bundle: Bundle, gpu: Gpu, kind: str) -> list[Ceiling]:
     """The pools of a GPU, and what HIP says of it."""
     if kind == "other vendor":
-        return [_row("other_vendor", pool.total, name=pool.layer) for pool in gpu.pools[:1]]
-    totals = {pool.layer: pool.total for pool in gpu.pools if pool.total.unit == "bytes"}
+        return [
+            _row("other_vendor", pool.total, name=pool.layer) for pool in gpu.pools[:1]
+        ]
+    totals = {
+        pool.layer: pool.total for pool in gpu.pools if pool.total.unit == "bytes"
+    }
     memory = ("card_vram", "card_gtt") if kind == "card" else ("carveout", "gtt")
     rows = []
     for name in (*memory, "kfd_bank", "hsa_pool", "hip_total"):
@@ -263,9 +281,13 @@ def _gpu_rows(bundle: Bundle, gpu: Gpu, kind: str) -> list[Ceiling]:
         if name == "hip_total":
             why = framework.devices_reading(bundle).why
             without = replace(without, why=why or without.why)
-        total = next((totals[layer] for layer in data["layers"] if layer in totals), without)
+        total = next(
+            (totals[layer] for layer in data["layers"] if layer in totals), without
+        )
         rows.append(_row(name, total))
-    device = next((d for d in framework.framework(bundle).devices if d.pci == gpu.pci), None)
+    device = next(
+        (d for d in framework.framework(bundle).devices if d.pci == gpu.pci), None
+    )
     if device is not None and device.driver_total.ok:
         rows.append(_row("driver_total", device.driver_total))
     if device is not None and device.free.ok:
@@ -286,7 +308,9 @@ def _process_rows(bundle: Bundle) -> list[Ceiling]:
         if totals:
             value = seen(int(share * totals[0]), "bytes", name, captured[name].item)
         full = f"{name} per_process_memory_fraction"
-        rows.append(Ceiling("fraction", "fraction", full, value, f"{share:g}", "of the total"))
+        rows.append(
+            Ceiling("fraction", "fraction", full, value, f"{share:g}", "of the total")
+        )
     rows.append(_row("cgroup", machine(bundle).cgroup_limit))
     for limit in limits(bundle):
         if limit.name in ("memlock", "nofile") and limit.soft.ok:
@@ -309,11 +333,15 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
         if field and row.value.ok:
             readings.setdefault(field, row.value)
     constructed = constructed_items(bundle)
-    filled = [field for field, reading in readings.items() if reading.item in constructed]
+    filled = [
+        field for field, reading in readings.items() if reading.item in constructed
+    ]
     memory = bundle.read("/proc/meminfo")
     if memory.constructed:
         filled += ["bare_free", "available"]
-    free = {f.pool: f.bytes for f in figures_of([("bundle", "/proc/meminfo", memory.text)])}
+    free = {
+        f.pool: f.bytes for f in figures_of([("bundle", "/proc/meminfo", memory.text)])
+    }
     numbers = Numbers(
         wanted=_wanted(bundle, module),
         kernel=kernel_release(kernel_of(bundle)),
@@ -322,7 +350,9 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
         available=free.get("available"),
         filled=tuple(filled),
     )
-    sizes: dict[str, Any] = {field: reading.bytes for field, reading in readings.items()}
+    sizes: dict[str, Any] = {
+        field: reading.bytes for field, reading in readings.items()
+    }
     return replace(numbers, **sizes)
 
 
@@ -330,7 +360,9 @@ def _wanted(bundle: Bundle, module: str) -> int | None:
     """The pages_limit that is configured, in bytes, that of the module in use first: another's
     was wanted as well.
     """
-    wanted = [p.wanted for p in ttm.parameters(bundle) if p.name == "pages_limit" and p.wanted]
+    wanted = [
+        p.wanted for p in ttm.parameters(bundle) if p.name == "pages_limit" and p.wanted
+    ]
     wanted.sort(key=lambda setting: setting.module != module)
     sizes = (_size(setting.value, "pages", page_size(bundle)) for setting in wanted)
     return next((size for size in sizes if size), None)
@@ -352,7 +384,9 @@ def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Sta
             answers.append(replace(stack, decision=decision))
         else:
             answers.append(stack)
-    return sorted(answers, key=lambda stack: stack.decision.cause in ("other", "cannot-tell"))
+    return sorted(
+        answers, key=lambda stack: stack.decision.cause in ("other", "cannot-tell")
+    )
 
 
 def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:
@@ -368,7 +402,11 @@ def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:
             if row.layer not in (None, "carveout", "kfd_bank", "hip_total"):
                 continue
             size = row.value
-            if size.ok and size.unit == "bytes" and 0.9 * size.bytes <= total <= 1.001 * size.bytes:
+            if (
+                size.ok
+                and size.unit == "bytes"
+                and 0.9 * size.bytes <= total <= 1.001 * size.bytes
+            ):
                 return True
     return False
 
@@ -385,7 +423,9 @@ def _not_an_apu(kind: str, gpu: Gpu | None, numbers: Numbers) -> Decision:
         total = next(totals, None)
         if total is not None and total.ok:
             vram_words = f" ({total.show()})"
-    decision = answer(pattern, numbers, None, sure, vram_words=vram_words, vendor=vendor)
+    decision = answer(
+        pattern, numbers, None, sure, vram_words=vram_words, vendor=vendor
+    )
     if kind == "unsure":
         return replace(decision, missing=("is_integrated",))
     return decision

@@ -65,7 +65,9 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
     for observation in _seen((*failure.strong, *failure.weak), by_name):
         if observation not in speaking:
             speaking.append(observation)
-    against = _seen((*failure.refuted_by, *failure.strong_against, *failure.weak_against), by_name)
+    against = _seen(
+        (*failure.refuted_by, *failure.strong_against, *failure.weak_against), by_name
+    )
     sufficient = _hard(_seen(failure.sufficient, by_name))
     proofs = [proof for proof in _hard(_seen(failure.proof, by_name)) if proof.proof]
     weight = _base_weight(failure, measured) + KIND[failure.kind]
@@ -83,7 +85,9 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
         confidence = "confirmed"
     elif measured and may_be_likely(failure, bool(sufficient), speaking, against):
         confidence = "likely"
-    return Weighed(failure, round(weight, 4), confidence, tuple(speaking), tuple(against))
+    return Weighed(
+        failure, round(weight, 4), confidence, tuple(speaking), tuple(against)
+    )
 
 
 def may_be_confirmed(proofs: list[Observation], against: list[Observation]) -> bool:
@@ -104,7 +108,9 @@ def may_be_likely(
     """Whether two measured observations, or an exclusion by arithmetic, speak for it, and no
     strong measurement against it (DESIGN rule 6).
     """
-    if any(observation.name in failure.strong_against for observation in _hard(against)):
+    if any(
+        observation.name in failure.strong_against for observation in _hard(against)
+    ):
         return False
     if sufficient:
         return True
@@ -112,7 +118,9 @@ def may_be_likely(
     return len(measured) >= 2 and failure.base != "hint"
 
 
-def _seen(names: Iterable[str], by_name: dict[str, list[Observation]]) -> list[Observation]:
+def _seen(
+    names: Iterable[str], by_name: dict[str, list[Observation]]
+) -> list[Observation]:
     """The observations of these names, in their order."""
     return [observation for name in names for observation in by_name.get(name, ())]
 
@@ -129,7 +137,9 @@ def _base_weight(failure: Failure, measured: bool) -> float:
     return MEASURED if measured else SAID
 
 
-def _points(names: Iterable[str], points: float, by_name: dict[str, list[Observation]]) -> float:
+def _points(
+    names: Iterable[str], points: float, by_name: dict[str, list[Observation]]
+) -> float:
     """What observations beside the needs weigh, each name once, half where it is only said."""
     total = 0.0
     for name in dict.fromkeys(names):

@@ -17,7 +17,11 @@ from helpers.judge.case_names import names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import headline
-from helpers.judge.missing_readings import NO_EVIDENCE, missing_reading, missing_readings
+from helpers.judge.missing_readings import (
+    NO_EVIDENCE,
+    missing_reading,
+    missing_readings,
+)
 from helpers.judge.next_step import next_step
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.observations import observe
@@ -73,7 +77,9 @@ def _error_line(verdict: Verdict, evidence: CaseEvidence) -> str:
     reasons = [row for row in verdict.evidence if not row.id.startswith((BESIDE, SUM))]
     quotes = [str(row.reading.value) for row in reasons if row.reading.unit == "text"]
     failures = [message for message in evidence.messages if message.event not in SILENT]
-    refusals = [message for message in failures if of_device(message) or of_host(message)]
+    refusals = [
+        message for message in failures if of_device(message) or of_host(message)
+    ]
     quoted = [message for message in refusals if message.words in quotes]
     for message in [*quoted, *refusals, *failures]:
         return plain(_sentence(message.words, evidence.error_text))
@@ -100,7 +106,9 @@ def _judged(evidence: CaseEvidence) -> Verdict:
     """The verdict on the texts and the box, or on a recorded program where that decides more."""
     verdict = verdict_of(observe(evidence), evidence)
     if evidence.program is not None:
-        from helpers.judge.program_verdict import program_verdict  # only a recording has facts
+        from helpers.judge.program_verdict import (
+            program_verdict,
+        )  # only a recording has facts
 
         of_program = program_verdict(evidence.program)
         is_open = of_program.label == "cannot-tell"
@@ -174,21 +182,33 @@ def _decided(
     failure = top.failure
     close = ranking.close
     confidence = top.confidence
-    if confidence == "confirmed" and ranking.gap < NEAR and close[0].confidence != "weak":
+    if (
+        confidence == "confirmed"
+        and ranking.gap < NEAR
+        and close[0].confidence != "weak"
+    ):
         confidence = "likely"
     missing = []
     if confidence != "confirmed":
         rivals = close[:2] or ranking.behind[:1]
         deciding = [row.failure.decides for row in (top, *rivals)]
-        missing = missing_readings(deciding, evidence) or [missing_reading("look", evidence)]
+        missing = missing_readings(deciding, evidence) or [
+            missing_reading("look", evidence)
+        ]
     # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
-    apart = [o for o in observations if o.name in APART and o.hard and o not in top.speaks_for]
+    apart = [
+        o
+        for o in observations
+        if o.name in APART and o.hard and o not in top.speaks_for
+    ]
     against = list(top.against)
     if failure.cause == "true-capacity":
         # What was cached and would have met the request speaks against a card that is too
         # small, however little it weighs.
         cached = [o for o in observations if o.name == "stranded-possible"]
-        against += [observation for observation in cached if observation not in top.against]
+        against += [
+            observation for observation in cached if observation not in top.against
+        ]
     names = names_of(evidence, observations)
     title = headline(failure, names, top.speaks_for, evidence)
     summary = f"{title}. {failure.mechanism}"
@@ -199,9 +219,15 @@ def _decided(
         confidence=confidence,
         title=title,
         summary=summary,
-        alternatives=[_alternative(row, top) for row in (ranking.behind if missing else close)[:4]],
+        alternatives=[
+            _alternative(row, top) for row in (ranking.behind if missing else close)[:4]
+        ],
         evidence=unique_rows(
-            [*as_evidence(top.speaks_for), *evidence_beside(apart), *sums_as_evidence(evidence)]
+            [
+                *as_evidence(top.speaks_for),
+                *evidence_beside(apart),
+                *sums_as_evidence(evidence),
+            ]
         ),
         against=unique_rows(as_evidence(against), "against-"),
         missing=missing,
@@ -218,7 +244,11 @@ def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
     """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the
     evidence, what is free first.
     """
-    free = [observation for observation in observations if observation.name.startswith("free:")]
+    free = [
+        observation
+        for observation in observations
+        if observation.name.startswith("free:")
+    ]
     sizes = ", ".join(observation.reading.show() for observation in free)
     hard = [observation for observation in observations if observation.hard]
     missing = missing_reading("failure")
@@ -227,7 +257,9 @@ def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
         cause="cannot-tell",
         confidence="weak",
         state="healthy",
-        title=f"No problem found: {sizes} of GPU memory is free" if sizes else "No problem found",
+        title=f"No problem found: {sizes} of GPU memory is free"
+        if sizes
+        else "No problem found",
         summary="You gave no error message.",
         evidence=unique_rows(as_evidence([*free, *hard])),
         missing=[missing],

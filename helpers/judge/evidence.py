@@ -75,18 +75,24 @@ class CaseEvidence(Unchanging):
     @cached_property
     def accounts(self) -> tuple[Account, ...]:
         """The account of each message, in their order."""
-        return tuple(account_of(self._with_sizes_of_torch(message)) for message in self.messages)
+        return tuple(
+            account_of(self._with_sizes_of_torch(message)) for message in self.messages
+        )
 
     def _with_sizes_of_torch(self, message: Message) -> Message:
         """A refusal that gives no number, with what torch's own summary beside it says."""
         if message.numbers or not of_device(message) or message.program not in ON_TORCH:
             return message
         sizes = {
-            figure.measure: Quantity(figure.bytes or 0, figure.precision_bytes, figure.text)
+            figure.measure: Quantity(
+                figure.bytes or 0, figure.precision_bytes, figure.text
+            )
             for figure in self.figures
             if figure.pool == "torch"
         }
-        return replace(message, allocated=sizes.get("used"), reserved_total=sizes.get("reserved"))
+        return replace(
+            message, allocated=sizes.get("used"), reserved_total=sizes.get("reserved")
+        )
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -106,7 +112,8 @@ class CaseEvidence(Unchanging):
     def words(self) -> tuple[Text, ...]:
         """The same without the tables in them: what stands in a table is no statement."""
         return tuple(
-            (origin, source, split_printed(text)[0]) for origin, source, text in self.texts
+            (origin, source, split_printed(text)[0])
+            for origin, source, text in self.texts
         )
 
 
@@ -191,7 +198,9 @@ def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
     variables = environment.get("env_vars") if isinstance(environment, dict) else None
     facts = [row for row in _pairs(environment) if row[0] != "env_vars"]
     posted = evidence_from_message(_text(evidence.get("error_text")))
-    outputs = [(name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))]
+    outputs = [
+        (name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))
+    ]
     return replace(
         posted,
         facts=tuple(row for row in facts if row[1] not in ("", "{}")),

@@ -40,7 +40,9 @@ def _has_total(card: Gpu, capacity: Quantity) -> bool:
     margin = capacity.precision_bytes + TOTALS_AGREE
     layers = ("torch", "KFD bank", "sysfs VRAM")
     totals = [pool.total for pool in card.pools if pool.layer in layers]
-    if any(total.ok and abs(total.bytes - capacity.bytes) <= margin for total in totals):
+    if any(
+        total.ok and abs(total.bytes - capacity.bytes) <= margin for total in totals
+    ):
         return True
     return any(is_total_of_slice(part.total, capacity) for part in card.slices)
 
@@ -50,14 +52,19 @@ def is_total_of_slice(total: Reading, capacity: Quantity) -> bool:
     little of it back.
     """
     kept_back = total.bytes - capacity.bytes
-    return total.ok and abs(kept_back) <= capacity.precision_bytes + KEPT_BACK_SHARE * total.bytes
+    return (
+        total.ok
+        and abs(kept_back) <= capacity.precision_bytes + KEPT_BACK_SHARE * total.bytes
+    )
 
 
 def slices_of(card: Gpu, evidence: CaseEvidence) -> list[MigSlice]:
     """The MIG devices of a card that the failing program may run in, by the capacities that its
     messages give; none where nothing failed or the card is not cut.
     """
-    capacities = [message.capacity for message in evidence.messages if of_device(message)]
+    capacities = [
+        message.capacity for message in evidence.messages if of_device(message)
+    ]
     return [
         part
         for part in card.slices
@@ -66,7 +73,9 @@ def slices_of(card: Gpu, evidence: CaseEvidence) -> list[MigSlice]:
     ]
 
 
-def holders_beside(card: Gpu, cards: Sequence[Gpu], evidence: CaseEvidence) -> tuple[Holder, ...]:
+def holders_beside(
+    card: Gpu, cards: Sequence[Gpu], evidence: CaseEvidence
+) -> tuple[Holder, ...]:
     """The holders whose memory the failing program may have lacked: all of the card, where that
     may be the program's own; of a card that is cut, those in the program's part.
     """
@@ -79,4 +88,6 @@ def holders_beside(card: Gpu, cards: Sequence[Gpu], evidence: CaseEvidence) -> t
         return card.holders
     instances = {part.gpu_instance for part in slices_of(card, evidence)}
     # Where it may run in several, nobody is known to be beside it.
-    return tuple(holder for holder in card.holders if {holder.gpu_instance} == instances)
+    return tuple(
+        holder for holder in card.holders if {holder.gpu_instance} == instances
+    )

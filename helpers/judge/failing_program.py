@@ -32,7 +32,9 @@ class FailingProgram:
 
     def has_name(self, process: str) -> bool:
         """Whether the text speaks of a program of this name; a traceback is Python's."""
-        if form("python's process").match(process) and form("traceback").search(self.words):
+        if form("python's process").match(process) and form("traceback").search(
+            self.words
+        ):
             return True
         name = rf"(?<![\w.-]){re.escape(process)}(?![\w-])"
         return bool(process) and re.search(name, self.words) is not None
@@ -44,10 +46,14 @@ def failing_program(evidence: CaseEvidence) -> FailingProgram | None:
 
 
 def _failing(evidence: CaseEvidence) -> FailingProgram | None:
-    from helpers.look import kernel_log  # it takes longer to load than a message to read
+    from helpers.look import (
+        kernel_log,
+    )  # it takes longer to load than a message to read
 
     lines = evidence.error_text.splitlines()
-    words = "\n".join(line for line in lines if not kernel_log.parse(line[prefix(line) :]))
+    words = "\n".join(
+        line for line in lines if not kernel_log.parse(line[prefix(line) :])
+    )
     if not words.strip():
         return None
     pids = {account.own_pid for account in evidence.accounts if account.own_pid}

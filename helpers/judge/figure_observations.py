@@ -64,7 +64,9 @@ def _of_relation(relation: Relation, kind: str) -> Observation:
     name = relation.name
     if name == "runtime-below-driver" and kind == CARD:
         name = "runtime-below-card"
-    if name == "totals-differ" and all(figure.pool == "runtime" for figure in relation.figures):
+    if name == "totals-differ" and all(
+        figure.pool == "runtime" for figure in relation.figures
+    ):
         name = "runtime-totals-differ"
     first = relation.figures[0]
     value = first.text if first.bytes is None else first.bytes
@@ -133,14 +135,20 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
         if processes is not None:
             holder = f"process {processes.pid} {processes.name}"
             says = f"{says}; {holder} holds {show_bytes(processes.bytes)}"
-        yield make_observation("ram-full", available[-1].bytes, available[-1].source, "tool", says)
+        yield make_observation(
+            "ram-full", available[-1].bytes, available[-1].source, "tool", says
+        )
     limit = _largest(figures, "limit", ("cgroup",))
     rest = _bytes(limit) - _bytes(_largest(figures, "used", ("cgroup",)))
     if limit is not None and rest < _bytes(limit) // RAM_SHARE:
         says = f"Free of the {show_bytes(limit.bytes)} that the control group may use"
         yield make_observation("ram-full", rest, limit.source, limit.origin, says)
-    if kernel is not None and _bytes(kernel) > max(total // ROOM_SHARE, ROOM_SHARE * GIB):
-        says = f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
+    if kernel is not None and _bytes(kernel) > max(
+        total // ROOM_SHARE, ROOM_SHARE * GIB
+    ):
+        says = (
+            f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
+        )
         observation = make_observation(
             "kernel-holds-ram", kernel.bytes, kernel.source, "tool", says
         )
@@ -165,13 +173,21 @@ def _of_windows(figures: list[Figure]) -> Iterator[Observation]:
                     f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
                     f"{show_bytes(memory.bytes)}"
                 )
-                state = make_observation(name, used.bytes, used.source, used.origin, says)
+                state = make_observation(
+                    name, used.bytes, used.source, used.origin, says
+                )
                 yield replace(state, remedy="bar1")
 
 
-def _largest(figures: list[Figure], measure: str, pools: tuple[str, ...]) -> Figure | None:
+def _largest(
+    figures: list[Figure], measure: str, pools: tuple[str, ...]
+) -> Figure | None:
     """The largest figure of a measure (total, used) in one of these pools."""
-    fitting = [figure for figure in figures if figure.measure == measure and figure.pool in pools]
+    fitting = [
+        figure
+        for figure in figures
+        if figure.measure == measure and figure.pool in pools
+    ]
     return max(fitting, key=_bytes, default=None)
 
 
@@ -212,13 +228,19 @@ def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
             yield make_observation("tool-figure", text[:80], source, "tool")
         yield from _series(source, text)
     yield from _of_steps(evidence.error_text)
-    torch = {figure.measure: figure for figure in evidence.figures if figure.pool == "torch"}
+    torch = {
+        figure.measure: figure for figure in evidence.figures if figure.pool == "torch"
+    }
     if "reserved" in torch and "used" in torch:
         yield from _of_statistics(torch["used"], torch["reserved"])
-        yield from _of_idle_cache(evidence, _bytes(torch["reserved"]), _bytes(torch["used"]))
+        yield from _of_idle_cache(
+            evidence, _bytes(torch["reserved"]), _bytes(torch["used"])
+        )
 
 
-def _of_idle_cache(evidence: CaseEvidence, reserved: int, used: int) -> Iterator[Observation]:
+def _of_idle_cache(
+    evidence: CaseEvidence, reserved: int, used: int
+) -> Iterator[Observation]:
     """Whether what torch had reserved and not in use would have met what another library, or a
     child process beside it, was refused.
     """
@@ -226,8 +248,14 @@ def _of_idle_cache(evidence: CaseEvidence, reserved: int, used: int) -> Iterator
     for account in evidence.accounts:
         message = account.message
         is_torch = message.program in ON_TORCH
-        in_a_child = any(reserved <= size.bytes <= reserved + 2 * GIB for _, size in account.others)
-        if not of_device(message) or message.event not in REFUSED or (is_torch and not in_a_child):
+        in_a_child = any(
+            reserved <= size.bytes <= reserved + 2 * GIB for _, size in account.others
+        )
+        if (
+            not of_device(message)
+            or message.event not in REFUSED
+            or (is_torch and not in_a_child)
+        ):
             continue
         request = "memory"
         least = max(GIB, reserved // 2)
@@ -237,7 +265,9 @@ def _of_idle_cache(evidence: CaseEvidence, reserved: int, used: int) -> Iterator
         if idle >= least:
             says = "Reserved by PyTorch and not in use when this was printed; "
             says += f"{message.program} was refused {request}"
-            yield make_observation("cache-keeps-room", idle, "torch's statistics", "tool", says)
+            yield make_observation(
+                "cache-keeps-room", idle, "torch's statistics", "tool", says
+            )
             return
 
 
@@ -257,7 +287,9 @@ def _of_steps(text: str) -> Iterator[Observation]:
     """
     sizes: list[Quantity] = []
     for line in text.splitlines():
-        match = form("held at a step").search(line) if form("step").search(line) else None
+        match = (
+            form("held at a step").search(line) if form("step").search(line) else None
+        )
         size = quantity(match[1]) if match else None
         if size:
             sizes.append(size)

@@ -152,4 +152,6 @@ def _beyond_the_limit(sums: MessageSums) -> tuple[str, list[str]]:
                 "would fit"
             )
             return POSSIBLE, [why]
-    return EXCLUDED, ["even without any fragmentation allocated + requested is more than there is"]
+    return EXCLUDED, [
+        "even without any fragmentation allocated + requested is more than there is"
+    ]

@@ -48,7 +48,9 @@ def open_headline(
     gaps = _numbers([*printed, *hard, *observations], evidence)
     if not printed:
         gaps.pop("says", None)
-    left = [causes()[failure.cause]["name"] for failure in near if failure.cause != "other"]
+    left = [
+        causes()[failure.cause]["name"] for failure in near if failure.cause != "other"
+    ]
     if left:
         gaps["causes"] = ", ".join(dict.fromkeys(left))
     return _fullest("cannot-tell", gaps)
@@ -109,7 +111,9 @@ def _of_shortfall(account: Account) -> Iterator[tuple[str, str]]:
     """
     lacking = account.lacking_with_cache
     requested = account.message.requested
-    assert lacking and account.program and requested, "asked only where its own comes first"
+    assert lacking and account.program and requested, (
+        "asked only where its own comes first"
+    )
     yield "mine", show_bytes(account.program.bytes)
     if lacking.bytes > lacking.precision_bytes:
         yield "short", about(lacking).replace("about ", "")

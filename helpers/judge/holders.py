@@ -49,7 +49,9 @@ def context_bytes(counted: bool, capacity: Quantity | None) -> int:
     return min(most, int(CONTEXT_SHARE * capacity.bytes))
 
 
-def expected_range(process: Quantity | None, reserved: Quantity | None) -> tuple[int, int] | None:
+def expected_range(
+    process: Quantity | None, reserved: Quantity | None
+) -> tuple[int, int] | None:
     """What the failing program held, at least and at most, in bytes.
 
     ``process`` is the driver's figure of it, ``reserved`` what torch had reserved; None where
@@ -58,7 +60,9 @@ def expected_range(process: Quantity | None, reserved: Quantity | None) -> tuple
     if process:
         return int(process.bytes * 0.98), int(process.bytes * 1.02) + CONTEXT_BYTES // 4
     if reserved:
-        return int(reserved.bytes * 0.98), int(reserved.bytes * 1.02) + 2 * CONTEXT_BYTES
+        return int(reserved.bytes * 0.98), int(
+            reserved.bytes * 1.02
+        ) + 2 * CONTEXT_BYTES
     return None
 
 

@@ -17,16 +17,22 @@ STRICT = "2"
 """Values of vm.overcommit_memory (Linux Documentation/mm/overcommit-accounting.rst)."""
 
 
-def host_limit_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Observation]:
+def host_limit_observations(
+    evidence: CaseEvidence, bundle: Bundle
+) -> Iterator[Observation]:
     """The limit that is below the refused request, else an address limit that is set at all, else
     that all of them have room; nothing where no text says that the host refused memory.
     """
-    refusals = [m for m in evidence.messages if (m.side, m.event) == ("host", "refused")]
+    refusals = [
+        m for m in evidence.messages if (m.side, m.event) == ("host", "refused")
+    ]
     if not refusals:
         return
     sizes = [message.requested.bytes for message in refusals if message.requested]
     requested = max(sizes, default=0)
-    addresses = next((limit.soft for limit in limits(bundle) if limit.name == "as"), None)
+    addresses = next(
+        (limit.soft for limit in limits(bundle) if limit.name == "as"), None
+    )
     if addresses is not None and not addresses.ok:
         addresses = None
     if addresses is not None and addresses.bytes < requested:
@@ -64,7 +70,9 @@ def host_in_words(bundle: Bundle) -> str:
     host = machine(bundle)
     says = []
     if host.ram_available.ok:
-        says.append(f"{host.ram_available.show()} of {host.ram_total.show()} of RAM available")
+        says.append(
+            f"{host.ram_available.show()} of {host.ram_total.show()} of RAM available"
+        )
     if host.cgroup_limit.ok:
         says.append(f"the control group's limit is {host.cgroup_limit.show()}")
     return ", ".join(says)

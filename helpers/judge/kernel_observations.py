@@ -25,7 +25,9 @@ RECENT_S = 600
 DAY_S = 86_400
 
 
-def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Observation]:
+def kernel_observations(
+    evidence: CaseEvidence, bundle: Bundle
+) -> Iterator[Observation]:
     """One row for each kind of line of the failing program since the last boot, with how often
     and how long ago; of several Xids the first counts, for the others follow from it.
     """
@@ -50,7 +52,9 @@ def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Obse
         yield make_observation("killed", kills, "", "bundle", says, proof=proof)
 
 
-def _of_kind(name: str, events: list[Event], bundle: Bundle, proof: bool) -> Observation:
+def _of_kind(
+    name: str, events: list[Event], bundle: Bundle, proof: bool
+) -> Observation:
     """The last line of a kind, with how many there are and how old it is."""
     last = events[-1]
     times = sum(event.count for event in events)

@@ -35,7 +35,12 @@ SECOND_PLACE = {
     "amd-smi VRAM": "amd-smi GTT",
 }
 """Where an APU's other memory in use is counted, by the layer of its carve-out."""
-USED_BY = (("sysfs VRAM", 0), ("nvidia-smi", MIB), ("rocm-smi VRAM", 0), ("amd-smi VRAM", MIB))
+USED_BY = (
+    ("sysfs VRAM", 0),
+    ("nvidia-smi", MIB),
+    ("rocm-smi VRAM", 0),
+    ("amd-smi VRAM", MIB),
+)
 """The layers that say what is in use, the best first, and what each may be off by, in bytes."""
 GRAIN_BYTES = {
     "DRM fdinfo": 1024,
@@ -74,7 +79,9 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
     """The ledger of each card of which a posted tool lists processes and what is in use."""
     for used, listed in listed_beside(evidence):
         reading = _printed(used)
-        totals = [_printed(figure) for figure in beside(used, evidence.figures, "total")]
+        totals = [
+            _printed(figure) for figure in beside(used, evidence.figures, "total")
+        ]
         rows = [
             LedgerRow(
                 kind="other_process",
@@ -88,7 +95,9 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
         book = GpuLedger(
             pci="",
             account=TOOL,
-            total=totals[0] if totals else not_available("not printed", "bytes", used.source),
+            total=totals[0]
+            if totals
+            else not_available("not printed", "bytes", used.source),
             used=reading,
             rows=tuple(rows),
             tolerance_bytes=sum(figure.precision_bytes for figure in (used, *listed)),
@@ -113,7 +122,9 @@ def _of_card(bundle: Bundle, gpu: Gpu) -> list[GpuLedger]:
 
 def _of_slice(gpu: Gpu, part: MigSlice) -> GpuLedger:
     holders = one_each(
-        holder for holder in holding(gpu.holders) if holder.gpu_instance == part.gpu_instance
+        holder
+        for holder in holding(gpu.holders)
+        if holder.gpu_instance == part.gpu_instance
     )
     rows = tuple(_holder_row(holder, away=False) for holder in holders)
     book = GpuLedger(
@@ -136,7 +147,9 @@ def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
     reserved: list[LedgerRow] = []
     if reserve is not None and reserve.total.ok and used.ok:
         kept = reserve.total
-        reserved = [LedgerRow("reserved", "kept by the driver for itself", kept, kept.source)]
+        reserved = [
+            LedgerRow("reserved", "kept by the driver for itself", kept, kept.source)
+        ]
         if _excludes_reserve(gpu, kept):
             used = _sum(used, kept, f"{used.source} (used + reserved)")
             tolerance += MIB
@@ -193,7 +206,9 @@ def _in_use(gpu: Gpu) -> _InUse:
     no_use = not_available("no layer says how much is in use", "bytes", "memory pools")
     return _InUse(
         total=next((pool.total for pool in gpu.pools if pool.total.ok), no_total),
-        used=next((pools[layer].used for layer, _ in USED_BY if layer in pools), no_use),
+        used=next(
+            (pools[layer].used for layer, _ in USED_BY if layer in pools), no_use
+        ),
     )
 
 
@@ -202,8 +217,14 @@ def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _In
     takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info).
     """
     pools = pools_by_layer(gpu)
-    totals = (pools[layer].total for layer in COMPUTE if layer in pools and pools[layer].total.ok)
-    no_pool = not_available("the compute driver's pool was not captured", "bytes", "KFD bank")
+    totals = (
+        pools[layer].total
+        for layer in COMPUTE
+        if layer in pools and pools[layer].total.ok
+    )
+    no_pool = not_available(
+        "the compute driver's pool was not captured", "bytes", "KFD bank"
+    )
     total = next(totals, no_pool)
     note = (
         "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by "
@@ -280,4 +301,6 @@ def _holder_row(holder: Holder, away: bool) -> LedgerRow:
 
 def _spread(holders: list[Holder]) -> int:
     """What the readings of these may be off by together, in bytes."""
-    return sum(GRAIN_BYTES.get(holder.source, MIB) for holder in holders if holder.memory.ok)
+    return sum(
+        GRAIN_BYTES.get(holder.source, MIB) for holder in holders if holder.memory.ok
+    )

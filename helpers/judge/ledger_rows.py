@@ -62,7 +62,9 @@ class GpuLedger:
         """What the rows of these kinds (all, where none is given) hold together; rows without a
         value count nothing.
         """
-        return sum(row.bytes.bytes for row in self.rows if not kinds or row.kind in kinds)
+        return sum(
+            row.bytes.bytes for row in self.rows if not kinds or row.kind in kinds
+        )
 
 
 def with_rest(book: GpuLedger, words: str) -> GpuLedger:

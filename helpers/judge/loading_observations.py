@@ -25,7 +25,9 @@ def loading_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         for size, says in (*_of_parts(before, account), *_of_parameters(before)):
             if size > message.capacity.bytes:
                 says = f"{says}; the card has {message.capacity.text}"
-                yield make_observation("weights-above-card", size, "error text", "message", says)
+                yield make_observation(
+                    "weights-above-card", size, "error text", "message", says
+                )
                 return
 
 
@@ -37,12 +39,17 @@ def _of_parts(text: str, account: Account) -> Iterator[tuple[int, str]]:
     loaded, parts = map(int, bars[-1])
     if loaded < parts:
         size = account.message.allocated.bytes * (parts - 1) // (loaded + 1)
-        yield size, f"Needed for all {parts} parts of the weights, of which {loaded} were loaded"
+        yield (
+            size,
+            f"Needed for all {parts} parts of the weights, of which {loaded} were loaded",
+        )
 
 
 def _of_parameters(text: str) -> Iterator[tuple[int, str]]:
     """What so many parameters take in the type that is printed with them."""
-    counts = [[part for part in parts if part] for parts in form("parameters").findall(text)]
+    counts = [
+        [part for part in parts if part] for parts in form("parameters").findall(text)
+    ]
     types = form("type of weights").findall(text)
     if not counts or len(set(types)) != 1 or form("fewer bits").search(text):
         return

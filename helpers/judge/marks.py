@@ -40,7 +40,8 @@ def marks() -> tuple[Mark, ...]:
     """Every mark of marks.json."""
     rows = table("marks")["marks"]
     return tuple(
-        Mark(row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"]) for row in rows
+        Mark(row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"])
+        for row in rows
     )
 
 
@@ -48,7 +49,9 @@ def marks() -> tuple[Mark, ...]:
 def preallocators() -> tuple[Preallocator, ...]:
     """Every framework of marks.json."""
     rows = table("marks")["frameworks"]
-    return tuple(Preallocator(row["name"], lazy(row["form"], re.IGNORECASE)) for row in rows)
+    return tuple(
+        Preallocator(row["name"], lazy(row["form"], re.IGNORECASE)) for row in rows
+    )
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -65,7 +68,9 @@ def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     for _, _, text in evidence.texts:
         kinds.update(device.kind for device in device_list(text))
     if {APU, CARD} <= kinds:
-        yield make_observation("two-kinds-of-gpu", "an APU and a card", "device list", "tool")
+        yield make_observation(
+            "two-kinds-of-gpu", "an APU and a card", "device list", "tool"
+        )
 
 
 def framework_observations(evidence: CaseEvidence) -> Iterator[Observation]:

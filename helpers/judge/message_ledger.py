@@ -30,7 +30,9 @@ def add_message(
         books.setdefault("", []).append(book)
         return
     memories = books[card.pci]
-    fitting = [at for at, memory in enumerate(memories) if _is_of(memory, account.message)]
+    fitting = [
+        at for at, memory in enumerate(memories) if _is_of(memory, account.message)
+    ]
     if len(fitting) != 1:
         memories.append(book)
         return
@@ -43,7 +45,9 @@ def add_message(
 def _is_of(book: GpuLedger, message: Message) -> bool:
     """Whether the driver's ledger may be of the memory that a message is about."""
     return (
-        not book.part or message.capacity is None or is_total_of_slice(book.total, message.capacity)
+        not book.part
+        or message.capacity is None
+        or is_total_of_slice(book.total, message.capacity)
     )
 
 
@@ -73,9 +77,12 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
         contradictions=account.contradictions,
     )
     if account.this_process:
-        return with_rest(book, "others, or no owner: the message counts only what it names")
+        return with_rest(
+            book, "others, or no owner: the message counts only what it names"
+        )
     return with_rest(
-        book, "this process outside torch, others, or no owner: the message does not say"
+        book,
+        "this process outside torch, others, or no owner: the message does not say",
     )
 
 
@@ -92,7 +99,9 @@ def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     if sums.stranded is not None:
         size = max(0, sums.stranded.bytes)
         reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
-        rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
+        rows.append(
+            LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID)
+        )
     elif sums.reserved and not message.allocated:
         reading = _said(sums.reserved, "reserved")
         rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
@@ -143,7 +152,11 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
     """The message's ledger with what the box says otherwise."""
     margin = of_message.tolerance_bytes + of_driver.tolerance_bytes + TOTALS_AGREE
     total = of_message.total
-    pools = [pool for pool in gpu.pools if pool.layer in ("torch", "KFD bank") and pool.total.ok]
+    pools = [
+        pool
+        for pool in gpu.pools
+        if pool.layer in ("torch", "KFD bank") and pool.total.ok
+    ]
     apart = [pool for pool in pools if abs(pool.total.bytes - total.bytes) > margin]
     if total.ok and pools and apart == pools:
         totals = " and ".join(f"{pool.layer} {pool.total.show()}" for pool in pools)
@@ -151,7 +164,9 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
             f"the message's capacity is {total.show()}; the capture has {totals}: another GPU "
             "or another boot"
         )
-        of_message = replace(of_message, contradictions=(*of_message.contradictions, odd))
+        of_message = replace(
+            of_message, contradictions=(*of_message.contradictions, odd)
+        )
     at_failure = of_message.used
     at_capture = of_driver.used
     more = at_failure.bytes - (at_capture.bytes - of_driver.sum_bytes("reserved"))

@@ -13,7 +13,12 @@ from helpers.judge.failing_program import last_error, of_another, went_on
 from helpers.judge.holders import CONTEXT_BYTES, is_left_by
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
-from helpers.judge.observation import SILENT, Observation, make_observation, observation_name
+from helpers.judge.observation import (
+    SILENT,
+    Observation,
+    make_observation,
+    observation_name,
+)
 from helpers.look.message import Message
 from helpers.look.messages import read_message
 from helpers.look.wordings import meaning, remedy_of_row
@@ -49,12 +54,16 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         observations.append(make_observation("own-error", error[0], SOURCE, "message"))
     caught = [message for message in evidence.messages if went_on(message, evidence)]
     if caught and not observations:
-        observations.append(make_observation("went-on", caught[0].words, SOURCE, "message"))
+        observations.append(
+            make_observation("went-on", caught[0].words, SOURCE, "message")
+        )
     events = {account.message.event for account in accounts} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
         first = next(a.message for a in accounts if a.message.event in BROKEN)
         words = first.words or first.row
-        observations.append(make_observation("fault-then-others", words, SOURCE, "message"))
+        observations.append(
+            make_observation("fault-then-others", words, SOURCE, "message")
+        )
     for origin, source, text in evidence.words:
         if origin == "tool":
             observations += _of_tool_output(source, text, evidence)
@@ -81,7 +90,9 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
     that sleeps.
     """
     ranks: dict[int, set[str]] = {}
-    left = [account.message.used for account in accounts if account.message.row == SLEEPS]
+    left = [
+        account.message.used for account in accounts if account.message.row == SLEEPS
+    ]
     for account in accounts:
         message = account.message
         line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
@@ -107,12 +118,16 @@ def _of_slice(accounts: list[Account], evidence: CaseEvidence) -> Iterator[Obser
     named = {int(match[1]) * GIB for match in form("slice").finditer(words)}
     for account in accounts:
         capacity = account.message.capacity
-        if capacity and any(LEAST_OF_A_SLICE * size <= capacity.bytes <= size for size in named):
+        if capacity and any(
+            LEAST_OF_A_SLICE * size <= capacity.bytes <= size for size in named
+        ):
             says = "The program runs in a MIG device that has this much"
             yield make_observation("mig-slice", capacity.bytes, SOURCE, "message", says)
 
 
-def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[Observation]:
+def _of_tool_output(
+    source: str, text: str, evidence: CaseEvidence
+) -> Iterator[Observation]:
     """What messages in the output of a tool say."""
     hard = not is_described(text)
     for message in read_message(text).messages:
@@ -137,7 +152,9 @@ def _first_of_each(observations: list[Observation]) -> list[Observation]:
     return list(first.values())
 
 
-def _of_message(account: Account, origin: str, source: str, text: str) -> Iterator[Observation]:
+def _of_message(
+    account: Account, origin: str, source: str, text: str
+) -> Iterator[Observation]:
     """What one message is evidence of: its event, what follows from which program says it, and
     its account.
     """
@@ -157,13 +174,20 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
     yield from _of_size(message, source, origin)
-    has_sums = message.capacity or message.allowed or message.allocated or message.reserved_total
+    has_sums = (
+        message.capacity
+        or message.allowed
+        or message.allocated
+        or message.reserved_total
+    )
     if has_sums and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
             yield make_observation(decided, size, source, origin, reason)
     elif _asks_for_more_than_free(message) and message.requested and message.free:
         says = f"More than the {message.free.text} that was free"
-        yield make_observation("buffer-above-free", message.requested.bytes, source, origin, says)
+        yield make_observation(
+            "buffer-above-free", message.requested.bytes, source, origin, says
+        )
 
 
 def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation]:
@@ -176,7 +200,9 @@ def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation
         if message.allowed:
             times = requested.bytes / message.allowed.bytes
             says = f"{says}: {times:.0f} times what this program may use"
-        yield make_observation("request-above-any-card", requested.bytes, source, origin, says)
+        yield make_observation(
+            "request-above-any-card", requested.bytes, source, origin, says
+        )
     if message.event != "no-room-at-start" or not (message.free and message.capacity):
         return
     missing = requested.bytes - message.free.bytes
@@ -189,7 +215,10 @@ def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation
 
 
 def _asks_for_more_than_free(message: Message) -> bool:
-    if message.side != "device" or message.event not in ("refused", "no-room-for-cache"):
+    if message.side != "device" or message.event not in (
+        "refused",
+        "no-room-for-cache",
+    ):
         return False
     if message.requested is None or message.free is None:
         return False
@@ -220,7 +249,9 @@ def _further_names(message: Message, name: str, text: str) -> Iterator[str]:
 
 def _of_bare_refusal(message: Message, text: str) -> Iterator[str]:
     """A refusal without a number: of which call, by what stands around it."""
-    near = text[max(0, message.start - NEAR_CHARACTERS) : message.start + NEAR_CHARACTERS]
+    near = text[
+        max(0, message.start - NEAR_CHARACTERS) : message.start + NEAR_CHARACTERS
+    ]
     yield "device-refused-bare"
     if form("pinned").search(near):
         yield "pinned-refused"

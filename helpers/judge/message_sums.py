@@ -73,14 +73,18 @@ class MessageSums:
         its work makes up for it.
         """
         lacking = self.lacking_with_cache
-        if lacking is None or not (self.reserved and self.outside and self.message.requested):
+        if lacking is None or not (
+            self.reserved and self.outside and self.message.requested
+        ):
             return False
         work = plus(self.message.allocated, self.message.requested)
         if 2 * lacking.bytes > work.bytes:
             return False
         has = plus(self.program).bytes
         is_little = LITTLE_PART * lacking.bytes <= self.reserved.bytes
-        return has > self.outside.bytes or (is_little and OWN_SHARE * has > self.outside.bytes)
+        return has > self.outside.bytes or (
+            is_little and OWN_SHARE * has > self.outside.bytes
+        )
 
 
 def sums_of(message: Message) -> MessageSums:
@@ -134,13 +138,17 @@ def plus(*sizes: Quantity | None) -> Quantity:
     """The sum, with the precision of its parts; None counts nothing."""
     parts = [size for size in sizes if size]
     total = sum(size.bytes for size in parts)
-    return Quantity(total, sum(size.precision_bytes for size in parts), show_bytes(total))
+    return Quantity(
+        total, sum(size.precision_bytes for size in parts), show_bytes(total)
+    )
 
 
 def minus(size: Quantity, other: Quantity) -> Quantity:
     """The difference, with the precision of both."""
     rest = size.bytes - other.bytes
-    return Quantity(rest, size.precision_bytes + other.precision_bytes, show_bytes(rest))
+    return Quantity(
+        rest, size.precision_bytes + other.precision_bytes, show_bytes(rest)
+    )
 
 
 def above(size: Quantity, other: Quantity) -> bool:
@@ -248,7 +256,9 @@ def _position_of_itself(
     if process:
         texts = [size.text for size in sizes]
         return texts.index(process.text) if process.text in texts else None
-    fitting = [position for position, size in enumerate(sizes) if not above(counted, size)]
+    fitting = [
+        position for position, size in enumerate(sizes) if not above(counted, size)
+    ]
     return min(fitting, key=lambda position: sizes[position].bytes, default=None)
 
 

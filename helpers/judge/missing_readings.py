@@ -61,7 +61,9 @@ def missing_reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
     return Missing(reading, fill(how, names_of(evidence, ())))
 
 
-def deciding_reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> tuple[str, str, str]:
+def deciding_reading(
+    name: str, evidence: CaseEvidence = NO_EVIDENCE
+) -> tuple[str, str, str]:
     """A reading of diagnosis.json as it is taken in the world of the failure."""
     row = table("diagnosis")["missing"][name]
     return reading_for((name, row["reading"], row["how"]), evidence)

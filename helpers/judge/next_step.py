@@ -48,11 +48,17 @@ def next_step(
     is_hidden = any(observation.name == "blind-spot" for observation in speaking)
     if name == "stop-holder" and not is_hidden:
         name = _of_holder(names, evidence)
-    if name == "ram" and evidence.bundle is not None and failing_program(evidence) is None:
+    if (
+        name == "ram"
+        and evidence.bundle is not None
+        and failing_program(evidence) is None
+    ):
         name = "earlier-kills"
     if name == "allocator-text" and "corrected" in names:
         name = "corrected-text"
-    from helpers.judge.host_limit_observations import host_in_words  # reads files of a box
+    from helpers.judge.host_limit_observations import (
+        host_in_words,
+    )  # reads files of a box
 
     wanted = remedy_for(name, evidence, speaking)
     step = _filled(wanted, names)
@@ -76,7 +82,11 @@ def _of_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
     if evidence.bundle is not None or has_own_ways:
         return name
     for account in evidence.accounts:
-        if account.fits_alone and account.reserved and ("pid" not in names or account.others):
+        if (
+            account.fits_alone
+            and account.reserved
+            and ("pid" not in names or account.others)
+        ):
             name = "holder-or-own"
             if account.own_comes_first:
                 name = "own-or-holder"
@@ -153,7 +163,9 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
         for row in table("ladder")
         if row["world"] in worlds and (unaccounted or not row["for_nobodys"])
     ]
-    return tuple(step for step in ladder if step.command not in verdict.next_step.command)
+    return tuple(
+        step for step in ladder if step.command not in verdict.next_step.command
+    )
 
 
 def _is_unaccounted(verdict: Verdict) -> bool:

@@ -164,13 +164,17 @@ def numbers_of(
     is ROCm's, ``failed`` whether an allocation failed (by default: whether a message gives a
     total).
     """
-    readable = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]
+    readable = [
+        f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES
+    ]
     readable.sort(key=lambda figure: (figure.origin != "message", figure.hearsay))
     totals = [f for f in readable if (f.measure, f.pool) == ("total", "runtime")]
     printed_by_message = any(figure.origin == "message" for figure in totals)
     chosen = _chosen(readable)
     if totals and not printed_by_message:
-        chosen["torch"] = min(totals, key=lambda figure: (figure.hearsay, figure.bytes or 0))
+        chosen["torch"] = min(
+            totals, key=lambda figure: (figure.hearsay, figure.bytes or 0)
+        )
     total = chosen.get("torch")
     if total is not None and "free" in chosen:
         # Free and total are compared, so they must be of one program.
@@ -195,10 +199,16 @@ def _chosen(figures: list[Figure]) -> dict[str, Figure]:
     chosen: dict[str, Figure] = {}
     for field, data in table("ceilings")["numbers"].items():
         for place in data["posted"]:
-            fitting = [figure for figure in figures if f"{figure.measure}@{figure.pool}" == place]
+            fitting = [
+                figure
+                for figure in figures
+                if f"{figure.measure}@{figure.pool}" == place
+            ]
             if not fitting or field in chosen:
                 continue
             chosen[field] = fitting[0]
             if field == "hsa":
-                chosen[field] = fitting[-1]  # without its agents rocminfo's first are the CPU's
+                chosen[field] = fitting[
+                    -1
+                ]  # without its agents rocminfo's first are the CPU's
     return chosen

@@ -86,4 +86,6 @@ def make_observation(
     else:
         words = " ".join(str(value).split())[:400]
         reading = seen(words or "(empty)", "text", source)
-    return Observation(name, reading, says or table("observations")[name], origin, hard, proof)
+    return Observation(
+        name, reading, says or table("observations")[name], origin, hard, proof
+    )

@@ -7,7 +7,11 @@ import re
 from helpers.judge import form
 from helpers.judge.ceiling_observations import ceiling_observations
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.figure_observations import figures_in, series_observations, size_observations
+from helpers.judge.figure_observations import (
+    figures_in,
+    series_observations,
+    size_observations,
+)
 from helpers.judge.hardware import kind_of
 from helpers.judge.loading_observations import loading_observations
 from helpers.judge.marks import framework_observations, mark_observations
@@ -32,7 +36,9 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     observations += version_observations(evidence)
     observations += container_observations(evidence)
     if evidence.bundle is not None:
-        from helpers.judge.box_observations import box_observations  # reads every layer of a box
+        from helpers.judge.box_observations import (
+            box_observations,
+        )  # reads every layer of a box
 
         observations += box_observations(evidence, evidence.bundle)
     failed = _something_failed(evidence, observations)

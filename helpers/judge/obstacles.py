@@ -76,7 +76,9 @@ class _Obstacles:
         if self.bundle.read("access").ok:
             yield from self.of_nodes()
         pci = self.bundle.read("pci_devices")
-        is_off_the_bus = self.is_there("/dev/dxg") or "tegra" in machine(self.bundle).kernel.show()
+        is_off_the_bus = (
+            self.is_there("/dev/dxg") or "tegra" in machine(self.bundle).kernel.show()
+        )
         if pci.ok and not self.drivers and not is_off_the_bus:
             yield self.obstacle("no_gpu", "", pci.item)
         yield from self.of_variables()
@@ -86,10 +88,14 @@ class _Obstacles:
         for name in sorted(set(self.drivers) & set(self.vendors)):
             yield from self.missing_nodes(name)
         for node in self.nodes:
-            if not any(re.fullmatch(VENDORS[name]["nodes"], node.path) for name in self.vendors):
+            if not any(
+                re.fullmatch(VENDORS[name]["nodes"], node.path) for name in self.vendors
+            ):
                 continue
             opened = node.opened
-            if opened.status == "not_allowed" and not node.path.startswith("/dev/dri/card"):
+            if opened.status == "not_allowed" and not node.path.startswith(
+                "/dev/dri/card"
+            ):
                 yield self.refused(node)
             elif opened.status == "not_available" and not node.missing:
                 yield self.obstacle("no_device", node.path, opened.item, why=opened.why)
@@ -127,7 +133,9 @@ class _Obstacles:
                     return "variable_names_none_left"
         return ""
 
-    def leaves_none(self, variable: Variable, vendor: str, uuids: tuple[str, ...]) -> bool:
+    def leaves_none(
+        self, variable: Variable, vendor: str, uuids: tuple[str, ...]
+    ) -> bool:
         """Whether the variable names none of the GPUs of these UUIDs."""
         mig = mig_uuids(self.bundle)
         return visible_count(variable.value, uuids, vendor == "NVIDIA", mig) == 0
@@ -137,7 +145,9 @@ class _Obstacles:
         on_bus = sorted(self.drivers)
         if not vendor:
             build = framework.framework(self.bundle).build
-            vendor = next((name for name, data in VENDORS.items() if data["build"] == build), "")
+            vendor = next(
+                (name for name, data in VENDORS.items() if data["build"] == build), ""
+            )
         if vendor in VENDORS and (vendor in on_bus or not on_bus):
             return (vendor,)
         complete = tuple(name for name in on_bus if not self.lacking(name))
@@ -145,7 +155,9 @@ class _Obstacles:
 
     def is_there(self, form: str) -> bool:
         """Whether a node of this form is there."""
-        return any(re.fullmatch(form, node.path) and not node.missing for node in self.nodes)
+        return any(
+            re.fullmatch(form, node.path) and not node.missing for node in self.nodes
+        )
 
     def lacking(self, vendor: str) -> list[str]:
         """The nodes that a vendor's GPU needs and that are not there."""
@@ -164,7 +176,9 @@ class _Obstacles:
             yield self.obstacle("no_node", lacking[0], item, vendor, names=names)
             return
         bound = ", ".join(drivers) or "none"
-        obstacle = self.obstacle("no_driver", lacking[0], item, vendor, names=names, bound=bound)
+        obstacle = self.obstacle(
+            "no_driver", lacking[0], item, vendor, names=names, bound=bound
+        )
         # A driver that somebody bound on purpose (vfio-pci, nouveau) is not ours to replace.
         if drivers:
             obstacle = replace(obstacle, fix="")
@@ -241,10 +255,18 @@ def _reason(node: Node, who: Identity | None) -> str:
     if _mode_allows(node, who, bits):
         enforcing = who.selinux_context and who.selinux_mode != "permissive"
         return "selinux" if enforcing else "module"
-    if node.gid == OVERFLOW_GID and who.gid_map and not who.gid_map.endswith("4294967295"):
+    if (
+        node.gid == OVERFLOW_GID
+        and who.gid_map
+        and not who.gid_map.endswith("4294967295")
+    ):
         return "unmapped_group"
     if _is_roots(node):
-        return "group_of_root" if node.path.startswith(AMD_NODES) else "group_of_root_nvidia"
+        return (
+            "group_of_root"
+            if node.path.startswith(AMD_NODES)
+            else "group_of_root_nvidia"
+        )
     if node.group and not is_account(node.group):
         return "group_without_name"
     if node.group and node.group in who.groups_in_database:

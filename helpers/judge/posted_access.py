@@ -26,7 +26,9 @@ def access_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         match = form("empty").search(text)
         if match and not lists_a_holder:
             hard = not is_described(text)
-            yield make_observation("list-empty", match.group(), source, "tool", hard=hard)
+            yield make_observation(
+                "list-empty", match.group(), source, "tool", hard=hard
+            )
 
 
 def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -45,18 +47,24 @@ def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
             group = node["group"]
             if group not in re.findall(r"[\w.-]+", groups):
                 says = f"Its group is {group}, and the user is in {groups}"
-                yield make_observation("not-in-group", node["node"], source, "tool", says)
+                yield make_observation(
+                    "not-in-group", node["node"], source, "tool", says
+                )
                 return
 
 
 def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """How a container was started: devices passed without their group, or not passed."""
     for origin, source, text in evidence.texts:
-        if origin in ("tool", "message") and form("container").search(f"{source} {text}"):
+        if origin in ("tool", "message") and form("container").search(
+            f"{source} {text}"
+        ):
             yield from _of_start(origin, source, text)
     container = evidence.fact("container")
     if container and container.lower() not in ("none", "no"):
-        yield make_observation("in-container", container[:80], "container", "environment")
+        yield make_observation(
+            "in-container", container[:80], "container", "environment"
+        )
 
 
 def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
@@ -66,7 +74,9 @@ def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
     if is_privileged or not (passes_kfd or passes_dri):
         return
     groups = re.findall(r"--group-add[= ]+(\S{1,40})", text)
-    owns_nodes = any(name in ("render", "keep-groups") or name.isdigit() for name in groups)
+    owns_nodes = any(
+        name in ("render", "keep-groups") or name.isdigit() for name in groups
+    )
     if passes_kfd and groups and not owns_nodes:
         yield make_observation("group-missing-in-run", " ".join(groups), source, origin)
     if passes_kfd != passes_dri:

@@ -62,11 +62,15 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
     """The rows of tables as they were printed last; forms read what stands under no head."""
     lines = printed_lines(text)
-    lists = [line for line in lines if any(pool == "process" for _, pool, _ in line.sizes)]
+    lists = [
+        line for line in lines if any(pool == "process" for _, pool, _ in line.sizes)
+    ]
     latest = max((line.when for line in lists), default=0)
     for row in lists:
         if row.pid is not None and row.when == latest:
-            sizes = [size.bytes for _, pool, size in row.sizes if pool == "process" and size]
+            sizes = [
+                size.bytes for _, pool, size in row.sizes if pool == "process" and size
+            ]
             name = "" if row.name.upper() in ("N/A", "UNKNOWN") else row.name
             yield PostedProcess(row.pid, name, max(sizes, default=None), "", source)
     of_ps = [line for line in lines if line.state or line.parent is not None]
@@ -77,7 +81,11 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
         leads = "s" in row.state
         yield PostedProcess(row.pid, row.name, None, state, source, row.parent, leads)
     is_read = {*lists, *of_ps}
-    read = [line for line in lines if line in is_read or (line.pid is None and not line.tool)]
+    read = [
+        line
+        for line in lines
+        if line in is_read or (line.pid is None and not line.tool)
+    ]
     text = without(text, read)
     for data in table("posted")["lists"].values():
         if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):
@@ -114,12 +122,16 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
         yield make_observation("process-listed", most.bytes, most.source, "tool", says)
     for row in holders:
         if form("nameless").search(row.name):
-            yield make_observation("nameless-listed", f"{row.pid} {row.name}", row.source, "tool")
+            yield make_observation(
+                "nameless-listed", f"{row.pid} {row.name}", row.source, "tool"
+            )
             break
     pids = sorted({row.pid for row in large if row.pid})
     sizes = [row.bytes for row in large if row.bytes]
     if len(pids) >= 3 and max(sizes) <= 1.1 * min(sizes):
-        yield make_observation("equal-processes", str(pids[:8]), large[0].source, "tool")
+        yield make_observation(
+            "equal-processes", str(pids[:8]), large[0].source, "tool"
+        )
     if holders and not any(row.bytes for row in holders):
         words = holders[0].name or str(holders[0].pid)
         yield make_observation("listed-with-nothing", words, holders[0].source, "tool")
@@ -151,7 +163,9 @@ def is_orphan(row: PostedProcess, rows: Iterable[PostedProcess]) -> bool:
     return form("init").search(first) is not None
 
 
-def _of_left_over(evidence: CaseEvidence, rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
+def _of_left_over(
+    evidence: CaseEvidence, rows: tuple[PostedProcess, ...]
+) -> Iterator[Observation]:
     """What a message or a tool says that a process holds which ps shows stopped or orphaned."""
     sizes = {row.pid: row.bytes for row in rows if row.bytes}
     for account in evidence.accounts:
@@ -163,7 +177,9 @@ def _of_left_over(evidence: CaseEvidence, rows: tuple[PostedProcess, ...]) -> It
             continue
         says = f"Held by process {row.pid} {row.name}".rstrip()
         if row.state in STATES["stopped-listed"]:
-            says += ", which is stopped: it keeps its memory until it goes on or is ended"
+            says += (
+                ", which is stopped: it keeps its memory until it goes on or is ended"
+            )
             yield make_observation("stopped-holder", size, row.source, "tool", says)
         elif is_orphan(row, rows):
             says += ", whose parent has ended: it outlived the run that started it"
@@ -188,20 +204,28 @@ def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
         by_processes = sum(figure.bytes or 0 for figure in listed)
         rest = (used.bytes or 0) - by_processes
         if by_processes and is_unexplained(rest, by_processes + rest):
-            says = "In use on the card, but by none of the processes that the tool lists"
+            says = (
+                "In use on the card, but by none of the processes that the tool lists"
+            )
             yield make_observation("unattributed", rest, used.source, used.origin, says)
 
 
-def _of_outside(evidence: CaseEvidence, holders: list[PostedProcess]) -> Iterator[Observation]:
+def _of_outside(
+    evidence: CaseEvidence, holders: list[PostedProcess]
+) -> Iterator[Observation]:
     """That the processes which a tool lists beside a message hold what is outside the program."""
     for account in evidence.accounts:
         failing = expected_range(account.this_process, account.reserved)
         if failing is None or account.outside is None:
             continue
-        others = [row for row in holders if row.bytes and not is_within(row.bytes, [failing])]
+        others = [
+            row for row in holders if row.bytes and not is_within(row.bytes, [failing])
+        ]
         by_others = sum(row.bytes or 0 for row in others)
         if by_others >= NAMED_SHARE * account.outside.bytes > 0:
             names = ", ".join(f"{row.name} ({row.pid})" for row in others[:MOST_NAMED])
             says = f"Held by processes that are listed, of {show_bytes(account.outside.bytes)} "
             says += f"outside the program: {names}"
-            yield make_observation("outside-named", by_others, others[0].source, "tool", says)
+            yield make_observation(
+                "outside-named", by_others, others[0].source, "tool", says
+            )

@@ -45,7 +45,9 @@ def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
 
 def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
     """A chip that is not in a list of targets."""
-    chip = form("chip").search(re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0])
+    chip = form("chip").search(
+        re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0]
+    )
     if not chip:
         return
     for origin, source, text in evidence.texts:
@@ -56,14 +58,18 @@ def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
         if targets and chip[1] not in targets:
             listed = ", gfx".join(sorted(targets)[:12])
             says = f"The targets are gfx{listed}"
-            yield make_observation("gfx-not-in-targets", chip.group(), source, "tool", says)
+            yield make_observation(
+                "gfx-not-in-targets", chip.group(), source, "tool", says
+            )
             return
 
 
 def _toolkit(evidence: CaseEvidence) -> Iterator[Observation]:
     """A chip that is newer than the CUDA release (toolkits.json)."""
     torch = evidence.fact("torch")
-    release = form("CUDA build").search(torch) or form("CUDA").match(evidence.fact("cuda"))
+    release = form("CUDA build").search(torch) or form("CUDA").match(
+        evidence.fact("cuda")
+    )
     needed = _cuda_of_chip(evidence.fact("gpu"))
     if not release or not needed or is_hip(evidence):
         return
@@ -71,7 +77,9 @@ def _toolkit(evidence: CaseEvidence) -> Iterator[Observation]:
     if version < [int(part) for part in needed.split(".")]:
         words = f"CUDA {version[0]}.{version[1]}"
         says = f"This chip needs CUDA {needed} or later"
-        yield make_observation("toolkit-older-than-chip", words, "cuda", "environment", says)
+        yield make_observation(
+            "toolkit-older-than-chip", words, "cuda", "environment", says
+        )
 
 
 def _cuda_of_chip(gpu: str) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.ground.shapes import LONGEST_TITLE, Alternative, Evidence, Missing, NextStep, Verdict
+from helpers.ground.shapes import (
+    LONGEST_TITLE,
+    Alternative,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+)
 from helpers.ground.units import show_bytes, told_apart
 from helpers.judge.program_evidence import (
     also_grows,
@@ -41,7 +48,11 @@ class _Need:
 def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The program needs more than the card has for it."""
     need = _need_of(facts, refusal)
-    grows_later = facts.growth is not None and bool(facts.growth.growers) and facts.growth.is_later
+    grows_later = (
+        facts.growth is not None
+        and bool(facts.growth.growers)
+        and facts.growth.is_later
+    )
     is_certain = need.is_over and not grows_later
     title = _need_in_words(facts, refusal, need)
     summary = f"{title}."
@@ -116,18 +127,25 @@ def _evidence_of_need(facts: ProgramFacts, refusal: Refusal) -> list[Evidence]:
         evidence.append(of_repeat(facts.expandable, facts))
     elif facts.replays is not None and facts.replays.needs_bytes:
         more = facts.replays.needs_bytes
-        evidence.append(size_evidence("needs", more, facts, "Still missing with the best setting"))
+        evidence.append(
+            size_evidence("needs", more, facts, "Still missing with the best setting")
+        )
     return [*evidence, *of_holding(facts), *also_grows(facts)]
 
 
-def _how_to_use_less(facts: ProgramFacts, refusal: Refusal, need: _Need) -> tuple[str, str]:
+def _how_to_use_less(
+    facts: ProgramFacts, refusal: Refusal, need: _Need
+) -> tuple[str, str]:
     """What to change, and its side effects."""
     less = "Use less memory at once"
     if need.bytes > refusal.usable_bytes:
         missing = show_bytes(need.bytes - refusal.usable_bytes)
         less = f"Use at least {missing} less memory at once"
     if facts.first_change is not None:
-        return f"{less}. First try: {facts.first_change.title}", facts.first_change.costs
+        return (
+            f"{less}. First try: {facts.first_change.title}",
+            facts.first_change.costs,
+        )
     side_effects = "slower; a different batch size may change training results"
     return f"{less}: {_ways_to_use_less(facts, need.bytes)}", side_effects
 
@@ -177,7 +195,9 @@ def uneven_cards(facts: ProgramFacts) -> Verdict:
         the_others = f"{len(others)} more {'is' if len(others) == 1 else 'are'} empty"
     title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
     evidence = [
-        size_evidence(f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}")
+        size_evidence(
+            f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}"
+        )
         for card in facts.cards
     ]
     if facts.refusal is not None:
@@ -212,7 +232,10 @@ def too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
         title += f"; {unused} of that is cache that no tensor uses"
         evidence.append(
             size_evidence(
-                "cached", card.unused_bytes, facts, "Cached by PyTorch and not used by any tensor"
+                "cached",
+                card.unused_bytes,
+                facts,
+                "Cached by PyTorch and not used by any tensor",
             )
         )
         advice = "Call torch.cuda.empty_cache() in the process that waits, before the other starts"
@@ -239,7 +262,10 @@ def held_by_others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence=[
             of_refusal(facts, refusal),
             size_evidence(
-                "others", others_bytes, facts, "In use on the card, but not by this process"
+                "others",
+                others_bytes,
+                facts,
+                "In use on the card, but not by this process",
             ),
         ],
         missing=[Missing("who uses the card", "casebook diagnose live --wide")],

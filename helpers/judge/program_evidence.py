@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from helpers.ground.shapes import BESIDE, Evidence, seen
 from helpers.ground.units import show_bytes
-from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Repeat
+from helpers.judge.program_facts import (
+    GrowerFacts,
+    GrowthFacts,
+    ProgramFacts,
+    Refusal,
+    Repeat,
+)
 from helpers.judge.program_questions import LEAST_KEPT, is_large
 
 EXPANDABLE = "expandable_segments:True"
@@ -89,7 +95,10 @@ def of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
 def of_holding(facts: ProgramFacts) -> list[Evidence]:
     return [
         size_evidence(
-            f"holds-{number}", holding.bytes, facts, f"Allocated at the peak by {holding.line}"
+            f"holds-{number}",
+            holding.bytes,
+            facts,
+            f"Allocated at the peak by {holding.line}",
         )
         for number, holding in enumerate(facts.holding, 1)
     ]

@@ -43,9 +43,7 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     more_evidence: list[Evidence] = []
     alternatives = []
     if growth is not None and is_large(growth, refusal):
-        summary += (
-            f" It also {keeps(growth.growers[0], growth)}; a longer run will fail because of that."
-        )
+        summary += f" It also {keeps(growth.growers[0], growth)}; a longer run will fail because of that."
         more_evidence += also_grows(facts)
         alternatives.append(Alternative("user-leak", "weak"))
     repeat = facts.expandable
@@ -99,11 +97,15 @@ def _evidence_of_pieces(
         return [of_repeat(facts.expandable, facts), *evidence, *more]
     if facts.most_live_before_bytes:
         says = "Allocated at once earlier in the same run, on the same card"
-        evidence.append(size_evidence("live-before", facts.most_live_before_bytes, facts, says))
+        evidence.append(
+            size_evidence("live-before", facts.most_live_before_bytes, facts, says)
+        )
     evidence += more
     if facts.replays is not None and facts.replays.peak_bytes:
         says = f"Peak reserved when the recording is replayed with {setting}"
-        evidence.append(size_evidence("replayed", facts.replays.peak_bytes, facts, says))
+        evidence.append(
+            size_evidence("replayed", facts.replays.peak_bytes, facts, says)
+        )
     return evidence
 
 

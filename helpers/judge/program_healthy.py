@@ -18,13 +18,19 @@ from helpers.judge.program_facts import ProgramFacts, Refusal
 def nothing_refused(facts: ProgramFacts) -> Verdict:
     """A program that ended well, or a recording in which nothing failed."""
     peak = show_bytes(facts.peak_allocated_bytes)
-    evidence = [size_evidence("peak", facts.peak_allocated_bytes, facts, "Allocated at the peak")]
+    evidence = [
+        size_evidence(
+            "peak", facts.peak_allocated_bytes, facts, "Allocated at the peak"
+        )
+    ]
     if facts.peak_reserved_bytes:
         reserved = facts.peak_reserved_bytes
         says = "Reserved on the card at the peak; cached memory counts too, which is normal"
         evidence.append(size_evidence("reserved", reserved, facts, says))
     at_end = facts.allocated_at_end_bytes
-    evidence.append(size_evidence("at-end", at_end, facts, "Allocated at the end of the recording"))
+    evidence.append(
+        size_evidence("at-end", at_end, facts, "Allocated at the end of the recording")
+    )
     evidence += of_holding(facts)
     ended_well = facts.exit_code == 0
     growth = facts.growth
@@ -93,7 +99,9 @@ def went_on(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         title=title,
         summary=f"{title}. It searches for what fits, or it can work without that memory.",
         evidence=[of_refusal(facts, refusal)],
-        next_step=NextStep(what="Nothing to do, unless the program needs the memory it asked for"),
+        next_step=NextStep(
+            what="Nothing to do, unless the program needs the memory it asked for"
+        ),
     )
 
 

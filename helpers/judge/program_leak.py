@@ -69,7 +69,8 @@ def leak_to_come(facts: ProgramFacts, growth: GrowthFacts) -> Verdict:
         evidence=[of_growth(facts, growth), *of_holding(facts)],
         missing=[
             Missing(
-                "a run to the end, to see whether the growth continues", rehearse_command(facts)
+                "a run to the end, to see whether the growth continues",
+                rehearse_command(facts),
             )
         ],
         next_step=NextStep(
@@ -119,7 +120,9 @@ def _side_effects_of_letting_go(facts: ProgramFacts, grower: GrowerFacts) -> str
     return f"takes RAM: {show_bytes(grower.bytes_per_step)} a step"
 
 
-def leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+def leak_or_one_long_step(
+    facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
+) -> Verdict:
     """Passes of a loop keep more and more, and nothing shows whether a backward pass frees it."""
     title = f"Your program {keeps(growth.growers[0], growth)}"
     return Verdict(
@@ -127,7 +130,10 @@ def leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Ref
         confidence="weak",
         title=title,
         summary=f"{title}; no backward pass was recorded that could free it.",
-        alternatives=[Alternative("true-capacity", "weak"), Alternative("user-leak", "weak")],
+        alternatives=[
+            Alternative("true-capacity", "weak"),
+            Alternative("user-leak", "weak"),
+        ],
         evidence=[of_growth(facts, growth), of_refusal(facts, refusal)],
         missing=[repeat_would_decide(facts)],
         next_step=NextStep(
@@ -138,7 +144,9 @@ def leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Ref
     )
 
 
-def leak_or_larger_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+def leak_or_larger_step(
+    facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
+) -> Verdict:
     """What the steps keep is a good part of the card, and the step that failed was a larger one."""
     needed = show_bytes(growth.rest_so_far_bytes)
     usual = show_bytes(growth.usual_rest_bytes)
@@ -149,11 +157,17 @@ def leak_or_larger_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refus
         confidence="weak",
         title=title,
         summary=f"{title}; {kept}.",
-        alternatives=[Alternative("true-capacity", "weak"), Alternative("user-leak", "weak")],
+        alternatives=[
+            Alternative("true-capacity", "weak"),
+            Alternative("user-leak", "weak"),
+        ],
         evidence=[
             of_refusal(facts, refusal),
             size_evidence(
-                "usual-step", growth.usual_rest_bytes, facts, "Needed at most in a step before it"
+                "usual-step",
+                growth.usual_rest_bytes,
+                facts,
+                "Needed at most in a step before it",
             ),
             of_growth(facts, growth),
         ],

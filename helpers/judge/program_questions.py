@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from helpers.ground.units import GIB
-from helpers.judge.program_facts import CardFacts, GrowthFacts, ProgramFacts, Refusal, Repeat
+from helpers.judge.program_facts import (
+    CardFacts,
+    GrowthFacts,
+    ProgramFacts,
+    Refusal,
+    Repeat,
+)
 
 LEAST_KEPT = 25
 """What grows counts as a reason from a 25th of what the process can have."""
@@ -31,7 +37,9 @@ def setting_explains(facts: ProgramFacts) -> bool:
         return False
     if facts.expandable is not None:
         return facts.expandable.finishes
-    return facts.replays is not None and "expandable_segments" in (facts.replays.passes_with or "")
+    return facts.replays is not None and "expandable_segments" in (
+        facts.replays.passes_with or ""
+    )
 
 
 def one_card_is_overfull(facts: ProgramFacts) -> bool:
@@ -39,7 +47,9 @@ def one_card_is_overfull(facts: ProgramFacts) -> bool:
     even share of all.
     """
     needed = [card.bytes for card in facts.cards if card.processes]
-    return len(needed) > 1 and max(needed) >= 1.5 * min(needed) and even_shares_fit(facts)
+    return (
+        len(needed) > 1 and max(needed) >= 1.5 * min(needed) and even_shares_fit(facts)
+    )
 
 
 def even_shares_fit(facts: ProgramFacts) -> bool:
@@ -63,7 +73,9 @@ def overfull_together(facts: ProgramFacts) -> CardFacts | None:
     return None
 
 
-def growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
+def growth_fills_the_card(
+    facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
+) -> bool:
     """Whether what grew is a good part of what fills the card, and the program goes on growing
     beyond the card where nothing limits it; not where the step that failed needs more than the
     card without what grew.
@@ -72,7 +84,11 @@ def growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Ref
         return False
     if growth.rest_bytes > refusal.usable_bytes:
         return False
-    if facts.without_limit is None and requests_pass(facts) and is_mostly_unused(refusal):
+    if (
+        facts.without_limit is None
+        and requests_pass(facts)
+        and is_mostly_unused(refusal)
+    ):
         return False
     if facts.without_limit is None or needs_more_than_it_can_have(facts, refusal):
         return True
@@ -88,7 +104,9 @@ def failed_in_a_larger_step(growth: GrowthFacts, refusal: Refusal) -> bool:
     return is_larger and usual_need_bytes < NEARLY_FULL * refusal.usable_bytes
 
 
-def _ends_nearly_full(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
+def _ends_nearly_full(
+    facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
+) -> bool:
     """Whether the card is nearly full of what grew even where the whole program passes with
     another setting: the pieces of a full card are not why it failed.
     """

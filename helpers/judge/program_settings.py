@@ -26,7 +26,11 @@ from helpers.judge.program_steps import (
 def ineffective_setting(facts: ProgramFacts) -> Verdict:
     trouble = facts.settings
     assert trouble is not None, "asked only where there is one"
-    evidence = [text_evidence("setting", f"{trouble.variable}={trouble.value}", facts, trouble.why)]
+    evidence = [
+        text_evidence(
+            "setting", f"{trouble.variable}={trouble.value}", facts, trouble.why
+        )
+    ]
     if facts.refusal is not None:
         evidence.append(of_refusal(facts, facts.refusal))
     if facts.expandable is not None:
@@ -48,7 +52,11 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
 
 def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The program's own limit is what refused: the card has the room."""
-    least = "" if facts.without_limit is not None and facts.without_limit.finishes else "at least "
+    least = (
+        ""
+        if facts.without_limit is not None and facts.without_limit.finishes
+        else "at least "
+    )
     needed = show_bytes(needed_bytes(facts, refusal))
     room = show_bytes(refusal.room_bytes)
     title = f"The program needs {least}{needed} but limits itself to {allowed_in_words(facts, refusal)}; "
@@ -56,7 +64,10 @@ def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     evidence = [
         of_refusal(facts, refusal),
         size_evidence(
-            "allowed", refusal.allowed_bytes, facts, "The limit that this process sets for itself"
+            "allowed",
+            refusal.allowed_bytes,
+            facts,
+            "The limit that this process sets for itself",
         ),
     ]
     if facts.without_limit is not None:

@@ -14,7 +14,12 @@ from dataclasses import replace
 
 from helpers.ground.shapes import Alternative, NextStep, Verdict
 from helpers.ground.units import show_bytes
-from helpers.judge.program_capacity import capacity, held_by_others, too_much_together, uneven_cards
+from helpers.judge.program_capacity import (
+    capacity,
+    held_by_others,
+    too_much_together,
+    uneven_cards,
+)
 from helpers.judge.program_evidence import of_growth, of_holding, of_refusal
 from helpers.judge.program_facts import CardFacts, GrowthFacts, ProgramFacts, Refusal
 from helpers.judge.program_fragmentation import fragmentation, fragmentation_for_good
@@ -87,7 +92,9 @@ def _without_refusal(facts: ProgramFacts) -> Verdict:
     return nothing_refused(facts)
 
 
-def _of_growing_program(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+def _of_growing_program(
+    facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
+) -> Verdict:
     """What the steps keep fills the card; without a repeat, one large step may look like that."""
     was_repeated = facts.without_limit is not None
     if growth.may_be_one_step and not was_repeated:

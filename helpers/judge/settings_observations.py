@@ -31,7 +31,9 @@ what hides every GPU carries a cause.
 """
 NOT_IN_FORCE = ("setting-misspelt", "setting-late", "setting-inert")
 EXPANDABLE_ON = re.compile(r"expandable_segments:\s?True")
-CALLS = re.compile(r"((?:gradient|activation)_checkpointing_enable|\.eval|\.train|\.backward)\(")
+CALLS = re.compile(
+    r"((?:gradient|activation)_checkpointing_enable|\.eval|\.train|\.backward)\("
+)
 """What a program's text says of checkpointing: on, and while the model trains."""
 LONGEST_SENTENCE = 300
 COMPLAINTS = ("setting-refused", "number-refused")
@@ -64,8 +66,12 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
                     yield replace(observation, name="expandable-not-in-force")
     for _, source, text in evidence.texts:
         if _goes_backward_in_evaluation(text):
-            yield make_observation("checkpointing-in-eval", "model.eval()", source, "message")
-    posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
+            yield make_observation(
+                "checkpointing-in-eval", "model.eval()", source, "message"
+            )
+    posted = [
+        text for _, text in evidence.tools if form("kernel parameter").search(text)
+    ]
     if evidence.bundle is not None or posted:
         yield from _of_kernel_parameters(evidence, posted)
     yield from _of_settings_in_force(pairs, not_in_force, origin)
@@ -86,14 +92,21 @@ def _of_settings_in_force(
     for name, value in pairs:
         is_of_allocator = "ALLOC_CONF" in name and name not in not_in_force
         if is_of_allocator and EXPANDABLE_ON.search(value):
-            yield make_observation("expandable-on", f"{name}={value}", "variables", origin)
+            yield make_observation(
+                "expandable-on", f"{name}={value}", "variables", origin
+            )
         if name == "HSA_OVERRIDE_GFX_VERSION":
             yield make_observation("gfx-override", value, name, origin)
 
 
-def _of_visibility(finding: Finding, evidence: CaseEvidence, origin: str) -> Iterator[Observation]:
+def _of_visibility(
+    finding: Finding, evidence: CaseEvidence, origin: str
+) -> Iterator[Observation]:
     """A misspelt visibility variable, where memory was refused on a GPU that it was to hide."""
-    from helpers.settings.audit import ALIKE, nearest_name  # its tables are for settings alone
+    from helpers.settings.audit import (
+        ALIKE,
+        nearest_name,
+    )  # its tables are for settings alone
     from helpers.settings.table import VARIABLES
 
     refusing = [message for message in evidence.messages if of_device(message)]
@@ -140,7 +153,9 @@ def _of_allocator_text(
                 environ[match["name"]] = match["quoted"] or match["bare"]
     if not environ:
         return
-    from helpers.settings.trouble import settings_trouble  # its tables are for settings alone
+    from helpers.settings.trouble import (
+        settings_trouble,
+    )  # its tables are for settings alone
 
     trouble = settings_trouble({"end": environ}, {}, recorded_torch(evidence))
     if trouble is None:
@@ -150,10 +165,14 @@ def _of_allocator_text(
         says = f"This text {trouble.why}"[:LONGEST_SENTENCE]
         yield make_observation("setting-malformed", words, "variables", origin, says)
         if trouble.instead:
-            yield make_observation("setting-corrected", trouble.instead, "variables", origin)
+            yield make_observation(
+                "setting-corrected", trouble.instead, "variables", origin
+            )
     elif trouble.instead:
         name = "setting-inert" if trouble.kind == "ineffective" else "setting-misspelt"
-        yield make_observation(name, trouble.instead, "variables", origin, f"Meant: {trouble.says}")
+        yield make_observation(
+            name, trouble.instead, "variables", origin, f"Meant: {trouble.says}"
+        )
 
 
 def recorded_torch(evidence: CaseEvidence) -> dict[str, object]:
@@ -173,7 +192,10 @@ def rocm_has_expandable(version: str) -> bool | None:
     """Whether a ROCm build of torch has expandable segments that are safe there; None where its
     version does not tell.
     """
-    from helpers.settings.rules import facts_of, rule_findings  # its tables are for settings alone
+    from helpers.settings.rules import (
+        facts_of,
+        rule_findings,
+    )  # its tables are for settings alone
 
     option = "expandable_segments"
     facts = facts_of({}, version, "rocm")
@@ -188,24 +210,33 @@ def rocm_has_expandable(version: str) -> bool | None:
 
 def _of_environment(evidence: CaseEvidence, code: list[str]) -> Iterator[Finding]:
     """What the audit finds in the variables, and in code that sets them."""
-    from helpers.settings import assignments, audit  # their tables are for settings alone
+    from helpers.settings import (
+        assignments,
+        audit,
+    )  # their tables are for settings alone
 
     if evidence.bundle is not None:
         yield from audit.audit_box(evidence.bundle)
     else:
         # "True (second attempt)" is a person's words, and those are not read.
-        environ = {name: value for name, value in evidence.variables if "(" not in value}
+        environ = {
+            name: value for name, value in evidence.variables if "(" not in value
+        }
         yield from audit.audit(
             environ=environ,
             torch=evidence.fact("torch"),
-            build="rocm" if is_hip(evidence) else "cuda",  # where nothing of AMD's is spoken of
+            build="rocm"
+            if is_hip(evidence)
+            else "cuda",  # where nothing of AMD's is spoken of
             gfx=evidence.fact("gfx"),
         )
     for text in code:
         yield from assignments.late_assignments(text)
 
 
-def _of_kernel_parameters(evidence: CaseEvidence, posted: list[str]) -> Iterator[Observation]:
+def _of_kernel_parameters(
+    evidence: CaseEvidence, posted: list[str]
+) -> Iterator[Observation]:
     """What the audit finds in the parameters of the box's kernel, and in posted ones."""
     from helpers.settings import kernel_parameters  # its tables are for settings alone
 
@@ -227,7 +258,10 @@ def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
         name = "setting-expandable"
         if finding.verdict == "dangerous":
             name = "setting-expandable-danger"
-    if finding.name.startswith("HSA_OVERRIDE") and finding.cause == "config-ineffective":
+    if (
+        finding.name.startswith("HSA_OVERRIDE")
+        and finding.cause == "config-ineffective"
+    ):
         name = "setting-override"
     words = f"{finding.name}={finding.value}" if finding.value else finding.name
     says = f"{finding.says} ({finding.why})" if finding.why else finding.says

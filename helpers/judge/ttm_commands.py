@@ -32,10 +32,10 @@ ROOM = "  # Make the running kernel's boot image anew; it needs room (df -h /boo
 DRACUT = f"sudo dracut --force{ROOM}"
 UPDATE_INITRAMFS = f'sudo update-initramfs -u -k "$(uname -r)"{ROOM}'
 MKINITCPIO = f'sudo mkinitcpio -p "$(cat "/usr/lib/modules/$(uname -r)/pkgbase")"{ROOM}'
-DRACUT_REBUILD = "sudo dracut-rebuild  # Or reinstall-kernels; all need room (df -h /boot)"
-KERNEL_INSTALL = (
-    f'sudo kernel-install add "$(uname -r)" "/usr/lib/modules/$(uname -r)/vmlinuz"{ROOM}'
+DRACUT_REBUILD = (
+    "sudo dracut-rebuild  # Or reinstall-kernels; all need room (df -h /boot)"
 )
+KERNEL_INSTALL = f'sudo kernel-install add "$(uname -r)" "/usr/lib/modules/$(uname -r)/vmlinuz"{ROOM}'
 """Only the running kernel's initramfs is made anew where the tool can do that: the others keep one
 to fall back to, and a small /boot is not filled half way.
 """
@@ -53,7 +53,13 @@ TOOLS = {
     "update-initramfs": ("/etc/initramfs-tools/modules",),
 }
 """Tools that make an initramfs, and the configuration that a capture finds of each."""
-TOOL_NAMES = (*TOOLS, "transactional-update", "proxmox-boot-tool", "grubby", "update-grub")
+TOOL_NAMES = (
+    *TOOLS,
+    "transactional-update",
+    "proxmox-boot-tool",
+    "grubby",
+    "update-grub",
+)
 KERNELS = {"-pve": "proxmox", "truenas": "truenas"}
 """What stands in /proc/version of a system that os-release calls by another's name."""
 Lines = Tuple[List[str], List[str]]  # made when imported, also on Python 3.8
@@ -142,7 +148,9 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | N
     used = parameters.ttm_module(bundle)
     # Ubuntu's OEM kernels and DKMS have both modules: then both get the value, and only the one
     # in use reads it.
-    modules = [m for m in TTM_MODULES if m == used.value or _has_folder(bundle, m)] or ["ttm"]
+    modules = [m for m in TTM_MODULES if m == used.value or _has_folder(bundle, m)] or [
+        "ttm"
+    ]
     pages = plan.pages_limit if plan.action == "set" else None
     gone = {stale.name for stale in stale_settings(bundle)}
     if plan.action != "leave":
@@ -167,7 +175,9 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | N
         arguments=arguments,
         before=list(before),
         drop=drop,
-        files=[shell.word(path) for path in sorted(touched) if path.startswith("/etc/")],
+        files=[
+            shell.word(path) for path in sorted(touched) if path.startswith("/etc/")
+        ],
         resets=pages is None and any(name.endswith(".pages_limit") for name in drop),
     )
 
@@ -194,7 +204,9 @@ def stale_settings(bundle: Bundle) -> list[StaleSetting]:
         if setting.name == "page_pool_size" or setting.module == "amdgpu":
             name = f"{setting.module}.{setting.name}"
             place = f"{setting.source}:{setting.line}"
-            stale.append(StaleSetting(name, setting.value, place, reasons[setting.name]))
+            stale.append(
+                StaleSetting(name, setting.value, place, reasons[setting.name])
+            )
     return stale
 
 
@@ -241,7 +253,9 @@ def _names(bundle: Bundle) -> list[str]:
     """
     fields = _os_release(bundle)
     names = []
-    if "OSTREE_VERSION" in fields or re.search(r"(^|\s)ostree=", bundle.read("/proc/cmdline").text):
+    if "OSTREE_VERSION" in fields or re.search(
+        r"(^|\s)ostree=", bundle.read("/proc/cmdline").text
+    ):
         names.append("ostree")
     # Both call themselves Debian in os-release.
     version = bundle.read("/proc/version").text
@@ -259,7 +273,11 @@ def _remark(bundle: Bundle) -> str:
     row, name = _distribution(bundle)
     fields = _os_release(bundle)
     system = fields.get("ID", "")
-    if row is None or system in row["ids"] or name not in fields.get("ID_LIKE", "").split():
+    if (
+        row is None
+        or system in row["ids"]
+        or name not in fields.get("ID_LIKE", "").split()
+    ):
         return ""
     return f"# {_shown(system)} is not in our table and is like {name}, for which these lines are"
 
@@ -286,7 +304,10 @@ def _keep_copy(path: str) -> str:
 
 
 def _put_back(paths: Iterable[str]) -> list[str]:
-    return [f"[ ! -e {path}.pre-ttm ] ||\n    sudo mv {path}.pre-ttm {path}" for path in paths]
+    return [
+        f"[ ! -e {path}.pre-ttm ] ||\n    sudo mv {path}.pre-ttm {path}"
+        for path in paths
+    ]
 
 
 def _clean_files(change: LimitChange) -> list[str]:
@@ -319,7 +340,9 @@ def _options(option: str, words: list[str]) -> str:
     return "".join(f" {option}={shell.word(word)}" for word in words)
 
 
-def _around(change: LimitChange, run: list[str], undo: list[str], rebuild: str = "") -> Lines:
+def _around(
+    change: LimitChange, run: list[str], undo: list[str], rebuild: str = ""
+) -> Lines:
     """The lines of a block behind those that clean the modprobe.d files, and the lines of its
     undo behind those that put them back; ``rebuild`` makes the initramfs anew for the files.
     """
@@ -337,7 +360,9 @@ def _grubby(change: LimitChange) -> Lines:
     run = [f"{remove}\n{command} --remove-args={_quoted(change.drop)}"]
     undo = list(run)
     if change.arguments:
-        run.append(f"# Add the new setting\n{command} --args={_quoted(change.arguments)}")
+        run.append(
+            f"# Add the new setting\n{command} --args={_quoted(change.arguments)}"
+        )
     if change.before:
         undo.append(f"{command} --args={_quoted(change.before)}")
     return _around(change, run, undo, DRACUT)
@@ -351,7 +376,9 @@ def _update_grub(change: LimitChange) -> Lines:
     if change.arguments:
         arguments = " ".join(change.arguments)
         run.append("sudo mkdir -p /etc/default/grub.d")
-        run += _written(GRUB_CONF, f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {arguments}"')
+        run += _written(
+            GRUB_CONF, f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {arguments}"'
+        )
         undo.append(remove)
     if change.resets:
         run.append(remove)
@@ -374,7 +401,9 @@ def _systemd_boot(change: LimitChange) -> Lines:
 
 def _kernelstub(change: LimitChange) -> Lines:
     run = _kernelstub_lines(change.old, change.new)
-    return _around(change, run, _kernelstub_lines(change.new, change.old), UPDATE_INITRAMFS)
+    return _around(
+        change, run, _kernelstub_lines(change.new, change.old), UPDATE_INITRAMFS
+    )
 
 
 def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
@@ -416,12 +445,18 @@ def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
         run.append(f"# the configuration of {' and '.join(tools)} lies there")
     run.append(f"for tool in {' '.join(TOOL_NAMES)}; do command -v $tool; done")
     if change.arguments:
-        run.append(f"# its boot loader passes to the kernel: {' '.join(change.arguments)}")
+        run.append(
+            f"# its boot loader passes to the kernel: {' '.join(change.arguments)}"
+        )
         option = f"options {change.modules[0]} pages_limit={change.pages}"
-        run.append(f"# or {CONF} has: {option}; then that tool makes the initramfs anew")
+        run.append(
+            f"# or {CONF} has: {option}; then that tool makes the initramfs anew"
+        )
     if change.old or change.files:
         run.append(f"# and nothing says any more: {' '.join(change.drop)}")
-    return run, ["# put back what you changed, and have that tool make the initramfs anew"]
+    return run, [
+        "# put back what you changed, and have that tool make the initramfs anew"
+    ]
 
 
 def _modprobe(change: LimitChange, rebuild: str) -> Lines:
@@ -434,7 +469,9 @@ def _modprobe(change: LimitChange, rebuild: str) -> Lines:
     run += _clean_files(change)
     undo = _put_back(change.files)
     if change.arguments:
-        lines = [f"options {module} pages_limit={change.pages}" for module in change.modules]
+        lines = [
+            f"options {module} pages_limit={change.pages}" for module in change.modules
+        ]
         run += _written(CONF, *lines)
         undo.append(f"sudo rm -f {CONF}")
     if change.resets:
@@ -446,8 +483,12 @@ def _amd_smi(change: LimitChange) -> Lines:
     if change.arguments:
         is_whole = (change.pages or 0) * change.page_bytes % GIB == 0
         rounded = "" if is_whole else ", so this is a little less"
-        remark = f"# amd-smi 26.5 or later; it says GB and means GiB, whole ones{rounded}"
-        return [remark, f"sudo amd-smi set --gtt {change.gib}"], ["sudo amd-smi reset --gtt"]
+        remark = (
+            f"# amd-smi 26.5 or later; it says GB and means GiB, whole ones{rounded}"
+        )
+        return [remark, f"sudo amd-smi set --gtt {change.gib}"], [
+            "sudo amd-smi reset --gtt"
+        ]
     if change.resets:
         return ["sudo amd-smi reset --gtt"], ["# nothing to undo"]
     return [], []
@@ -483,7 +524,11 @@ SYSTEMS: dict[str, Callable[[LimitChange], Lines]] = {
 def _check(change: LimitChange) -> list[str]:
     """How to see after the reboot that the limit is live."""
     box = shell.word(change.box)
-    first = "# after the reboot" if change.is_live else f"# after the reboot, on {box} itself"
+    first = (
+        "# after the reboot"
+        if change.is_live
+        else f"# after the reboot, on {box} itself"
+    )
     read = f"cat /sys/module/{change.module}/parameters/pages_limit"
     if change.arguments:
         read += f"  # expected: {change.pages}"

@@ -66,7 +66,9 @@ def room(bundle: Bundle, stack: Stack) -> Room | None:
     )
 
 
-def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None = None) -> TtmPlan:
+def plan(
+    space: Room, reserve_bytes: int | None = None, target_bytes: int | None = None
+) -> TtmPlan:
     """A limit above the kernel's default and within the RAM, KFD's limit and the target, or
     ``leave`` with the reason.
 
@@ -101,7 +103,9 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
                 f"better here is the kernel's default, {in_units(default, page)}"
             )
             return TtmPlan("remove", default, default * page, reserve, why)
-        return replace(leave, why=_not_above_default(space, reserve, limit, target_bytes))
+        return replace(
+            leave, why=_not_above_default(space, reserve, limit, target_bytes)
+        )
     takes_larger = kernel is None or kernel >= GTT_IF_LARGER
     if takes_larger and space.carveout_bytes >= pages * page:
         return replace(
@@ -111,7 +115,8 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
         )
     if pages == live:
         return replace(
-            leave, why=f"the limit is what was asked for already: {in_units(live, page)}"
+            leave,
+            why=f"the limit is what was asked for already: {in_units(live, page)}",
         )
     has_no_wish = target_bytes is None and reserve_bytes is None
     if has_no_wish and pages < live and live_bytes <= space.kfd_bytes:
@@ -130,7 +135,9 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     return TtmPlan("set", pages, pages * page, reserve, why)
 
 
-def _not_above_default(space: Room, reserve: int, limit: int, target_bytes: int | None) -> str:
+def _not_above_default(
+    space: Room, reserve: int, limit: int, target_bytes: int | None
+) -> str:
     """Why a limit that is not above the kernel's default is not set."""
     shown = show_bytes(max(limit, 0))
     default = f"half the RAM ({show_bytes(space.default_pages * space.page_bytes)})"
@@ -142,7 +149,9 @@ def _not_above_default(space: Room, reserve: int, limit: int, target_bytes: int 
     )
 
 
-def check_wish(space: Room, reserve_bytes: int | None, target_bytes: int | None) -> None:
+def check_wish(
+    space: Room, reserve_bytes: int | None, target_bytes: int | None
+) -> None:
     """Refuse a reserve or a target that the box cannot give, or that was meant in another unit.
 
     Raises ValueError.
@@ -173,7 +182,9 @@ def _check_unit(name: str, size: int) -> None:
     if size <= 0:
         raise ValueError(f"{name} {size} bytes: expected a size above 0, such as 8GiB")
     if size < SMALLEST_BYTES:
-        raise ValueError(f"{name} {size} bytes: too small to be meant; give a unit, such as 8GiB")
+        raise ValueError(
+            f"{name} {size} bytes: too small to be meant; give a unit, such as 8GiB"
+        )
 
 
 def wanted_bytes(text: str) -> int | None:
@@ -191,5 +202,7 @@ def in_units(pages: int, page_bytes: int) -> str:
     by 7 %.
     """
     size = pages * page_bytes
-    units = f"{pages} pages of {page_bytes // KIB} KiB = {size} bytes = {size // MIB} MiB"
+    units = (
+        f"{pages} pages of {page_bytes // KIB} KiB = {size} bytes = {size // MIB} MiB"
+    )
     return f"{units} = {size / GIB:.2f} GiB ({size / 1e9:.2f} GB of 10^9 bytes)"

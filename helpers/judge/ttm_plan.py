@@ -58,7 +58,10 @@ def ttm_answer(
 
 
 def _plan(
-    stack: Stack, space: Room | None, reserve_bytes: int | None, target_bytes: int | None
+    stack: Stack,
+    space: Room | None,
+    reserve_bytes: int | None,
+    target_bytes: int | None,
 ) -> TtmPlan:
     """The plan for a stack; a box that no TTM limit binds is left alone."""
     decision = stack.decision
@@ -76,7 +79,10 @@ def _plan(
 
 
 def planned_step(
-    bundle: Bundle, cause: str, reserve_bytes: int | None = None, target_bytes: int | None = None
+    bundle: Bundle,
+    cause: str,
+    reserve_bytes: int | None = None,
+    target_bytes: int | None = None,
 ) -> NextStep | None:
     """The line that moves the ceiling of this box, for its own distribution; None where its
     ceilings are not the cause.
@@ -97,11 +103,11 @@ def planned_step(
     harm = "new boot settings"
     if answer.plan.bytes:
         harm += f"; GPU programs can then fill {show_bytes(answer.plan.bytes)} of RAM"
-    precondition = f"you are root on the machine that was recorded ({bundle.box}), not on this one"
+    precondition = (
+        f"you are root on the machine that was recorded ({bundle.box}), not on this one"
+    )
     if bundle.kind == "live":
-        precondition = (
-            "you are root, and you keep the old settings: casebook capture --out before.tar.gz"
-        )
+        precondition = "you are root, and you keep the old settings: casebook capture --out before.tar.gz"
     return NextStep(
         what=advice,
         command=block.run,
@@ -135,7 +141,9 @@ def _warnings(
     yield from _neighbours(bundle)
 
 
-def _of_the_reserve(space: Room, ttm_plan: TtmPlan, limit: int, name: str) -> Iterator[str]:
+def _of_the_reserve(
+    space: Room, ttm_plan: TtmPlan, limit: int, name: str
+) -> Iterator[str]:
     """A limit that uses up the reserve, and a carve-out beside it."""
     left = space.ram_bytes - limit
     reserve = ttm_plan.reserve_bytes or 0
@@ -175,7 +183,9 @@ def _neighbours(bundle: Bundle) -> Iterator[str]:
     """Who else wants the RAM: a desktop, ZFS, huge pages, swap and zram, large processes."""
     box = machine(bundle)
     running = processes(bundle)
-    desktop = sorted({process.name for process in running} & set(table("ttm")["desktops"]))
+    desktop = sorted(
+        {process.name for process in running} & set(table("ttm")["desktops"])
+    )
     if desktop:
         yield f"a desktop is running ({', '.join(desktop)}): it and its programs share the reserve"
     if box.zfs_cache.bytes >= GIB:

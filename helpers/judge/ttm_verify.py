@@ -52,7 +52,10 @@ class VerifyResult:
 
 
 def verify(
-    earlier: Bundle, now: Bundle, reserve_bytes: int | None = None, target_bytes: int | None = None
+    earlier: Bundle,
+    now: Bundle,
+    reserve_bytes: int | None = None,
+    target_bytes: int | None = None,
 ) -> VerifyResult:
     """Compare a bundle from before the change with one from after the reboot.
 
@@ -72,7 +75,9 @@ def verify(
         intended = seen(wanted, "bytes", source)
     rows = {layer: _layered(layer, before, after, intended) for layer in LAYERS}
     reasons = _reasons(earlier, now, after, rows)
-    explained = tuple(replace(row, why=reasons.get(layer, "")) for layer, row in rows.items())
+    explained = tuple(
+        replace(row, why=reasons.get(layer, "")) for layer, row in rows.items()
+    )
     failed = any(row.took is False for row in explained)
     return VerifyResult(
         took=wanted is None or (rows["ttm"].took is True and not failed),
@@ -183,7 +188,9 @@ def _reasons(
         reasons["kfd_bank"] = stack.decision.says.rstrip(".")
     gtt = rows["gtt"]
     if gtt.intended.ok and gtt.now.ok and gtt.took is None:
-        reasons["gtt"] = "amdgpu.gttsize sets it by itself, and compute does not follow it"
+        reasons["gtt"] = (
+            "amdgpu.gttsize sets it by itself, and compute does not follow it"
+        )
     return reasons
 
 
@@ -205,7 +212,9 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     if not written:
         return _why_not_written(earlier, now)
     used = parameters.ttm_module(now)
-    of_module = [setting for setting in written if not used.ok or setting.module == used.value]
+    of_module = [
+        setting for setting in written if not used.ok or setting.module == used.value
+    ]
     if not of_module:
         module = written[-1].module
         return f"it is set for {module}, and amdgpu uses {used.value}: set {used.value}.pages_limit"
@@ -279,15 +288,21 @@ def _image_is_older(now: Bundle, source: str) -> bool:
 def _boot(bundle: Bundle) -> str:
     """The id of the boot that a bundle is of; empty where it was not captured."""
     boot = next((str(row.get("boot_id") or "") for row in bundle.table("host")), "")
-    return boot if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", boot) else ""
+    return (
+        boot if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", boot) else ""
+    )
 
 
-def _unlike(earlier: Bundle, now: Bundle, before: Stack, after: Stack) -> tuple[str, ...]:
+def _unlike(
+    earlier: Bundle, now: Bundle, before: Stack, after: Stack
+) -> tuple[str, ...]:
     """What speaks against comparing the two at all."""
     warnings = []
     if before.pci != after.pci:
         pair = " and ".join(stack.pci or "none" for stack in (before, after))
-        warnings.append(f"the bundles show different GPUs ({pair}): are they of one box?")
+        warnings.append(
+            f"the bundles show different GPUs ({pair}): are they of one box?"
+        )
     ram = before.numbers.ram
     ram_now = after.numbers.ram
     if ram and ram_now and not near(ram, ram_now, 0.05):

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shapes import (
+    Alternative,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+    seen,
+)
 from helpers.judge import capitalised, form, table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import open_headline
-from helpers.judge.missing_readings import deciding_reading, missing_readings, not_handed_over
+from helpers.judge.missing_readings import (
+    deciding_reading,
+    missing_readings,
+    not_handed_over,
+)
 from helpers.judge.next_step import step_of_a_refusal
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.verdict_evidence import (
@@ -52,13 +63,16 @@ def undecided(
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
-        title=open_headline((row.failure for row in near), (*shown, *observations), evidence),
+        title=open_headline(
+            (row.failure for row in near), (*shown, *observations), evidence
+        ),
         summary=_summary_of_open(near, observations, evidence),
         alternatives=[Alternative(row.failure.cause, "weak") for row in near],
         evidence=unique_rows(rows),
         against=unique_rows(as_evidence(against), "against-"),
         missing=missing,
-        next_step=step_of_a_refusal(names, evidence, observations, nothing_decides) or step,
+        next_step=step_of_a_refusal(names, evidence, observations, nothing_decides)
+        or step,
     )
 
 
@@ -92,10 +106,14 @@ def _lacks_its_capacity(message: Message) -> bool:
     with it.
     """
     is_of_allocator = message.program == "torch" and message.allocated is not None
-    return is_of_allocator and message.capacity is None and message.reserved_total is None
+    return (
+        is_of_allocator and message.capacity is None and message.reserved_total is None
+    )
 
 
-def _step_that_decides(name: str, missing: Missing, names: Mapping[str, str]) -> NextStep:
+def _step_that_decides(
+    name: str, missing: Missing, names: Mapping[str, str]
+) -> NextStep:
     """The reading to take, by its name, and what each of its answers means."""
     advice = f"Still needed: {missing.reading}"
     answer = table("failures")["answers"].get(name)
@@ -120,7 +138,9 @@ def _summary_of_open(
             "Paste the program's output itself, from the first error on."
         )
     elif observations:
-        summary = f"These readings show no cause: {listed_observations(observations[:3])}."
+        summary = (
+            f"These readings show no cause: {listed_observations(observations[:3])}."
+        )
     else:
         summary = "Nothing in what you gave explains a failure."
     if evidence.unused and not observations:
@@ -129,9 +149,13 @@ def _summary_of_open(
     return summary
 
 
-def _is_prose_alone(evidence: CaseEvidence, observations: tuple[Observation, ...]) -> bool:
+def _is_prose_alone(
+    evidence: CaseEvidence, observations: tuple[Observation, ...]
+) -> bool:
     """Whether words were handed over, and no line of them is one that a program prints."""
-    if evidence.messages or not (evidence.error_text.strip() or evidence.narrative.strip()):
+    if evidence.messages or not (
+        evidence.error_text.strip() or evidence.narrative.strip()
+    ):
         return False
     return not any(observation.hard for observation in observations)
 
@@ -140,4 +164,6 @@ def _nothing_used(evidence: CaseEvidence) -> Evidence:
     """How much text was read, where nothing of it could be used."""
     length = sum(len(text) for _, _, text in evidence.texts)
     reading = seen(f"{length} characters", "text", "the text handed over")
-    return Evidence("read", reading, "The text was read, but none of its lines is a known error")
+    return Evidence(
+        "read", reading, "The text was read, but none of its lines is a known error"
+    )

@@ -17,7 +17,9 @@ from helpers.look.message import Message
 
 def listed_observations(observations: Iterable[Observation]) -> str:
     """What the observations say, each once."""
-    return "; ".join(dict.fromkeys(observation.says.rstrip(".") for observation in observations))
+    return "; ".join(
+        dict.fromkeys(observation.says.rstrip(".") for observation in observations)
+    )
 
 
 def sums_as_evidence(evidence: CaseEvidence) -> list[Evidence]:
@@ -77,7 +79,9 @@ def unique_rows(rows: list[Evidence], prefix: str = "") -> list[Evidence]:
     unique: list[Evidence] = []
     counted: Counter[str] = Counter()
     for row in rows:
-        if any(row.reading == other.reading and row.says == other.says for other in unique):
+        if any(
+            row.reading == other.reading and row.says == other.says for other in unique
+        ):
             continue
         counted[row.id] += 1
         name = prefix + row.id.replace(":", "-")

@@ -53,7 +53,9 @@ def vendor(evidence: CaseEvidence) -> str:
     return next(filter(None, [of_torch, *names]), "")
 
 
-def remedy_for(name: str, evidence: CaseEvidence, speaking: Iterable[Observation]) -> Remedy:
+def remedy_for(
+    name: str, evidence: CaseEvidence, speaking: Iterable[Observation]
+) -> Remedy:
     """What to do: what a program that speaks asks for, else the remedy of that name, as it is
     done in the world of the failure.
     """

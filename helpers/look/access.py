@@ -85,7 +85,12 @@ def walk_access() -> Iterator[JsonRow]:
     groups = {gid: name for name, gid, _ in _group_lines()}
     for path, row, why in hanging.read_each(paths, _node, OPEN_LIMIT_S):
         if row is None:
-            row = {"path": path, "status": "not_available", "errno": "", "why": f"open() {why}"}
+            row = {
+                "path": path,
+                "status": "not_available",
+                "errno": "",
+                "why": f"open() {why}",
+            }
         if "gid" in row:
             row["group"] = groups.get(row["gid"], "")
         yield row
@@ -95,14 +100,24 @@ def _node(path: str) -> JsonRow:
     row: JsonRow = {"path": path, "status": "ok", "errno": "", "why": ""}
     try:
         state = os.stat(path)
-        row.update(uid=state.st_uid, gid=state.st_gid, mode=f"{stat.S_IMODE(state.st_mode):04o}")
+        row.update(
+            uid=state.st_uid,
+            gid=state.st_gid,
+            mode=f"{stat.S_IMODE(state.st_mode):04o}",
+        )
         if not stat.S_ISCHR(state.st_mode):
-            row.update(status="not_available", errno="ENODEV", why="not a character device")
+            row.update(
+                status="not_available", errno="ENODEV", why="not a character device"
+            )
         else:
-            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
+            os.close(
+                os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            )
     except OSError as error:
         status, why = files.fault(error)
-        row.update(status=status, errno=errno.errorcode.get(error.errno or 0, ""), why=why)
+        row.update(
+            status=status, errno=errno.errorcode.get(error.errno or 0, ""), why=why
+        )
     return row
 
 
@@ -110,7 +125,11 @@ def _group_lines() -> Iterator[tuple[str, int, list[str]]]:
     for line in files.text("/", "/etc/group", files.FILE_LIMIT_BYTES).splitlines():
         parts = line.split(":")
         if len(parts) >= 4 and parts[2].isdigit():
-            yield parts[0], int(parts[2]), [member.strip() for member in parts[3].split(",")]
+            yield (
+                parts[0],
+                int(parts[2]),
+                [member.strip() for member in parts[3].split(",")],
+            )
 
 
 def _text(source: str) -> str:
@@ -120,7 +139,9 @@ def _text(source: str) -> str:
 def collect_identity() -> list[JsonRow]:
     """The table ``identity``: one row about this process. The user's own name is not kept."""
     accounts = [line.split(":") for line in _text("/etc/passwd").splitlines()]
-    user = next((words[0] for words in accounts if words[2:3] == [str(os.getuid())]), "")
+    user = next(
+        (words[0] for words in accounts if words[2:3] == [str(os.getuid())]), ""
+    )
     names: dict[int, str] = {}
     memberships = []
     for name, gid, members in _group_lines():
@@ -131,7 +152,9 @@ def collect_identity() -> list[JsonRow]:
     groups = sorted({os.getegid(), *os.getgroups()})
     mode, context = _selinux()
     space = _link("/proc/self/ns/pid")
-    gid_map = [" ".join(line.split()) for line in _text("/proc/self/gid_map").splitlines()]
+    gid_map = [
+        " ".join(line.split()) for line in _text("/proc/self/gid_map").splitlines()
+    ]
     return [
         {
             "uid": os.geteuid(),
@@ -189,12 +212,17 @@ def _container() -> str:
     for source in ("/proc/self/cgroup", "/proc/1/cgroup"):
         text = _text(source)
         kinds += [kind for word, kind in _SIGNS["cgroups"].items() if word in text]
-    kinds.append(_text("/run/systemd/container") or os.environ.get(CONTAINER_VARIABLE, ""))
+    kinds.append(
+        _text("/run/systemd/container") or os.environ.get(CONTAINER_VARIABLE, "")
+    )
     mounts = _text("/proc/self/mounts").splitlines()
     if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
         kinds.append("container")
     kinds = [kind for kind in kinds if kind not in ("", "none")]
-    if all(_link(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name] for name in INIT_NAMESPACES):
+    if all(
+        _link(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name]
+        for name in INIT_NAMESPACES
+    ):
         # A machine made from a container's image carries its signs; apptainer alone leaves all
         # of these to the machine.
         kinds = [kind for kind in kinds if kind == "apptainer"]
@@ -241,7 +269,9 @@ def identity(bundle: Bundle) -> Identity | None:
     if row is None:
         return None
     init = row.get("init_pid_ns")
-    groups = ((group.number("gid"), group.text("name")) for group in rows(row.many("groups")))
+    groups = (
+        (group.number("gid"), group.text("name")) for group in rows(row.many("groups"))
+    )
     return Identity(
         uid=row.number("uid"),
         groups=tuple((gid, name) for gid, name in groups if gid is not None),

@@ -72,7 +72,11 @@ def check_target(out: Path, force: bool = False) -> None:
             why = "already there; choose another --out or add --force"
         elif out.is_symlink() or not (out.is_file() or out.is_dir()):
             why = "a link or special file; expected a file or a bundle folder; choose another --out"
-        elif out.is_dir() and any(out.iterdir()) and not (out / "manifest.json").is_file():
+        elif (
+            out.is_dir()
+            and any(out.iterdir())
+            and not (out / "manifest.json").is_file()
+        ):
             why = "a folder that is no bundle; --force replaces bundles only; choose another --out"
     if not why and not out.parent.is_dir():
         why = f"no folder {out.parent}; make it first or choose another --out"
@@ -94,7 +98,9 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
     try:
         if out.name.endswith((".tar.gz", ".tgz")):
             with tarfile.open(part, "w:gz", format=tarfile.PAX_FORMAT) as tar:
-                for name in sorted(files, key=lambda name: (name != "manifest.json", name)):
+                for name in sorted(
+                    files, key=lambda name: (name != "manifest.json", name)
+                ):
                     member = tarfile.TarInfo(name)
                     member.size = len(files[name])
                     member.mode = 0o644
@@ -109,7 +115,9 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
         os.replace(part, out)
     except OSError as error:
         why = error.strerror or error
-        raise BundleError(f"{out}: cannot be written ({why}); choose another --out") from error
+        raise BundleError(
+            f"{out}: cannot be written ({why}); choose another --out"
+        ) from error
     finally:
         if part.is_dir():
             shutil.rmtree(part)
@@ -155,9 +163,13 @@ class _Limits:
         if not plain:
             raise BundleHostile(f"{name[:80]!r} is a link or special file")
         if name.count("/") > MEMBER_LIMIT_DEPTH:
-            raise BundleHostile(f"{name[:80]!r} lies more than {MEMBER_LIMIT_DEPTH} folders deep")
+            raise BundleHostile(
+                f"{name[:80]!r} lies more than {MEMBER_LIMIT_DEPTH} folders deep"
+            )
         if size > MEMBER_LIMIT_BYTES:
-            raise BundleHostile(f"{name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB")
+            raise BundleHostile(
+                f"{name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB"
+            )
         if self.bytes > BUNDLE_LIMIT_BYTES:
             raise BundleHostile(f"more than {BUNDLE_LIMIT_BYTES >> 20} MiB unpacked")
         if self.count > MEMBER_LIMIT_COUNT:
@@ -180,7 +192,11 @@ def _read_archive(path: Path) -> dict[str, bytes]:
             why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
             raise BundleError(why) from error
     tops = {name.split("/", 1)[0] for name in files}
-    if "manifest.json" in files or len(tops) != 1 or not all("/" in name for name in files):
+    if (
+        "manifest.json" in files
+        or len(tops) != 1
+        or not all("/" in name for name in files)
+    ):
         return files
     return {name.split("/", 1)[1]: content for name, content in files.items()}
 
@@ -205,7 +221,9 @@ def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
         for member in tar:
             name = _safe(member.name)
             size = 0 if member.isdir() else member.size
-            limits.check(name, size, member.isdir() or (member.isreg() and not member.issparse()))
+            limits.check(
+                name, size, member.isdir() or (member.isreg() and not member.issparse())
+            )
             if member.isdir():
                 continue
             if name in files:

@@ -34,10 +34,14 @@ def open_box(box: str) -> Bundle:
         return _captured_now()
     if box in recorded_names():
         return open_bundle(RECORDED / box)
-    if "/" not in box and not os.path.exists(box):  # False also for a name that is too long
+    if "/" not in box and not os.path.exists(
+        box
+    ):  # False also for a name that is too long
         names = ", ".join(recorded_names()) or NO_CHECKOUT
         seen = cut(box, LONGEST_SEEN)
-        raise BundleError(f"box {seen!r}: expected live, a bundle's path, or one of {names}")
+        raise BundleError(
+            f"box {seen!r}: expected live, a bundle's path, or one of {names}"
+        )
     return open_bundle(box)
 
 

@@ -107,7 +107,11 @@ class Text:
         return absent(self.status, self.why or words, unit, self.source, self.item)
 
     def find(
-        self, pattern: str, odd: str = "no such line in it", unit: str = "text", scale: int = 0
+        self,
+        pattern: str,
+        odd: str = "no such line in it",
+        unit: str = "text",
+        scale: int = 0,
     ) -> Reading:
         """The first group of a pattern: its words, or where ``scale`` is given its number so
         many times. ``odd``: why not.
@@ -318,7 +322,9 @@ class BundleWriter:
 
     def _name(self, kind: str, source: str) -> str:
         words = [word for word in source.split("/") if word not in ("", ".", "..")]
-        plain = "/".join(re.sub("[^0-9A-Za-z._:+=-]", "_", word[:150]) for word in words)
+        plain = "/".join(
+            re.sub("[^0-9A-Za-z._:+=-]", "_", word[:150]) for word in words
+        )
         if not plain:
             plain = "nameless"
         if kind == "command":
@@ -329,7 +335,9 @@ class BundleWriter:
         # /proc/1/status).
         name = plain
         number = 1
-        while name in self._names or any(folder in self._files for folder in _folders(name)):
+        while name in self._names or any(
+            folder in self._files for folder in _folders(name)
+        ):
             number += 1
             name = f"~{number}/{plain}"
         self._files.add(name)
@@ -348,7 +356,9 @@ class BundleWriter:
         ``out``.
         """
         manifest = json.dumps(self.manifest(), indent=1).encode() + b"\n"
-        return write_files({"manifest.json": manifest, **self._contents}, Path(out), force)
+        return write_files(
+            {"manifest.json": manifest, **self._contents}, Path(out), force
+        )
 
 
 def _raw(text: str) -> bytes:
@@ -397,7 +407,9 @@ def _manifest(content: bytes, path: Path) -> Manifest:
         data = json.loads(content.decode("utf-8"))
         version = data.get("schema_version") if isinstance(data, dict) else None
         if type(version) is not int or version < SCHEMA_VERSION:
-            raise ValueError(f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}")
+            raise ValueError(
+                f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}"
+            )
         if version == SCHEMA_VERSION:
             return from_json(Manifest, data, "manifest.json")
     except (ValueError, RecursionError) as error:

@@ -106,7 +106,9 @@ def capture(options: Options = Options()) -> Bundle:
     return collection.writer.bundle()
 
 
-def measure(options: Options, say: Callable[[str], None] = lambda _line: None) -> Collection:
+def measure(
+    options: Options, say: Callable[[str], None] = lambda _line: None
+) -> Collection:
     """Take everything; each step's line goes to ``say``.
 
     Ctrl-C ends it early: what was not reached is then not in the bundle.
@@ -205,21 +207,29 @@ def _commands(collection: Collection, options: Options) -> None:
         if ended.status == "timeout":
             hangs[argv[0]] += 1
         text = None if ended.status in ("not_available", "not_allowed") else ended.text
-        collection.add(source, text, ended.status, ended.why, ended.seconds, ended.exit, "command")
+        collection.add(
+            source, text, ended.status, ended.why, ended.seconds, ended.exit, "command"
+        )
 
 
 def _kernel_log(collection: Collection, options: Options) -> None:
     if options.no_commands:
-        collection.add("dmesg", None, "not_available", options.no_commands, kind="command")
+        collection.add(
+            "dmesg", None, "not_available", options.no_commands, kind="command"
+        )
         return
-    for source, content, status, why in kernel_log_capture.collect(KERNEL_LOG_LIMIT_BYTES):
+    for source, content, status, why in kernel_log_capture.collect(
+        KERNEL_LOG_LIMIT_BYTES
+    ):
         kind = "file" if source.startswith("/") else "command"
         collection.add(source, content, status, why, kind=kind)
 
 
 def _torch(options: Options) -> list[JsonRow]:
     """What the interpreter that owns torch says of it, in a child of its own."""
-    rows = framework.collect(_torch_python(options), TORCH_LIMIT_S, options.torch_devices)
+    rows = framework.collect(
+        _torch_python(options), TORCH_LIMIT_S, options.torch_devices
+    )
     for row in rows:
         if row.get("python"):
             row["python"] = environment.without_names(str(row["python"]))
@@ -242,12 +252,17 @@ def box_name(root: str) -> str:
         identity = os.uname().nodename
     elif not identity:
         identity = os.path.realpath(root)
-    return "box-" + hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return (
+        "box-"
+        + hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    )
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}")
+        raise BundleError(
+            f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}"
+        )
 
     def print_help(
         self, _file: object = None
@@ -258,7 +273,9 @@ class _Parser(argparse.ArgumentParser):
 def _options(argv: list[str] | None) -> argparse.Namespace:
     name = PROGRAM if not CHECKOUT.is_dir() else f"{PROGRAM} capture"
     about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
-    parser = _Parser(name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False)
+    parser = _Parser(
+        name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for option, words in data("look/capture")["options"].items():
         flag, _, value = option.partition(" ")
@@ -280,8 +297,12 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
         raise BundleError(f"--root {root}: no folder that can be listed; {expected}")
     program = shutil.which(python) if python else None
     if python and not program:
-        raise BundleError(f"--torch-python {python}: no such program; expected a Python's path")
-    if arguments.box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", arguments.box):
+        raise BundleError(
+            f"--torch-python {python}: no such program; expected a Python's path"
+        )
+    if arguments.box and not re.fullmatch(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", arguments.box
+    ):
         raise BundleError(
             f"--box {arguments.box!r}: expected up to 64 letters, digits, dots, dashes"
         )
@@ -299,7 +320,9 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
         os.umask(0o077)  # it holds what the kernel says to root alone
         out = _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
-        raise BundleError(f"--out {out}: expected a name that ends in .tar.gz, or a folder")
+        raise BundleError(
+            f"--out {out}: expected a name that ends in .tar.gz, or a folder"
+        )
     check_target(out, arguments.force)
     return options, out
 
@@ -307,7 +330,9 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
 def _default_out(options: Options) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     out = Path(f"{options.box or box_name(options.root)}-{stamp}.tar.gz")
-    if CHECKOUT.is_dir():  # else it is a file to copy to a box, and writes where it is started
+    if (
+        CHECKOUT.is_dir()
+    ):  # else it is a file to copy to a box, and writes where it is started
         out = OUTPUTS / "captures" / out
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,7 @@ CONTEXT_MOST_BYTES = 6 * GIB // 10
 """What the context and the libraries of one process take of a card beside what it allocates: by
 llama.cpp's accounting in records of its server.
 """
-CONTEXT_IN_WORDS = (
-    f"{CONTEXT_LEAST_BYTES / GIB:.1f} to {CONTEXT_MOST_BYTES / GIB:.1f} GiB on most cards"
-)
+CONTEXT_IN_WORDS = f"{CONTEXT_LEAST_BYTES / GIB:.1f} to {CONTEXT_MOST_BYTES / GIB:.1f} GiB on most cards"
 STAND_IN = "9.0"
 """Whose limits and capability a card has that is not CUDA's."""
 BESIDE_A_MODEL = re.compile(
@@ -145,7 +143,10 @@ def other_sizes(name: str) -> dict[str, GpuCard]:
 
 
 def find_card(
-    gpu: str = "", capacity: str = "", held_by_others: str = "", bundle: Bundle | None = None
+    gpu: str = "",
+    capacity: str = "",
+    held_by_others: str = "",
+    bundle: Bundle | None = None,
 ) -> GpuCard:
     """The card of that name, or the largest of ``bundle``, or an H100's figures at ``capacity``.
 
@@ -165,7 +166,9 @@ def find_card(
         source = "the size as given; the other figures are an H100's"
         base = replace(cards()["h100"], name="CUDA card", source=source)
     else:
-        expected = "expected --gpu NAME (--gpu list shows all), --capacity SIZE or --box"
+        expected = (
+            "expected --gpu NAME (--gpu list shows all), --capacity SIZE or --box"
+        )
         raise CardError(f"no card; {expected}")
     try:
         total_bytes = parse_capacity(capacity) if capacity else base.total_bytes
@@ -174,7 +177,9 @@ def find_card(
         raise CardError(f"--capacity or --held: {error}") from error
     if held_bytes >= total_bytes:
         all_of_it = f"others hold {show_bytes(held_bytes)} of {show_bytes(total_bytes)}"
-        raise CardError(f"{all_of_it}: nothing is left; expected less --held or more --capacity")
+        raise CardError(
+            f"{all_of_it}: nothing is left; expected less --held or more --capacity"
+        )
     return replace(base, total_bytes=total_bytes, held_bytes=held_bytes)
 
 
@@ -230,7 +235,11 @@ def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
     APU another layer says what compute gets of it.
     """
     pools = [
-        (int(pool.total.value or 0), int(pool.used.value or 0) if pool.used.ok else 0, gpu)
+        (
+            int(pool.total.value or 0),
+            int(pool.used.value or 0) if pool.used.ok else 0,
+            gpu,
+        )
         for gpu in gpus(bundle)
         for pool in gpu.pools
         if pool.total.ok and ("GTT" not in pool.layer or not _has_compute_layer(gpu))
@@ -241,4 +250,6 @@ def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
 def _has_compute_layer(gpu: Gpu) -> bool:
     """Whether a layer beside GTT says what a program gets: always of a card, compute's of an APU."""
     layers = {pool.layer for pool in gpu.pools if pool.total.ok}
-    return gpu.integrated is False or not layers.isdisjoint(("KFD bank", "HSA pool", "torch"))
+    return gpu.integrated is False or not layers.isdisjoint(
+        ("KFD bank", "HSA pool", "torch")
+    )

@@ -95,7 +95,9 @@ class Collection:
         """What a person reads of it: the counts, then what hung, was refused, cut or unseen, a
         few lines of each.
         """
-        counts = ", ".join(f"{count} {WORDS[status]}" for status, count in self.counts().items())
+        counts = ", ".join(
+            f"{count} {WORDS[status]}" for status, count in self.counts().items()
+        )
         lines = [f"{len(self.items)} sources, {show_bytes(self.bytes)}: {counts}"]
         for status in ("timeout", "not_allowed", "truncated"):
             head = WORDS[status].capitalize()
@@ -104,14 +106,18 @@ class Collection:
             if len(some) > FEW:
                 lines.append(f"{head}: {len(some) - FEW} more")
         bundle = self.writer.bundle()
-        refused = sum(row.get("status") == "not_allowed" for row in bundle.table("device_files"))
+        refused = sum(
+            row.get("status") == "not_allowed" for row in bundle.table("device_files")
+        )
         if refused:
             whose = f"the open files of {refused} process(es), which may hold a GPU"
             lines.append(f"Not allowed: {whose}")
         if any(row.get("init_pid_ns") is False for row in bundle.table("identity")):
             unseen = "processes outside it, which may hold a GPU too"
             lines.append("Not visible from this container: " + unseen)
-        lines += [f"Fault in this program, please report it: {fault}" for fault in self.faults]
+        lines += [
+            f"Fault in this program, please report it: {fault}" for fault in self.faults
+        ]
         if self.interrupted:
             lines.append("Interrupted: what was not reached is not in the bundle")
         return lines

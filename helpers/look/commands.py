@@ -21,9 +21,7 @@ TERM_S = 0.2
 GRACE_S = 1.0
 LAST_WORDS_LINES = 3
 _LEFT_OUT = ("LANGUAGE", "PYTHONHOME", "SYSTEMD_COLORS", "SYSTEMD_LESS")
-TOOL_FOLDERS = (
-    "/opt/rocm/bin /usr/local/cuda/bin /usr/lib/wsl/lib /usr/sbin /sbin /usr/bin /bin".split()
-)
+TOOL_FOLDERS = "/opt/rocm/bin /usr/local/cuda/bin /usr/lib/wsl/lib /usr/sbin /sbin /usr/bin /bin".split()
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,9 @@ def search_path() -> str:
     """PATH with the folders that GPU tools live in, and without relative ones, which would run
     whatever lies in a folder.
     """
-    folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(f)]
+    folders = [
+        f for f in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(f)
+    ]
     return os.pathsep.join(folders + [f for f in TOOL_FOLDERS if f not in folders])
 
 
@@ -94,7 +94,9 @@ def run(
             limit_s,
             on_data=keep,
             env=child.environment(
-                _LEFT_OUT, {"PATH": path, "LC_ALL": "C", "TERM": "dumb"}, with_own_folder=False
+                _LEFT_OUT,
+                {"PATH": path, "LC_ALL": "C", "TERM": "dumb"},
+                with_own_folder=False,
             ),
             cwd="/",
             direct=True,
@@ -116,7 +118,9 @@ def run(
         status = "timeout"
         why = f"stopped after {limit_s:g} s"
     if ended.how == "stuck":
-        why += "; it could not be killed and was left behind (it waits inside the kernel)"
+        why += (
+            "; it could not be killed and was left behind (it waits inside the kernel)"
+        )
     return CommandOutcome(
         bytes(kept[:limit_bytes]), ended.last_words, status, code, ended.seconds, why
     )
@@ -155,7 +159,9 @@ def run_python(
     why = f"{python}: {ended.why}"
     if ended.status == "ok" and ended.exit is not None:
         why = f"{python}: ended with exit status {ended.exit} and no answer"
-    lines = [" ".join(line.split()) for line in ended.stderr.splitlines() if line.strip()]
+    lines = [
+        " ".join(line.split()) for line in ended.stderr.splitlines() if line.strip()
+    ]
     if lines:
         words = " / ".join(lines[-LAST_WORDS_LINES:])[-300:]
         why += f"; its last words: {words}"

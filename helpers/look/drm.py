@@ -125,7 +125,11 @@ def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> DrmCard:
 
 
 def _uevent(bundle: Bundle, source: str) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in bundle.read(source).text.splitlines() if "=" in line)
+    return dict(
+        line.split("=", 1)
+        for line in bundle.read(source).text.splitlines()
+        if "=" in line
+    )
 
 
 def parse_fdinfo(text: str) -> Fdinfo:
@@ -180,7 +184,9 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
 
 
 def _client(sightings: list[tuple[int, int, Fdinfo]], text: Text) -> Client:
-    pid, fd, info = max(sightings, key=lambda s: (sum(s[2].regions.values()), -s[0], -s[1]))
+    pid, fd, info = max(
+        sightings, key=lambda s: (sum(s[2].regions.values()), -s[0], -s[1])
+    )
     pids = tuple(sorted({sighting[0] for sighting in sightings}))
     return Client(info.pci, pids, info.regions, text.of(f"/proc/{pid}/fdinfo/{fd}"))
 

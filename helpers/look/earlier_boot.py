@@ -36,7 +36,9 @@ def last_lines(boot_id: str, since_s: float, root: str = "") -> list[str]:
             elif match.status == "ok" and _written_s(root + match.source) > since_s:
                 dumps.append(match.source)
     # The part that was written last is the first.
-    for source in sorted(dumps, key=lambda dump: ("Part1\n" not in files.text(root, dump), dump)):
+    for source in sorted(
+        dumps, key=lambda dump: ("Part1\n" not in files.text(root, dump), dump)
+    ):
         lines = files.text(root, source).splitlines()
         if lines:
             return _quoted(source, lines)

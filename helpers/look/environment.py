@@ -67,7 +67,9 @@ def sounds_secret(name: str) -> bool:
     """Whether the value of an option or a variable of that name is not to be shown: HF_TOKEN,
     --api-key, dbPassword.
     """
-    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])", name)]
+    words = [
+        word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])", name)
+    ]
     while len(words) > 1 and words[-1] in _KNOWN["after a secret"].split():
         words.pop()
     if any(re.fullmatch(_KNOWN["secret anywhere"], word) for word in words):
@@ -81,7 +83,9 @@ def sounds_secret(name: str) -> bool:
 
 def without_names(value: str) -> str:
     """A value with the home folder written ``~`` and without a name and password in an address."""
-    value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[:VALUE_LIMIT]
+    value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[
+        :VALUE_LIMIT
+    ]
     home = os.path.expanduser("~")
     if len(home) > 1:
         value = re.sub(re.escape(home) + r"(?=[/:;,=\s]|$)", "~", value)
@@ -93,7 +97,14 @@ def collect_limits() -> list[JsonRow]:
     rows = []
     for name, unit in LIMITS.items():
         soft, hard = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
-        rows.append({"name": name, "soft": _in_words(soft), "hard": _in_words(hard), "unit": unit})
+        rows.append(
+            {
+                "name": name,
+                "soft": _in_words(soft),
+                "hard": _in_words(hard),
+                "unit": unit,
+            }
+        )
     return rows
 
 
@@ -105,7 +116,9 @@ def variables(bundle: Bundle) -> tuple[Variable, ...]:
     """The environment variables that were kept, by name."""
     item = bundle.read("environment").item
     table = bundle.table("environment")
-    kept = {str(row["name"]): str(row.get("value", "")) for row in table if "name" in row}
+    kept = {
+        str(row["name"]): str(row.get("value", "")) for row in table if "name" in row
+    }
     return tuple(Variable(name, kept[name], item) for name in sorted(kept))
 
 

@@ -14,7 +14,15 @@ from functools import cached_property, lru_cache
 from re import Pattern
 from typing import Any, NamedTuple
 
-from helpers.ground.grammar import Alternatives, Field, Gap, Node, anchors, outer_text, parsed
+from helpers.ground.grammar import (
+    Alternatives,
+    Field,
+    Gap,
+    Node,
+    anchors,
+    outer_text,
+    parsed,
+)
 from helpers.ground.tables import data
 
 SIZES = ("total", "used", "free", "limit", "wanted", "reserved")
@@ -54,7 +62,9 @@ class FigureForm:
         self.form: str = row["form"]
         self.pool: str = row["pool"]
         self.unit: str = row.get("unit", "")
-        self.sources: tuple[str, ...] = tuple(word.lower() for word in row.get("of", ()))
+        self.sources: tuple[str, ...] = tuple(
+            word.lower() for word in row.get("of", ())
+        )
         self.each: bool = row.get("each", False)
         self.inside: bool = row.get("inside", False)
         self.sizes: list[Size] = []

@@ -52,7 +52,9 @@ class Figure:
     when: int = 0
 
 
-_DESCRIBED = lazy(r"described|description|screenshot|in words|from memory|picture", re.I)
+_DESCRIBED = lazy(
+    r"described|description|screenshot|in words|from memory|picture", re.I
+)
 
 
 def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
@@ -134,7 +136,9 @@ class _StatedText:
                 self.taken |= places
                 yield from figures
 
-    def _of_match(self, form: FigureForm, ordinal: int, match: re.Match[str]) -> list[Figure]:
+    def _of_match(
+        self, form: FigureForm, ordinal: int, match: re.Match[str]
+    ) -> list[Figure]:
         """The figures of one printed line; none where one of its numbers is no size."""
         device = match.groupdict().get("device") or (str(ordinal) if form.each else "")
         blank = Figure(
@@ -256,7 +260,9 @@ def lone_free(figures: Iterable[Figure]) -> list[Figure]:
     return [
         figure
         for figure in of_runtime
-        if figure.measure == "free" and figure.bytes is not None and figure.source not in with_total
+        if figure.measure == "free"
+        and figure.bytes is not None
+        and figure.source not in with_total
     ]
 
 

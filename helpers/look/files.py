@@ -25,7 +25,9 @@ from helpers.ground.units import show_bytes
 
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10
-WHOLE_LIMIT_BYTES = 256 << 20  # of a record, a notebook, a case: read whole or not at all
+WHOLE_LIMIT_BYTES = (
+    256 << 20
+)  # of a record, a notebook, a case: read whole or not at all
 JSON_LIMIT_BYTES = 64 << 20
 MOST_VALUES = 1_000_000
 MATCH_LIMIT = 5000
@@ -141,9 +143,13 @@ def _below(top: str, folder: FoundPath, part: str, rest: str) -> list[FoundPath]
             os.stat(f"{top}{base}/{part}")
             return [FoundPath(f"{base}/{part}", "ok", "")]
         if not _inside(top, base):
-            return [FoundPath(base + rest, "not_available", "a link leads outside --root")]
+            return [
+                FoundPath(base + rest, "not_available", "a link leads outside --root")
+            ]
         with os.scandir(top + base or "/") as entries:
-            names = [entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, part)]
+            names = [
+                entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, part)
+            ]
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return []
@@ -188,7 +194,9 @@ def opened(path: str | Path) -> BinaryIO:
         kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
         raise OSError(0, f"{kind}, not a regular file", str(path))
     without_waiting = os.O_NONBLOCK | os.O_NOCTTY
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting))
+    return open(
+        path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)
+    )
 
 
 def read_whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
@@ -243,7 +251,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
     Threads of a process may write the same file at once. Raises OSError.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = path.with_name(
+        f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp"
+    )
     try:
         if isinstance(content, str):
             content = content.encode("utf-8", "surrogatepass")

@@ -115,7 +115,9 @@ class _Answer:
         self.row = next(iter(bundle.table(TABLE)), Row())
         self.why_none = ""
         if self.row.get("status") != OK:
-            self.why_none = str(self.row.get("why") or self.text.why or self.text.status)
+            self.why_none = str(
+                self.row.get("why") or self.text.why or self.text.status
+            )
 
     def build(self) -> str:
         if self.why_none:
@@ -128,7 +130,9 @@ class _Answer:
         if self.why_none:
             return self.text.refused(self.row.get("status"), self.why_none)
         if self.row.get(name) is None:
-            usual = "not part of this build" if name in ("cuda", "hip") else "no such field"
+            usual = (
+                "not part of this build" if name in ("cuda", "hip") else "no such field"
+            )
             return self.text.missing(str(self.row.inner("unread").get(name) or usual))
         return word(self.row[name], self.text)
 

@@ -68,9 +68,7 @@ class Gpu:
         return (*pools, self.window) if self.window else tuple(pools)
 
 
-_NAMES = (
-    "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
-)
+_NAMES = "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
 """The layers' names of a GPU, in the order in which they are useful to a person."""
 _INDICES = {
     "drm card": "card.card",
@@ -178,7 +176,11 @@ def _field(layers: Layers, place: str) -> object:
 
 
 def _pool(
-    pci: str, layer: str, total: Reading, used: Reading | None = None, free: Reading | None = None
+    pci: str,
+    layer: str,
+    total: Reading,
+    used: Reading | None = None,
+    free: Reading | None = None,
 ) -> Pool:
     if used is None and free is not None and not pci:
         used = _less(total, free)

@@ -56,7 +56,11 @@ def read_each(
             frames = _frames(pipe, limit_s)
             while at < len(keys):
                 if is_given_up(keys[at]):
-                    yield keys[at], None, "not read: others of its kind hung or died before it"
+                    yield (
+                        keys[at],
+                        None,
+                        "not read: others of its kind hung or died before it",
+                    )
                 else:
                     frame, end = next(frames)
                     if end:

@@ -70,7 +70,9 @@ class _Holders:
     def __init__(self, bundle: Bundle, address: str):
         self.bundle = bundle
         self.address = address
-        self.processes = {process.pid: process for process in processes.processes(bundle)}
+        self.processes = {
+            process.pid: process for process in processes.processes(bundle)
+        }
         self.is_outside = is_outside(bundle)
         self.by_source: dict[tuple[int, str], Holder] = {}
 
@@ -187,7 +189,9 @@ def unattributed(
     if not used.ok:
         return used
     measured = [holder for holder in holders if holder.memory.ok]
-    unmeasured = {holder.pid for holder in holders} - {holder.pid for holder in measured}
+    unmeasured = {holder.pid for holder in holders} - {
+        holder.pid for holder in measured
+    }
     if unmeasured:
         why = f"what {len(unmeasured)} process(es) hold was not measured"
         return not_available(why, "bytes", used.source, used.item)
@@ -205,7 +209,9 @@ def holding(holders: Iterable[Holder]) -> list[Holder]:
     """Those that hold something of a GPU, as far as that was measured; one with nothing only
     opened it (ROCm#4411).
     """
-    return [holder for holder in holders if not holder.memory.ok or holder.memory.bytes > 0]
+    return [
+        holder for holder in holders if not holder.memory.ok or holder.memory.bytes > 0
+    ]
 
 
 def numbered_by_host(holder: Holder) -> bool:
@@ -230,7 +236,9 @@ def in_sight(
     if who is None or who.init_pid_ns is not False:
         alive = {process.pid for process in processes.processes(bundle)}
         matched = one_each(holders)
-        gone = [h for h in matched if h.source == "KFD" and alive and h.pid not in alive]
+        gone = [
+            h for h in matched if h.source == "KFD" and alive and h.pid not in alive
+        ]
         return matched, [], gone
     by_host = one_each(h for h in holders if h.source in NUMBERED_BY_HOST)
     prefix = "/dev/nvidia" if vendor == "NVIDIA" else "/dev/kfd"
@@ -248,9 +256,13 @@ def blind_spots(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     spots = []
     who = identity(bundle)
     if is_outside(bundle):
-        spots.append("processes outside this container's PID namespace are not in its /proc")
+        spots.append(
+            "processes outside this container's PID namespace are not in its /proc"
+        )
     if who is not None and who.hidepid not in ("", "0"):
-        spots.append("/proc is mounted with hidepid: processes of other users are not in it")
+        spots.append(
+            "/proc is mounted with hidepid: processes of other users are not in it"
+        )
     refused = drm.refused_pids(bundle)
     if refused:
         whose = f"{len(refused)} process(es) of other users"

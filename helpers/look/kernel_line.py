@@ -8,7 +8,9 @@ from helpers.ground.tables import data
 
 LINE_LIMIT = 2048
 _LEVEL = re.compile(r"(?:<[0-9]{1,3}>|[a-z]{3,8} {1,3}:[a-z]{3,7} {0,3}: )")
-_MONOTONIC = re.compile(r"\[ {0,8}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,6}[TC][0-9]{1,9}\])? ?")
+_MONOTONIC = re.compile(
+    r"\[ {0,8}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,6}[TC][0-9]{1,9}\])? ?"
+)
 _KMSG = re.compile(r"[0-9]{1,4},[0-9]{1,10},([0-9]{1,17}),[^;]{1,40};")
 _WALL_CLOCK = [re.compile(form) for form in data("look/kernel_log")["wall clock"]]
 _HOST = re.compile(r"(?:[^\s:]{1,64} )?kernel: ?")

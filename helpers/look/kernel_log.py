@@ -97,7 +97,9 @@ def rule(row: str) -> Line:
     return _rules()[row]
 
 
-def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[Event, ...]:
+def parse(
+    text: str, source: str = "", item: str = "", boot: int = 0
+) -> tuple[Event, ...]:
     """The events of one log text, in its order; EVENTS_LIMIT at most.
 
     Never raises; lines of other things are passed over.
@@ -147,7 +149,9 @@ class _Log:
             return
         if event.kind == "oom_killer":
             if self.memory_group and event.detail == "cgroup":
-                event = replace(event, facts={**event.facts, "cgroup": self.memory_group})
+                event = replace(
+                    event, facts={**event.facts, "cgroup": self.memory_group}
+                )
             self.memory_group = ""
         at = self._add(event)
         self.opened.pop(event.pci, None)
@@ -184,10 +188,16 @@ class _Log:
     def _of_row(
         self, row: Line, match: re.Match[str], when: Reading, message: str, number: int
     ) -> Event:
-        groups = {name: value for name, value in match.groupdict().items() if value is not None}
+        groups = {
+            name: value
+            for name, value in match.groupdict().items()
+            if value is not None
+        }
         pid = int(groups.pop("pid", "0")) or None
         process = groups.pop("process", "").strip()
-        address = groups.pop("pci", "") or _address_in(message, last=row.kind == "pcie_aer")
+        address = groups.pop("pci", "") or _address_in(
+            message, last=row.kind == "pcie_aer"
+        )
         detail = _detail(row.kind, groups.pop("detail", row.detail), groups)
         facts = dict(_fact(name, value) for name, value in groups.items())
         if row.kind == "oom_killer":
@@ -211,7 +221,9 @@ class _Log:
 
     def _time(self, when: float | str | None) -> Reading:
         if when is None:
-            return not_available("the line carries no time", "count", self.source, self.item)
+            return not_available(
+                "the line carries no time", "count", self.source, self.item
+            )
         unit = "text" if isinstance(when, str) else "count"
         return seen(when, unit, self.source, self.item)
 
@@ -255,7 +267,11 @@ def _fact(name: str, value: str) -> tuple[str, int | str]:
 def _detail(kind: str, detail: str, groups: dict[str, str]) -> str:
     """What tells kinds apart further; takes its words out of the groups."""
     if kind in ("gpu_reset", "pcie_aer"):
-        detail = detail.lower().replace("failure", "failed").replace("correctable", "corrected")
+        detail = (
+            detail.lower()
+            .replace("failure", "failed")
+            .replace("correctable", "corrected")
+        )
     if kind == "gpu_reset" and "ring" in groups:
         return f"ring {detail}"
     if kind == "ring_timeout" and groups.pop("recovered", ""):
@@ -271,7 +287,10 @@ def _killed_bytes(message: str) -> dict[str, int]:
     match = _ANON_RSS.search(message)
     if not match:
         return {}
-    return {"total_vm_bytes": int(match[1]) * KIB, "anon_rss_bytes": int(match[2]) * KIB}
+    return {
+        "total_vm_bytes": int(match[1]) * KIB,
+        "anon_rss_bytes": int(match[2]) * KIB,
+    }
 
 
 def _with_killed_bytes(event: Event, message: str) -> Event:
@@ -285,7 +304,9 @@ def _with_process(event: Event, message: str) -> Event:
     match = _NAMES_PROCESS.search(message)
     if not match:
         return event
-    return replace(event, pid=int(match["pid"]) or None, process=match["process"].strip())
+    return replace(
+        event, pid=int(match["pid"]) or None, process=match["process"].strip()
+    )
 
 
 def _with_fault(event: Event, message: str) -> Event:
@@ -382,6 +403,10 @@ def readable(bundle: Bundle) -> Reading:
         return not_available("not captured", "text", "dmesg")
     best = min(
         tried,
-        key=lambda text: (not text.ok, not text.text.strip(), text.status != "not_allowed"),
+        key=lambda text: (
+            not text.ok,
+            not text.text.strip(),
+            text.status != "not_allowed",
+        ),
     )
     return best.seen(best.source) if best.ok else best.missing()

@@ -20,7 +20,15 @@ from helpers.look import commands, files
 from helpers.look.kernel_line import LINE_LIMIT
 
 LIMIT_S = 15.0
-JOURNAL = ("journalctl", "-k", "--no-pager", "--no-hostname", "-o", "short-monotonic", "-b")
+JOURNAL = (
+    "journalctl",
+    "-k",
+    "--no-pager",
+    "--no-hostname",
+    "-o",
+    "short-monotonic",
+    "-b",
+)
 _WORDS = [word.encode() for word in data("look/kernel_log")["kept"]]
 # Priority and facility in one number: 0 to 7 is the kernel; sequence, microseconds.
 _RECORD = re.compile(rb"[0-7],[^,;]*,([0-9]{1,17})(?:,[^;]*)?;([^\n]*)")
@@ -150,7 +158,9 @@ def kmsg_records(path: str, limit_s: float) -> Iterator[bytes]:
     try:
         while time.monotonic() < until:
             try:
-                data = os.read(log, 1 << 13)  # one record of the device; more of a copy of it
+                data = os.read(
+                    log, 1 << 13
+                )  # one record of the device; more of a copy of it
             except BrokenPipeError:
                 continue  # overwritten while we read: the next read goes on behind it
             except BlockingIOError:

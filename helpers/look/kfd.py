@@ -68,10 +68,14 @@ def gfx_name(version: int) -> str:
 
 def nodes(bundle: Bundle) -> tuple[KfdNode, ...]:
     """Every node of the topology, CPU nodes included, by number."""
-    sources = bundle.sources(f"{_NODES}/*/gpu_id") + bundle.sources(f"{_NODES}/*/properties")
+    sources = bundle.sources(f"{_NODES}/*/gpu_id") + bundle.sources(
+        f"{_NODES}/*/properties"
+    )
     numbers = {source.split("/")[7] for source in sources}
     card_addresses = {card.pci for card in cards(bundle)}
-    in_order = sorted((n for n in numbers if re.fullmatch(r"[0-9]{1,9}", n)), key=natural)
+    in_order = sorted(
+        (n for n in numbers if re.fullmatch(r"[0-9]{1,9}", n)), key=natural
+    )
     return tuple(_node(bundle, number, card_addresses) for number in in_order)
 
 
@@ -84,7 +88,11 @@ def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
     values = _properties(read.text)
     gfx = gfx_name(values.get("gfx_target_version", 0))
     # Only GPUs are checked against the container's device list, so a refused node is one.
-    is_gpu = values.get("simd_count", 0) > 0 or gpu_id.status == "not_allowed" or gpu_id.bytes != 0
+    is_gpu = (
+        values.get("simd_count", 0) > 0
+        or gpu_id.status == "not_allowed"
+        or gpu_id.bytes != 0
+    )
     pci = ""
     if is_gpu and "location_id" in values:
         pci = _address(values, gfx, card_addresses)
@@ -111,7 +119,11 @@ def _address(values: dict[str, int], gfx: str, card_addresses: set[str]) -> str:
 
 def _properties(text: str) -> dict[str, int]:
     pairs = (line.split() for line in text.splitlines())
-    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and re.fullmatch(r"-?[0-9]{1,20}", p[1])}
+    return {
+        p[0]: int(p[1])
+        for p in pairs
+        if len(p) == 2 and re.fullmatch(r"-?[0-9]{1,20}", p[1])
+    }
 
 
 def _framebuffer(bundle: Bundle, folder: str) -> Reading:

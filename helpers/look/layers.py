@@ -65,7 +65,9 @@ def layers_by_address(bundle: Bundle) -> dict[str, Layers]:
             f"{bundle.box}: {len(addresses)} GPUs, more than a box has; do not use it"
         )
     return {
-        address: Layers(**{name: by_pci.get(address) for name, by_pci in by_layer.items()})
+        address: Layers(
+            **{name: by_pci.get(address) for name, by_pci in by_layer.items()}
+        )
         for address in addresses
     }
 

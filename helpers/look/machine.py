@@ -85,7 +85,9 @@ def machine(bundle: Bundle) -> Machine:
         swap_free=_meminfo(bundle, "SwapFree"),
         huge_pages=_meminfo(bundle, "Hugetlb"),
         zram_used=_zram(bundle),
-        zfs_cache=arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
+        zfs_cache=arcstats.find(
+            r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1
+        ),
         memory_stall=bundle.read("/proc/pressure/memory").find(_STALL),
         overcommit=bundle.word("/proc/sys/vm/overcommit_memory"),
         commit_limit=_meminfo(bundle, "CommitLimit"),
@@ -98,7 +100,9 @@ def machine(bundle: Bundle) -> Machine:
 
 def _meminfo(bundle: Bundle, name: str) -> Reading:
     pattern = rf"(?m)^{name}:\s*([0-9]{{1,18}}) kB"
-    return bundle.read("/proc/meminfo").find(pattern, f"no line {name} in it", "bytes", KIB)
+    return bundle.read("/proc/meminfo").find(
+        pattern, f"no line {name} in it", "bytes", KIB
+    )
 
 
 def _zram(bundle: Bundle) -> Reading:
@@ -129,7 +133,9 @@ def up_s(bundle: Bundle) -> int | None:
 
 def memory_group(bundle: Bundle) -> str:
     """The control group of the captured process, as the kernel names it; "" for the root."""
-    paths = (path for _, _, path in memory_groups(bundle.read("/proc/self/cgroup").text))
+    paths = (
+        path for _, _, path in memory_groups(bundle.read("/proc/self/cgroup").text)
+    )
     return next((path for path in paths if path.strip("/")), "")
 
 
@@ -144,7 +150,9 @@ class _Group:
         for version, folder in _folders(self._cgroup.text):
             files = (bundle.read(f"{folder}/{name}") for name in _GROUPS[version])
             # On a mixed system the memory controller is in one hierarchy only.
-            if self.version in (0, version) and any(f.status != "not_available" for f in files):
+            if self.version in (0, version) and any(
+                f.status != "not_available" for f in files
+            ):
                 self.version = version
                 self.folders.append(folder)
 
@@ -161,7 +169,11 @@ class _Group:
     def used(self) -> Reading:
         """What the first group uses."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        return self._bundle.number(f"{self.folders[0]}/{name}") if self.folders else self._absent()
+        return (
+            self._bundle.number(f"{self.folders[0]}/{name}")
+            if self.folders
+            else self._absent()
+        )
 
     def oom_kills(self) -> Reading:
         """How often the first group killed for want of memory."""
@@ -192,7 +204,9 @@ class _Group:
         if not self.folders:
             return self._absent(unit)
         text = self._bundle.read(f"{self.folders[0]}/{name}")
-        return text.find(rf"(?m)^{key} ([0-9]{{1,20}})$", f"no line {key} in it", unit, 1)
+        return text.find(
+            rf"(?m)^{key} ([0-9]{{1,20}})$", f"no line {key} in it", unit, 1
+        )
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:

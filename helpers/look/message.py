@@ -62,7 +62,10 @@ class Message:
     def numbers(self) -> tuple[Quantity, ...]:
         """Every size that the message gives."""
         values = [getattr(self, field.name) for field in fields(self)]
-        return (*(value for value in values if isinstance(value, Quantity)), *self.others)
+        return (
+            *(value for value in values if isinstance(value, Quantity)),
+            *self.others,
+        )
 
 
 @dataclass(frozen=True)

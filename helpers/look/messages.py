@@ -28,7 +28,14 @@ from helpers.look.squeezed_messages import (
     footers,
     messages_in,
 )
-from helpers.look.wordings import SIZES, Line, WordingRow, lines, plain_anchors, rows_among
+from helpers.look.wordings import (
+    SIZES,
+    Line,
+    WordingRow,
+    lines,
+    plain_anchors,
+    rows_among,
+)
 
 if TYPE_CHECKING:
     from helpers.look.kernel_log import Event
@@ -139,7 +146,9 @@ class _Reader:
             remarks.append(f"{not_text} characters are not text")
         if self.unread:
             shown = ", ".join(list(self.unread)[:4])
-            remarks.append(f'{len(self.unread)} sizes are ambiguous or say "not measured": {shown}')
+            remarks.append(
+                f'{len(self.unread)} sizes are ambiguous or say "not measured": {shown}'
+            )
         if len(self.kept) > count:
             remarks.append(
                 f"{len(self.kept) - count} more mentions of out of memory without a number"
@@ -147,9 +156,13 @@ class _Reader:
         if self.repeats:
             remarks.append(f"{self.repeats} repeats of the same message")
         if self.over:
-            remarks.append(f"{self.over} more messages after the first {MESSAGES_LIMIT}")
+            remarks.append(
+                f"{self.over} more messages after the first {MESSAGES_LIMIT}"
+            )
         if self.passed:
-            remarks.append(f"{self.passed} characters before its end, after so many messages")
+            remarks.append(
+                f"{self.passed} characters before its end, after so many messages"
+            )
         if not count:
             remarks.append(NOTHING_KNOWN if self.text else "the text is empty")
         return "; ".join(remarks)
@@ -184,7 +197,9 @@ class _Reader:
             start, end = squeezed.span(message.start, message.end)
             if claims.are_free_of(start, start + 1):
                 failures.append(
-                    _Placed(start, end, {**_head(message.row), **message.values}, message)
+                    _Placed(
+                        start, end, {**_head(message.row), **message.values}, message
+                    )
                 )
         claims = Claims((failure.start, failure.end) for failure in failures)
         for line in _lines_alone(text, base):
@@ -196,7 +211,9 @@ class _Reader:
         if failure.squeezed is not None and len(self.unread) < 50:
             self.unread.update(dict.fromkeys(failure.squeezed.unread[:50]))
         values = failure.values
-        key = repr(sorted(item for item in values.items() if item[1] not in (None, (), "")))
+        key = repr(
+            sorted(item for item in values.items() if item[1] not in (None, (), ""))
+        )
         if key in self.kept:
             self.repeats += 1
         elif len(self.kept) >= MESSAGES_LIMIT:
@@ -218,7 +235,9 @@ class _Reader:
         events = kernel_log.parse("\n".join(bare))
         if not events:
             # A terminal wraps the kernel's long lines anywhere: each is read with the next one.
-            wrapped = [line + following for line, following in zip(bare, [*bare[1:], ""])]
+            wrapped = [
+                line + following for line, following in zip(bare, [*bare[1:], ""])
+            ]
             events = kernel_log.parse("\n".join(wrapped))
         for event in events:
             row = kernel_log.rule(event.row)
@@ -307,10 +326,14 @@ def _quoted(text: str, failure: _Placed) -> str:
     line_end = text.find("\n", end)
     if line_end < 0:
         line_end = len(text)
-    line = text[max(line_start, start - LONGEST_ALONE) : min(line_end, end + LONGEST_ALONE)]
+    line = text[
+        max(line_start, start - LONGEST_ALONE) : min(line_end, end + LONGEST_ALONE)
+    ]
     words = _words(line)
     if len(words) > WORDS_LIMIT:
-        beside = text[max(line_start, start - QUOTED_BESIDE) : min(line_end, end + QUOTED_BESIDE)]
+        beside = text[
+            max(line_start, start - QUOTED_BESIDE) : min(line_end, end + QUOTED_BESIDE)
+        ]
         words = _words(beside)
     return _shortened(words)
 

@@ -34,7 +34,9 @@ SIZES = (*FRAMEBUFFER, "bar1_total", "bar1_used")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
 MOST_DEPTH = 32
 _PID = re.compile("[0-9]{1,10}")
-_MIG_LINE = re.compile(r"(?m)^ {1,8}MIG [^\n]{1,40}Device +[0-9]+: \(UUID: (MIG-[^)\n]{1,80})\)")
+_MIG_LINE = re.compile(
+    r"(?m)^ {1,8}MIG [^\n]{1,40}Device +[0-9]+: \(UUID: (MIG-[^)\n]{1,80})\)"
+)
 _DRIVER = re.compile(
     r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}"
     r"Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})"
@@ -132,7 +134,8 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
                     best[name] = reading
     slices = _listings(bundle)[0].slices  # the XML alone has them
     return tuple(
-        NvidiaGpu(pci, **readings, slices=slices.get(pci, ())) for pci, readings in by_pci.items()
+        NvidiaGpu(pci, **readings, slices=slices.get(pci, ()))
+        for pci, readings in by_pci.items()
     )
 
 
@@ -157,7 +160,9 @@ def holder_count(bundle: Bundle) -> Reading:
     """
     for listing in _listings(bundle):
         if listing.holders is not None:
-            return listing.text.seen(len({holder.pid for holder in listing.holders}), "count")
+            return listing.text.seen(
+                len({holder.pid for holder in listing.holders}), "count"
+            )
     return _failure(bundle).missing(unit="count")
 
 
@@ -177,7 +182,9 @@ def driver(bundle: Bundle) -> Reading:
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:
     """The answers with a process table, in the order in which they are believed."""
-    return bundle.once("nvidia", lambda: (parse_xml(bundle.read(XML)), _of_nvml(bundle)))
+    return bundle.once(
+        "nvidia", lambda: (parse_xml(bundle.read(XML)), _of_nvml(bundle))
+    )
 
 
 def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]:
@@ -207,7 +214,9 @@ def parse_xml(text: Text) -> Listing:
     running: list[NvidiaHolder] = []
     is_listed = False
     for index, gpu in enumerate(elements):
-        address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
+        address = pci_address(gpu.get("id")) or pci_address(
+            gpu.findtext("pci/pci_bus_id")
+        )
         if not address or root is None:
             continue
         raw: JsonRow = _framebuffer(gpu)
@@ -215,9 +224,12 @@ def parse_xml(text: Text) -> Listing:
             raw["bar1_" + part] = gpu.findtext("bar1_memory_usage/" + part)
         raw.update(index=index, name=gpu.findtext("product_name"))
         slices[address] = tuple(
-            _mig_slice(device, text) for device in gpu.iterfind("mig_devices/mig_device")
+            _mig_slice(device, text)
+            for device in gpu.iterfind("mig_devices/mig_device")
         )
-        readings[address] = _readings({**raw, "cuda": root.findtext("cuda_version")}, text)
+        readings[address] = _readings(
+            {**raw, "cuda": root.findtext("cuda_version")}, text
+        )
         is_listed = is_listed or gpu.find("processes") is not None
         for process in gpu.iterfind("processes/process_info"):
             pid = process.findtext("pid", "").strip()
@@ -250,7 +262,9 @@ def _mig_slice(device: ElementTree.Element, text: Text) -> MigSlice:
     )
 
 
-def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
+def _elements(
+    words: str,
+) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
     if re.search(r"<!ENTITY|<!DOCTYPE[^>\[]{0,400}\[", words, re.IGNORECASE):
         return None, []
     start = words.find("<?xml")

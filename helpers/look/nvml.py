@@ -154,7 +154,11 @@ class Nvml:
         row: dict[str, Any] = {"index": index, "status": "ok", "unread": {}}
         handle = ctypes.c_void_p()
         try:
-            self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            self.call(
+                "nvmlDeviceGetHandleByIndex_v2",
+                ctypes.c_uint(index),
+                ctypes.byref(handle),
+            )
         except NvmlError as error:
             return {**row, **error.unread}
         for fields, read in (
@@ -193,10 +197,14 @@ class Nvml:
 
     def _link(self, handle: ctypes.c_void_p) -> list[int]:
         kinds = ("Generation", "Width")
-        names = [f"{which}PcieLink{kind}" for kind in kinds for which in ("Curr", "Max")]
+        names = [
+            f"{which}PcieLink{kind}" for kind in kinds for which in ("Curr", "Max")
+        ]
         return [self.number(f"nvmlDeviceGet{name}", handle) for name in names]
 
-    def _processes(self, kind: str, handle: ctypes.c_void_p) -> list[list[dict[str, Any]]]:
+    def _processes(
+        self, kind: str, handle: ctypes.c_void_p
+    ) -> list[list[dict[str, Any]]]:
         """The processes of one kind, ``Compute`` or ``Graphics``: one value, a list of rows."""
         name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
         size = 32

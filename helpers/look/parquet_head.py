@@ -11,7 +11,9 @@ MOST_DESCRIPTION_BYTES = 8 << 20
 """Of columns and row groups: 100 bytes for each column of each group."""
 
 
-def check_parquet(file: BinaryIO, size: int, most_bytes: int = MOST_DESCRIPTION_BYTES) -> None:
+def check_parquet(
+    file: BinaryIO, size: int, most_bytes: int = MOST_DESCRIPTION_BYTES
+) -> None:
     """Refuse a description of more than ``most_bytes``, which would take far more to read.
 
     Raises OSError, whose ``strerror`` says it. A file that is no Parquet is left to its reader.

@@ -22,7 +22,9 @@ LONGEST = 60_000
 # Torch and drivers show a little less than the size on the box: firmware and, on NVIDIA's GDDR
 # cards, ECC take a share.
 LEAST_SHARE = {"AMD": 0.985, "NVIDIA": 0.905}
-_BRAND = lazy("^(?:(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan) )+", re.IGNORECASE)
+_BRAND = lazy(
+    "^(?:(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan) )+", re.IGNORECASE
+)
 _MODEL = lazy(r"\d ?[A-Za-z]|[A-Za-z]\d{2}")
 _INDEX = lazy(
     r"(?:\b(?:device|gpu|rocm|hip|cuda|vulkan|index)[ #:\[(=]{0,3}|^[ \t]{0,8})"
@@ -121,7 +123,9 @@ def mentions(text: str) -> list[Mention]:
     for match in _pattern(names).finditer(text):
         _, part = _names()[_squeezed(match.group())]
         mentioned.append(
-            Mention(start=match.start(), end=match.end(), words=match.group(), part=part)
+            Mention(
+                start=match.start(), end=match.end(), words=match.group(), part=part
+            )
         )
     return mentioned
 
@@ -138,7 +142,9 @@ def gpu_kind(
     """
     mentioned = [mention for text in names for mention in mentions(text)]
     # HSA_OVERRIDE_GFX_VERSION lends a chip another's number; a name is its own.
-    by_name = [mention for mention in mentioned if not mention.words.lower().startswith("gfx")]
+    by_name = [
+        mention for mention in mentioned if not mention.words.lower().startswith("gfx")
+    ]
     mentioned_parts = [mention.part for mention in by_name or mentioned]
     kinds = {part.kind for part in mentioned_parts}
     if bundle is not None:
@@ -146,7 +152,9 @@ def gpu_kind(
     if UNIFIED in kinds:
         return UNIFIED
     if APU in kinds and CARD in kinds and total_bytes:
-        sizes = [size for part in mentioned_parts if part.kind == CARD for size in part.gib]
+        sizes = [
+            size for part in mentioned_parts if part.kind == CARD for size in part.gib
+        ]
         return CARD if not sizes or is_card_size(total_bytes, "", sizes) else APU
     for kind in (CARD, APU):
         if kind in kinds:
@@ -167,13 +175,17 @@ def _kinds_of_box(bundle: Bundle) -> set[str]:
     return kinds
 
 
-def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None) -> bool:
+def is_card_size(
+    total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None
+) -> bool:
     """Whether a runtime's total is the memory size of a discrete card of that vendor (of the
     sizes in ``gib``, if given).
     """
     least = LEAST_SHARE.get(vendor, min(LEAST_SHARE.values()))
     sizes = _sizes_of(CARD, vendor) if gib is None else set(gib)
-    return any(least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in sizes)
+    return any(
+        least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in sizes
+    )
 
 
 def is_unified_size(total_bytes: int) -> bool:

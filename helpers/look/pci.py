@@ -58,14 +58,16 @@ def collect_pci(root: Path) -> list[JsonRow]:
             continue
         folder = f"{DEVICES}/{name}"
         row: JsonRow = {
-            word: text(top, f"{folder}/{word}") for word in ("vendor", "device", "class")
+            word: text(top, f"{folder}/{word}")
+            for word in ("vendor", "device", "class")
         }
         row["pci"] = pci_address(name)
         row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
         row["path"] = _target(top, folder) or folder
         # An AMD security processor shares its PCI device only with a GPU inside the CPU package.
         row["with_security_processor"] = any(
-            other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0] and kind.startswith("0x1080")
+            other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0]
+            and kind.startswith("0x1080")
             for other, kind in functions.items()
         )
         if row["vendor"] == AMD or not code.startswith("0x06"):
@@ -84,7 +86,11 @@ def _link(top: str, folder: str) -> dict[str, str]:
 
 def _functions(top: str) -> dict[str, str]:
     """The class of each function on the bus, by its name there."""
-    classes = [match.source for match in find(top, f"{DEVICES}/*/class") if match.status == "ok"]
+    classes = [
+        match.source
+        for match in find(top, f"{DEVICES}/*/class")
+        if match.status == "ok"
+    ]
     return {source.split("/")[-2]: text(top, source) for source in classes}
 
 
@@ -93,7 +99,11 @@ def _target(top: str, source: str) -> str:
     path = top.rstrip("/") + source
     base = os.path.realpath(top).rstrip("/")
     real = os.path.realpath(path)
-    return real[len(base) :] if os.path.islink(path) and real.startswith(base + "/") else ""
+    return (
+        real[len(base) :]
+        if os.path.islink(path) and real.startswith(base + "/")
+        else ""
+    )
 
 
 def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
@@ -120,6 +130,10 @@ def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
         return True
     # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and
     # 1479 in pci.ids).
-    above = [address for address in map(pci_address, row.text("path").split("/")) if address != pci]
+    above = [
+        address
+        for address in map(pci_address, row.text("path").split("/"))
+        if address != pci
+    ]
     parents = [rows[address] for address in above if address in rows]
     return False if any(parent.text("vendor") == AMD for parent in parents) else None

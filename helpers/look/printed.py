@@ -27,7 +27,9 @@ LEAST_HEADS = 4
 OF_PS = {"parent", "state"}
 _BORDERS = str.maketrans("|│║┃", "    ")
 _OF_A_BOX = re.compile(r"[\s=+|│║╒╞├╘╕╡┤╛╪╧╤─═-]*|\s*\|.*\|\s*")
-_UNIT_APART = re.compile(r"(?<=\d) +(?=(?:[KMGT]?i?B|%|[mu]s|W|MHz|°C|[MG]b/s)(?![\w%/]))")
+_UNIT_APART = re.compile(
+    r"(?<=\d) +(?=(?:[KMGT]?i?B|%|[mu]s|W|MHz|°C|[MG]b/s)(?![\w%/]))"
+)
 _CLIENT = re.compile(r"(\d) +(?:C\+G|M\+C|C|G)(?= )")
 _HEAD = re.compile(r"(.*?)(?: ?[\[(]([KMGT]?i?B|bytes)[\])])?$")
 _QUERY = re.compile(r".*--query-\S{1,40}?=(\S+).*")
@@ -41,7 +43,9 @@ _UNANSWERED = re.compile(
     re.MULTILINE,
 )
 _CONTAINER = re.compile(r"@[0-9a-f]{12}\b|\(container\)")
-_DATE = re.compile(r"\b([A-Z][a-z]{2}) ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\b")
+_DATE = re.compile(
+    r"\b([A-Z][a-z]{2}) ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\b"
+)
 _STATE = re.compile(r"(?:[DIRSTtWXZ][<NLsl+]{0,5})?")
 _SIZE = re.compile(
     r"(\d{1,20}(?:\.\d{1,9}(?!\d|B))?)(?:\.0B)?([KMGT]?i?B?|bytes)|N/A|UNKNOWN|\[[^\]]{1,40}\]",
@@ -166,7 +170,9 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
         misses += 1
         if printed:
             misses = 0
-            yield replace(printed, start=match.start(), end=match.end(), when=prints[columns] - 1)
+            yield replace(
+                printed, start=match.start(), end=match.end(), when=prints[columns] - 1
+            )
         elif misses > MISSES:
             columns = ()
 
@@ -174,13 +180,17 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
 @lru_cache(1)
 def _columns() -> dict[str, PrintedColumn]:
     """What each known head means."""
-    return {head: PrintedColumn(*row) for head, row in data("look/printed")["heads"].items()}
+    return {
+        head: PrintedColumn(*row) for head, row in data("look/printed")["heads"].items()
+    }
 
 
 @lru_cache(1)
 def _anchors() -> Pattern[str]:
     """The heads that name a size or a process: one of them stands over every table."""
-    words = [head for head, column in _columns().items() if column.pool or head == "PID"]
+    words = [
+        head for head, column in _columns().items() if column.pool or head == "PID"
+    ]
     return re.compile("|".join(map(re.escape, words)))
 
 
@@ -205,7 +215,9 @@ def _head(line: str) -> tuple[PrintedColumn, ...]:
     known_columns = [column for column in columns if column is not UNKNOWN]
     meanings = {column.means or column.pool for column in known_columns} - {""}
     has_size = any(column.pool for column in known_columns)
-    is_list = "pid" in meanings and (len(known_columns) >= LEAST_HEADS or bool(meanings & OF_PS))
+    is_list = "pid" in meanings and (
+        len(known_columns) >= LEAST_HEADS or bool(meanings & OF_PS)
+    )
     if "," not in line and 2 * len(known_columns) < len(heads):
         return ()
     return columns if is_list or (has_size and len(meanings) >= 2) else ()
@@ -225,7 +237,9 @@ def _head_of_ps(line: str) -> tuple[PrintedColumn, ...]:
         words = [re.split("[:=]", word)[0] for word in asked_for.split(",")]
         heads = [of_ps["heads"].get(word, word.upper()) for word in words]
     else:
-        forms = (row["columns"] for row in of_ps["options"] if re.match(row["form"], options))
+        forms = (
+            row["columns"] for row in of_ps["options"] if re.match(row["form"], options)
+        )
         heads = next(forms, "").split()
     return tuple(map(_column, heads)) if "PID" in heads else ()
 
@@ -236,7 +250,9 @@ def _column(head: str) -> PrintedColumn:
     return column._replace(unit=unit) if unit else column
 
 
-def _row(line: str, columns: tuple[PrintedColumn, ...], separator: str) -> PrintedLine | None:
+def _row(
+    line: str, columns: tuple[PrintedColumn, ...], separator: str
+) -> PrintedLine | None:
     """A line as a row of the table; None where a cell is not what its column holds."""
     values: dict[str, str] = {}
     sizes = []

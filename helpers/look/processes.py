@@ -71,7 +71,9 @@ def walk_device_files(root: str) -> Iterator[JsonRow]:
             rows = [{"pid": pid, "status": "not_available", "why": why}]
         listed += rows
     open_files = [row for row in listed if row["status"] == "ok"]
-    texts = hanging.read_each(open_files, partial(_fdinfo, root), group=lambda row: row["pid"])
+    texts = hanging.read_each(
+        open_files, partial(_fdinfo, root), group=lambda row: row["pid"]
+    )
     for row in listed:
         if row["status"] == "ok":
             _, answer, why = next(texts)
@@ -127,7 +129,10 @@ def _device_files(root: str, pid: int) -> list[JsonRow]:
     except OSError as error:
         status, why = files.fault(error)
         # One that ended meanwhile holds nothing any more, and a kernel thread never does: no row.
-        if status != "not_allowed" or process_of(pid, root.rstrip("/")).flags & PF_KTHREAD:
+        if (
+            status != "not_allowed"
+            or process_of(pid, root.rstrip("/")).flags & PF_KTHREAD
+        ):
             return []
         return [{"pid": pid, "status": status, "why": why}]
     for number in numbers:
@@ -139,7 +144,9 @@ def _device_files(root: str, pid: int) -> list[JsonRow]:
                 return [{"pid": pid, "status": status, "why": why}]
             continue
         if target.startswith(DEVICE_PREFIXES):
-            target = target.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            target = target.encode("utf-8", "surrogateescape").decode(
+                "utf-8", "replace"
+            )
             rows.append({"pid": pid, "fd": number, "target": target, "status": "ok"})
     return rows
 
@@ -163,8 +170,12 @@ def processes(bundle: Bundle) -> tuple[Process, ...]:
             continue
         source = text.of(f"/proc/{pid}/status")
         if anon is None:
-            memory = source.refused(row.get("status"), row.text("why") or NO_MEMORY, "bytes")
+            memory = source.refused(
+                row.get("status"), row.text("why") or NO_MEMORY, "bytes"
+            )
         else:
             memory = source.seen(anon, "bytes")
-        by_pid[pid] = Process(pid, row.text("name"), row.text("state"), row.number("uid"), memory)
+        by_pid[pid] = Process(
+            pid, row.text("name"), row.text("state"), row.number("uid"), memory
+        )
     return tuple(by_pid[pid] for pid in sorted(by_pid))

@@ -47,7 +47,9 @@ class Relation:
     hard: bool
 
 
-def relations(figures: Iterable[Figure], kind: str = UNKNOWN, hip: bool = False) -> list[Relation]:
+def relations(
+    figures: Iterable[Figure], kind: str = UNKNOWN, hip: bool = False
+) -> list[Relation]:
     """Every relation between the figures, each name at most once for one set of sources.
 
     ``kind`` is gpu_kind's answer, ``hip`` whether ROCm's runtime gave the runtime's figures.
@@ -56,7 +58,9 @@ def relations(figures: Iterable[Figure], kind: str = UNKNOWN, hip: bool = False)
     by_place: dict[tuple[object, ...], Relation] = {}
     for rule in _RULES:
         for name, related in rule(book):
-            places = sorted({(figure.source, figure.pool, figure.measure) for figure in related})
+            places = sorted(
+                {(figure.source, figure.pool, figure.measure) for figure in related}
+            )
             says = f"{RELATIONS[name]}: " + ", ".join(map(_in_words, related))
             relation = Relation(
                 name=name,
@@ -146,7 +150,9 @@ def _shares_of_ram(book: _Book) -> Named:
         return
     for total in book.totals(*pools):
         size = _bytes(total)
-        of_bought = ram.pool == "ram-installed" and (1 - INSTALLED_SHARE) * half <= size <= half
+        of_bought = (
+            ram.pool == "ram-installed" and (1 - INSTALLED_SHARE) * half <= size <= half
+        )
         if of_bought or near(total, half, HALF_SHARE):
             yield "half-of-ram", (total, ram)
         for block in book.totals("carveout", "vram"):
@@ -200,7 +206,9 @@ def _is_far_below(low: Figure, high: Figure) -> bool:
 def _runtime_and_driver(book: _Book) -> Named:
     for total in book.totals(*RUNTIME):
         for driver in book.totals(*DRIVER):
-            if _are_compared(book, total, driver) and not near(total, driver, LOWER_SHARE):
+            if _are_compared(book, total, driver) and not near(
+                total, driver, LOWER_SHARE
+            ):
                 is_below = _bytes(total) <= _bytes(driver)
                 is_carve_out = driver.pool in ("vram", "carveout") and book.kind == APU
                 if is_below:

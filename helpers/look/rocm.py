@@ -119,7 +119,9 @@ def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
     A pip or conda ROCm has no such file.
     """
     versions = []
-    for source in sorted({source for pattern in FILES for source in bundle.sources(pattern)}):
+    for source in sorted(
+        {source for pattern in FILES for source in bundle.sources(pattern)}
+    ):
         text = bundle.read(source)
         if text.ok and text.text.strip():
             versions.append(word(text.text, text))
@@ -157,7 +159,9 @@ def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
 
 def _by_card(answer: Row) -> dict[int, Row]:
     """The objects "card0", "card1" and so on of rocm-smi's JSON, by their numbers."""
-    return {int(key[4:]): answer.inner(key) for key in answer if _CARD_KEY.fullmatch(key)}
+    return {
+        int(key[4:]): answer.inner(key) for key in answer if _CARD_KEY.fullmatch(key)
+    }
 
 
 def _address(*places: tuple[Text, object]) -> Reading:
@@ -244,7 +248,9 @@ def _by_gpu(text: Text) -> dict[int, Row]:
     data = find_json(stdout_of(text))
     listed = rows(data.get("gpu_data") if isinstance(data, Row) else data)
     numbers = ((row.number("gpu"), row) for row in listed)
-    return {number: row for number, row in numbers if number is not None and number >= 0}
+    return {
+        number: row for number, row in numbers if number is not None and number >= 0
+    }
 
 
 def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
@@ -262,7 +268,9 @@ def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, 
             pid = info.number("pid")
             if pid is not None and pid > 0:
                 vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
-                listed.append(_process(addresses.get(index, ""), pid, info.text("name"), vram))
+                listed.append(
+                    _process(addresses.get(index, ""), pid, info.text("name"), vram)
+                )
     return tuple(listed)
 
 
@@ -315,7 +323,9 @@ def _agent(fields: dict[str, str], pools: list[dict[str, str]], text: Text) -> A
     bdf = count(fields.get("BDFID"), text)
     pci = text.refused("", "rocminfo prints none" if bdf.ok else bdf.why)
     if kind == "gpu" and 0 < bdf.bytes < 1 << 16:
-        pci = text.seen(f"0000:{bdf.bytes >> 8:02x}:{bdf.bytes >> 3 & 31:02x}.{bdf.bytes & 7}")
+        pci = text.seen(
+            f"0000:{bdf.bytes >> 8:02x}:{bdf.bytes >> 3 & 31:02x}.{bdf.bytes & 7}"
+        )
     properties = fields.get("Memory Properties") if kind == "gpu" else None
     integrated = None if properties is None else "APU" in properties
     names = word(fields.get("Name"), text), word(fields.get("Marketing Name"), text)

@@ -52,7 +52,9 @@ class Sampler:
         self.nvidia_count = 0
         used = sorted(glob(f"{root}/sys/class/drm/card*/device/mem_info_vram_used"))
         folders = list(map(os.path.dirname, used))
-        self.cards = [(os.path.basename(os.path.realpath(folder)), folder) for folder in folders]
+        self.cards = [
+            (os.path.basename(os.path.realpath(folder)), folder) for folder in folders
+        ]
         self.running: set[int] = set()
         self.refused: set[int] = set()
         self.turn: deque[int] = deque()
@@ -65,9 +67,7 @@ class Sampler:
             self.nvidia_count = self.nvml.number("nvmlDeviceGetCount_v2")
             self.why = ""
         except (OSError, NvmlError):
-            self.why = (
-                "no GPU is seen: no amdgpu card in sysfs, and NVIDIA's library does not answer"
-            )
+            self.why = "no GPU is seen: no amdgpu card in sysfs, and NVIDIA's library does not answer"
 
     def sample(self) -> Row:
         """One sample. What could not be read is absent; ``why`` says what cannot be seen at all."""
@@ -80,7 +80,9 @@ class Sampler:
         if self.why and not gpus:
             why.append(self.why)
         if self.refused:
-            why.append(f"processes whose open files this user may not see: {len(self.refused)}")
+            why.append(
+                f"processes whose open files this user may not see: {len(self.refused)}"
+            )
         self.ticks += 1
         memory = _MEMORY.findall(read(f"{self.proc}/meminfo"))
         return {
@@ -94,7 +96,9 @@ class Sampler:
 
     def _amd(self, pci: str, folder: str) -> Row:
         texts = {name: read(f"{folder}/mem_info_{name}") for name in POOLS}
-        sizes = {name: int(text) for name, text in texts.items() if text.strip().isdigit()}
+        sizes = {
+            name: int(text) for name, text in texts.items() if text.strip().isdigit()
+        }
         return {"pci": pci, **sizes}
 
     def _add_nvidia(self, index: int, gpus: list[Row], holders: list[Row]) -> None:
@@ -102,7 +106,10 @@ class Sampler:
             return
         card = self.nvml.gpu(index)
         pci = str(card.get("pci"))
-        sizes = {"vram_used": card.get("used_bytes"), "vram_total": card.get("total_bytes")}
+        sizes = {
+            "vram_used": card.get("used_bytes"),
+            "vram_total": card.get("total_bytes"),
+        }
         gpus.append({"pci": pci, **sizes})
         for kind in ("compute", "graphics"):
             for process in card.get(kind) or ():
@@ -132,13 +139,17 @@ class Sampler:
         files = {}
         self.refused.discard(pid)
         try:
-            opened = {n: os.readlink(f"{folder}/fd/{n}") for n in os.listdir(f"{folder}/fd")}
+            opened = {
+                n: os.readlink(f"{folder}/fd/{n}") for n in os.listdir(f"{folder}/fd")
+            }
         except PermissionError:
             self.refused.add(pid)
             return
         except OSError:
             return  # it ended, or closed a file meanwhile: its turn comes again
-        for name in (name for name, path in opened.items() if path.startswith("/dev/dri/")):
+        for name in (
+            name for name, path in opened.items() if path.startswith("/dev/dri/")
+        ):
             path = f"{folder}/fdinfo/{name}"
             info = parse_fdinfo(read(path).decode("utf-8", "replace"))
             files[info.pci, info.client_id or f"fd {name}"] = path
@@ -150,7 +161,12 @@ class Sampler:
         for pid, files in self.files.items():
             cards: dict[str, Row] = {}
             for (pci, _), path in files.items():
-                about = {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
+                about = {
+                    "pid": pid,
+                    "name": self._name(pid),
+                    "pci": pci,
+                    "by": "fdinfo",
+                }
                 row = cards.setdefault(pci, about)
                 info = parse_fdinfo(read(path).decode("utf-8", "replace"))
                 for region in info.regions.keys() & {"vram", "gtt"}:
@@ -160,7 +176,9 @@ class Sampler:
 
     def _name(self, pid: int) -> str:
         if pid not in self.names:
-            self.names[pid] = read(f"{self.proc}/{pid}/comm").decode("utf-8", "replace").strip()
+            self.names[pid] = (
+                read(f"{self.proc}/{pid}/comm").decode("utf-8", "replace").strip()
+            )
         return self.names[pid]
 
     def _watched(self, holders: list[Row]) -> Row | None:
@@ -172,7 +190,9 @@ class Sampler:
         row: Row = {"pid": self.pid}
         for key in (b"Name", b"State"):
             row[key.decode().lower()] = status.get(key, b"").decode("utf-8", "replace")
-        row.update({name: int(status[key]) << 10 for name, key in SIZES if key in status})
+        row.update(
+            {name: int(status[key]) << 10 for name, key in SIZES if key in status}
+        )
         cards = [row for row in holders if row["pid"] == self.pid]
         for region in ("vram", "gtt"):
             sizes = [card[region] for card in cards if card.get(region) is not None]

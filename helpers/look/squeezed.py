@@ -44,7 +44,9 @@ def undecorated(text: str) -> str:
     """The text with blanks for its colours and written-out line breaks, each character at its
     place.
     """
-    return _DECORATION.sub(lambda match: match["path"] or " " * len(match.group()), text)
+    return _DECORATION.sub(
+        lambda match: match["path"] or " " * len(match.group()), text
+    )
 
 
 class Squeezed:

@@ -99,7 +99,9 @@ def blank(character: str) -> str:
     return "\n" if character == "\n" else " "
 
 
-def blanked(text: str, spans: Iterable[Span], filler: Callable[[str], str] = blank) -> str:
+def blanked(
+    text: str, spans: Iterable[Span], filler: Callable[[str], str] = blank
+) -> str:
     """The text with each character of the stretches replaced by what ``filler`` makes of it."""
     parts = []
     at = 0
@@ -112,7 +114,9 @@ def blanked(text: str, spans: Iterable[Span], filler: Callable[[str], str] = bla
     return "".join([*parts, text[at:]])
 
 
-def _hints_near(message: FoundRow, advice: list[tuple[int, int, WordingRow]]) -> list[str]:
+def _hints_near(
+    message: FoundRow, advice: list[tuple[int, int, WordingRow]]
+) -> list[str]:
     places = [start for start, _, _ in advice]
     first = bisect_left(places, message.start)
     last = bisect_right(places, message.end + ADVICE_REACH)
@@ -155,7 +159,9 @@ def _only_repeats(
         return False
     fields = _Fields(row)
     fields.take(template, match)
-    return all(previous.values.get(name) == value for name, value in fields.values.items())
+    return all(
+        previous.values.get(name) == value for name, value in fields.values.items()
+    )
 
 
 def _matches(templates: Iterable[Template], flat: str) -> list[Match]:
@@ -168,7 +174,12 @@ def _matches(templates: Iterable[Template], flat: str) -> list[Match]:
 
 
 def _read(
-    row: WordingRow, template: Template, match: re.Match[str], flat: str, stop: int, claims: Claims
+    row: WordingRow,
+    template: Template,
+    match: re.Match[str],
+    flat: str,
+    stop: int,
+    claims: Claims,
 ) -> FoundRow:
     """The fields of a message: its form's, then those of the clauses that follow it, each at
     its first place.
@@ -181,7 +192,9 @@ def _read(
         clause_end = start + clause.end()
         if clause_start - end > LONGEST_REACH:
             break
-        is_behind = clause_start >= match.end() and claims.are_free_of(clause_start, clause_end)
+        is_behind = clause_start >= match.end() and claims.are_free_of(
+            clause_start, clause_end
+        )
         if is_behind and fields.take(clause_template, clause):
             claims.add(clause_start, clause_end)
             end = max(end, clause_end)

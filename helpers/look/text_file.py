@@ -61,8 +61,14 @@ def read_text(path: str, descriptor: int | None = None) -> TextFile:
         if descriptor is None:
             if stat.S_ISFIFO(state.st_mode):
                 stream.begin()
-            is_fed = stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) or file.isatty()
-            stream.silent_s = SILENT_S if is_fed else DEVICE_S  # a device has what it has
+            is_fed = (
+                stat.S_ISFIFO(state.st_mode)
+                or stat.S_ISSOCK(state.st_mode)
+                or file.isatty()
+            )
+            stream.silent_s = (
+                SILENT_S if is_fed else DEVICE_S
+            )  # a device has what it has
             stream.until = time.monotonic() + MOST_S
         return stream.read()
 
@@ -114,7 +120,9 @@ class _Stream:
         why = ""
         while self.bytes < STREAM_BYTES:
             if not select.select([self.file], [], [], self.silent_s)[0]:
-                why = f"nothing came for {self.silent_s:.0f} s: what came before was read"
+                why = (
+                    f"nothing came for {self.silent_s:.0f} s: what came before was read"
+                )
                 break
             # BrokenPipeError: the kernel's log went on faster than it was read.
             with suppress(BrokenPipeError):

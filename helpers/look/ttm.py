@@ -25,12 +25,17 @@ from .files import find
 from .machine import page_size
 
 MODULES = ("amdttm", "amd_ttm", "ttm", "amdgpu")
-_CONFIG = tuple(f"{top}/modprobe.d" for top in "/etc /run /usr/local/lib /usr/lib /lib".split())
+_CONFIG = tuple(
+    f"{top}/modprobe.d" for top in "/etc /run /usr/local/lib /usr/lib /lib".split()
+)
 _IMAGES = ("/boot/initr*", "/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi")
 _PAGES = ("pages_limit", "page_pool_size", "dma32_pages_limit")
 UNITS = {
     **{(module, name): "pages" for module in MODULES[:3] for name in _PAGES},
-    **{("amdgpu", name): "MiB" for name in "gttsize gartsize vramlimit vis_vramlimit".split()},
+    **{
+        ("amdgpu", name): "MiB"
+        for name in "gttsize gartsize vramlimit vis_vramlimit".split()
+    },
     ("amdgpu", "vm_size"): "GiB",
 }
 """Units by the module's own parameter descriptions. vm_size is GiB of address space and sizes
@@ -147,7 +152,11 @@ def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
     words = _words(text)
     if "--" in words:
         words = words[: words.index("--")]
-    dotted = [word.split(".", 1) for word in words if re.match(r"[A-Za-z][\w-]*\.[A-Za-z_]", word)]
+    dotted = [
+        word.split(".", 1)
+        for word in words
+        if re.match(r"[A-Za-z][\w-]*\.[A-Za-z_]", word)
+    ]
     return [(_plain(module), *_pair(rest)) for module, rest in dotted]
 
 
@@ -199,7 +208,9 @@ def ttm_module(bundle: Bundle) -> Reading:
             return got.seen(module)
     # Built into the kernel, or in a container where /proc/modules is hidden: then one folder
     # alone still tells.
-    present = [m for m in MODULES[:3] if bundle.sources(f"/sys/module/{m}/parameters/*")]
+    present = [
+        m for m in MODULES[:3] if bundle.sources(f"/sys/module/{m}/parameters/*")
+    ]
     if len(present) == 1:
         return got.of(f"/sys/module/{present[0]}").seen(present[0])
     if not present:
@@ -315,7 +326,9 @@ def collect_initramfs(root: Path) -> list[JsonRow]:
 
 def file_times(bundle: Bundle) -> tuple[FileTime, ...]:
     """The rows of the table initramfs that could be looked at."""
-    rows = [(row.text("path"), row.number("mtime")) for row in bundle.table("initramfs")]
+    rows = [
+        (row.text("path"), row.number("mtime")) for row in bundle.table("initramfs")
+    ]
     return tuple(
         FileTime(path, mtime, "/modprobe.d/" not in path)
         for path, mtime in rows

@@ -19,8 +19,8 @@ STDERR_MARK = "--- stderr ---"
 LONGEST_WHY = 300
 MOST_STARTS = 50
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NOT_MEASURED = (
-    "n/a|unknown|none|not supported|not available|not found|unknown error|gpu is lost|".split("|")
+_NOT_MEASURED = "n/a|unknown|none|not supported|not available|not found|unknown error|gpu is lost|".split(
+    "|"
 )
 _REFUSED = ("insufficient permissions", "permission denied", "no permission")
 
@@ -125,13 +125,17 @@ def word(raw: object, text: Text) -> Reading:
     return _read(None if isinstance(raw, (dict, list)) else raw, text, "text", str)
 
 
-def _read(raw: object, text: Text, unit: str, read: Callable[[str], int | str]) -> Reading:
+def _read(
+    raw: object, text: Text, unit: str, read: Callable[[str], int | str]
+) -> Reading:
     words = _words(raw)
     if words.lower() in _REFUSED:
         return text.refused(NOT_ALLOWED, words, unit)
     if raw is None or words.lower() in _NOT_MEASURED:
         missing = "reported" if unit == "text" else "measured"
-        return text.refused("", f"not {missing} ({words})" if words else "no such field", unit)
+        return text.refused(
+            "", f"not {missing} ({words})" if words else "no such field", unit
+        )
     try:
         return text.seen(read(words), unit)
     except ValueError as error:

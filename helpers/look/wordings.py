@@ -77,7 +77,9 @@ class Template:
         has.
         """
         if max(map(len, self.anchors), default=0) < SHORTEST:
-            raise ValueError(f"form {self.text!r}: no words that every such message has")
+            raise ValueError(
+                f"form {self.text!r}: no words that every such message has"
+            )
         return re.compile(self._expression(self.nodes), re.DOTALL)
 
     def among(self, text: str) -> bool:

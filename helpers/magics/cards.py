@@ -25,7 +25,9 @@ def of_failure(failure: CellFailure) -> Notice:
     title = f"Out of memory: {failure.place or 'the cell'} {request} {_on(failure.device)}".rstrip()
     use = failure.use
     if use is not None:
-        title += f", of which {show_bytes(use.free)} of {show_bytes(use.total)} was free"
+        title += (
+            f", of which {show_bytes(use.free)} of {show_bytes(use.total)} was free"
+        )
     sentences = []
     if use is not None:
         sentences.append(_use(use))
@@ -52,7 +54,9 @@ def of_failure(failure: CellFailure) -> Notice:
     )
 
 
-def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherProcess]) -> Notice:
+def of_holdings(
+    holdings: Holdings, uses: list[DeviceUse], others: list[OtherProcess]
+) -> Notice:
     """The answer of ``%vram``."""
     total = sum(holder.total for holder in holdings.holders)
     title = "No tensor of this notebook is on a GPU, and none in host memory is large."
@@ -70,7 +74,11 @@ def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherPro
 
 def of_letting_go(result: LetGo) -> Notice:
     """The answer of ``%vram free``."""
-    came = [f"{show_bytes(size)} on {device}" for device, size in result.tensors.items() if size]
+    came = [
+        f"{show_bytes(size)} on {device}"
+        for device, size in result.tensors.items()
+        if size
+    ]
     title = "Nothing came back."
     if came:
         title = f"{' and '.join(came)} came back."
@@ -78,7 +86,9 @@ def of_letting_go(result: LetGo) -> Notice:
     if result.names:
         sentences.append(f"Let go: {', '.join(result.names)}.")
     if result.returned_bytes:
-        sentences.append(f"torch gave {show_bytes(result.returned_bytes)} back to the driver.")
+        sentences.append(
+            f"torch gave {show_bytes(result.returned_bytes)} back to the driver."
+        )
     if result.left.holders:
         sentences.append("The rest is held by:")
     return Notice(
@@ -103,18 +113,26 @@ def _use(use: DeviceUse) -> str:
 
 
 def _process(process: OtherProcess) -> str:
-    size = show_bytes(process.bytes) if process.bytes is not None else "memory of unknown size"
+    size = (
+        show_bytes(process.bytes)
+        if process.bytes is not None
+        else "memory of unknown size"
+    )
     return f"Process {process.pid} ({process.name}) holds {size}."
 
 
 def _by_device(holdings: Holdings) -> str:
     devices = sorted({device for holder in holdings.holders for device in holder.bytes})
-    return " and ".join(f"{show_bytes(holdings.total(device))} on {device}" for device in devices)
+    return " and ".join(
+        f"{show_bytes(holdings.total(device))} on {device}" for device in devices
+    )
 
 
 def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table:
     rows: list[tuple[str, ...]] = []
-    holders = [holder for holder in holdings.holders if not device or holder.bytes.get(device)]
+    holders = [
+        holder for holder in holdings.holders if not device or holder.bytes.get(device)
+    ]
     for holder in holders[:MOST_ROWS]:
         size = holder.bytes.get(device, 0) if device else holder.total
         about = [_description(holder, holdings, after_free=lets_go)]

@@ -70,15 +70,24 @@ def run(cell: str, torch: ModuleType, shell: InteractiveShell) -> None:
 def _card(ledgers: dict[str, Ledger]) -> Notice:
     largest = max((ledger.peak for ledger in ledgers.values()), default=0)
     least = min(largest, LEAST_WORTH_SAYING)
-    used = {device: ledger for device, ledger in ledgers.items() if ledger.peak >= max(1, least)}
+    used = {
+        device: ledger
+        for device, ledger in ledgers.items()
+        if ledger.peak >= max(1, least)
+    }
     if not used:
         return Notice("This cell made no tensors.")
-    peaks = [f"{show_bytes(ledger.peak)} on {device}" for device, ledger in used.items()]
-    kept = [f"{show_bytes(ledger.total)} on {device}" for device, ledger in used.items()]
+    peaks = [
+        f"{show_bytes(ledger.peak)} on {device}" for device, ledger in used.items()
+    ]
+    kept = [
+        f"{show_bytes(ledger.total)} on {device}" for device, ledger in used.items()
+    ]
     rows: list[tuple[str, ...]] = []
     for device, ledger in used.items():
         lines = sorted(
-            {**ledger.at_peak, **ledger.now}, key=lambda line: -ledger.at_peak.get(line, 0)
+            {**ledger.at_peak, **ledger.now},
+            key=lambda line: -ledger.at_peak.get(line, 0),
         )
         for line in lines[:MOST_LINES]:
             peak = ledger.at_peak.get(line, 0)
@@ -88,7 +97,9 @@ def _card(ledgers: dict[str, Ledger]) -> Notice:
     return Notice(
         title=f"At its peak this cell had {' and '.join(peaks)} more than before.",
         sentences=[f"Of that it keeps {' and '.join(kept)}."],
-        table=Table(("on", "at the peak", "kept", "line"), rows, numbers=frozenset([1, 2])),
+        table=Table(
+            ("on", "at the peak", "kept", "line"), rows, numbers=frozenset([1, 2])
+        ),
     )
 
 
@@ -111,7 +122,10 @@ def _followed_on_host(torch: ModuleType) -> Iterator[Ledger]:
         ) -> Any:
             results = function(*args, **(kwargs or {}))
             for result in tree_leaves(results):
-                if isinstance(result, torch.Tensor) and result.device.type == FROM_THE_HOST:
+                if (
+                    isinstance(result, torch.Tensor)
+                    and result.device.type == FROM_THE_HOST
+                ):
                     follow(result.untyped_storage())
             return results
 

@@ -88,11 +88,15 @@ def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
     for holder in (answer or {}).get("holders", ()):
         pid = holder.get("pid")
         if pid != os.getpid():
-            processes[pid] = OtherProcess(pid, str(holder.get("name", "")), _size(holder))
+            processes[pid] = OtherProcess(
+                pid, str(holder.get("name", "")), _size(holder)
+            )
     return list(processes.values())
 
 
 def _size(holder: dict[str, Any]) -> int | None:
     """Bytes on the card and in the host memory that it maps, as far as they were measured."""
-    sizes = [holder[pool] for pool in ("vram", "gtt") if isinstance(holder.get(pool), int)]
+    sizes = [
+        holder[pool] for pool in ("vram", "gtt") if isinstance(holder.get(pool), int)
+    ]
     return sum(sizes) if sizes else None

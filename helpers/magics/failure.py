@@ -15,7 +15,13 @@ from ..allocator.under_torch.cells import place
 from ..allocator.under_torch.keepers import Keeper
 from ..allocator.under_torch.own_files import is_own, only_line
 from ..ground.units import parse_size, show_bytes
-from .devices import DeviceUse, OtherProcess, devices_in_use, other_processes, question_of_others
+from .devices import (
+    DeviceUse,
+    OtherProcess,
+    devices_in_use,
+    other_processes,
+    question_of_others,
+)
 from .holdings import Holdings, NamedTensors, add_lines, find_holdings
 from .names import last_cell_naming, said
 from .runs import NO_GROWTH, CellGrowth, CellRuns
@@ -32,10 +38,15 @@ aten/src/ATen/cuda/Exceptions.cpp, c10/core/impl/alloc_cpu.cpp, and the CUDA and
 """
 REQUESTED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)? ?\w+)")
 ALLOCATED = re.compile(r"allocated memory (\d+(?:\.\d+)? ?\w+) is allocated by PyTorch")
-UNALLOCATED = re.compile(r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated")
+UNALLOCATED = re.compile(
+    r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated"
+)
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
 LONGEST_CHAIN = 20
-KEEPING_FRAMES = {"exception": "exceptions", "generator": "generators that have not ended"}
+KEEPING_FRAMES = {
+    "exception": "exceptions",
+    "generator": "generators that have not ended",
+}
 INSTEAD_OF_FRAMES = {
     "exception": "keep str(error) instead",
     "generator": "call close() on each that you no longer need",
@@ -86,7 +97,11 @@ def out_of_memory(error: BaseException | None) -> BaseException | None:
 
 
 def explained(
-    error: BaseException, cell: str, torch: ModuleType, shell: InteractiveShell, runs: CellRuns
+    error: BaseException,
+    cell: str,
+    torch: ModuleType,
+    shell: InteractiveShell,
+    runs: CellRuns,
 ) -> CellFailure:
     """Everything about an out-of-memory that this kernel knows. Takes some two seconds at most."""
     text = _text(error)
@@ -166,7 +181,9 @@ def _steps(failure: CellFailure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _step_of_leftovers(failure)
     kept = {}
-    for holder in failure.holdings.of_kind("variable", "module", "error", "thread", "widgets"):
+    for holder in failure.holdings.of_kind(
+        "variable", "module", "error", "thread", "widgets"
+    ):
         step = _step_of_kept(holder, failure) or _step_of_holder(holder, failure)
         most = _bytes(holder, failure) + _most_in_graphs(holder, failure)
         if step and most > WORTH * (failure.requested or 0):
@@ -221,7 +238,12 @@ def _step_of_holder(holder: NamedTensors, failure: CellFailure) -> str:
             return _about_optimizers(holder, part, failure)
         if part.collection and part.tensors > 1 and part.graphs > 1:
             return _about_collection(holder, part, failure)
-        if holder.uses >= FEWEST_USES and part.graphs == 1 and part.lines and not part.collection:
+        if (
+            holder.uses >= FEWEST_USES
+            and part.graphs == 1
+            and part.lines
+            and not part.collection
+        ):
             return _about_sum(holder, part, failure)
     return _about_growth(holder, failure) if holder.parts else ""
 
@@ -232,7 +254,9 @@ def _about_growth(holder: NamedTensors, failure: CellFailure) -> str:
     if holder.name in failure.growth.entries_each:
         return _about_collection(holder, part, failure)
     is_collection = part.collection and part.tensors > 1 or part.kind == "function"
-    is_added_to = is_collection and part.lines and part.name not in holder.with_parameters
+    is_added_to = (
+        is_collection and part.lines and part.name not in holder.with_parameters
+    )
     size = _bytes(holder, failure) if holder.is_mutable else part.bytes
     if is_added_to and _is_large(size, failure):
         return _about_collection(holder, part, failure)
@@ -398,7 +422,11 @@ def _step_of_names(failure: CellFailure, besides: Collection[str]) -> Iterator[s
     largest = max((_bytes(holder, failure) for holder in variables), default=0)
     least = WORTH * max(largest, failure.requested or 0)
     others = [holder for holder in variables if holder.name not in besides]
-    named = [_named(holder, failure) for holder in others[:3] if _bytes(holder, failure) > least]
+    named = [
+        _named(holder, failure)
+        for holder in others[:3]
+        if _bytes(holder, failure) > least
+    ]
     smaller = "make the batch or the model smaller"
     if not named and not besides:
         yield (

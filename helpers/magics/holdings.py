@@ -136,14 +136,20 @@ class NamedTensors:
     @property
     def main_part(self) -> Keeper:
         """The part that is most of it: the largest, or the one whose graphs are."""
-        with_lines = [part for part in self.parts_worth_a_line if part.graphs and part.lines]
+        with_lines = [
+            part for part in self.parts_worth_a_line if part.graphs and part.lines
+        ]
         if with_lines and 2 * sum(self.graph_bytes.values()) > self.total:
             return with_lines[0]
         return self.parts[0]
 
     def note_other_name(self, name: str) -> None:
         """Keep a name that reaches some of its tensors as well, where these are few so far."""
-        if name != self.name and name not in self.also and len(self.also) < MOST_OTHER_NAMES:
+        if (
+            name != self.name
+            and name not in self.also
+            and len(self.also) < MOST_OTHER_NAMES
+        ):
             self.also.append(name)
 
     @property
@@ -208,7 +214,10 @@ def looking(torch: ModuleType) -> Iterator[None]:
 
 
 def holdings_of(
-    storages: dict[int, Storage], torch: ModuleType, shell: InteractiveShell, began: float
+    storages: dict[int, Storage],
+    torch: ModuleType,
+    shell: InteractiveShell,
+    began: float,
 ) -> Holdings:
     """Who holds these storages; the look ``began`` at that thread time. Those that only graphs keep
     are added to them.
@@ -228,14 +237,18 @@ def holdings_of(
         if reached:
             holder = _holder(root, reached, storages, counted, torch)
             holder.what = described(root.object, torch)
-            holder.is_mutable = issubclass(type(root.object), (dict, list, set, collections.deque))
+            holder.is_mutable = issubclass(
+                type(root.object), (dict, list, set, collections.deque)
+            )
             is_exception = issubclass(type(root.object), BaseException)
             holder.is_exception = is_exception and root.kind == "variable"
             order = rank(root.object, torch)
             holder.grows = order not in (MODULE, OPTIMIZER)
             holder.lacks_model = order == OPTIMIZER and lacks_model(root.object, torch)
             holders.append(holder)
-            tensors = [storages[key].tensor for key in reached if storages[key].has_graph]
+            tensors = [
+                storages[key].tensor for key in reached if storages[key].has_graph
+            ]
             with_graphs.append(tensors)
     is_complete = walk.complete
     share = f"{len(walk.reached):,} of {len(storages):,} tensors"
@@ -247,7 +260,9 @@ def holdings_of(
     if is_complete:
         _add_other_names(holders, shared, storages)
     else:
-        holdings.stopped = STOPPED.format(seconds=time.thread_time() - began, share=share)
+        holdings.stopped = STOPPED.format(
+            seconds=time.thread_time() - began, share=share
+        )
     return holdings
 
 
@@ -269,7 +284,9 @@ def is_large(storage: Storage) -> bool:
     return storage.bytes > 0
 
 
-def outputs_with_tensors(storages: dict[int, Storage], shell: InteractiveShell) -> list[int]:
+def outputs_with_tensors(
+    storages: dict[int, Storage], shell: InteractiveShell
+) -> list[int]:
     """The numbers of the outputs of cells that reach a tensor, as far as time allows."""
     numbers = []
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
@@ -319,7 +336,9 @@ def _threads() -> Iterator[Root]:
             continue
         frames = [frame for frame, _ in traceback.walk_stack(innermost)]
         own_frames = [frame for frame in frames if is_own(frame.f_code.co_filename)]
-        steps = tuple(step for frame in own_frames for step in variables_of(frame, "thread"))
+        steps = tuple(
+            step for frame in own_frames for step in variables_of(frame, "thread")
+        )
         if steps:
             yield Root(None, f"thread {names.get(ident, ident)}", "thread", steps)
 
@@ -353,7 +372,9 @@ def _variables_of_failed_calls(error: BaseException) -> Iterator[Step]:
     the frames before it are IPython's.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in itertools.dropwhile(lambda frame: not is_own(frame.f_code.co_filename), frames):
+    for frame in itertools.dropwhile(
+        lambda frame: not is_own(frame.f_code.co_filename), frames
+    ):
         kind = "error" if is_own(frame.f_code.co_filename) else OF_A_LIBRARY
         yield from variables_of(frame, kind)
 
@@ -366,7 +387,11 @@ def _holder(
     torch: ModuleType,
 ) -> NamedTensors:
     """The holder of the tensors that were reached; storages counted before are not its own."""
-    new = {key: step for key, step in reached.items() if storages[key].address not in counted}
+    new = {
+        key: step
+        for key, step in reached.items()
+        if storages[key].address not in counted
+    }
     parts = sorted(keepers_in(new, storages), key=lambda part: -part.bytes)
     holder = NamedTensors(root.name, root.kind, tensors=len(new), parts=parts)
     holder.with_parameters = frozenset(
@@ -397,7 +422,9 @@ def _add_graphs(
         if not tensors:
             continue
         graph = graph_of(tensors, torch, DEVICES, ends_at)
-        storages = [storage for storage in graph.storages.values() if _is_listed(storage)]
+        storages = [
+            storage for storage in graph.storages.values() if _is_listed(storage)
+        ]
         holder.uses = graph.uses
         graphs.append((holder, storages, sum(storage.bytes for storage in storages)))
     nearly_all = NEARLY * max((size for _, _, size in graphs), default=0)
@@ -418,7 +445,9 @@ def _add_graphs(
         holder.addresses |= {storage.address for storage in new}
         counted |= holder.addresses
         added.update({id(storage.tensor): storage for storage in new})
-    owners = {address: holder for holder, _, _ in graphs for address in holder.addresses}
+    owners = {
+        address: holder for holder, _, _ in graphs for address in holder.addresses
+    }
     for other, storages, _ in graphs:
         for storage in storages:
             if storage.address in owners:
@@ -464,7 +493,9 @@ def _without_a_name(
     by_objects = referred_to(rest)
     for holder in (circle, others):
         is_circle = holder is circle
-        unnamed = [storage for storage in rest if (storage.address in by_objects) == is_circle]
+        unnamed = [
+            storage for storage in rest if (storage.address in by_objects) == is_circle
+        ]
         _count(holder, unnamed)
         holder.tensors = len(unnamed)
     return [circle, others]
@@ -492,7 +523,9 @@ def _add_other_names(
 
 def _other_libraries(shell: InteractiveShell) -> list[str]:
     variables = names_of_the_person(shell)
-    return sorted(name for name, value in variables.items() if is_of_another_library(value))
+    return sorted(
+        name for name, value in variables.items() if is_of_another_library(value)
+    )
 
 
 def add_lines(holders: list[NamedTensors]) -> None:

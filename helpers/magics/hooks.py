@@ -149,7 +149,9 @@ class Extension:
         try:
             result = letting_go.let_go(torch, self.shell, names)
         except letting_go.NoSuchVariable as error:
-            print(f"%vram free: seen {error}; expected the name of a variable of this notebook")
+            print(
+                f"%vram free: seen {error}; expected the name of a variable of this notebook"
+            )
             return
         view.show(cards.of_letting_go(result))
 

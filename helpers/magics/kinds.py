@@ -92,7 +92,9 @@ def lacks_model(optimizer: Any, torch: ModuleType) -> bool:
     for candidate in gc.get_objects():
         if issubclass(type(candidate), torch.nn.Module):
             attributes = object.__getattribute__(candidate, "__dict__")
-            if not changed.isdisjoint(map(id, attributes.get("_parameters", {}).values())):
+            if not changed.isdisjoint(
+                map(id, attributes.get("_parameters", {}).values())
+            ):
                 return False
     return bool(changed)
 
@@ -110,5 +112,7 @@ def states_of_optimizers(torch: ModuleType) -> frozenset[int]:
 
 def _count(module: Any, torch: ModuleType) -> str:
     parameters = torch.nn.Module.parameters(module)
-    counted = sum(part.numel() for part in itertools.islice(parameters, MOST_PARAMETERS))
+    counted = sum(
+        part.numel() for part in itertools.islice(parameters, MOST_PARAMETERS)
+    )
     return f"{counted:,}"

@@ -91,7 +91,9 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         if clear_workspaces is not None:
             clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
         torch.cuda.empty_cache()
-    gone = {address for address, holder in followed.items() if holder.reference.expired()}
+    gone = {
+        address for address, holder in followed.items() if holder.reference.expired()
+    }
     left = _left(holdings, dropped, gone, frozenset(followed) - gone)
     if left is None:
         with looking(torch):
@@ -115,7 +117,9 @@ class Followed(NamedTuple):
 def _staying(holdings: Holdings, names: list[str]) -> frozenset[int]:
     """The storages, by their addresses, that something keeps which is not let go of."""
     holders = holdings.of_kind("variable", "module", "thread", "widgets")
-    return frozenset().union(*(one.addresses for one in holders if one.name not in names))
+    return frozenset().union(
+        *(one.addresses for one in holders if one.name not in names)
+    )
 
 
 def _followed(
@@ -131,7 +135,9 @@ def _followed(
     followed = {}
     for address, tensor in by_address.items():
         storage = tensor.untyped_storage()
-        followed[address] = Followed(reference_to(storage), str(tensor.device), storage.nbytes())
+        followed[address] = Followed(
+            reference_to(storage), str(tensor.device), storage.nbytes()
+        )
     return followed
 
 
@@ -152,7 +158,9 @@ def _left(
     for holder in holdings.holders:
         was_dropped = holder.kind in ("output", "error") or holder.name in dropped
         if holder.addresses.isdisjoint(gone) and not was_dropped:
-            holder.also = [name for name in holder.also if not OF_THE_NOTEBOOK.match(name)]
+            holder.also = [
+                name for name in holder.also if not OF_THE_NOTEBOOK.match(name)
+            ]
             left.append(holder)
         elif not holder.addresses.isdisjoint(alive):
             return None
@@ -162,7 +170,9 @@ def _left(
 def _reserved_bytes(torch: ModuleType) -> int:
     if not initialised(torch):
         return 0
-    return sum(torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count()))
+    return sum(
+        torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count())
+    )
 
 
 def _drop_error(shell: InteractiveShell) -> list[str]:
@@ -191,11 +201,15 @@ def _results_with(errors: list[BaseException], shell: InteractiveShell) -> list[
     if not errors:
         return []
     kind = type(shell.last_execution_result)
-    results: list[Any] = [candidate for candidate in gc.get_objects() if type(candidate) is kind]
+    results: list[Any] = [
+        candidate for candidate in gc.get_objects() if type(candidate) is kind
+    ]
     kept = set(map(id, errors))
     named = set(map(id, names_of_the_person(shell).values()))
     return [
-        result for result in results if id(result.error_in_exec) in kept and id(result) not in named
+        result
+        for result in results
+        if id(result.error_in_exec) in kept and id(result) not in named
     ]
 
 
@@ -211,7 +225,9 @@ def _drop_output(shell: InteractiveShell, number: int) -> list[str]:
 def _drop_aliases(shell: InteractiveShell, value: Any) -> None:
     """Drop a value wherever IPython keeps the outputs of cells (IPython/core/displayhook.py)."""
     outputs = shell.user_ns.get("Out", {})
-    for number in [number for number, output in list(outputs.items()) if output is value]:
+    for number in [
+        number for number, output in list(outputs.items()) if output is value
+    ]:
         del outputs[number]
         shell.user_ns.pop(f"_{number}", None)
         shell.user_ns_hidden.pop(f"_{number}", None)

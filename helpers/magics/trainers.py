@@ -31,7 +31,9 @@ class _Watch:
         if self.recording is None:
             self.recording = recording(self.out)
             self.recording.__enter__()
-            atexit.register(self.end)  # no callback hears of an error in Hugging Face's Trainer
+            atexit.register(
+                self.end
+            )  # no callback hears of an error in Hugging Face's Trainer
 
     def end(self) -> None:
         """Stop, and print the answer where memory ran out."""
@@ -43,7 +45,11 @@ class _Watch:
         ended.__exit__()
         if ended.facts["ooms"] and ended.trace:
             command = [sys.executable, "-I", str(PROGRAM), "diagnose", ended.trace]
-            print(f"out of memory: torch's snapshot is {ended.trace}", file=sys.stderr, flush=True)
+            print(
+                f"out of memory: torch's snapshot is {ended.trace}",
+                file=sys.stderr,
+                flush=True,
+            )
             subprocess.run(command, stdout=sys.stderr, timeout=LONGEST_S, check=False)
 
 
@@ -71,7 +77,9 @@ def lightning_callback(out: str = "out_of_memory.pickle") -> Any:
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             watch.begin()
 
-        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        def on_exception(
+            self, trainer: Any, pl_module: Any, exception: BaseException
+        ) -> None:
             watch.end()
 
         def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

@@ -91,7 +91,9 @@ class Notice:
 
 def show(card: Notice) -> None:
     """Show a card as the output of the running cell."""
-    from IPython.display import display  # here: the package is imported without IPython, too
+    from IPython.display import (
+        display,
+    )  # here: the package is imported without IPython, too
 
     width = UNLIMITED  # a notebook wraps by itself
     if sys.stdout.isatty():
@@ -125,7 +127,9 @@ def _aligned(table: Table, width: int) -> list[str]:
             cell.rjust(size) if number in table.numbers else cell.ljust(size)
             for number, (cell, size) in enumerate(zip(row, widths))
         ]
-        texts = [line for text in last.split("\n") for line in _wrapped(text, width, indent)]
+        texts = [
+            line for text in last.split("\n") for line in _wrapped(text, width, indent)
+        ]
         start = "  ".join([*cells, ""])
         if texts and not is_below:
             start += texts.pop(0)[before:]
@@ -157,12 +161,18 @@ def _cell_styles(table: Table) -> list[str]:
         align = "left"
         if number in table.numbers:
             align = "right"
-        styles.append(CELL.format(flex=f"0 1 {(width + 1) * WIDTH_EM:.1f}em", align=align))
-    return [*styles, CELL.format(flex=f"1 1 {NARROWEST * WIDTH_EM:.1f}em", align="left")]
+        styles.append(
+            CELL.format(flex=f"0 1 {(width + 1) * WIDTH_EM:.1f}em", align=align)
+        )
+    return [
+        *styles,
+        CELL.format(flex=f"1 1 {NARROWEST * WIDTH_EM:.1f}em", align="left"),
+    ]
 
 
 def _row_html(row: Row, tag: str, styles: list[str]) -> str:
     cells = [
-        f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for cell, style in zip(row, styles)
+        f'<{tag} style="{style}">{html.escape(cell)}</{tag}>'
+        for cell, style in zip(row, styles)
     ]
     return f'<tr style="display:flex;flex-wrap:wrap;padding:0">{"".join(cells)}</tr>'

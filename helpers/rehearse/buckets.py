@@ -16,7 +16,12 @@ def between_buckets(first: Rehearsal, holding: Rehearsal) -> Rehearsal:
     ``holding`` the old buckets.
     """
     least_bytes, most_bytes = first.peak_reserved_bytes, holding.peak_reserved_bytes
-    if not holding.fits or least_bytes is None or most_bytes is None or most_bytes <= least_bytes:
+    if (
+        not holding.fits
+        or least_bytes is None
+        or most_bytes is None
+        or most_bytes <= least_bytes
+    ):
         return first
     says = WORDS["says"]["buckets"]
     line = says.format(least=show_bytes(least_bytes), most=show_bytes(most_bytes))

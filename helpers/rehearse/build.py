@@ -21,7 +21,14 @@ from helpers.rehearse.torches import NotReady, Torch
 from helpers.rehearse.words import HERE, WORDS
 
 TOOL_S = 300.0
-SOURCES = ("device.c", "libraries.c", "properties.def", "symbols.txt", "build.py", "words.json")
+SOURCES = (
+    "device.c",
+    "libraries.c",
+    "properties.def",
+    "symbols.txt",
+    "build.py",
+    "words.json",
+)
 SHARED = ("-shared", "-fPIC")
 # Whole numbers and addresses come in the same places however many there are (System V ABI, x86-64).
 ARGUMENTS = ", ".join(f"unsigned long a{number}" for number in range(20))
@@ -77,13 +84,17 @@ def device(folder: Path) -> Path:
 
 def _build_all(libraries: Sequence[Path], folder: Path) -> None:
     answered = _symbols(device(folder), "--defined-only")
-    (folder / "libcuda.so.1").symlink_to("libdevice.so")  # Triton looks for a file of that name
+    (folder / "libcuda.so.1").symlink_to(
+        "libdevice.so"
+    )  # Triton looks for a file of that name
     versions = _vendor_symbols(libraries)
     _build_stand_ins(sorted((_listed_symbols() | set(versions)) - answered), folder)
     names = _vendor_libraries(libraries)
     for name in names:
         _build_empty(name, folder, versioned=name in versions.values())
-    (folder / "preload").write_text("\n".join(["libdevice.so", "libvendor.so", *names]) + "\n")
+    (folder / "preload").write_text(
+        "\n".join(["libdevice.so", "libvendor.so", *names]) + "\n"
+    )
 
 
 def _vendor_symbols(libraries: Sequence[Path]) -> dict[str, str]:
@@ -115,7 +126,11 @@ def _listed_symbols() -> set[str]:
 
 def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
     """Build a library of functions that nobody wrote by hand."""
-    text = ["#include <stdlib.h>", "void fake_missing(const char *);", *map(_stand_in, names)]
+    text = [
+        "#include <stdlib.h>",
+        "void fake_missing(const char *);",
+        *map(_stand_in, names),
+    ]
     source = folder / "vendor.c"
     source.write_text("\n".join(text) + "\n")
     flags = ("-O1", "-fno-builtin", "-w", *SHARED, "-Wl,-soname,libvendor.so")
@@ -124,8 +139,21 @@ def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
 
 def _build_empty(name: str, folder: Path, versioned: bool) -> None:
     """Build a library of that name without a function, which needs the stand-ins."""
-    argv: list[str | Path] = ["gcc", *SHARED, f"-Wl,-soname,{name}", "-o", folder / name]
-    argv += ["-x", "c", "/dev/null", "-Wl,--no-as-needed", *_beside(folder), "-l:libvendor.so"]
+    argv: list[str | Path] = [
+        "gcc",
+        *SHARED,
+        f"-Wl,-soname,{name}",
+        "-o",
+        folder / name,
+    ]
+    argv += [
+        "-x",
+        "c",
+        "/dev/null",
+        "-Wl,--no-as-needed",
+        *_beside(folder),
+        "-l:libvendor.so",
+    ]
     if versioned:  # the version that torch asks for, else the loader warns
         (folder / "version.map").write_text(f"{name} {{ }};\n")
         argv.append(f"-Wl,--version-script={folder / 'version.map'}")
@@ -152,14 +180,19 @@ def _stand_in(name: str) -> str:
     writes = []
     for pattern, kind, arguments, value in WORDS["outputs"]:
         if re.fullmatch(pattern, name):
-            writes = [f"if (a{number}) *({kind} *)a{number} = {value};" for number in arguments]
+            writes = [
+                f"if (a{number}) *({kind} *)a{number} = {value};"
+                for number in arguments
+            ]
             break
     call = f'static int s; if (!s) fake_missing("{name}"); s = 1; {" ".join(writes)}'
     return f"int {name}({ARGUMENTS}) {{ {call} return {code}; }}"
 
 
 def _symbols(path: Path, which: str) -> set[str]:
-    return {line.split()[-1] for line in _lines("nm", "-D", which, path) if line.strip()}
+    return {
+        line.split()[-1] for line in _lines("nm", "-D", which, path) if line.strip()
+    }
 
 
 def _lines(*argv: str | Path) -> list[str]:
@@ -167,5 +200,7 @@ def _lines(*argv: str | Path) -> list[str]:
     lines: list[str] = []
     ended = watch([str(word) for word in argv], TOOL_S, on_line=lines.append)
     if ended.exit_code != 0:
-        raise NotReady(f"the device could not be built: {argv[0]} {ended.fate}: {ended.last_line}")
+        raise NotReady(
+            f"the device could not be built: {argv[0]} {ended.fate}: {ended.last_line}"
+        )
     return lines

@@ -28,7 +28,9 @@ def git(*words: str, cwd: Path | None = None) -> list[str]:
     ended = watch(["git", *words], GIT_S, cwd=cwd, on_line=lines.append)
     if ended.exit_code != 0:
         expected = "expected a commit of the repository around this folder"
-        raise CommitError(f"git {words[0]}: {ended.last_line or ended.fate}; {expected}")
+        raise CommitError(
+            f"git {words[0]}: {ended.last_line or ended.fate}; {expected}"
+        )
     return lines
 
 
@@ -79,13 +81,21 @@ def sources(folder: Path) -> Sources:
     """
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
-    paths.sort(key=lambda path: -len(Path(os.path.relpath(path, folder.resolve())).parts))
+    paths.sort(
+        key=lambda path: -len(Path(os.path.relpath(path, folder.resolve())).parts)
+    )
     texts = {path.name: files.read("", str(path))[0] or b"" for path in paths}
-    return {name: text.decode("utf-8", "replace").splitlines() for name, text in texts.items()}
+    return {
+        name: text.decode("utf-8", "replace").splitlines()
+        for name, text in texts.items()
+    }
 
 
 def rehearsed(
-    run: Callable[[list[str], Path], Rehearsal], command: Sequence[str], folder: Path, out: Path
+    run: Callable[[list[str], Path], Rehearsal],
+    command: Sequence[str],
+    folder: Path,
+    out: Path,
 ) -> Path:
     """The trace of the command run in that folder.
 
@@ -96,5 +106,7 @@ def rehearsed(
     if done.trace is None or done.failed_otherwise:
         why = done.error or done.why_no_trace or f"it ended with {done.exit_code}"
         output = f"; its output is in {out.with_suffix('.log')}"
-        raise CommitError(f"in {folder}: {why}; expected a program that runs at both{output}")
+        raise CommitError(
+            f"in {folder}: {why}; expected a program that runs at both{output}"
+        )
     return done.trace

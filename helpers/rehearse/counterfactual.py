@@ -124,9 +124,7 @@ class Repeats:
         runs = "it now runs once more without a memory limit"
         if not self.first.expandable:
             runs += " and once more with expandable segments"
-        how = (
-            "in a copy of this folder, with uploads off; what it writes elsewhere is written again"
-        )
+        how = "in a copy of this folder, with uploads off; what it writes elsewhere is written again"
         most_s = BUDGET_S - self.first.seconds
         return (
             f"the program ran out of memory; to find out why, {runs}, {how} "
@@ -141,7 +139,9 @@ class Repeats:
         except KeyboardInterrupt:
             for name in ("without-limit", "expandable"):
                 _take_away(self.record / f"{name}.pickle")
-            return Counterfactual(why_not="the repeats were ended from outside", says=MAY_WRITE)
+            return Counterfactual(
+                why_not="the repeats were ended from outside", says=MAY_WRITE
+            )
 
     def _both(self, ends_at: float) -> Counterfactual:
         card = self.first.device
@@ -152,7 +152,9 @@ class Repeats:
         try:
             without_limit = self._once("without-limit", ample, self.conf, share_s)
         except NoRepeat as why:
-            return Counterfactual(why_not=f"repeat without a memory limit: {why}", says=MAY_WRITE)
+            return Counterfactual(
+                why_not=f"repeat without a memory limit: {why}", says=MAY_WRITE
+            )
         expandable = None
         why_not = ""
         try:
@@ -161,7 +163,9 @@ class Repeats:
             why_not = f"repeat with expandable segments: {why}"
         # The step that failed has ended where the one after it begins to update the weights.
         whole_step_bytes = without_limit.peak_until_step(self.first.steps + 2)
-        return Counterfactual(without_limit, expandable, why_not, MAY_WRITE, whole_step_bytes)
+        return Counterfactual(
+            without_limit, expandable, why_not, MAY_WRITE, whole_step_bytes
+        )
 
     def _expandable(self, left_s: float) -> Rehearsal:
         """The repeat with expandable segments. Raises NoRepeat."""
@@ -173,7 +177,9 @@ class Repeats:
         conf = ",".join(filter(None, [*confs[:1], EXPANDABLE]))
         return self._once("expandable", self.first.device, conf, left_s)
 
-    def _once(self, name: str, card: GpuCard, conf: str | None, share_s: float) -> Rehearsal:
+    def _once(
+        self, name: str, card: GpuCard, conf: str | None, share_s: float
+    ) -> Rehearsal:
         """One repeat. Raises NoRepeat where it says nothing about the first run."""
         if share_s < self.first.seconds:
             raise NoRepeat("it did not run: no time was left")

@@ -32,7 +32,9 @@ class Fitting:
         return replace(self.rehearsal, device=self.card).left_bytes
 
 
-def cards_that_fit(run: Callable[[GpuCard], Rehearsal], held_bytes: int = 0) -> list[Fitting]:
+def cards_that_fit(
+    run: Callable[[GpuCard], Rehearsal], held_bytes: int = 0
+) -> list[Fitting]:
     """The cards of the table on which a program fits, the smallest first.
 
     ``held_bytes``: what others hold of each. Raises SearchError where the program fails otherwise.
@@ -101,5 +103,7 @@ def fitting_table(rows: Sequence[Fitting]) -> Shown:
         f"Rehearsed on {', '.join(rehearsed)}; other cards have the capability of one of them."
     ]
     if any(not row.card.held_bytes for row in rows):
-        notes.append(f"Not counted: the GPU context ({CONTEXT_IN_WORDS}); --held 600MiB counts it.")
+        notes.append(
+            f"Not counted: the GPU context ({CONTEXT_IN_WORDS}); --held 600MiB counts it."
+        )
     return Shown("", header, lines, notes=notes, widest=None)

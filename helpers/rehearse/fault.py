@@ -46,7 +46,9 @@ def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble |
     return trouble if trouble and trouble.fatal else None
 
 
-def _row(errors: str, signal: str, named: bool, missing: bool, is_exact: bool) -> dict[str, str]:
+def _row(
+    errors: str, signal: str, named: bool, missing: bool, is_exact: bool
+) -> dict[str, str]:
     """The row of words that says so."""
     row: dict[str, str]
     if named:

@@ -62,7 +62,12 @@ class Forks:
             for name, value in self.variables.items()
             if not name.startswith("CASEBOOK_")
         }
-        return {**variables, "CUDA_VISIBLE_DEVICES": "", "FAKE_DEVICES": "0", "FAKE_PEAKS": ""}
+        return {
+            **variables,
+            "CUDA_VISIBLE_DEVICES": "",
+            "FAKE_DEVICES": "0",
+            "FAKE_PEAKS": "",
+        }
 
     def learn(
         self,
@@ -91,13 +96,20 @@ class Forks:
             **os.environ,
             **variables,
             "CASEBOOK_RECORD": " " * MOST_BYTES,
-            "PYTHONPATH": os.pathsep.join(path for path in paths if path != str(INJECT)),
+            "PYTHONPATH": os.pathsep.join(
+                path for path in paths if path != str(INJECT)
+            ),
         }
         del environment["CASEBOOK_REHEARSE"]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
             server.bind(self.socket)
             server.listen()
-            words = [str(PROGRAMS / "forking.py"), str(server.fileno()), argv[1], *modules]
+            words = [
+                str(PROGRAMS / "forking.py"),
+                str(server.fileno()),
+                argv[1],
+                *modules,
+            ]
             self.process = subprocess.Popen(
                 [*prefix, argv[0], *words],
                 env=environment,
@@ -119,7 +131,11 @@ def _read_by_import(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that may matter when torch is imported. Of the allocator's options only those
     do that the table of settings says so of: torch reads the others at its first use of the GPU.
     """
-    read = {name: value for name, value in variables.items() if not OF_EACH_RUN.fullmatch(name)}
+    read = {
+        name: value
+        for name, value in variables.items()
+        if not OF_EACH_RUN.fullmatch(name)
+    }
     for name in CONF_NAMES:
         options = parts(read.pop(name, ""))
         early = [f"{key}:{value}" for key, value in options if _is_read_early(key)]

@@ -93,14 +93,18 @@ def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
 
 def _only_file(folder: Path, name: str) -> str:
     """The path below a folder of the one file of that name; empty where there are none or several."""
-    paths = [path for path in folder.rglob(Path(name).name) if ".venv" not in path.parts]
+    paths = [
+        path for path in folder.rglob(Path(name).name) if ".venv" not in path.parts
+    ]
     return str(paths[0].relative_to(folder)) if len(paths) == 1 else ""
 
 
 def _row(name: str, before: int | None, after: int | None) -> str:
     by = (after or 0) - (before or 0)
     sign = "-" if by < 0 else "+"
-    return f"| {name} | {_size(before)} | {_size(after)} | {sign}{show_bytes(abs(by))} |"
+    return (
+        f"| {name} | {_size(before)} | {_size(after)} | {sign}{show_bytes(abs(by))} |"
+    )
 
 
 def _sizes(change: PeakChange) -> str:
@@ -117,6 +121,12 @@ def _cell(text: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
+    for sign, code in (
+        ("%", "%25"),
+        ("\r", "%0D"),
+        ("\n", "%0A"),
+        (":", "%3A"),
+        (",", "%2C"),
+    ):
         value = value.replace(sign, code)
     return value

@@ -55,7 +55,9 @@ def holders_of(folder: Path) -> tuple[list[RehearsedProcess], list[int]]:
         pid, parent, born, last = row[:ABOUT]
         if pid:
             holders.append(
-                RehearsedProcess(pid, parent, born, last, tuple(row[ABOUT + MOST_CARDS :]))
+                RehearsedProcess(
+                    pid, parent, born, last, tuple(row[ABOUT + MOST_CARDS :])
+                )
             )
     return holders, list(numbers[1:HEAD])
 
@@ -77,19 +79,24 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
         if not in_step:
             counted = holders
             sum_bytes = together[index]
-        peaks = {holder.pid: holder.peaks[index] for holder in counted if holder.peaks[index]}
+        peaks = {
+            holder.pid: holder.peaks[index] for holder in counted if holder.peaks[index]
+        }
         uses.append(CardUse(index, peaks, sum_bytes, in_step))
     return tuple(uses)
 
 
-def _side_by_side(holders: Sequence[RehearsedProcess], index: int) -> list[RehearsedProcess]:
+def _side_by_side(
+    holders: Sequence[RehearsedProcess], index: int
+) -> list[RehearsedProcess]:
     """The siblings that ran at the same time and whose peaks are the highest sum."""
     groups = []
     for newest in holders:
         group = [
             holder
             for holder in holders
-            if holder.parent == newest.parent and holder.born <= newest.born <= holder.last
+            if holder.parent == newest.parent
+            and holder.born <= newest.born <= holder.last
         ]
         groups.append(group)
     return max(groups, key=lambda group: sum(holder.peaks[index] for holder in group))

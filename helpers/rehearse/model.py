@@ -7,7 +7,9 @@ from pathlib import Path
 
 from helpers.ground.child import watch
 
-PROGRAM = Path(__file__).resolve().parents[1] / "trials" / "under_torch" / "train_model.py"
+PROGRAM = (
+    Path(__file__).resolve().parents[1] / "trials" / "under_torch" / "train_model.py"
+)
 CHECK_S = 300.0
 WAYS = {"full": "mixed", "lora": "bf16", "qlora": "bf16"}
 """What of a model is trained, and the precision where none is given."""
@@ -40,7 +42,9 @@ class Training:
     def check(self, python: str) -> None:
         """Raises ModelError where this Python's transformers cannot train it."""
         if not Path(self.config).is_file():
-            raise ModelError(f"--model {self.config}: no such file; expected a config.json")
+            raise ModelError(
+                f"--model {self.config}: no such file; expected a config.json"
+            )
         ended = watch([python, *self.command()[1:], "--check"], CHECK_S)
         if ended.exit_code != 0:
             raise ModelError(f"rehearse --model: {ended.last_line}")

@@ -117,7 +117,9 @@ class Rehearsal:
         """The most that was allocated until that step of an optimizer began; 0 if none did."""
         if self.steps < step:
             return 0
-        return max((peak for begun, peak in self.step_peaks if begun <= step), default=0)
+        return max(
+            (peak for begun, peak in self.step_peaks if begun <= step), default=0
+        )
 
     @property
     def label(self) -> str:
@@ -133,7 +135,11 @@ class Rehearsal:
         Its workspaces come and go, and what they leave is used again, so the peak may be lower,
         too, but not below what was allocated without them.
         """
-        if not self.at_once_bytes or not self.peak_allocated_bytes or not self.peak_reserved_bytes:
+        if (
+            not self.at_once_bytes
+            or not self.peak_allocated_bytes
+            or not self.peak_reserved_bytes
+        ):
             return None
         most_bytes = self.peak_reserved_bytes + self.at_once_bytes
         return self.peak_allocated_bytes, min(most_bytes, self.usable_bytes)
@@ -151,9 +157,13 @@ class Rehearsal:
         it back, so then the card's own peak tells nothing of one process.
         """
         asked_in_vain = self.expandable and self.retries > 0
-        counted = [use for use in self.devices if len(use.peak_bytes) > 1 or not asked_in_vain]
+        counted = [
+            use for use in self.devices if len(use.peak_bytes) > 1 or not asked_in_vain
+        ]
         together_bytes = max((use.sum_bytes for use in counted), default=0)
-        peak_bytes = max(self.peak_reserved_bytes or 0, together_bytes) + self.more_bytes
+        peak_bytes = (
+            max(self.peak_reserved_bytes or 0, together_bytes) + self.more_bytes
+        )
         return max(0, self.usable_bytes - peak_bytes)
 
     @property
@@ -180,7 +190,10 @@ class Rehearsal:
     @property
     def between(self) -> bool:
         """It fits with the least workspaces that its libraries may take, and not with the most."""
-        return self.fits and (self.peak_reserved_bytes or 0) + self.more_bytes > self.usable_bytes
+        return (
+            self.fits
+            and (self.peak_reserved_bytes or 0) + self.more_bytes > self.usable_bytes
+        )
 
     @property
     def outcome(self) -> str:

@@ -36,7 +36,9 @@ def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
     A CUDA build reads the allocator's settings under its own name.
     """
     confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
-    other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
+    other = {
+        key: value for key, value in preset.environ.items() if key not in CONF_NAMES
+    }
     return confs[0] if confs else "", other
 
 
@@ -60,7 +62,11 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
 
 
 def rehearsed_arms(
-    wanted: Arms, card: GpuCard, *, python: str = "", limits: RehearsalLimits = UNLIMITED
+    wanted: Arms,
+    card: GpuCard,
+    *,
+    python: str = "",
+    limits: RehearsalLimits = UNLIMITED,
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
     """Each pair rehearsed on that card, an arm that several share once.
 
@@ -72,7 +78,9 @@ def rehearsed_arms(
         for name, pair in wanted.items():
             for arm in pair:
                 if arm.name not in rehearsals:
-                    rehearsals[arm.name] = _rehearsed(arm, card, python, torch, limits, folder)
+                    rehearsals[arm.name] = _rehearsed(
+                        arm, card, python, torch, limits, folder
+                    )
             control, treated = pair
             yield name, rehearsals[control.name], rehearsals[treated.name]
 
@@ -80,15 +88,24 @@ def rehearsed_arms(
 def installed(python: str) -> torches.Torch:
     """The torch to rehearse under; nothing is installed. Raises NotReady."""
     build.tools()
-    torch, _ = torches.find_torch(python or torch_interpreter(), "", torches.cache_folder())
+    torch, _ = torches.find_torch(
+        python or torch_interpreter(), "", torches.cache_folder()
+    )
     if torch is None:
         how = f"run: casebook rehearse --setup ({torches.SIZE_WORDS})"
-        raise torches.NotReady(f"no CUDA build of torch is set up for rehearsals; {how}")
+        raise torches.NotReady(
+            f"no CUDA build of torch is set up for rehearsals; {how}"
+        )
     return torch
 
 
 def _rehearsed(
-    arm: Arm, card: GpuCard, python: str, torch: torches.Torch, limits: RehearsalLimits, folder: str
+    arm: Arm,
+    card: GpuCard,
+    python: str,
+    torch: torches.Torch,
+    limits: RehearsalLimits,
+    folder: str,
 ) -> Rehearsal:
     """One arm; a workload that refuses ends with 1 and says why. ``folder`` is scratch."""
     workload = arm.workload
@@ -135,10 +152,14 @@ def rehearse_study(
     rehearsals take for granted, too, a line each. Raises NotReady and RecordError.
     """
     by_remedy = {row.remedy: row for row in study.rows}
-    names = {row.remedy for row in study.rows if row.memory is None and not row.elsewhere}
+    names = {
+        row.remedy for row in study.rows if row.memory is None and not row.elsewhere
+    }
     tried = {name: pair for name, pair in arms(wanted).items() if name in names}
     trust: dict[str, None] = {}
-    for name, control, treated in rehearsed_arms(tried, card, python=python, limits=limits):
+    for name, control, treated in rehearsed_arms(
+        tried, card, python=python, limits=limits
+    ):
         by_remedy[name] = measured(by_remedy[name], control, treated)
         command = bool(tried[name][0].workload.command)
         for rehearsal in (control, treated):

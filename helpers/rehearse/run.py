@@ -38,10 +38,22 @@ from helpers.ground.units import MIB
 from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
-from helpers.rehearse.fault import errors_in_words, only_a_kernel_died, ran_out_in_words, whose
+from helpers.rehearse.fault import (
+    errors_in_words,
+    only_a_kernel_died,
+    ran_out_in_words,
+    whose,
+)
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
-from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Oom, Rehearsal, RehearsalLimits, Told
+from helpers.rehearse.rehearsal import (
+    STOPPED,
+    UNLIMITED,
+    Oom,
+    Rehearsal,
+    RehearsalLimits,
+    Told,
+)
 from helpers.rehearse.torches import NEEDS, Torch, interpreter
 from helpers.rehearse.trust import cudnn_at_once, exact, trust, workspaces
 from helpers.rehearse.words import WORDS
@@ -52,7 +64,9 @@ COMPILED = "compiled"
 peak of a run that compiles is another one.
 """
 TERM_S = 3.0  # how long a rehearsal has to end after SIGTERM
-DIED = "killed or crashed"  # the recorder's word (helpers/allocator/recorded_processes.py)
+DIED = (
+    "killed or crashed"  # the recorder's word (helpers/allocator/recorded_processes.py)
+)
 
 
 def environment(
@@ -136,7 +150,11 @@ def _of_rank(limits: RehearsalLimits) -> dict[str, str]:
         "CASEBOOK_WORLD": limits.world,
         "CASEBOOK_HOLDS_BUCKETS": int(limits.holds_buckets),
     }
-    names = {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"}
+    names = {
+        "MASTER_ADDR": "127.0.0.1",
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
     return {**names, **{name: str(count) for name, count in counts.items()}}
 
 
@@ -196,7 +214,9 @@ def rehearse(
     rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
     add_to_record(
         out,
-        command=recording.command[len(prefix) :],  # the environment is this machine's business
+        command=recording.command[
+            len(prefix) :
+        ],  # the environment is this machine's business
         rehearsed=rehearsal.label,
         stopped=rehearsal.stopped,
         trust=rehearsal.trust,
@@ -209,7 +229,9 @@ def rehearse(
     return rehearsal
 
 
-def _located(command: Sequence[str], python: str, torch: Torch) -> tuple[list[str], str]:
+def _located(
+    command: Sequence[str], python: str, torch: Torch
+) -> tuple[list[str], str]:
     """The command to run and the PATH to find it on. Raises RecordError where it is not there."""
     name = os.path.basename(command[0]) if command else ""
     names_python = re.fullmatch(r"python[0-9.]*|.*\.py", name)
@@ -223,8 +245,12 @@ def _located(command: Sequence[str], python: str, torch: Torch) -> tuple[list[st
     search = os.pathsep.join(folders)
     found = shutil.which(argv[0], path=search)
     if not found:
-        raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
-    if os.path.dirname(found) == folders[-1]:  # it names the Python that installed torch
+        raise RecordError(
+            f"{argv[0]}: not found; expected a program; give the command after --"
+        )
+    if (
+        os.path.dirname(found) == folders[-1]
+    ):  # it names the Python that installed torch
         argv = [interpreter(command, python), found, *argv[1:]]
     return argv, search
 
@@ -240,7 +266,9 @@ def _input_again() -> str:
 
 def _told(folder: Path) -> list[dict[str, Any]]:
     """What the witnesses of a rehearsal's processes wrote."""
-    told = [json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))]
+    told = [
+        json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))
+    ]
     forked = len(list(folder.glob("*.forked")))  # some end without a word of their own
     for row in told:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
@@ -258,7 +286,9 @@ def _rehearsal(
 ) -> Rehearsal:
     """The rehearsal that a recording and its witnesses tell of."""
     peaks = _peaks(recording)
-    versions = [row["torch"]["version"] for row in recording.processes if row.get("torch")]
+    versions = [
+        row["torch"]["version"] for row in recording.processes if row.get("torch")
+    ]
     errors = errors_in_words(told)
     trace = _read_trace(recording)
     observed_ooms = sum(row["ooms"] for row in recording.processes)
@@ -284,7 +314,9 @@ def _rehearsal(
         at_least=peaks.at_least,
         stopped=stopped,
         steps=max((row.get("steps", 0) for row in told), default=0),
-        step_peaks=tuple((step, peak) for row in told for step, peak in row.get("step_peaks", ())),
+        step_peaks=tuple(
+            (step, peak) for row in told for step, peak in row.get("step_peaks", ())
+        ),
         whose=whose(recording, told, torch.version) if exit_code else "",
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
         at_once_bytes=cudnn_at_once(told, limits.cudnn_bytes),
@@ -310,17 +342,30 @@ class RunPeaks:
 
 def _peaks(recording: Recording) -> RunPeaks:
     """torch's own counters, and what the card saw of processes that died without a word."""
-    cards = [card["stats"] for row in recording.processes for card in row.get("devices") or ()]
+    cards = [
+        card["stats"]
+        for row in recording.processes
+        for card in row.get("devices") or ()
+    ]
     reserved_key = "reserved_bytes.all.peak"
-    stats: Mapping[str, Any] = max(cards, key=lambda card: card[reserved_key], default={})
+    stats: Mapping[str, Any] = max(
+        cards, key=lambda card: card[reserved_key], default={}
+    )
     counted_bytes = stats.get(reserved_key) or 0
     # What the card itself saw outlives the process: more than what its last word had is what
     # was reached at least.
     complete_pids = {
-        row["pid"] for row in recording.processes if row["snapshots"] and row["ended"] != DIED
+        row["pid"]
+        for row in recording.processes
+        if row["snapshots"] and row["ended"] != DIED
     }
-    seen = {holder.pid: max(holder.peaks, default=0) for holder in holders_of(recording.folder)[0]}
-    seen_bytes = max((peak for pid, peak in seen.items() if pid not in complete_pids), default=0)
+    seen = {
+        holder.pid: max(holder.peaks, default=0)
+        for holder in holders_of(recording.folder)[0]
+    }
+    seen_bytes = max(
+        (peak for pid, peak in seen.items() if pid not in complete_pids), default=0
+    )
     at_least = seen_bytes > 0 and seen_bytes >= counted_bytes
     # Without its cache the allocator counts nothing, and how a driver packs small requests is
     # not known.
@@ -345,7 +390,10 @@ def _same_addresses() -> tuple[str, ...]:
 
     Empty where this machine does not allow that (containers may not).
     """
-    allowed = shutil.which("setarch") and watch(["setarch", "-R", "true"], 10.0).exit_code == 0
+    allowed = (
+        shutil.which("setarch")
+        and watch(["setarch", "-R", "true"], 10.0).exit_code == 0
+    )
     return ("setarch", "-R") if allowed else ()
 
 

@@ -72,7 +72,9 @@ def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Value
         return search
     ample = search.done[AMPLE_BYTES]
     if not ample.peak_reserved_bytes:
-        raise SearchError("the program reserved nothing on the GPU; expected one that uses cuda")
+        raise SearchError(
+            "the program reserved nothing on the GPU; expected one that uses cuda"
+        )
     high = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes
     low = held_bytes
     guess = _modelled(ample, held_bytes)
@@ -100,7 +102,9 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
         stream, _, _ = prepared(read_trace(ample.trace), card, anew=True)
         return smallest(Runs(stream, card, ample.torch), ample.conf)
     except ValueError:
-        return 0  # an unknown release, or a trace cut at its start: then by halving alone
+        return (
+            0  # an unknown release, or a trace cut at its start: then by halving alone
+        )
 
 
 def find_batch(run: Callable[[int], Rehearsal], start: int) -> ValueSearch:
@@ -136,7 +140,9 @@ def start_of(command: Sequence[str], argument: str) -> int:
     """
     text = _place(command, argument)[2]
     if not text.isdigit() or int(text) < 1:
-        raise SearchError(f"--find-batch {argument} {text!r}: expected a whole number above 0")
+        raise SearchError(
+            f"--find-batch {argument} {text!r}: expected a whole number above 0"
+        )
     return int(text)
 
 

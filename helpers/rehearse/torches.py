@@ -119,7 +119,9 @@ def install(python: str, version: str, place: Path) -> Torch:
     version = version or DEFAULT_TORCH
     free_bytes = shutil.disk_usage(place.parent).free
     if free_bytes < NEEDED_BYTES:
-        expected = f"expected {show_bytes(NEEDED_BYTES)}; name another folder with --cache"
+        expected = (
+            f"expected {show_bytes(NEEDED_BYTES)}; name another folder with --cache"
+        )
         raise NotReady(f"{place.parent}: {show_bytes(free_bytes)} free; {expected}")
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="torch-") as scratch:
         target = Path(scratch) / "t"
@@ -127,7 +129,9 @@ def install(python: str, version: str, place: Path) -> Torch:
         pip_install(python, WORDS["needs"], target / NEEDS)
         torch = read_torch(target)
         if torch is None:
-            why = "is no CUDA build; expected PyPI's own wheel; look at the index of pip"
+            why = (
+                "is no CUDA build; expected PyPI's own wheel; look at the index of pip"
+            )
             raise NotReady(f"the torch {version} that pip found {why}")
         os.rename(target, place)
     return Torch(place, torch.version, own=False)

@@ -27,8 +27,14 @@ def trust(
     lines += workspaces(told, limits.cudnn_bytes)[1]
     bucket_bytes = max((row.get("bucket_bytes", 0) for row in told), default=0)
     if bucket_bytes:
-        lines.append(sentences["buckets_by_chance"].format(size=show_bytes(bucket_bytes)))
-    failed = [sentences["beside"].format(error=row["beside"]) for row in told if row.get("beside")]
+        lines.append(
+            sentences["buckets_by_chance"].format(size=show_bytes(bucket_bytes))
+        )
+    failed = [
+        sentences["beside"].format(error=row["beside"])
+        for row in told
+        if row.get("beside")
+    ]
     lines += dict.fromkeys(failed)
     compiled = sum(row.get("compiled", 0) for row in told)
     if compiled:
@@ -69,7 +75,9 @@ def _values_read(told: Told) -> list[str]:
     for row in reads(told, sizes=False):
         if row.get("collective"):
             says = WORDS["says"]["received"]
-            effects[says.format(collective=row["collective"], place=place_of(row))] = True
+            effects[says.format(collective=row["collective"], place=place_of(row))] = (
+                True
+            )
         elif row["inside"] in known:
             effects[f"assumed: {known[row['inside']]}"] = True
         else:
@@ -122,11 +130,15 @@ def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
             continue
         most_bytes = _most_bytes(row, count, cudnn_bytes)
         more_bytes += most_bytes
-        at_once_bytes = cudnn_at_once(told, cudnn_bytes) if row["count"] == "cudnn" else 0
+        at_once_bytes = (
+            cudnn_at_once(told, cudnn_bytes) if row["count"] == "cudnn" else 0
+        )
         extent = f"and may be up to {show_bytes(max(most_bytes, at_once_bytes))} more"
         if not most_bytes:
             extent = "as --cudnn-workspace says"
-        says = row["says"].format(many=count, least=show_bytes(cudnn_bytes), range=extent)
+        says = row["says"].format(
+            many=count, least=show_bytes(cudnn_bytes), range=extent
+        )
         lines.append(f"assumed: {says}")
     return more_bytes, lines
 
@@ -168,7 +180,9 @@ def exact(told: Told) -> bool:
 
 def reads(told: Told, sizes: bool) -> list[Row]:
     """Reads of unknown values, the most frequent first: those that sizes hang on, or the others."""
-    rows = [row for process in told for row in process["reads"] if row["sizes"] is sizes]
+    rows = [
+        row for process in told for row in process["reads"] if row["sizes"] is sizes
+    ]
     return sorted(rows, key=lambda row: -row["times"])
 
 

@@ -31,9 +31,16 @@ def answer(
     ``run_next``: what a command does about a program that does not fit, and that command, where
     there is one; ``beside``: more of what it rests on.
     """
-    lines = [bold(line) for line in wrapped(headline(rehearsal, verdict), columns=SCREEN)]
+    lines = [
+        bold(line) for line in wrapped(headline(rehearsal, verdict), columns=SCREEN)
+    ]
     if verdict is not None and _is_why(rehearsal, verdict):
-        lines += [f"({label(verdict)})", "", bold("Next step"), *_change(verdict, run_next)]
+        lines += [
+            f"({label(verdict)})",
+            "",
+            bold("Next step"),
+            *_change(verdict, run_next),
+        ]
         lines += ["", *why_lines(verdict)]
         below = []
     elif rehearsal.exit_code:
@@ -110,11 +117,17 @@ def peak_in_words(rehearsal: Rehearsal) -> str:
     peak = show_bytes(rehearsal.peak_reserved_bytes)
     more = show_bytes(rehearsal.more_bytes)
     if rehearsal.has_buckets and rehearsal.more_bytes:
-        return f"{peak}, and DistributedDataParallel's buckets may take up to {more} more"
+        return (
+            f"{peak}, and DistributedDataParallel's buckets may take up to {more} more"
+        )
     if rehearsal.reserved_between:
         least, most = map(show_bytes, rehearsal.reserved_between)
         return f"{peak} without cuDNN's workspaces, and between {least} and {most} with them"
-    return f"{peak}, and libraries may take up to {more} more" if rehearsal.more_bytes else peak
+    return (
+        f"{peak}, and libraries may take up to {more} more"
+        if rehearsal.more_bytes
+        else peak
+    )
 
 
 def _change(verdict: Verdict, run_next: tuple[str, str]) -> list[str]:
@@ -164,7 +177,9 @@ def _peaks(rehearsal: Rehearsal) -> str:
     reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
     words = f"Peak: {reserved} reserved, of which {allocated} was in use"
     if rehearsal.retries:
-        words += f"; PyTorch emptied its cache {times_in_words(rehearsal.retries)} to go on"
+        words += (
+            f"; PyTorch emptied its cache {times_in_words(rehearsal.retries)} to go on"
+        )
     if rehearsal.ooms > 1:
         words += f"; out of memory {times_in_words(rehearsal.ooms)}"
     return words
@@ -218,7 +233,9 @@ def next_step(rehearsal: Rehearsal) -> str:
 
 def notes(rehearsal: Rehearsal) -> list[str]:
     """What the answer rests on, and why nothing was recorded."""
-    why_no_trace = "" if rehearsal.trace else f"nothing was recorded: {rehearsal.why_no_trace}"
+    why_no_trace = (
+        "" if rehearsal.trace else f"nothing was recorded: {rehearsal.why_no_trace}"
+    )
     lines = [*_cards(rehearsal), *rehearsal.trust[:-1], why_no_trace]
     return [*filter(None, lines), *_notes(rehearsal)]
 
@@ -237,7 +254,9 @@ def _cards(rehearsal: Rehearsal) -> list[str]:
             need = f"together need {show_bytes(use.sum_bytes)} on card {use.index}"
             both_peaks = " and ".join(map(show_bytes, peaks))
             has = f"it has {show_bytes(rehearsal.device.total_bytes)}"
-            lines.append(f"{len(peaks)} processes {need} (their peaks: {both_peaks}); {has}")
+            lines.append(
+                f"{len(peaks)} processes {need} (their peaks: {both_peaks}); {has}"
+            )
     sums = [use.sum_bytes for use in rehearsal.devices]
     if max(sums, default=0) > UNEVEN * min(sums, default=0):
         lines.append(_beside_each_other(sums))
@@ -269,9 +288,13 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
     oom = rehearsal.oom
     if oom:
         sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free on the card"
-        lines.append(f"The first request that failed: {sizes}; at {place_in_words(oom.frames)}")
+        lines.append(
+            f"The first request that failed: {sizes}; at {place_in_words(oom.frames)}"
+        )
     elif rehearsal.error and not rehearsal.failed_otherwise:
-        lines.append(f"The program ended well, but one of its processes with {rehearsal.error}")
+        lines.append(
+            f"The program ended well, but one of its processes with {rehearsal.error}"
+        )
     return lines
 
 
@@ -295,13 +318,13 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
     if runs[0].limits.world:
         by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
         ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
-        return [f"peak reserved, {ranks}; the answer is that of {runs[-1].rank_in_words}"]
+        return [
+            f"peak reserved, {ranks}; the answer is that of {runs[-1].rank_in_words}"
+        ]
     if runs[-1].limits.compiles:
         plain, compiled = peaks
         return [f"peak reserved: {plain} without torch.compile, {compiled} with it"]
-    line = (
-        f"peak reserved, depending on values that are not computed: between {' and '.join(peaks)}"
-    )
+    line = f"peak reserved, depending on values that are not computed: between {' and '.join(peaks)}"
     return [f"{line}; the answer is that of the larger one"]
 
 

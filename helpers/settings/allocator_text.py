@@ -62,7 +62,9 @@ class AllocatorText:
         self.rules = behaviour
         self.error: SettingsError | None = None
         # The older parser drops blanks only, the one since 2.10 all white space.
-        bare = "".join(conf.split()) if behaviour.unified_parser else conf.replace(" ", "")
+        bare = (
+            "".join(conf.split()) if behaviour.unified_parser else conf.replace(" ", "")
+        )
         self.tokens: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare)
         self.position = 0
         self.named: dict[str, Any] = {}
@@ -75,7 +77,9 @@ class AllocatorText:
 
     def _read(self, large_bytes: int) -> None:
         large = "large_segment_size_mb"
-        if large in self.rules.keys:  # torch reads it first: the others may not be smaller
+        if (
+            large in self.rules.keys
+        ):  # torch reads it first: the others may not be smaller
             for position, token in enumerate(self.tokens):
                 if token == large:
                     self.position = position + 1
@@ -155,8 +159,12 @@ class AllocatorText:
             if not self.rules.max_split_minimum_inclusive:
                 least += 1
         if value < least:
-            raise self._refusal(f"{key} is too small: {value}, at least {least} is needed")
-        if OPTIONS[key].kind == "number" and (not _is_power_of_two(value) or value > 128):
+            raise self._refusal(
+                f"{key} is too small: {value}, at least {least} is needed"
+            )
+        if OPTIONS[key].kind == "number" and (
+            not _is_power_of_two(value) or value > 128
+        ):
             raise self._refusal(f"{key} wants a power of two up to 128, found {value}")
         # torch counts bytes in 64 bits; a larger number of MiB would wrap around.
         mib = min(value, WORD // MIB - 1)
@@ -253,7 +261,9 @@ def _share(text: str, with_ends: bool) -> float | None:
 
 def _real(text: str) -> float | None:
     """strtod's reading of a leading number; None where there is none."""
-    match = re.match(r"\s*[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*(?:[pP][+-]?[0-9]+)?", text[:400])
+    match = re.match(
+        r"\s*[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*(?:[pP][+-]?[0-9]+)?", text[:400]
+    )
     if match:
         return float.fromhex(match[0].strip().rstrip(".xX") or "0")
     match = re.match(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", text)

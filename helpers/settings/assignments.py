@@ -50,7 +50,9 @@ class _Program:
     def read(self, number: int, line: str) -> None:
         shell = re.search(CODE_FORMS["shell line"], line)
         if shell and shell[1] in VARIABLES:
-            self.findings.append(finding("in a shell", shell[1], shell[2], number=number))
+            self.findings.append(
+                finding("in a shell", shell[1], shell[2], number=number)
+            )
         for match in re.finditer(CODE_FORMS["set line"], line):
             name, value = [group for group in match.groups() if group is not None]
             if name in VARIABLES:
@@ -99,5 +101,9 @@ def _late(variable: Variable, value: str, passed: str, says: str) -> list[Findin
     for moment, shown, when in readings:
         if MOMENTS.index(moment) <= MOMENTS.index(passed):
             source = variable.source
-            return [finding("late", variable.name, shown, says=says, when=when, source=source)]
+            return [
+                finding(
+                    "late", variable.name, shown, says=says, when=when, source=source
+                )
+            ]
     return []

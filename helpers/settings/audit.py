@@ -17,7 +17,13 @@ from helpers.look.bundle import Bundle
 from helpers.settings import table
 from helpers.settings.allocator_text import AllocatorText, parts
 from helpers.settings.releases import NEWEST, OLDEST, Behaviour, nearest
-from helpers.settings.rules import ProcessFacts, between, dotted, facts_of, rule_findings
+from helpers.settings.rules import (
+    ProcessFacts,
+    between,
+    dotted,
+    facts_of,
+    rule_findings,
+)
 from helpers.settings.table import (
     CONF_NAMES,
     LONGEST,
@@ -32,7 +38,16 @@ from helpers.settings.table import (
 ALIKE = 0.88
 ALIKE_OPTIONS = 0.6
 EMPTY = " (empty counts as set)"
-OWN_BUILD = ("ollama", "llama.cpp", "vLLM", "JAX", "TensorFlow", "loader", "OpenMP", "C library")
+OWN_BUILD = (
+    "ollama",
+    "llama.cpp",
+    "vLLM",
+    "JAX",
+    "TensorFlow",
+    "loader",
+    "OpenMP",
+    "C library",
+)
 """Programs that read their variables whatever torch is built for."""
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
@@ -65,7 +80,9 @@ def _chip(version: str) -> str:
     return f"gfx{match[1]}{int(match[2]):x}{int(match[3]):x}" if match else ""
 
 
-def audit(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> tuple[Finding, ...]:
+def audit(
+    environ: Mapping[str, str], torch: str, build: str, gfx: str = ""
+) -> tuple[Finding, ...]:
     """Findings on every variable that is known here or looks like one, by urgency, then by name.
 
     ``torch`` is its version as it prints itself ("2.9.1+rocm7.0"), ``build`` cuda, rocm, cpu or
@@ -136,7 +153,9 @@ def unknown_name(name: str, value: str) -> list[Finding]:
         return []
     near = nearest_name(spelling, (*VARIABLES, *table.OTHER_NAMES), ALIKE)
     if near in VARIABLES:
-        return [finding("near name", name, value, near=near, source=VARIABLES[near].source)]
+        return [
+            finding("near name", name, value, near=near, source=VARIABLES[near].source)
+        ]
     if not near and spelling.startswith("PYTORCH") and re.search("ALLOC|MEM", spelling):
         return [finding("strange name", name, value)]
     return []
@@ -148,7 +167,9 @@ def nearest_name(name: str, names: tuple[str, ...], alike: float) -> str:
 
 
 @lru_cache(maxsize=64)
-def _behaviours(torch: tuple[int, ...], rocm: tuple[int, ...], build: str) -> tuple[Behaviour, ...]:
+def _behaviours(
+    torch: tuple[int, ...], rocm: tuple[int, ...], build: str
+) -> tuple[Behaviour, ...]:
     """What may be running: one release and build, or every one that is possible where they are
     not known.
     """
@@ -199,11 +220,17 @@ class _AllocatorAudit:
                 winner = _Reader(name, sure=is_read is True)
                 if winner.sure and not facts.options:
                     kind = "no option" if value else "empty text"
-                    findings.append(finding(kind, name, value, source=self.names_source))
+                    findings.append(
+                        finding(kind, name, value, source=self.names_source)
+                    )
             else:
                 findings.append(self._shadowed(name, winner))
             about_options = self._options(name, facts, winner)
-            findings += [row for row in about_options if winner.sure or row.verdict != "effective"]
+            findings += [
+                row
+                for row in about_options
+                if winner.sure or row.verdict != "effective"
+            ]
         return findings
 
     def _shadowed(self, name: str, winner: _Reader) -> Finding:
@@ -216,7 +243,9 @@ class _AllocatorAudit:
             source=self.names_source,
         )
 
-    def _is_read(self, name: str, facts: ProcessFacts) -> tuple[bool | None, list[Finding]]:
+    def _is_read(
+        self, name: str, facts: ProcessFacts
+    ) -> tuple[bool | None, list[Finding]]:
         """Whether this build reads a name for the allocator's text, and what is to be said of
         that and of the whole text.
         """
@@ -228,16 +257,22 @@ class _AllocatorAudit:
         if answers == {True}:
             return True, ruled if value else []
         if len(answers) > 1:
-            return None, [finding("perhaps read", name, value, source=self.names_source)]
+            return None, [
+                finding("perhaps read", name, value, source=self.names_source)
+            ]
         unknown = [row for row in ruled if row.verdict == "unknown"]
         if unknown:
             return None, unknown
         inert = [row for row in ruled if row.verdict == "ineffective"]
         names = ", ".join(self.behaviours[0].conf_names)
-        not_read = finding("not read", name, value, names=names, source=self.names_source)
+        not_read = finding(
+            "not read", name, value, names=names, source=self.names_source
+        )
         return False, inert or [not_read]
 
-    def _options(self, name: str, facts: ProcessFacts, winner: _Reader) -> list[Finding]:
+    def _options(
+        self, name: str, facts: ProcessFacts, winner: _Reader
+    ) -> list[Finding]:
         """What the options of one name's text do: of the name that wins, and of those that this
         build takes from another.
         """
@@ -270,7 +305,9 @@ class _AllocatorAudit:
                 findings += self._option(name, OPTIONS[key], value, facts)
         return findings
 
-    def _option(self, name: str, option: Option, value: str, facts: ProcessFacts) -> list[Finding]:
+    def _option(
+        self, name: str, option: Option, value: str, facts: ProcessFacts
+    ) -> list[Finding]:
         """What one option does where its text is read: whether torch takes it at all, then what
         the rules say.
         """
@@ -279,14 +316,26 @@ class _AllocatorAudit:
             return [finding("newer option", name, piece, option=option)]
         knowing = [rules for rules in self.behaviours if option.name in rules.keys]
         errors = [AllocatorText(piece, rules).error for rules in knowing]
-        refusals = [str(error).partition("settings: ")[2] for error in errors if error is not None]
+        refusals = [
+            str(error).partition("settings: ")[2]
+            for error in errors
+            if error is not None
+        ]
         if refusals and not re.fullmatch(option.form, value):
-            return [finding("option value", name, piece, given=value[:LONGEST], option=option)]
+            return [
+                finding(
+                    "option value", name, piece, given=value[:LONGEST], option=option
+                )
+            ]
         if refusals:
             kind = "refused" if len(refusals) == len(errors) else "perhaps refused"
             return [finding(kind, name, piece, refusal=refusals[-1])]
         ruled = rule_findings(f"option:{option.name}", name, piece, value, facts)
         effective = Finding(
-            name=name, value=piece, verdict="effective", says=option.says, source=option.source
+            name=name,
+            value=piece,
+            verdict="effective",
+            says=option.says,
+            source=option.source,
         )
         return ruled or [effective]

@@ -55,7 +55,9 @@ class Settings:
     dangers: tuple[str, ...] = ()
 
 
-def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> Settings:
+def parse(
+    conf: str, behaviour: Behaviour, previous: Settings | None = None
+) -> Settings:
     """The settings that a text makes.
 
     With ``previous`` it is set again at run time, over what held before.
@@ -69,7 +71,11 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     backend = text.named.get("backend", "native")
     if backend != "native":
         raise SettingsError(SAYS["other_allocator"].format(backend=backend))
-    named = {OPTIONS[key].field: value for key, value in text.named.items() if OPTIONS[key].field}
+    named = {
+        OPTIONS[key].field: value
+        for key, value in text.named.items()
+        if OPTIONS[key].field
+    }
     rounding = before.non_split_rounding_bytes
     if "large_segment_size_mb" in behaviour.keys:
         rounding = named.get("large_segment_bytes", before.large_segment_bytes)
@@ -85,7 +91,9 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
         "expandable": wants_expandable and behaviour.expandable_available,
     }
     settings = replace(before, **values)
-    ignored = [f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert]
+    ignored = [
+        f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert
+    ]
     if wants_expandable and not behaviour.expandable_available:
         ignored.append(SAYS["no_expandable"])
     if "non_split_rounding_bytes" in named and settings.max_split_bytes == UNLIMITED:
@@ -98,7 +106,9 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
         settings,
         ignored=tuple(ignored),
         warnings=tuple(warnings),
-        dangers=tuple(says for says, verdict in warnings.items() if verdict == "dangerous"),
+        dangers=tuple(
+            says for says, verdict in warnings.items() if verdict == "dangerous"
+        ),
     )
     if text.error is not None:
         text.error.left = settings
@@ -106,7 +116,9 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     return settings
 
 
-def _warnings(settings: Settings, behaviour: Behaviour, fraction: float | None) -> dict[str, str]:
+def _warnings(
+    settings: Settings, behaviour: Behaviour, fraction: float | None
+) -> dict[str, str]:
     """The rules that hold for options in force which do harm (dangerous) or nothing
     (ineffective), each with that verdict; ``fraction`` is the memory fraction in force.
     """
@@ -126,14 +138,20 @@ def _warnings(settings: Settings, behaviour: Behaviour, fraction: float | None) 
     for key, value in options.items():
         for finding in rule_findings(f"option:{key}", key, key, value, facts):
             if finding.verdict in ("dangerous", "ineffective"):
-                warnings[f"{finding.name}: {finding.says} ({finding.source})"] = finding.verdict
+                warnings[f"{finding.name}: {finding.says} ({finding.source})"] = (
+                    finding.verdict
+                )
     if settings.expandable and not behaviour.expandable_safe:
         source = behaviour.source("expandable_safe")
-        warnings[f"expandable_segments is not safe on this build: {source}"] = "dangerous"
+        warnings[f"expandable_segments is not safe on this build: {source}"] = (
+            "dangerous"
+        )
     return warnings
 
 
-def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[str, str]:
+def from_environment(
+    environ: Mapping[str, str], behaviour: Behaviour
+) -> tuple[str, str]:
     """The text that this build reads there, and the variable it comes from ("": none).
 
     A variable that is set wins even where it is empty. Keys that belong to the CUDA build alone

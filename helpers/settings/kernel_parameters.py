@@ -39,7 +39,9 @@ def audit_kernel(bundle: Bundle) -> tuple[Finding, ...]:
     ram = machine(bundle).ram_total
     parameters = []
     for place in settings(bundle):
-        parameters += [(setting.module, setting.name, setting.value) for setting in place]
+        parameters += [
+            (setting.module, setting.name, setting.value) for setting in place
+        ]
     return _audit_parameters(parameters, ram.bytes or None)
 
 
@@ -65,17 +67,26 @@ def _audit_parameters(
     return sort(finding for finding in findings if finding is not None)
 
 
-def _parameter(module: str, name: str, value: str, ram_bytes: int | None) -> Finding | None:
+def _parameter(
+    module: str, name: str, value: str, ram_bytes: int | None
+) -> Finding | None:
     key = f"{module}.{name}"
     if key in ROWS:
-        return _implausible_size(ROWS[key], value, ram_bytes) or _usual(ROWS[key], value)
+        return _implausible_size(ROWS[key], value, ram_bytes) or _usual(
+            ROWS[key], value
+        )
     if name in OTHER_PARAMETERS.get(module, ()):
         return None
     nearest = _nearest(module, name[:LONGEST])
     if not nearest:
         return finding("strange parameter", key, value, module=module)
     return finding(
-        "near parameter", key, value, module=module, near=nearest, source=ROWS[nearest].source
+        "near parameter",
+        key,
+        value,
+        module=module,
+        near=nearest,
+        source=ROWS[nearest].source,
     )
 
 
@@ -98,7 +109,9 @@ def _nearest(module: str, name: str) -> str:
     in_any_module = {row.name: key for key, row in reversed(ROWS.items())}
     if name in in_any_module:
         return in_any_module[name]
-    in_this_module = {row.name: key for key, row in ROWS.items() if row.module == module}
+    in_this_module = {
+        row.name: key for key, row in ROWS.items() if row.module == module
+    }
     for keys in (in_this_module, in_any_module):
         close = difflib.get_close_matches(name, keys, 1, ALIKE)
         if close:
@@ -106,7 +119,9 @@ def _nearest(module: str, name: str) -> str:
     return ""
 
 
-def _implausible_size(row: Parameter, value: str, ram_bytes: int | None) -> Finding | None:
+def _implausible_size(
+    row: Parameter, value: str, ram_bytes: int | None
+) -> Finding | None:
     """A finding where a size cannot be meant as it is written."""
     if not row.unit:
         return None

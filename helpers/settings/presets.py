@@ -81,7 +81,9 @@ def load(preset: str | Path) -> Preset:
     for finding in findings(loaded):
         if finding.verdict == "misspelt":
             setting = f"{finding.name}={finding.value}"
-            raise PresetError(f"preset {loaded.name}: {setting}: {finding.says}; correct it")
+            raise PresetError(
+                f"preset {loaded.name}: {setting}: {finding.says}; correct it"
+            )
     return loaded
 
 
@@ -100,7 +102,9 @@ def parse(text: str, name: str) -> Preset:
         except ValueError as error:
             raise PresetError(f"preset {name}, line {number}: {error}") from error
         if variable in environ:
-            raise PresetError(f"preset {name}, line {number}: {variable} is set twice; keep one")
+            raise PresetError(
+                f"preset {name}, line {number}: {variable} is set twice; keep one"
+            )
         environ[variable] = value
     return Preset(
         name=name,
@@ -127,7 +131,9 @@ def _assignment(line: str) -> tuple[str, str]:
         raise ValueError(f"{seen}; expected export NAME=value") from error
     match = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[-1]) if words else None
     if match is None or words[:-1] != ["export"] or "$" in line or "`" in line:
-        raise ValueError(f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `")
+        raise ValueError(
+            f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `"
+        )
     return match[1], match[2]
 
 

@@ -45,7 +45,9 @@ class BehaviourChange:
     build: str = ""
 
 
-CHANGES: tuple[BehaviourChange, ...] = rows_of(BehaviourChange, data("settings/torch")["changes"])
+CHANGES: tuple[BehaviourChange, ...] = rows_of(
+    BehaviourChange, data("settings/torch")["changes"]
+)
 PROVED: tuple[dict[str, Any], ...] = tuple(data("settings/torch")["proved"])
 """What the model was held against: a release's compiled allocator, cuda or rocm, over so many
 traces and events; its source.
@@ -148,14 +150,18 @@ def nearest(torch: str, build: str) -> Behaviour:
     ]
     sources["keys"] = "; ".join(dict.fromkeys(option.source for option in options))
     expandable_rules = [
-        rule for rule in RULES if rule.name == f"option:{EXPANDABLE}" and holds(rule, "True", facts)
+        rule
+        for rule in RULES
+        if rule.name == f"option:{EXPANDABLE}" and holds(rule, "True", facts)
     ]
     refusals = [rule for rule in expandable_rules if rule.verdict == "unsupported"]
     deciding = refusals[0] if refusals else OPTIONS[EXPANDABLE]
     sources["expandable_available"] = deciding.source
     proved, proved_on = _proved(facts.torch, facts.build)
     if facts.torch < OLDEST:
-        proved_on = f"{SAYS['older'].format(torch=torch, oldest=dotted(OLDEST))}; {proved_on}"
+        proved_on = (
+            f"{SAYS['older'].format(torch=torch, oldest=dotted(OLDEST))}; {proved_on}"
+        )
     return Behaviour(
         torch=torch,
         release=used,
@@ -187,7 +193,9 @@ def _note(torch: str, facts: ProcessFacts, expandable_rules: list[Rule]) -> str:
     return "; ".join(notes)
 
 
-def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "source"], str]:
+def _proved(
+    torch: tuple[int, ...], build: str
+) -> tuple[Literal["oracle", "source"], str]:
     """How far what is said of a release and build was compared with its compiled allocator, and
     that in words.
     """

@@ -47,7 +47,9 @@ def rocm_release(version: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else ()
 
 
-def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> ProcessFacts:
+def facts_of(
+    environ: Mapping[str, str], torch: str, build: str, gfx: str = ""
+) -> ProcessFacts:
     """The facts of a torch version text ("2.9.1+rocm7.0") and a build ("rocm" or "rocm7.0",
     "cuda", "cpu" or empty).
 
@@ -59,7 +61,9 @@ def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") 
     mark = re.search(r"\+(cu(?=[0-9])|rocm|cpu)", torch)
     if not build and mark:
         build = {"cu": "cuda"}.get(mark[1], mark[1])
-    facts = ProcessFacts(environ=environ, build=build[:4], gfx=gfx, torch=release(torch), rocm=rocm)
+    facts = ProcessFacts(
+        environ=environ, build=build[:4], gfx=gfx, torch=release(torch), rocm=rocm
+    )
     return replace(facts, caching_off=caching_off(facts))
 
 
@@ -152,7 +156,9 @@ def caching_off(facts: ProcessFacts) -> bool | None:
         if name not in facts.environ:
             continue
         value = facts.environ[name]
-        verdicts = {row.verdict for row in rule_findings(name, name, value, value, facts)}
+        verdicts = {
+            row.verdict for row in rule_findings(name, name, value, value, facts)
+        }
         if not verdicts or verdicts & {"debug_only", "contradictory"}:
             return True
         if "unknown" in verdicts:

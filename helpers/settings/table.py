@@ -131,12 +131,15 @@ class Parameter:
 Row = TypeVar("Row")
 
 
-def rows_of(kind: Callable[..., Row], rows: Iterable[Mapping[str, object]]) -> tuple[Row, ...]:
+def rows_of(
+    kind: Callable[..., Row], rows: Iterable[Mapping[str, object]]
+) -> tuple[Row, ...]:
     """Rows of one kind; lists become tuples. An unknown column is refused with TypeError."""
     instances = []
     for row in rows:
         columns = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in row.items()
         }
         instances.append(kind(**columns))
     return tuple(instances)
@@ -145,7 +148,9 @@ def rows_of(kind: Callable[..., Row], rows: Iterable[Mapping[str, object]]) -> t
 _torch = data("settings/torch")
 _variables = data("settings/variables")
 _kernel = data("settings/kernel")
-OPTIONS: dict[str, Option] = {row.name: row for row in rows_of(Option, _torch["options"])}
+OPTIONS: dict[str, Option] = {
+    row.name: row for row in rows_of(Option, _torch["options"])
+}
 KINDS: dict[str, str] = _torch["kinds"]
 """What a value of a kind may be, in words."""
 TRIED: tuple[str, ...] = tuple(_torch["tried"])
@@ -162,11 +167,15 @@ alone, and why.
 """
 MOMENTS: tuple[str, ...] = tuple(_variables["moments"])
 """When a setting is read, in the order in which it happens."""
-CODE_FORMS: dict[str, str] = {name: "|".join(forms) for name, forms in _variables["code"].items()}
+CODE_FORMS: dict[str, str] = {
+    name: "|".join(forms) for name, forms in _variables["code"].items()
+}
 """Expressions for the lines of a program that import, use the GPU or make a setting."""
 IMPORTS: dict[str, list[str]] = _variables["imports"]
 """The modules whose import makes a program read its variables."""
-HOST_NAMES = tuple(row.name for row in VARIABLES.values() if row.by in ("C library", "OpenMP"))
+HOST_NAMES = tuple(
+    row.name for row in VARIABLES.values() if row.by in ("C library", "OpenMP")
+)
 OTHER_NAMES = frozenset(_variables["others"])
 """Real names near those of the table that are no concern here, so that they are not taken for a
 slip of the pen.

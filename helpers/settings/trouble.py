@@ -68,11 +68,15 @@ class SettingsTrouble:
     def advice(self) -> str:
         """What to do, in one clause."""
         if self.overwritten_in:
-            return f"set {self.instead} after {self.overwritten_in}, or change that line"
+            return (
+                f"set {self.instead} after {self.overwritten_in}, or change that line"
+            )
         return f"start with {self.instead}" if self.instead else "take it away"
 
 
-def settings_trouble(variables: Facts, in_force: Facts, torch: Facts) -> SettingsTrouble | None:
+def settings_trouble(
+    variables: Facts, in_force: Facts, torch: Facts
+) -> SettingsTrouble | None:
     """The first thing that is wrong with the allocator's settings of one process, or None.
 
     ``variables`` and ``torch`` are what the recorder keeps of the process under
@@ -85,11 +89,19 @@ def settings_trouble(variables: Facts, in_force: Facts, torch: Facts) -> Setting
     version = torch.get("version") or dotted(NEWEST)
     build = f"rocm{torch['hip']}" if torch.get("hip") else "cuda"
     process = _Process(variables, in_force, nearest(version, build))
-    trouble = process.malformed() or process.late() or process.overwritten() or process.not_read()
+    trouble = (
+        process.malformed()
+        or process.late()
+        or process.overwritten()
+        or process.not_read()
+    )
     if trouble is None:
         return None
     for assignment in variables.get("assignments", ()):
-        if (assignment["name"], assignment["value"]) == (trouble.variable, trouble.value):
+        if (assignment["name"], assignment["value"]) == (
+            trouble.variable,
+            trouble.value,
+        ):
             trouble = replace(trouble, where=assignment["where"])
     return trouble
 
@@ -107,7 +119,9 @@ class _Process:
         self.assignments = [
             row for row in variables.get("assignments", ()) if row["name"] in CONF_NAMES
         ]
-        self.text_read = next((in_force[name] for name in CONF_NAMES if name in in_force), None)
+        self.text_read = next(
+            (in_force[name] for name in CONF_NAMES if name in in_force), None
+        )
 
     def malformed(self) -> SettingsTrouble | None:
         """The text that torch reads, where it stops at it; a text in force was taken."""
@@ -122,7 +136,10 @@ class _Process:
     def late(self) -> SettingsTrouble | None:
         """A text that stands there at the end and is not what is in force."""
         text, name = from_environment(self.at_end, self.behaviour)
-        if self.text_read is None or text in (self.text_read, self.at_import.get(name, "")):
+        if self.text_read is None or text in (
+            self.text_read,
+            self.at_import.get(name, ""),
+        ):
             return None
         if self._settings(text) == self._settings(self.text_read):
             return None
@@ -135,9 +152,9 @@ class _Process:
         """
         for row, later in self._replaced():
             in_its_place = AllocatorText(row["value"], self.behaviour)
-            lost = in_its_place.error is None and self._settings(row["value"]) != self._settings(
-                later["value"]
-            )
+            lost = in_its_place.error is None and self._settings(
+                row["value"]
+            ) != self._settings(later["value"])
             if later["value"] == self.text_read and lost:
                 why = f"is overwritten in {later['where']} before torch reads it"
                 trouble = self._trouble("overwritten", row["name"], row["value"], why)
@@ -147,7 +164,9 @@ class _Process:
     def _replaced(self) -> list[tuple[Facts, Facts]]:
         """Each text of a variable of the allocator with the text that came in its place."""
         earlier: dict[str, Facts] = {
-            name: {"name": name, "value": text} for name, text in self.at_import.items() if text
+            name: {"name": name, "value": text}
+            for name, text in self.at_import.items()
+            if text
         }
         pairs = []
         for later in self.assignments:
@@ -181,7 +200,9 @@ class _Process:
         is_read = kind in ("malformed", "late", "overwritten")
         variable = name if is_read else self.behaviour.conf_names[0]
         instead = f"{variable}={meant}" if meant else ""
-        return SettingsTrouble(kind, name, text, instead, why, fatal=kind == "malformed")
+        return SettingsTrouble(
+            kind, name, text, instead, why, fatal=kind == "malformed"
+        )
 
 
 def slip(text: str, behaviour: Behaviour) -> str:

@@ -21,7 +21,10 @@ def public_sections(about: Subject, copies: PublicCopy) -> list[Section]:
     """The runs of a subject, each without a text that is not known."""
     if not about.runs:
         return []
-    from helpers.batch.section import Section, told_apart  # here: pydantic takes long to load
+    from helpers.batch.section import (
+        Section,
+        told_apart,
+    )  # here: pydantic takes long to load
 
     runs = [_public_run(run, copies) for run in about.runs]
     return told_apart([Section(run, anchor="", folder=Path(), gone="") for run in runs])

@@ -24,7 +24,10 @@ from . import public
 from .public_copy import PublicCopy, text_of
 
 NOT_READ = "not available"
-UNSET = {"Kernel parameters": "none that concern a GPU", "Allocator settings": "(defaults)"}
+UNSET = {
+    "Kernel parameters": "none that concern a GPU",
+    "Allocator settings": "(defaults)",
+}
 """What stands for a setting that nobody made."""
 
 
@@ -61,7 +64,9 @@ def releases(bundle: Bundle) -> dict[str, str]:
 def gpu_names(bundle: Bundle) -> list[str]:
     """The GPUs of a box, those of one name counted."""
     counts = Counter(map(_gpu_name, gpus(bundle)))
-    return [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]
+    return [
+        name if count == 1 else f"{count} x {name}" for name, count in counts.items()
+    ]
 
 
 def _gpu_name(gpu: Gpu) -> str:
@@ -98,9 +103,13 @@ def report_views(bundle: Bundle, copies: PublicCopy) -> list[Shown]:
     return [view.passing(copies.rules) for view in views]
 
 
-def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> list[Shown]:
+def box_views(
+    evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy
+) -> list[Shown]:
     """Its memory, who holds it, what limits it, its settings and releases, with figures."""
-    from helpers.tell import figures  # here: a report draws none, and matplotlib takes long
+    from helpers.tell import (
+        figures,
+    )  # here: a report draws none, and matplotlib takes long
 
     _, holders, events = report_views(bundle, copies)
     cards = copies.of([_with_a_name(gpu) for gpu in gpus(bundle)])
@@ -129,7 +138,9 @@ def limits_of(stacks: tuple[Stack, ...]) -> list[Shown]:
         table = ceilings_table(stack)
         if len(stacks) > 1:
             drawn = replace(drawn, label=f"Limits of GPU {number}")
-        views.append(replace(table, title=drawn.title, label=drawn.label, draw=drawn.draw))
+        views.append(
+            replace(table, title=drawn.title, label=drawn.label, draw=drawn.draw)
+        )
     return views
 
 

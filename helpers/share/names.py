@@ -42,7 +42,9 @@ class Names:
     def variables(self, text: str) -> str:
         """A text with the number of each variable that has one."""
         for name, number in self._numbers.get("variable", {}).items():
-            text = re.sub(rf"(?<!\w){re.escape(str(name))}(?!\w)", f"variable {number}", text)
+            text = re.sub(
+                rf"(?<!\w){re.escape(str(name))}(?!\w)", f"variable {number}", text
+            )
         return text
 
     def box(self, name: str) -> str:

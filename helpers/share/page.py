@@ -80,7 +80,9 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         story=story,
         verdict=about.verdict,
         judged=judged,
-        views=[view for view in views(about, copies, sections, bool(story)) if view.cells],
+        views=[
+            view for view in views(about, copies, sections, bool(story)) if view.cells
+        ],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
@@ -103,7 +105,10 @@ def _heading(answers: list[BoxAnswer]) -> tuple[str, str]:
     """What is wrong on several boxes, and what was found on those without a problem."""
     if len(answers) < 2:
         return "", ""
-    from helpers.batch.section import headline_of, others_of  # here: pydantic takes long to load
+    from helpers.batch.section import (
+        headline_of,
+        others_of,
+    )  # here: pydantic takes long to load
 
     return headline_of(answers), others_of(answers)
 

@@ -53,7 +53,9 @@ RELEASE = re.compile(
 """The digits of a release, and those of NVIDIA's drivers; a date has a year or a leading zero."""
 COMMIT = re.compile(r"(?<=[+t])[0-9a-f]{7,40}\b")
 """The hash of a commit, which a build without a release has: any number may look like one."""
-GFX = re.compile(r"gfx(?:[678]0\d|810|90[0-9ac]|94[0-2]|950|10[13][0-6]|11[057][0-3]|12[05][01])")
+GFX = re.compile(
+    r"gfx(?:[678]0\d|810|90[0-9ac]|94[0-2]|950|10[13][0-6]|11[057][0-3]|12[05][01])"
+)
 """The instruction sets of AMD GPUs that LLVM knows (AMDGPUUsage)."""
 SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
@@ -61,10 +63,16 @@ BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
 PARAMETER_NAMES = frozenset(f"{row.module}.{row.name}" for row in PARAMETERS)
 BARE_NAMES = frozenset(row.name for row in PARAMETERS)
 SETTING_NAMES = PARAMETER_NAMES.union(VARIABLES, CONF_NAMES)
-KERNEL_WORD = re.compile(rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=(-?\d{{1,12}})")
-IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})
+KERNEL_WORD = re.compile(
+    rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=(-?\d{{1,12}})"
+)
+IOMMU = frozenset(
+    {"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"}
+)
 SWITCH = r"True|False|native|cudaMallocAsync|\d{1,6}(?:\.\d{1,4})?|\[(?![^\]]*\d{6})[\d:,>]{1,80}\]"
-ALLOCATOR_WORD = re.compile(rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}))(?=,|$)")
+ALLOCATOR_WORD = re.compile(
+    rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}))(?=,|$)"
+)
 VALUE = re.compile(
     r"-?\d{1,4}|True|False|native|cudaMallocAsync|default|\d{1,2}(?:,\d{1,2})*"
     rf"|\d{{1,3}}\.\d{{1,3}}|\d{{1,2}}\.\d\.\d{{1,2}}|{GFX.pattern}(?:[;,]{GFX.pattern})*"
@@ -198,7 +206,9 @@ def allocator_settings(value: str) -> str:
 def setting_value(value: str) -> str:
     """The value of a setting: a number, a switch, or the allocator's text."""
     is_size = re.fullmatch(r"\d{6,12}", value) and is_switch_or_size(value)
-    return if_known(value, is_size or VALUE.fullmatch(value)) or allocator_settings(value)
+    return if_known(value, is_size or VALUE.fullmatch(value)) or allocator_settings(
+        value
+    )
 
 
 def source(text: str) -> str:
@@ -219,7 +229,10 @@ def source_or_kind(text: str) -> str:
     """Where a number was read, else of what kind that place is."""
     if text in KINDS_OF_SOURCE.values():
         return text
-    kind = next((kind for begins, kind in KINDS_OF_SOURCE.items() if text.startswith(begins)), "")
+    kind = next(
+        (kind for begins, kind in KINDS_OF_SOURCE.items() if text.startswith(begins)),
+        "",
+    )
     return source(text) or kind
 
 
@@ -238,7 +251,10 @@ def number(reading: Reading) -> str:
 def notebooks() -> dict[str, Path]:
     """The workbook's own notebooks and told cases, by their names without the ending."""
     folder = CHECKOUT / "notebooks"
-    return {path.stem: path for path in [*folder.glob("*.ipynb"), *folder.glob("cases/*.ipynb")]}
+    return {
+        path.stem: path
+        for path in [*folder.glob("*.ipynb"), *folder.glob("cases/*.ipynb")]
+    }
 
 
 @cache

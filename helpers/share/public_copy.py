@@ -38,7 +38,9 @@ CODES = frozenset(
 """Fields whose texts are of a fixed list."""
 TYPED = frozenset("pci driver native".split())
 """Fields of which public.GRAMMARS has one."""
-PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)")
+PROCESS = re.compile(
+    r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)"
+)
 LINES = frozenset("line where asked_at".split())
 EXAMPLE = {"trace": "run.pickle", "command": "python your_program.py"}
 """Of a recorded program: fields that name lines, and what stands for its files."""
@@ -98,7 +100,8 @@ class PublicCopy:
     def _public_fields(self, fact: DataclassInstance) -> dict[str, Any]:
         """The fields of a fact as others may read them, by name."""
         public_fields = {
-            field.name: self._field(field.name, getattr(fact, field.name)) for field in fields(fact)
+            field.name: self._field(field.name, getattr(fact, field.name))
+            for field in fields(fact)
         }
         if isinstance(fact, Holder):
             public_fields["name"] = self.names.of("process", fact.pid)

@@ -46,7 +46,9 @@ class Redactor:
         self._values: dict[str, str] = {}
         for kind, value in (*_of_this_box(), *_of_bundle(bundle)):
             if len(value) >= SHORTEST:
-                self._values.setdefault(value.lower(), self._names.of(kind, value.lower()))
+                self._values.setdefault(
+                    value.lower(), self._names.of(kind, value.lower())
+                )
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

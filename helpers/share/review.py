@@ -118,7 +118,9 @@ def review_beside(about: Subject, said: Container[str]) -> Review:
     for text in texts:
         once.setdefault(text.digest, text)
     redactor = Redactor(about.bundle)
-    return Review(about.name, tuple(ReviewRow(text, redactor) for text in once.values()))
+    return Review(
+        about.name, tuple(ReviewRow(text, redactor) for text in once.values())
+    )
 
 
 def save_choices(folder: Path, name: str, choices: Choices) -> Path:

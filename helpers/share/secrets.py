@@ -18,7 +18,8 @@ MOST_TURNS = 0.45
 MOST_TURNS_WITH_DIGITS = 0.3
 """Of the letters of a word; a random one has three fifths, a name in camel case two fifths."""
 MAY_BE_ONE = re.compile(
-    r"[\w.+/=:@-]{11}|['\"][\da-f]{9}|\d\.\d+\.\d|://|key|pass|pwd|secret|contrase", re.IGNORECASE
+    r"[\w.+/=:@-]{11}|['\"][\da-f]{9}|\d\.\d+\.\d|://|key|pass|pwd|secret|contrase",
+    re.IGNORECASE,
 )
 """What stands in each line in which one of the detectors finds anything."""
 ASSIGNED = re.compile(r"(?<![\w-])([\w-]{3,})['\"]?\s*[:=]\s*\S")
@@ -38,7 +39,9 @@ def is_secret(text: str) -> bool:
     name of one before a value, or letters and digits in no order.
     """
     return (
-        any(map(looks_secret, {*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)}))
+        any(
+            map(looks_secret, {*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)})
+        )
         or any(map(sounds_secret, set(ASSIGNED.findall(text))))
         or any(map(_is_random, UNBROKEN.findall(text)))
         or any(map(_is_found, filter(MAY_BE_ONE.search, set(text.splitlines()))))

@@ -25,14 +25,26 @@ from helpers.ground.places import kept
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import plain
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
+from helpers.judge.evidence import (
+    CaseEvidence,
+    evidence_from_bundle,
+    evidence_from_message,
+)
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
-from .texts import OUTPUT, PARAMETER, SharedText, of_notebook, of_run, of_verdict, own_part
+from .texts import (
+    OUTPUT,
+    PARAMETER,
+    SharedText,
+    of_notebook,
+    of_run,
+    of_verdict,
+    own_part,
+)
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -112,7 +124,11 @@ def subject_of(target: Path, with_notebooks: bool = False) -> Subject:
 
     if is_batch(target):
         return _of_batch(target, with_notebooks=with_notebooks)
-    seen = "a pipe or a device" if target.exists() and not target.is_dir() else "nothing to share"
+    seen = (
+        "a pipe or a device"
+        if target.exists() and not target.is_dir()
+        else "nothing to share"
+    )
     raise ShareError(f"{target.name}: {seen}; {EXPECTED}")
 
 
@@ -124,13 +140,19 @@ def _of_batch(folder: Path, only: str = "", with_notebooks: bool = False) -> Sub
     view = read_batch(folder)
     runs = tuple(run for run in view.runs if only in ("", run.run_id))
     if only and not runs:
-        raise ShareError(f"{only}: its run.json cannot be read; expected a run of this workbook")
+        raise ShareError(
+            f"{only}: its run.json cannot be read; expected a run of this workbook"
+        )
     # A bundle from elsewhere has its path in the parameters: its box is called foreign.
     looked_at = boxes_of(runs)
     boxes = looked_at + [str(run.parameters.get("box") or "") for run in runs]
     bundle, no_bundle = bundle_of(boxes, folder)
     on_the_box = _names_of(bundle)
-    if "live" in on_the_box and on_the_box.isdisjoint(looked_at) and "" not in looked_at:
+    if (
+        "live" in on_the_box
+        and on_the_box.isdisjoint(looked_at)
+        and "" not in looked_at
+    ):
         # It is of the machine that ran the batch, and no run looked at that one.
         bundle, no_bundle = bundle_of(boxes, None)
         on_the_box = _names_of(bundle)
@@ -150,7 +172,9 @@ def _of_batch(folder: Path, only: str = "", with_notebooks: bool = False) -> Sub
         when="".join(run.started_at for run in leads[:1]),
         unread=Counter({"unreadable record": len(view.unreadable)}),
     )
-    return _with_evidence(_with_texts(subject, folder, bool(only), with_notebooks), bundle)
+    return _with_evidence(
+        _with_texts(subject, folder, bool(only), with_notebooks), bundle
+    )
 
 
 def _names_of(bundle: Path | None) -> set[str]:
@@ -158,7 +182,9 @@ def _names_of(bundle: Path | None) -> set[str]:
     return about_box(open_bundle(bundle)) if bundle else set()
 
 
-def _with_texts(subject: Subject, folder: Path, is_one_run: bool, with_notebooks: bool) -> Subject:
+def _with_texts(
+    subject: Subject, folder: Path, is_one_run: bool, with_notebooks: bool
+) -> Subject:
     """The subject with the texts of its records, and of its notebooks where they are read."""
     texts: list[SharedText] = []
     unread = Counter(subject.unread)
@@ -270,7 +296,9 @@ def _of_notebook(path: Path) -> Subject:
     is_verdict_ours = False
     with suppress(VerdictError):
         verdict = verdict_of(notebook)
-        is_verdict_ours = verdict is not None and verdict == verdict_of(own_part(notebook))
+        is_verdict_ours = verdict is not None and verdict == verdict_of(
+            own_part(notebook)
+        )
     if verdict and not is_verdict_ours:
         texts += of_verdict(verdict, "verdict")
     name = public.notebook(path.name)

@@ -66,7 +66,10 @@ def committed() -> frozenset[str]:
 def of_notebook(notebook: NotebookNode, place: str = "") -> Iterator[SharedText]:
     """The headings, sources and outputs of a notebook that are not the workbook's own."""
     for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type == "markdown" and not SharedText(SOURCE, "", cell.source).is_committed:
+        if (
+            cell.cell_type == "markdown"
+            and not SharedText(SOURCE, "", cell.source).is_committed
+        ):
             for heading in HEADING.findall(cell.source):
                 yield SharedText("heading", f"{place}cell {number}", heading)
     yield from (text for text in all_of(notebook, place) if not text.is_committed)
@@ -89,7 +92,9 @@ def _of_output(output: NotebookNode, where: str = "") -> SharedText:
     elif output.output_type == "error":
         words = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
     else:
-        words = next((data[kind] for kind in IN_WORDS if kind in data), "(without words)")
+        words = next(
+            (data[kind] for kind in IN_WORDS if kind in data), "(without words)"
+        )
     original = json.dumps({**output, "execution_count": None}, sort_keys=True)
     return SharedText(OUTPUT, where, "".join(words), original)
 
@@ -126,9 +131,16 @@ def of_run(run: Run, place: str) -> Iterator[SharedText]:
 def of_verdict(verdict: Verdict, place: str) -> Iterator[SharedText]:
     """What a verdict says in words: its title, summary, sentences, readings and next step."""
     evidence = [*verdict.evidence, *verdict.against]
-    texts = [verdict.title, verdict.summary, verdict.next_step.what, verdict.next_step.command]
+    texts = [
+        verdict.title,
+        verdict.summary,
+        verdict.next_step.what,
+        verdict.next_step.command,
+    ]
     texts += [row.says for row in evidence]
-    texts += [row.reading.value for row in evidence if isinstance(row.reading.value, str)]
+    texts += [
+        row.reading.value for row in evidence if isinstance(row.reading.value, str)
+    ]
     texts += [row.reading for row in verdict.missing]
     texts += [row.how for row in verdict.missing]
     return (SharedText("text of a verdict", place, text) for text in texts if text)
@@ -139,4 +151,6 @@ def of_bundle(bundle: Bundle) -> Iterator[SharedText]:
     for number, item in enumerate(bundle.items, 1):
         text = bundle.read(item.source).text
         if text.strip() and not public.source(item.source):
-            yield SharedText("item of the bundle", f"item {number}", f"{item.source}:\n{text}")
+            yield SharedText(
+                "item of the bundle", f"item {number}", f"{item.source}:\n{text}"
+            )

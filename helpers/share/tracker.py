@@ -53,4 +53,6 @@ def whom_to_ask(tracker: str, verdict: Verdict | None) -> str:
     cause = verdict_facts.about_cause(verdict)
     if tracker in cause["to"]:
         return ""
-    return f"Nothing here shows a fault of this tracker's project: ask {cause['instead']}"
+    return (
+        f"Nothing here shows a fault of this tracker's project: ask {cause['instead']}"
+    )

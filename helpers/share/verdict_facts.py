@@ -85,7 +85,10 @@ def numbers(verdict: Verdict, bundle: Bundle | None) -> list[list[str]]:
     """
     filled = filled_in(verdict, bundle)
     rows = []
-    for speaks, evidence in (("for it", verdict.evidence), ("against it", verdict.against)):
+    for speaks, evidence in (
+        ("for it", verdict.evidence),
+        ("against it", verdict.against),
+    ):
         for row in evidence:
             value = public.number(row.reading)
             source = public.source_or_kind(row.reading.source)

@@ -89,7 +89,15 @@ def boxes_view(answers: Sequence[BoxAnswer], runs: Iterable[Section]) -> Shown:
 
 def runs_view(sections: Sequence[Section]) -> Shown:
     """Each run with its state and its answer, in the order in which the batch lists them."""
-    columns = ["run", "notebook", "box", "state", "answer", "given", Column("time", "s")]
+    columns = [
+        "run",
+        "notebook",
+        "box",
+        "state",
+        "answer",
+        "given",
+        Column("time", "s"),
+    ]
     rows = []
     for number, section in enumerate(sections[:MOST_RUNS], 1):
         run = section.run
@@ -98,7 +106,9 @@ def runs_view(sections: Sequence[Section]) -> Shown:
         if run.verdict is not None:
             answer = f"{run.verdict.headline} ({label(run.verdict)})"
         settings = ", ".join(parameters(run))
-        rows.append([number, run.notebook, run.box, state, answer, settings, run.seconds])
+        rows.append(
+            [number, run.notebook, run.box, state, answer, settings, run.seconds]
+        )
     title = "Runs"
     if len(sections) > MOST_RUNS:
         title = f"Runs, the first {MOST_RUNS} of {len(sections)}"

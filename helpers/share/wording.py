@@ -50,7 +50,10 @@ signal slow the to unset uses with
 HEADING = re.compile(r"([A-Za-z][\w ]*):[a-z]+(?=[:,\"])|\"([\w -]+)\": \"\w+\.\w+\",")
 _NUMBER = r"(?:[1-9]\d{0,5}|0\d{0,3})"
 _SETTING = "|".join(
-    map(re.escape, sorted({*public.SETTING_NAMES, *public.BARE_NAMES}, key=len, reverse=True))
+    map(
+        re.escape,
+        sorted({*public.SETTING_NAMES, *public.BARE_NAMES}, key=len, reverse=True),
+    )
 )
 FORMS = (
     public.PCI_ADDRESS.pattern,
@@ -141,7 +144,10 @@ def _with_values(text: str) -> str:
 
 
 def _is_value(word: str) -> bool:
-    return not LABELS.isdisjoint([word, word.lower()]) or VALUES.fullmatch(word) is not None
+    return (
+        not LABELS.isdisjoint([word, word.lower()])
+        or VALUES.fullmatch(word) is not None
+    )
 
 
 def _pieces_of(clause: list[str]) -> Iterator[Piece]:

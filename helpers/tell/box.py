@@ -70,7 +70,9 @@ def box_line(bundle: Bundle) -> str:
 
 def facts(bundle: Bundle) -> list[tuple[str, str]]:
     """What a page says of a box in one row: GPU, driver, torch, limit, and when it failed."""
-    named = [_short(gpu.name, f"{gpu.vendor} GPU").split(" (")[0] for gpu in gpus(bundle)]
+    named = [
+        _short(gpu.name, f"{gpu.vendor} GPU").split(" (")[0] for gpu in gpus(bundle)
+    ]
     counted = Counter(named).items()
     cards = [f"{count} x {name}" if count > 1 else name for name, count in counted]
     rows = [
@@ -79,7 +81,10 @@ def facts(bundle: Bundle) -> list[tuple[str, str]]:
         ("torch", _short(framework.framework(bundle).version, "not found")),
         ("Limit", _limit(bundle)),
         ("Failed", _failed_at(bundle)),
-        ("Looked at", bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16]),
+        (
+            "Looked at",
+            bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16],
+        ),
     ]
     return [(name, plain(value)) for name, value in rows if value]
 
@@ -91,7 +96,9 @@ def _driver(bundle: Bundle) -> str:
         names.append(f"NVIDIA {_short(nvidia.driver(bundle), '')}".strip())
     if "AMD" in vendors:
         kernel = _short(machine(bundle).kernel, "unknown")
-        names.append(f"amdgpu {_short(kfd.driver_version(bundle), f'in Linux {kernel}')}")
+        names.append(
+            f"amdgpu {_short(kfd.driver_version(bundle), f'in Linux {kernel}')}"
+        )
     return ", ".join(names)
 
 
@@ -102,7 +109,9 @@ def _limit(bundle: Bundle) -> str:
     if stack.decision.binding_bytes:
         layer = words("layers").get(stack.decision.binding, stack.decision.binding)
         return f"{show_bytes(stack.decision.binding_bytes)} ({layer})"
-    cards = [pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in TOTALS]
+    cards = [
+        pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in TOTALS
+    ]
     sizes = Counter(total.show() for total in cards if total.ok).items()
     if sizes:
         listed = [f"{count} x {size}" if count > 1 else size for size, count in sizes]
@@ -120,7 +129,9 @@ def _offered(bundle: Bundle) -> int:
     driver keeps the rest of the card. 0 where no message does.
     """
     accounts = evidence_from_bundle(bundle).accounts
-    return max((a.message.capacity.bytes for a in accounts if a.message.capacity), default=0)
+    return max(
+        (a.message.capacity.bytes for a in accounts if a.message.capacity), default=0
+    )
 
 
 def _failed_at(bundle: Bundle) -> str:
@@ -148,7 +159,9 @@ def stack_table(bundle: Bundle) -> Shown:
         rows.append(("torch built for CUDA", build.cuda))
     rows.append(("its Python", build.python))
     if "AMD" in vendors:
-        rows += [("ROCm of the system", version) for version in rocm.rocm_versions(bundle)]
+        rows += [
+            ("ROCm of the system", version) for version in rocm.rocm_versions(bundle)
+        ]
         rows.append(("amdgpu out of tree", kfd.driver_version(bundle)))
     if "NVIDIA" in vendors:
         listed = nvidia.gpus(bundle)
@@ -174,14 +187,23 @@ def settings_table(bundle: Bundle) -> Shown:
     counts = Counter(row[2] for row in rows)
     says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     title = "Memory settings and what they do here"
-    return Shown(title, head, rows, none=none, result=says or "No memory setting", label="Settings")
+    return Shown(
+        title,
+        head,
+        rows,
+        none=none,
+        result=says or "No memory setting",
+        label="Settings",
+    )
 
 
 def preset_table(name: str) -> Shown:
     """What each setting of a preset does, on the build and the chip that the preset names."""
     preset = load(name)
     columns = ["setting", "value", "verdict", "why"]
-    rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in findings(preset)]
+    rows = [
+        [f.name, f.value, f.verdict.replace("_", " "), f.says] for f in findings(preset)
+    ]
     title = f"Settings on torch {', '.join(filter(None, preset.checked))}"
     return Shown(title, columns, rows, widest=None)
 
@@ -190,7 +212,10 @@ def access_table(bundle: Bundle) -> Shown:
     """Each device node, what open() says of it, and what stands in the way with the line that
     removes it.
     """
-    rows = [[node.path, node.opened, node.mode, node.group or node.gid] for node in access(bundle)]
+    rows = [
+        [node.path, node.opened, node.mode, node.group or node.gid]
+        for node in access(bundle)
+    ]
     lines = []
     for way in obstacles(bundle):
         lines.append(f"Obstacle: {way.says}")
@@ -199,7 +224,9 @@ def access_table(bundle: Bundle) -> Shown:
     who = identity(bundle)
     if who is not None:
         groups = ", ".join(name or str(gid) for gid, name in who.groups) or "none"
-        namespace = ", in a PID namespace of its own" if who.init_pid_ns is False else ""
+        namespace = (
+            ", in a PID namespace of its own" if who.init_pid_ns is False else ""
+        )
         lines.append(
             f"This process: uid {who.uid}, groups {groups}, container {who.container}{namespace}"
         )
@@ -223,7 +250,9 @@ def provenance(bundle: Bundle) -> Shown:
     """Where the facts come from: when they were taken, how many sources answered, which were
     filled in; and what is fine.
     """
-    answers = (item.status.replace("_", " ").replace("ok", "read") for item in bundle.items)
+    answers = (
+        item.status.replace("_", " ").replace("ok", "read") for item in bundle.items
+    )
     states = Counter(answers)
     checked: list[list[object]] = [["checked and fine", line] for line in fine(bundle)]
     rows: list[list[object]] = [
@@ -232,12 +261,20 @@ def provenance(bundle: Bundle) -> Shown:
         ["kind", bundle.kind],
         ["captured at", bundle.captured_at],
         ["captured by", f"VRAM Casebook {bundle.tool_version}"],
-        ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
-        ["reconstructed", _filled(bundle) or "none: every reading comes from the machine itself"],
+        [
+            "sources",
+            ", ".join(f"{count} {state}" for state, count in sorted(states.items())),
+        ],
+        [
+            "reconstructed",
+            _filled(bundle) or "none: every reading comes from the machine itself",
+        ],
     ]
     noun = "check" if len(checked) == 1 else "checks"
     checks = f"{len(checked)} {noun} found no fault"
-    says = f"{checks}; {_filled(bundle) or 'every reading comes from the machine itself'}"
+    says = (
+        f"{checks}; {_filled(bundle) or 'every reading comes from the machine itself'}"
+    )
     head = ["about", "what it is"]
     title = "Where the facts come from"
     return Shown(title, head, rows, widest=None, result=says, label="Sources")
@@ -262,16 +299,26 @@ def fine(bundle: Bundle) -> list[str]:
         if event.boot == 0 and event.kind not in harmless
     ]
     if kernel_log.readable(bundle).ok and not errors:
-        says.append("the kernel log of this boot has no fault, reset or refused allocation")
+        says.append(
+            "the kernel log of this boot has no fault, reset or refused allocation"
+        )
     kills = machine(bundle).cgroup_oom_kills
     if kills.ok and not kills.value:
-        says.append("the control group of this process killed nothing for want of memory")
+        says.append(
+            "the control group of this process killed nothing for want of memory"
+        )
     audited = audit_box(bundle) + audit_kernel(bundle)
-    if audited and all(row.verdict not in ("dangerous", "contradictory") for row in audited):
-        says.append(f"none of {len(audited)} memory settings is dangerous or contradicts another")
+    if audited and all(
+        row.verdict not in ("dangerous", "contradictory") for row in audited
+    ):
+        says.append(
+            f"none of {len(audited)} memory settings is dangerous or contradicts another"
+        )
     listed = gpus(bundle)
     if listed and all(_holders_are_fine(gpu) for gpu in listed):
-        says.append("every process that uses GPU memory could be looked at, and none is a zombie")
+        says.append(
+            "every process that uses GPU memory could be looked at, and none is a zombie"
+        )
     return says
 
 
@@ -297,10 +344,14 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
         total = f"the rows make {show_bytes(book.sum_bytes())}, give or take "
         total += show_bytes(book.tolerance_bytes)
         rows.append([where, who, "in use", total, book.used, book.used.source])
-        below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
+        below += [
+            f"{where}, {who}: contradiction: {plain(words)}"
+            for words in book.contradictions
+        ]
         below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
     head = columns(
-        "GPU:pci, account:word, kind:word, held by:holder, bytes:number, source:source", widest=72
+        "GPU:pci, account:word, kind:word, held by:holder, bytes:number, source:source",
+        widest=72,
     )
     title = "The ledger of each source"
     return Shown(

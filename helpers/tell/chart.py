@@ -93,7 +93,9 @@ class Chart(Shape):
             per_block[3:] = [self.segment, self.operation]
         lengths = {len(numbers(column)) for column in per_block}
         if lengths != {blocks}:
-            raise ValueError(f"columns of {sorted(lengths)} numbers; expected {blocks} in each")
+            raise ValueError(
+                f"columns of {sorted(lengths)} numbers; expected {blocks} in each"
+            )
         _expect([blocks], 0, MOST_BLOCKS + 1, "blocks")
         _expect(numbers(self.state), 0, len(STATES), "state")
         _expect(numbers(self.stack), -1, len(self.stacks), "stack")
@@ -120,7 +122,11 @@ class Chart(Shape):
             missing.append(f"the {self.left_out:,} smallest blocks, {size} in all")
         if self.without_stack:
             missing.append(f"the stacks of {self.without_stack:,} blocks")
-        return f"Left out to keep the page small: {', and '.join(missing)}." if missing else ""
+        return (
+            f"Left out to keep the page small: {', and '.join(missing)}."
+            if missing
+            else ""
+        )
 
     def for_script(self) -> str:
         """It with the colours and the words of its states, as JSON for templates/figure.js."""
@@ -142,7 +148,9 @@ def column(values: Iterable[int]) -> str:
 def numbers(text: str) -> list[int]:
     """The numbers of a column. Raises ValueError where it is none."""
     if not _COLUMN.fullmatch(text):
-        raise ValueError(f"seen {text[:40]!r}; expected numbers with a space between them")
+        raise ValueError(
+            f"seen {text[:40]!r}; expected numbers with a space between them"
+        )
     return list(map(int, text.split()))
 
 
@@ -150,4 +158,6 @@ def _expect(values: list[int], least: int, below: int, name: str) -> None:
     """Raises ValueError where one of the values is not from ``least`` on and below ``below``."""
     wrong = [value for value in values if not least <= value < below]
     if wrong:
-        raise ValueError(f"{name} {wrong[0]}: expected a number from {least} to {below - 1}")
+        raise ValueError(
+            f"{name} {wrong[0]}: expected a number from {least} to {below - 1}"
+        )

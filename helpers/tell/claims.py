@@ -69,7 +69,9 @@ def claims() -> tuple[Claim, ...]:
                 id=row["id"],
                 case=number,
                 claim=row["claim"],
-                verdict=str(row["verdict"]).lower(),  # a plain true in YAML is not a word
+                verdict=str(
+                    row["verdict"]
+                ).lower(),  # a plain true in YAML is not a word
                 reason=row["reason"],
                 advises=place in case["advice"].split(),
                 in_vain=place in case.get("in_vain", "").split(),
@@ -83,7 +85,9 @@ def claims_table(box_name: str) -> Shown:
 
     A box of no case says so.
     """
-    numbers = {number for number, row in content()["cases"].items() if box_name in row["boxes"]}
+    numbers = {
+        number for number, row in content()["cases"].items() if box_name in row["boxes"]
+    }
     listed = [claim for claim in claims() if claim.case in numbers]
     columns = ["claim", "verdict", "what it says", "why"]
     rows = [[claim.id, claim.verdict, claim.claim, claim.reason] for claim in listed]
@@ -91,12 +95,16 @@ def claims_table(box_name: str) -> Shown:
     ranked = Counter(claim.verdict for claim in listed).most_common()
     result = f"{len(listed)} claims: {_counted(ranked)}" if listed else none
     title = "Claims of the case study"
-    return Shown(title, columns, rows, none=none, widest=None, result=result, label="Claims")
+    return Shown(
+        title, columns, rows, none=none, widest=None, result=result, label="Claims"
+    )
 
 
 def remedies_of(case: str) -> Shown:
     """Each remedy that a case study advises, with what it is worth; harmful ones first."""
-    return _remedies(claim for claim in claims() if claim.case == case and claim.advises)
+    return _remedies(
+        claim for claim in claims() if claim.case == case and claim.advises
+    )
 
 
 def worth_of(claim_ids: Sequence[str]) -> Shown:

@@ -84,7 +84,9 @@ class BoxComparison:
     def changes(self, *kinds: str) -> list[BoxChange]:
         """Every change of these kinds."""
         pairs = (*self.builds, *self.pairs)
-        return [change for pair in pairs for change in pair.moved if change.kind in kinds]
+        return [
+            change for pair in pairs for change in pair.moved if change.kind in kinds
+        ]
 
     @property
     def summary(self) -> str:
@@ -131,7 +133,9 @@ def _pair(title: str, seen_on_both: Iterable[BoxChange]) -> ComparedBundle:
         if change.before == change.after:
             same.append(change.what)
         else:
-            moved.append(replace(change, before=shown(change.before), after=shown(change.after)))
+            moved.append(
+                replace(change, before=shown(change.before), after=shown(change.after))
+            )
     return ComparedBundle(title, tuple(moved), tuple(same))
 
 
@@ -191,7 +195,9 @@ def _readings(
         old = before.get(name)
         new = after.get(name)
         shown_old, shown_new = (_reading_words(kind, reading) for reading in (old, new))
-        yield BoxChange(kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new))
+        yield BoxChange(
+            kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new)
+        )
 
 
 def _reading_words(kind: str, reading: Reading | None) -> str:
@@ -206,7 +212,9 @@ def _moved_by(old: Reading | None, new: Reading | None) -> str:
     """By how much a number moved; empty where it is none on either side."""
     if old is None or new is None or old.unit != new.unit:
         return ""
-    if not (isinstance(old.value, (int, float)) and isinstance(new.value, (int, float))):
+    if not (
+        isinstance(old.value, (int, float)) and isinstance(new.value, (int, float))
+    ):
         return ""
     step = new.value - old.value
     words = f"{step:+g}"
@@ -248,13 +256,17 @@ def as_text(comparison: BoxComparison) -> str:
     lines = [f"{letter}: {path}, box {box}" for letter, path, box in sides]
     lines.append(comparison.summary)
     if not comparison.changes("build"):
-        lines.append("Kernel, driver, torch and memory settings are the same on both sides.")
+        lines.append(
+            "Kernel, driver, torch and memory settings are the same on both sides."
+        )
     for kind, heading in TITLES.items():
         changes = [_line(change) for change in comparison.changes(kind)]
         if changes:
             lines += ["", heading, *(f"    {line}" for line in changes)]
     lines += ["", "What did not move"]
-    lines += [f"    {_still(pair.same)}" for pair in (*comparison.builds, *comparison.pairs)]
+    lines += [
+        f"    {_still(pair.same)}" for pair in (*comparison.builds, *comparison.pairs)
+    ]
     return "\n".join(map(plain, lines))
 
 

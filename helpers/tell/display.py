@@ -12,7 +12,9 @@ from helpers.tell.prose import one_line
 from helpers.tell.shown import ABOUT, Shown
 
 
-def display(view: Any, data: dict[str, object] | None = None, again: bool = False) -> None:
+def display(
+    view: Any, data: dict[str, object] | None = None, again: bool = False
+) -> None:
     """Show a view, or words with ``data``, the same in other forms, as one output of a cell.
 
     ``again`` marks what stands elsewhere on a page of the batch as well, so that the page leaves

@@ -70,7 +70,9 @@ def on_dark(colour: str) -> str:
 def _dark_rules() -> str:
     rules = []
     for light, dark in _LIGHT_AND_DARK.items():
-        rules.append(f"[style*='l: #{light}'],[fill='#{light}']{{fill:#{dark}!important}}")
+        rules.append(
+            f"[style*='l: #{light}'],[fill='#{light}']{{fill:#{dark}!important}}"
+        )
         rules.append(f"[style*='e: #{light}']{{stroke:#{dark}!important}}")
     return "".join(rules)
 

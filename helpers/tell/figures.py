@@ -47,7 +47,9 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     """
     listed = list(items)
     title = "No layer says how much of its memory is in use"
-    fullest = _fullest([pool for _, _, pools in tables.pools_of(listed) for pool in pools])
+    fullest = _fullest(
+        [pool for _, _, pools in tables.pools_of(listed) for pool in pools]
+    )
     if fullest is not None:
         used = out_of(used_of(fullest) or 0, size_or_zero(fullest.total))
         title = f"Fullest: {fullest.layer}, {used} in use"
@@ -157,7 +159,9 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
     for book in books:
         for row in book.rows:
             if row.pid:
-                most_bytes[row.pid] = max(most_bytes.get(row.pid, 0), size_or_zero(row.bytes))
+                most_bytes[row.pid] = max(
+                    most_bytes.get(row.pid, 0), size_or_zero(row.bytes)
+                )
     colour_of: dict[int, str] = {}
     count = len(SERIES)
     for pid in sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid)):
@@ -186,7 +190,9 @@ class _LedgerBar:
     @property
     def length_bytes(self) -> int:
         """Its total, or its parts where they are more."""
-        parts = sum(piece.bytes for piece in self.pieces if piece.bytes and piece.bytes > 0)
+        parts = sum(
+            piece.bytes for piece in self.pieces if piece.bytes and piece.bytes > 0
+        )
         return max(parts, size_or_zero(self.book.used), size_or_zero(self.book.total))
 
 
@@ -324,7 +330,9 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.BarPi
         if row.kind == "other_process":
             place_of_rest = len(pieces)
     if smallest:
-        pieces.insert(place_of_rest, _remaining_processes([row.bytes for row in smallest]))
+        pieces.insert(
+            place_of_rest, _remaining_processes([row.bytes for row in smallest])
+        )
     total = size(book.total)
     used = size(book.used)
     if total is not None and used is not None and total > used:

@@ -16,7 +16,10 @@ from .prose import one_line
 
 SAID_ABOVE = ("Machine", "Verdict", "Next step", "What speaks against it")
 """Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
-PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
+PARTS = {
+    "Provenance": "Checked and fine, and where the facts come from",
+    "Evidence": "",
+}
 """Headings that stand on a page in other words."""
 _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 
@@ -51,7 +54,9 @@ class Fold:
     @property
     def is_words(self) -> bool:
         """Whether it is a sentence or two without a view of their own."""
-        is_view = any(o.label or o.kind == "picture" or "<table" in o.html for o in self.outputs)
+        is_view = any(
+            o.label or o.kind == "picture" or "<table" in o.html for o in self.outputs
+        )
         return not (is_view or self.cells or self.label)
 
     @property
@@ -90,7 +95,9 @@ class Fold:
 
 
 def folds(
-    pieces: Iterable[ProseCell | CodeCell], known: set[str], only_what_applies: bool = False
+    pieces: Iterable[ProseCell | CodeCell],
+    known: set[str],
+    only_what_applies: bool = False,
 ) -> list[Fold]:
     """The cells of a notebook under the lines that go before them.
 

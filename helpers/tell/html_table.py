@@ -39,7 +39,8 @@ def table_html(
     columns = zip(heads, *([cell.words for cell in row] for row in rows))
     widest = [max(map(columns_of, words)) for words in columns]
     titles = [
-        _heading(name, number, _room(width)) for name, number, width in zip(heads, right, widest)
+        _heading(name, number, _room(width))
+        for name, number, width in zip(heads, right, widest)
     ]
     lines = []
     for row in rows:
@@ -130,5 +131,7 @@ def text_html(text: str) -> str:
     """
     style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
     unbroken = r"<span style='white-space:nowrap'>\g<0></span>"
-    words = re.sub(r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)", unbroken, escape(plain(text, keep="\n")))
+    words = re.sub(
+        r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)", unbroken, escape(plain(text, keep="\n"))
+    )
     return f"<pre style='{style}'>{words}</pre>"

@@ -21,7 +21,9 @@ class Prose(mistune.HTMLRenderer):
     def __init__(self) -> None:
         super().__init__(escape=True)
         self._level = 2
-        self._markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
+        self._markdown = mistune.create_markdown(
+            renderer=self, plugins=["table", "strikethrough"]
+        )
 
     def html(self, source: str) -> Markup:
         """Markdown as HTML."""
@@ -47,7 +49,9 @@ class Prose(mistune.HTMLRenderer):
     def table(self, text: str) -> str:
         return f'<div class="scroll" tabindex="0"><table>\n{text}</table></div>\n'
 
-    def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
+    def table_cell(
+        self, text: str, align: str | None = None, head: bool = False
+    ) -> str:
         tag = "th" if head else "td"
         kind = ' class="number"' if align == "right" else ""
         return f"<{tag}{kind}>{text}</{tag}>\n"

@@ -11,7 +11,11 @@ from helpers.ground.grammar import Alternatives, Field, Gap, Node, squeeze
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import GIB, KIB, MIB, Quantity, show_bytes
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
+from helpers.judge.evidence import (
+    CaseEvidence,
+    evidence_from_bundle,
+    evidence_from_message,
+)
 from helpers.look.boxes import open_box
 from helpers.look.message import Message
 from helpers.look.messages import NOTHING_KNOWN
@@ -22,7 +26,15 @@ from helpers.tell.values import columns
 if TYPE_CHECKING:
     from helpers.judge.ledger_rows import GpuLedger
 
-_UNITS = {"KiB": KIB, "KB": KIB, "kB": KIB, "MiB": MIB, "MB": MIB, "GiB": GIB, "GB": GIB}
+_UNITS = {
+    "KiB": KIB,
+    "KB": KIB,
+    "kB": KIB,
+    "MiB": MIB,
+    "MB": MIB,
+    "GiB": GIB,
+    "GB": GIB,
+}
 NOT_READ = "…"
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
@@ -53,7 +65,9 @@ def books(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
 
 
 def _kind(message: Message) -> str:
-    return message.event if message.side == "none" else f"{message.event}: {message.side}"
+    return (
+        message.event if message.side == "none" else f"{message.event}: {message.side}"
+    )
 
 
 def message_table(evidence: CaseEvidence) -> Shown:
@@ -65,7 +79,9 @@ def message_table(evidence: CaseEvidence) -> Shown:
         sizes = _named_sizes(message)
         for name, size in sizes:
             precision = f"+- {show_bytes(size.precision_bytes)}"
-            rows.append([number, _kind(message), name, size.text, size.bytes, precision])
+            rows.append(
+                [number, _kind(message), name, size.text, size.bytes, precision]
+            )
         if not sizes:
             rows.append([number, _kind(message), "no number", "", "", ""])
     notes = []
@@ -120,7 +136,9 @@ def _printed_field(field: Field, message: Message) -> str:
     return str(value)
 
 
-def _branch(choice: Alternatives, message: Message, before: Node, after: Node) -> list[Node]:
+def _branch(
+    choice: Alternatives, message: Message, before: Node, after: Node
+) -> list[Node]:
     """The branch of a choice that a message has between its neighbours in the form; else what its
     program prints most often: the first, or nothing where it is optional.
     """
@@ -173,7 +191,8 @@ def _read(field: Field, message: Message) -> object:
 def anew_table(evidence: CaseEvidence) -> Shown:
     """Each message printed anew, and every size that it names."""
     head = columns(
-        "message:number, printed anew:word, its number:word, size:number:bytes", widest=None
+        "message:number, printed anew:word, its number:word, size:number:bytes",
+        widest=None,
     )
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
@@ -191,7 +210,9 @@ def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
     """What of a text or a log could not be used; that it names nothing is not said under a
     verdict that was made from it.
     """
-    from_text = any(r.reading.source in TEXT_SOURCES for r in (*verdict.evidence, *verdict.against))
+    from_text = any(
+        r.reading.source in TEXT_SOURCES for r in (*verdict.evidence, *verdict.against)
+    )
     parts = evidence.unused.split("; ") if evidence.unused else []
     parts = [part for part in parts if part != NOTHING_KNOWN or not from_text]
     if evidence.bundle is not None:

@@ -51,8 +51,12 @@ class NextNotebook:
     @property
     def command(self) -> str:
         """The command line that runs it with these parameters."""
-        options = [f"-p {name} {word(str(value))}" for name, value in self.parameters.items()]
-        return " ".join(["papermill", f"notebooks/{self.name}.ipynb", "out.ipynb", *options])
+        options = [
+            f"-p {name} {word(str(value))}" for name, value in self.parameters.items()
+        ]
+        return " ".join(
+            ["papermill", f"notebooks/{self.name}.ipynb", "out.ipynb", *options]
+        )
 
     def link(self) -> str:
         """The file to open, beside the notebook that asks.
@@ -62,7 +66,9 @@ class NextNotebook:
         """
         if not is_interactive() or Path.cwd() != LAB:
             return f"{self.name}.ipynb"
-        about = "-".join(Path(str(value)).stem for value in self.parameters.values() if value)
+        about = "-".join(
+            Path(str(value)).stem for value in self.parameters.values() if value
+        )
         words = re.sub(r"[^\w.]+", "-", about).strip("-")[:60]
         # Two bundles may have one name in two folders.
         digest = hashlib.sha256(json.dumps(self.parameters).encode()).hexdigest()
@@ -72,7 +78,9 @@ class NextNotebook:
         return path.name
 
     def _filled(self) -> Any:
-        notebook = json.loads((NOTEBOOKS / f"{self.name}.ipynb").read_text(encoding="utf-8"))
+        notebook = json.loads(
+            (NOTEBOOKS / f"{self.name}.ipynb").read_text(encoding="utf-8")
+        )
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = []
@@ -91,7 +99,9 @@ class NextNotebook:
             f"{name} = {json.dumps(value)}" for name, value in self.parameters.items()
         )
         link = f"<a href='{escape(self.link())}'>{self.name}</a>"
-        return f"Look further: {link} with {escape(values)}" + text_html("\n".join(self.lines))
+        return f"Look further: {link} with {escape(values)}" + text_html(
+            "\n".join(self.lines)
+        )
 
 
 def filled(source: str, parameters: dict[str, Any]) -> str:

@@ -16,7 +16,9 @@ MACHINE = "machine"
 
 def question(notebook: Any) -> str:
     """The heading that a notebook begins with: the question that it answers."""
-    first = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
+    first = next(
+        (cell.source for cell in notebook.cells if cell.cell_type == "markdown"), ""
+    )
     heading = re.match(r"\s*# +([^\n]+)", first)
     return uncoloured(heading[1]).strip() if heading else ""
 

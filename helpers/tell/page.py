@@ -35,4 +35,8 @@ def notebook_html(
         shown_digests = set()
     mark = len(shown_digests)
     pieces = cells(notebook, room, last_words, failing_cell)
-    return render("folds.html.j2", folds=folds(pieces, shown_digests, only_what_applies), mark=mark)
+    return render(
+        "folds.html.j2",
+        folds=folds(pieces, shown_digests, only_what_applies),
+        mark=mark,
+    )

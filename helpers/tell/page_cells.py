@@ -94,7 +94,9 @@ def _prose_cell(source: str, prose: Prose) -> ProseCell:
     full_text = prose.html(lead + rest)
     # Also in a heading that is not shown: the levels of those after it depend on it.
     rest_html = prose.html(rest) if len(line) <= LONGEST_LINE else full_text
-    return ProseCell(heading=heading.strip(), lead=one_line(line), rest=rest_html, whole=full_text)
+    return ProseCell(
+        heading=heading.strip(), lead=one_line(line), rest=rest_html, whole=full_text
+    )
 
 
 def _code_cell(cell: Any, room: PageRoom, prose: Prose) -> CodeCell:
@@ -113,7 +115,10 @@ def _code_cell(cell: Any, room: PageRoom, prose: Prose) -> CodeCell:
 
 
 def _add_last_words(
-    pieces: list[ProseCell | CodeCell], failed: CodeCell | None, words: str, room: PageRoom
+    pieces: list[ProseCell | CodeCell],
+    failed: CodeCell | None,
+    words: str,
+    room: PageRoom,
 ) -> None:
     """Put the kernel's last words beneath the failed cell, unless its error says them already."""
     if words and failed is None:

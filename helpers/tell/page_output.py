@@ -71,7 +71,9 @@ class PageOutput:
         return self.kind in ("stdout", "stderr", "error")
 
 
-def page_output(output: Any, alt: str | None, room: PageRoom, prose: Prose) -> PageOutput | None:
+def page_output(
+    output: Any, alt: str | None, room: PageRoom, prose: Prose
+) -> PageOutput | None:
     """What a page shows of an output of nbformat; None where it has nothing that is safe.
 
     ``alt`` are the words that its cell's metadata has for a picture.
@@ -91,7 +93,9 @@ def page_output(output: Any, alt: str | None, room: PageRoom, prose: Prose) -> P
     )
 
 
-def _shown(output: Any, alt: str | None, room: PageRoom, prose: Prose) -> PageOutput | None:
+def _shown(
+    output: Any, alt: str | None, room: PageRoom, prose: Prose
+) -> PageOutput | None:
     if output.output_type == "stream":
         kind = "stderr" if output.name == "stderr" else "stdout"
         return PageOutput(kind, text=clipped(_passed_on(uncoloured(output.text)), room))
@@ -122,7 +126,9 @@ def _shown(output: Any, alt: str | None, room: PageRoom, prose: Prose) -> PageOu
     return PageOutput("stdout", text=clipped(words, room))
 
 
-def _picture(output: Any, alt: str | None, words: str, room: PageRoom) -> PageOutput | None:
+def _picture(
+    output: Any, alt: str | None, words: str, room: PageRoom
+) -> PageOutput | None:
     """The drawing of an output, or why it is not there; None where it has none."""
     data = output.get("data", {})
     about = output.get("metadata", {}).get("image/png", {})
@@ -194,7 +200,9 @@ def _png(encoded: str, alt: str, room: PageRoom) -> PageOutput:
 
 def png_size(encoded: str) -> tuple[int, int] | None:
     """Width and height in pixels of a base64 PNG, None where it is anything else."""
-    from PIL import Image  # most pictures of a page are SVG, and it takes a while to load
+    from PIL import (
+        Image,
+    )  # most pictures of a page are SVG, and it takes a while to load
 
     try:
         raw = io.BytesIO(base64.b64decode(encoded, validate=True))

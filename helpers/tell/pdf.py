@@ -36,14 +36,23 @@ def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
     program = browser()
     if not program:
         return f"no Chromium here; looked for {', '.join(BROWSERS)}"
-    with tempfile.TemporaryDirectory(prefix="casebook-pdf-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="casebook-pdf-", ignore_cleanup_errors=True
+    ) as folder:
         printed = Path(folder, "page.pdf")
         command = [program, *PRINTING]
-        if os.getuid() == 0:  # Chromium's sandbox refuses root; the page holds no script
+        if (
+            os.getuid() == 0
+        ):  # Chromium's sandbox refuses root; the page holds no script
             command.append("--no-sandbox")
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile"]
+        command += [
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={folder}/profile",
+        ]
         command += [f"--print-to-pdf={printed}", html.resolve().as_uri()]
-        env = child.environment(with_own_folder=False, more={"HOME": folder, "TMPDIR": folder})
+        env = child.environment(
+            with_own_folder=False, more={"HOME": folder, "TMPDIR": folder}
+        )
         ended = child.watch(command, limit_s, env=env)
         is_pdf = printed.is_file() and printed.read_bytes().startswith(b"%PDF-")
         if ended.how != "exited" or not is_pdf:

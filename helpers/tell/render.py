@@ -35,7 +35,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_harmless,
     )
-    environment.globals.update(asset=asset, glossary=words("glossary"), verdict_words=verdict_words)
+    environment.globals.update(
+        asset=asset, glossary=words("glossary"), verdict_words=verdict_words
+    )
     environment.filters["card"] = verdict_html
     environment.filters["hero"] = _leading_verdict
     environment.filters["code"] = verdict_words.code

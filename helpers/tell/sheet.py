@@ -142,7 +142,9 @@ class FigurePage:
 
         self._marks.append(mark)
 
-    def box(self, x: float, width: float, height: float, look: Look, dy: float = 0.0) -> None:
+    def box(
+        self, x: float, width: float, height: float, look: Look, dy: float = 0.0
+    ) -> None:
         """A rectangle whose upper left corner is at the pen."""
         y = self.y + dy
         self._lowest = max(self._lowest, y + height)
@@ -313,11 +315,15 @@ class Drawing(Figure):
         plain_text: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
         with matplotlib.rc_context(plain_text, fname=STYLE):
             self.savefig(buffer, format="svg", metadata={"Date": None})
-        text = re.sub(r"<metadata>.*?</metadata>|<[?!][^>]*>", "", buffer.getvalue(), flags=re.S)
+        text = re.sub(
+            r"<metadata>.*?</metadata>|<[?!][^>]*>", "", buffer.getvalue(), flags=re.S
+        )
         text = re.sub(r" font-family: 'DejaVu Sans';| id=\"[\w.]+_\d+\"", "", text)
         text = re.sub(r"<[^>]+>", _short, text)
         text = re.sub(r">\s+<", "><", text)
-        text = re.sub(r"<style.*?</style>", lambda _: f"<style>{SCHEME}</style>", text, count=1)
+        text = re.sub(
+            r"<style.*?</style>", lambda _: f"<style>{SCHEME}</style>", text, count=1
+        )
         return text.strip().replace("<svg", f"<svg font-family='{FONTS}'", 1)
 
 
@@ -327,7 +333,9 @@ def _short(tag: re.Match[str]) -> str:
     return re.sub(r' transform="rotate\(-0 [^"]*"', "", less)
 
 
-def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Drawing:
+def drawn(
+    draw: Callable[[Figure], None], height: float, layout: Any = "constrained"
+) -> Drawing:
     """A figure in the house's style and width that ``draw`` fills; ``height`` in inches.
 
     For axes, else see ``FigurePage``.
@@ -353,7 +361,9 @@ def titled(axes: Axes, title: str) -> None:
     axes.set_title("\n".join(lines), fontsize=BODY, loc="left")
 
 
-def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 1) -> None:
+def legend(
+    figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 1
+) -> None:
     """What the marks of a figure with axes mean, below it."""
     figure.legend(
         handles,
@@ -404,7 +414,9 @@ def _glyph(char: str) -> bool:
 def inches(words: str, points: float, weight: str = "normal") -> float:
     """How wide the words are."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
-    font.set_size(20 * points, 72)  # large, so that no letter is rounded to whole pixels
+    font.set_size(
+        20 * points, 72
+    )  # large, so that no letter is rounded to whole pixels
     font.set_text(drawable(words), 0.0)
     return float(font.get_width_height()[0]) / 64 / 72 / 20
 

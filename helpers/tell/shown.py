@@ -33,7 +33,15 @@ from helpers.tell.html_table import (
 from helpers.tell.prose import one_line, within
 from helpers.tell.resources import template
 from helpers.tell.text_table import aligned
-from helpers.tell.values import UNITS, WIDEST, Column, Rule, WrittenValue, bare_values, cell
+from helpers.tell.values import (
+    UNITS,
+    WIDEST,
+    Column,
+    Rule,
+    WrittenValue,
+    bare_values,
+    cell,
+)
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;
@@ -97,7 +105,9 @@ class Shown:
     def without(self, name: str) -> Shown:
         """The view without one of its columns."""
         place = self._heads().index(name)
-        columns, *cells = [[*row[:place], *row[place + 1 :]] for row in (self.columns, *self.cells)]
+        columns, *cells = [
+            [*row[:place], *row[place + 1 :]] for row in (self.columns, *self.cells)
+        ]
         return replace(self, columns=columns, cells=cells)
 
     def only(self, column: str, none: str = "") -> Shown:
@@ -107,7 +117,9 @@ class Shown:
         """
         place = self._heads().index(column)
         cells = [row for row in self.cells if row[place]]
-        return replace(self, cells=cells, draw=None, chart=None, before=(), notes=(), none=none)
+        return replace(
+            self, cells=cells, draw=None, chart=None, before=(), notes=(), none=none
+        )
 
     def data(self) -> dict[str, list[object]]:
         """The view as JSON: the columns that name a rule, and their cells, a reading as an object."""
@@ -139,14 +151,25 @@ class Shown:
         """
         places = []
         for place, column in enumerate(self.columns):
-            if column.passes in rules and (not column.name or rules["heading"](column.name)):
+            if column.passes in rules and (
+                not column.name or rules["heading"](column.name)
+            ):
                 places.append(place)
         columns = [self.columns[place] for place in places]
         cells = []
         for row in self.cells:
-            cells.append([rules[self.columns[place].passes](row[place]) for place in places])
+            cells.append(
+                [rules[self.columns[place].passes](row[place]) for place in places]
+            )
         return replace(
-            self, columns=columns, cells=cells, before=(), notes=(), none="", result="", chart=None
+            self,
+            columns=columns,
+            cells=cells,
+            before=(),
+            notes=(),
+            none="",
+            result="",
+            chart=None,
         )
 
     def __repr__(self) -> str:
@@ -174,7 +197,9 @@ class Shown:
             below = [within(line, columns) for line in below]
         return "\n".join([*above, *lines, *below])
 
-    def _written(self, cut_cells: bool = True) -> tuple[list[list[WrittenValue]], list[str]]:
+    def _written(
+        self, cut_cells: bool = True
+    ) -> tuple[list[list[WrittenValue]], list[str]]:
         """The cells in words, and a line for each reason why one has no value."""
         marks: dict[str, str] = {}
         body = []
@@ -182,7 +207,9 @@ class Shown:
             cells = []
             for value, column in zip(row, self.columns):
                 written = cell(value, column.unit)
-                may_cut = cut_cells and column.widest is not None and column.name != "source"
+                may_cut = (
+                    cut_cells and column.widest is not None and column.name != "source"
+                )
                 if written.why:
                     mark = marks.setdefault(written.why, f"({_letters(len(marks))})")
                     written = written._replace(words=f"{written.words} {mark}")
@@ -199,7 +226,9 @@ class Shown:
     def html(self) -> str:
         """The table as HTML that is complete without scripts."""
         body, reasons = self._written(cut_cells=False)
-        above = [line for line in self.before if line != self.title]  # the title says it already
+        above = [
+            line for line in self.before if line != self.title
+        ]  # the title says it already
         below = [*reasons, *self.notes]
         if not body:
             return within_sheet(lines_html([self.nothing]), lines_html(below))
@@ -209,9 +238,15 @@ class Shown:
         """The table for whoever asks for HTML; none where a figure stands for it, which a front
         end would else leave out.
         """
-        return None if self.draw else f"{self.html()}<script>{template('table.js')}</script>"
+        return (
+            None
+            if self.draw
+            else f"{self.html()}<script>{template('table.js')}</script>"
+        )
 
-    def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(
+        self, **_options: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
         A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook
@@ -236,7 +271,11 @@ class Shown:
             FIGURE_MIME: figure,
         }
         if is_interactive():
-            script = f"<script>{template('table.js', 'figure.js')}</script>" if self.chart else ""
+            script = (
+                f"<script>{template('table.js', 'figure.js')}</script>"
+                if self.chart
+                else ""
+            )
             shown["text/html"] = self.figure_html() + script
         return shown, about
 
@@ -258,7 +297,11 @@ class Shown:
         return figure
 
     def _drawn(self, wide: bool) -> Any:
-        from helpers.tell.sheet import WIDE, WIDTH, page_width  # here: matplotlib takes long
+        from helpers.tell.sheet import (
+            WIDE,
+            WIDTH,
+            page_width,
+        )  # here: matplotlib takes long
 
         assert self.draw is not None
         with page_width(WIDE if wide else WIDTH):
@@ -273,14 +316,18 @@ class Shown:
 
         names = self._heads()
         if not self.cells:
-            return pyarrow.table({name: pyarrow.array([], pyarrow.string()) for name in names})
+            return pyarrow.table(
+                {name: pyarrow.array([], pyarrow.string()) for name in names}
+            )
         columns = [bare_values(column) for column in zip(*self.cells)]
         return pyarrow.table(columns, names=names)
 
     def frame(self) -> Any:
         """The rows as a ``pandas.DataFrame``. Raises ValueError where pandas is not installed."""
         if importlib.util.find_spec("pandas") is None:
-            raise ValueError("pandas is not installed; .table() gives a pyarrow.Table without it")
+            raise ValueError(
+                "pandas is not installed; .table() gives a pyarrow.Table without it"
+            )
         return self.table().to_pandas()
 
     def _heads(self) -> list[str]:

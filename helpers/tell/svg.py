@@ -55,7 +55,9 @@ def clean_svg(text: str) -> tuple[str, int, int] | None:
     return ElementTree.tostring(clean, encoding="unicode"), width, height
 
 
-def _drawing(element: ElementTree.Element, depth: int = 0) -> ElementTree.Element | None:
+def _drawing(
+    element: ElementTree.Element, depth: int = 0
+) -> ElementTree.Element | None:
     """A copy of an element with what draws inside it; None where it does not draw."""
     space, _, name = str(element.tag).rpartition("}")
     if space not in ("", "{" + SVG) or depth > DEEPEST:
@@ -82,7 +84,9 @@ def _drawing(element: ElementTree.Element, depth: int = 0) -> ElementTree.Elemen
 def _size(root: ElementTree.Element) -> tuple[int, int] | None:
     """Width and height by its box, which every program that draws figures writes."""
     try:
-        _, _, width, height = map(float, root.get("viewBox", "").replace(",", " ").split())
+        _, _, width, height = map(
+            float, root.get("viewBox", "").replace(",", " ").split()
+        )
     except ValueError:
         return None
     if 0 < width < LARGEST_PIXELS and 0 < height < LARGEST_PIXELS:

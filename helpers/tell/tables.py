@@ -82,7 +82,9 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     head = columns("GPU:pci, name:chip, vendor:word, driver:driver, kind:word")
     head += [Column(plain(space), passes="index") for space in spaces]
     says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
-    return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says, label="GPUs")
+    return Shown(
+        "The GPUs of this box", head, rows, none=NO_GPU, result=says, label="GPUs"
+    )
 
 
 def pcie_table(links: Iterable[PcieLink], asleep: Iterable[str] = ()) -> Shown:
@@ -102,7 +104,8 @@ def pcie_table(links: Iterable[PcieLink], asleep: Iterable[str] = ()) -> Shown:
             f"Below its maximum: {', '.join(slow)}. {why}; look again while a program runs."
         )
     notes += [
-        f"{pci} is suspended. Reading its link would wake it, so it was not read." for pci in asleep
+        f"{pci} is suspended. Reading its link would wake it, so it was not read."
+        for pci in asleep
     ]
     head = columns(
         "GPU:pci, speed:number, maximal speed:number, lanes:number, maximal lanes:number, "
@@ -137,7 +140,9 @@ def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
         for pool in pools:
             readings = [pool.total, pool.used, pool.free]
             rows.append([pci or "host", pool.layer, *readings, one_source(readings)])
-    head = columns("GPU:pci, layer:word, total:number, used:number, free:number, source:source")
+    head = columns(
+        "GPU:pci, layer:word, total:number, used:number, free:number, source:source"
+    )
     return Shown("Memory pools, each layer's account", head, rows, none=NO_POOL)
 
 
@@ -228,7 +233,8 @@ def _counted_kinds(kinds: list[str]) -> str:
     harmless = {row["words"] for row in words("events") if row.get("harmless")}
     counts = Counter(kind for kind in kinds if kind not in harmless)
     return ", ".join(
-        f"{kind} ({count})" if count > 1 else kind for kind, count in counts.most_common()
+        f"{kind} ({count})" if count > 1 else kind
+        for kind, count in counts.most_common()
     )
 
 
@@ -239,7 +245,9 @@ def no_events(log: Reading | None) -> str:
     """
     if log is None or log.ok:
         return "The kernel log has no GPU or out-of-memory event."
-    return f"The kernel log was not read ({log.show()}), so no event here proves nothing."
+    return (
+        f"The kernel log was not read ({log.show()}), so no event here proves nothing."
+    )
 
 
 def kind_words() -> dict[str, str]:

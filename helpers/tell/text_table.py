@@ -20,7 +20,9 @@ _PARTS = re.compile(r"\s+|[^\s/,]+[/,]*|[/,]+")
 _NUMBER = re.compile(r"-?[\d.,]+( |$)")
 
 
-def aligned(heads: list[str], rows: list[list[WrittenValue]], columns: int | None) -> list[str]:
+def aligned(
+    heads: list[str], rows: list[list[WrittenValue]], columns: int | None
+) -> list[str]:
     """The lines of a table with its header; ``columns`` None: as wide as it is.
 
     A wider table has its long cells wrapped; where there is no room for that, each cell has a line.
@@ -30,7 +32,9 @@ def aligned(heads: list[str], rows: list[list[WrittenValue]], columns: int | Non
     widths = [max(map(columns_of, column)) for column in zip(*texts)]
     if columns:
         whole_words = _least_widths(heads, texts[1:], right)
-        broken_words = [width if number else LEAST for number, width in zip(right, widths)]
+        broken_words = [
+            width if number else LEAST for number, width in zip(right, widths)
+        ]
         fitting = _fitting_widths(widths, whole_words, columns)
         fitting = fitting or _fitting_widths(widths, broken_words, columns)
         if fitting is None:
@@ -46,7 +50,9 @@ def aligned(heads: list[str], rows: list[list[WrittenValue]], columns: int | Non
     return lines
 
 
-def _least_widths(heads: list[str], rows: list[list[str]], right: list[bool]) -> list[int]:
+def _least_widths(
+    heads: list[str], rows: list[list[str]], right: list[bool]
+) -> list[int]:
     """The least width of each column: no number, and no part of words or settings, is broken."""
     least = []
     for head, cells, is_number in zip(heads, zip(*rows), right):
@@ -54,13 +60,17 @@ def _least_widths(heads: list[str], rows: list[list[str]], right: list[bool]) ->
         if is_number:
             width = max(width, *map(columns_of, cells))
         else:
-            parts = [columns_of(part) for cell in cells for part in _PARTS.findall(cell)]
+            parts = [
+                columns_of(part) for cell in cells for part in _PARTS.findall(cell)
+            ]
             width = max(width, min(LEAST, *map(columns_of, cells)), *parts)
         least.append(width)
     return least
 
 
-def _fitting_widths(widths: list[int], least: list[int], columns: int) -> list[int] | None:
+def _fitting_widths(
+    widths: list[int], least: list[int], columns: int
+) -> list[int] | None:
     """The widths with the widest columns made narrower; None where that is not enough."""
     widths = list(widths)
     gaps = 2 * (len(widths) - 1)
@@ -73,7 +83,9 @@ def _fitting_widths(widths: list[int], least: list[int], columns: int) -> list[i
     return widths
 
 
-def _line_for_each_cell(heads: list[str], rows: list[list[str]], columns: int) -> list[str]:
+def _line_for_each_cell(
+    heads: list[str], rows: list[list[str]], columns: int
+) -> list[str]:
     lines = []
     for row in rows:
         for name, words in zip(heads, row):
@@ -104,7 +116,11 @@ def are_numbers(rows: list[list[WrittenValue]], short_too: bool = False) -> list
     def is_number(cell: WrittenValue) -> bool:
         if cell.number:
             return True
-        return short_too and len(cell.words) < SHORT and _NUMBER.match(cell.words) is not None
+        return (
+            short_too
+            and len(cell.words) < SHORT
+            and _NUMBER.match(cell.words) is not None
+        )
 
     def holds_numbers(column: Sequence[WrittenValue]) -> bool:
         kinds = {is_number(cell) for cell in column if cell.number is not None}

@@ -67,7 +67,9 @@ def as_text(answer: Ttm) -> str:
         "",
     ]
     for about, *rest in _planned(answer):
-        out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", SCREEN)
+        out += wrapped(
+            f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", SCREEN
+        )
     if answer.commands:
         out += ["", command_text(answer)]
         others = ", ".join(block.system for block in answer.commands[1:])
@@ -87,7 +89,10 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     if decision.binding:
         binds = names.get(decision.binding, decision.binding)
         step = "would move it"
-    rows: list[list[object]] = [["decides", binds, decision.says], [step, decision.step, ""]]
+    rows: list[list[object]] = [
+        ["decides", binds, decision.says],
+        [step, decision.step, ""],
+    ]
     rows += [["not read", name, ""] for name in decision.missing]
     rows += _planned(answer)
     if not applies(stack):
@@ -95,7 +100,9 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     head = ["about", "in short", "why"]
     says = f"{answer.plan.action}: {answer.plan.why}"
     if answer.plan.action == "set":
-        says = f"{answer.plan.action} {show_bytes(answer.plan.bytes)}: {answer.plan.why}"
+        says = (
+            f"{answer.plan.action} {show_bytes(answer.plan.bytes)}: {answer.plan.why}"
+        )
     return Shown(
         "Which limit decides, and the plan",
         head,
@@ -161,11 +168,16 @@ def ceilings_table(stack: Stack) -> Shown:
             native = f"{row.native} {row.unit}".removesuffix(" text")
         source = row.value.source or None
         rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
-    sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
+    sentences = [
+        f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer
+    ]
     head = columns(
         "layer:word, value:number, as written:native, pending:number:bytes, state:word, source:source"
     )
-    says = next((f"{r.name} decides: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
+    says = next(
+        (f"{r.name} decides: {r.value.show()}" for r in stack.rows if _binds(stack, r)),
+        "",
+    )
     return Shown(
         "The ceilings",
         head,
@@ -191,14 +203,18 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
         layers = [stack.row(layer) for layer in STATE_LAYERS]
         values = [row.value if row else None for row in layers]
         rows.append([bundle.box, *values, stack.decision.binding])
-    says = "; ".join(f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1]))
+    says = "; ".join(
+        f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1])
+    )
     return Shown("States of one box", STATE_HEADS, rows, result=says)
 
 
 def verify_table(result: VerifyResult) -> Shown:
     """What a change did, layer by layer."""
     took = {True: "took effect", False: "no effect", None: "-"}
-    rows = [[r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows]
+    rows = [
+        [r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows
+    ]
     head = ["layer", "before", "intended", "now", "result", "why"]
     notes = []
     before = []
@@ -208,14 +224,18 @@ def verify_table(result: VerifyResult) -> Shown:
     notes += [f"Mind: {warning}" for warning in result.warnings]
     title = "What a change did"
     none = result.says
-    return Shown(title, head, rows, notes, before, none, widest=None, label="After the change")
+    return Shown(
+        title, head, rows, notes, before, none, widest=None, label="After the change"
+    )
 
 
 def four_states() -> list[Bundle]:
     """The recorded states of the Strix Halo box: as found, after vm_size, after gttsize, after
     the TTM limit.
     """
-    return [open_box(name) for name in recorded_names() if name.startswith("strix-halo-")]
+    return [
+        open_box(name) for name in recorded_names() if name.startswith("strix-halo-")
+    ]
 
 
 def ceilings_bars(stack: Stack) -> Shown:
@@ -225,7 +245,9 @@ def ceilings_bars(stack: Stack) -> Shown:
     What is configured, or would follow a reserve, stands in a lighter piece with its number
     beside the live one.
     """
-    from .figures import out_of  # here: the command needs no figure, and so no matplotlib
+    from .figures import (
+        out_of,
+    )  # here: the command needs no figure, and so no matplotlib
 
     rows = [row for row in stack.rows if _is_drawn(row)]
     top = max([1, *(row.value.bytes for row in rows if row.value.ok)])
@@ -239,12 +261,19 @@ def ceilings_bars(stack: Stack) -> Shown:
         binds = next((row.name for row in rows if _binds(stack, row)), decision.binding)
         title = f"{out_of(decision.binding_bytes, top)}: {binds} decides"
     cells = [
-        [row.name, row.value, row.pending_bytes, "which decides" if _binds(stack, row) else ""]
+        [
+            row.name,
+            row.value,
+            row.pending_bytes,
+            "which decides" if _binds(stack, row) else "",
+        ]
         for row in rows
     ]
     draw = partial(_draw_ceilings, stack, rows, top, title)
     head = columns("layer:word, value:number, would be:number:bytes, :word")
-    return Shown(title, head, cells, draw=draw, label="Limits", applies=stack.kind == "apu")
+    return Shown(
+        title, head, cells, draw=draw, label="Limits", applies=stack.kind == "apu"
+    )
 
 
 def _is_drawn(row: Ceiling) -> bool:
@@ -275,7 +304,9 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
     from . import sheet
 
     if not row.value.ok:
-        return sheet.Bar(row.name, "not known", [(None, PALETTE["not known"])], [row.value.show()])
+        return sheet.Bar(
+            row.name, "not known", [(None, PALETTE["not known"])], [row.value.show()]
+        )
     live = row.value.bytes
     face = PALE if row.layer in KERNEL_LAYERS else ACCENT
     look = Look(ALARM if binds else face, MUTED)
@@ -286,7 +317,9 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
         fills.insert(0, (max(live, row.pending_bytes), PALETTE["pending"]))
         fills[1] = (min(live, row.pending_bytes), look)
     if binds:
-        return sheet.Bar(f"{row.name}: this one decides", value, fills, (), "bold", ALARM)
+        return sheet.Bar(
+            f"{row.name}: this one decides", value, fills, (), "bold", ALARM
+        )
     return sheet.Bar(row.name, value, fills)
 
 
@@ -300,7 +333,9 @@ def following(stack: Stack, limit_bytes: int) -> Stack:
     for row in stack.rows:
         follows = row.layer in FOLLOW and row.value.ok and near(row.value.bytes, now)
         if row.layer == "ttm" or follows:
-            row = replace(row, pending_bytes=limit_bytes, pending_source="the reserve chosen")
+            row = replace(
+                row, pending_bytes=limit_bytes, pending_source="the reserve chosen"
+            )
         rows.append(row)
     return replace(stack, rows=tuple(rows))
 
@@ -322,10 +357,10 @@ class ReserveChoice:
 
     def words(self) -> str:
         """The choice in a sentence."""
-        said = (
-            f"A reserve of {show_bytes(self.reserve_bytes)} leaves {show_bytes(self.limit_bytes)}"
+        said = f"A reserve of {show_bytes(self.reserve_bytes)} leaves {show_bytes(self.limit_bytes)}"
+        said += (
+            f": weights of up to {self.parameters_billion:.1f} billion parameters at "
         )
-        said += f": weights of up to {self.parameters_billion:.1f} billion parameters at "
         return f"{said}{BYTES_A_PARAMETER} bytes each, without activations."
 
 
@@ -350,7 +385,9 @@ def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
         left = choice(space, reserve_gib) if space else None
         if left is not None:
             billion = round(left.parameters_billion, 1)
-            rows.append([left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion])
+            rows.append(
+                [left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion]
+            )
     if space and rows:
         advised = plan(replace(space, live_pages=None)).reserve_bytes or 0
         left = choice(space, advised / GIB)

@@ -20,7 +20,12 @@ MOST_SECONDS = 1e12
 def size(reading: Reading) -> int | None:
     """The bytes of a reading that has any, None otherwise."""
     value = reading.value
-    if not reading.ok or reading.unit != "bytes" or isinstance(value, str) or value is None:
+    if (
+        not reading.ok
+        or reading.unit != "bytes"
+        or isinstance(value, str)
+        or value is None
+    ):
         return None
     if abs(value) >= MOST_BYTES:
         return None
@@ -121,7 +126,9 @@ def cell(value: Any, unit: str = "") -> WrittenValue:
     """How a value of a table is written; ``unit`` is the one of its column."""
     if isinstance(value, Reading):
         if not value.ok:
-            return WrittenValue(value.status.replace("_", " "), None, plain(value.show()))
+            return WrittenValue(
+                value.status.replace("_", " "), None, plain(value.show())
+            )
         return WrittenValue(plain(value.show()), value.unit != "text")
     if value is None or value == "":
         return WrittenValue("-", None)

@@ -12,7 +12,15 @@ from html import escape
 from typing import NamedTuple
 
 from helpers.ground.contract import as_dict
-from helpers.ground.shapes import BESIDE, SUM, VERDICT_MIME, Evidence, NextStep, Verdict, causes
+from helpers.ground.shapes import (
+    BESIDE,
+    SUM,
+    VERDICT_MIME,
+    Evidence,
+    NextStep,
+    Verdict,
+    causes,
+)
 from helpers.ground.units import plain
 from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
 from helpers.tell.display import display
@@ -203,7 +211,9 @@ def _screen(
 
 def why_lines(verdict: Verdict) -> list[str]:
     """The evidence to look at first, in lines of a terminal below their heading."""
-    return _why_lines(verdict, [row for row in why(verdict) if not _is_title(verdict, row)])
+    return _why_lines(
+        verdict, [row for row in why(verdict) if not _is_title(verdict, row)]
+    )
 
 
 def _is_title(verdict: Verdict, row: Evidence) -> bool:
@@ -233,7 +243,11 @@ def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
     """What was read in numbers, and what ``--wide`` shows beyond one screen."""
     lines = []
     taken_next = set(verdict.next_step.command.splitlines())
-    missing = [row for row in verdict.missing if not taken_next.issuperset(row.how.splitlines())]
+    missing = [
+        row
+        for row in verdict.missing
+        if not taken_next.issuperset(row.how.splitlines())
+    ]
     if missing:
         lines.append(_flat(f"Missing: {'; '.join(row.reading for row in missing)}"))
     still_open = [causes()[other.cause]["name"] for other in verdict.alternatives]
@@ -306,7 +320,13 @@ def as_text(verdict: Verdict) -> str:
         lines += ["", SUMS]
         for row in sums(verdict):
             lines += _prose(row.says)
-    lines += ["", "Evidence against it", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
+    lines += [
+        "",
+        "Evidence against it",
+        *_items(verdict.against, NOTHING_AGAINST),
+        "",
+        "Missing",
+    ]
     for missing in verdict.missing:
         lines += [*_prose(f"{missing.reading}:"), *typed(missing.how, "      ")]
     if not verdict.missing:
@@ -372,7 +392,12 @@ def against(verdict: Verdict, sources: bool = True) -> Shown:
         cells = [[row.says, row.reading, row.reading.source] for row in verdict.against]
     still_open = [f"Still possible: {line}" for line in alternatives(verdict)]
     return Shown(
-        "What speaks against it", head, cells, still_open, none=NOTHING_AGAINST, widest=None
+        "What speaks against it",
+        head,
+        cells,
+        still_open,
+        none=NOTHING_AGAINST,
+        widest=None,
     )
 
 
@@ -381,7 +406,8 @@ def show(verdict: Verdict) -> None:
     the text, printed.
     """
     display(
-        as_text(verdict), {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}
+        as_text(verdict),
+        {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)},
     )
 
 
@@ -405,7 +431,10 @@ def _items(items: list[Evidence], none: str) -> list[str]:
     lines = []
     for row in items:
         value = plain(row.reading.show())
-        lines += [*_prose(row.says), f"      {value}   from {one_source([row.reading])}"]
+        lines += [
+            *_prose(row.says),
+            f"      {value}   from {one_source([row.reading])}",
+        ]
     return lines
 
 
@@ -435,7 +464,8 @@ def _how(text: str) -> str:
     if len(lines) == 1:
         return _escaped(text)
     return " ".join(
-        _escaped(line.lstrip("# ")) if line.startswith("#") else code(line) for line in lines
+        _escaped(line.lstrip("# ")) if line.startswith("#") else code(line)
+        for line in lines
     )
 
 

@@ -66,7 +66,13 @@ class _Place:
 def _place_of_card(card: GpuCard) -> _Place:
     """A card that is in no box."""
     vendor = {"rocm": "AMD", "cuda": "NVIDIA"}[card.vendor]
-    return _Place(card.total_bytes, NEWEST_TORCH, card.vendor, recorded=True, kinds=("gpu", vendor))
+    return _Place(
+        card.total_bytes,
+        NEWEST_TORCH,
+        card.vendor,
+        recorded=True,
+        kinds=("gpu", vendor),
+    )
 
 
 def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
@@ -124,7 +130,9 @@ def fix_study(
     others: Counter[str] = Counter()
     wanted = list(of or chosen(names))
     if not names and not of:
-        places = [(remedy, elsewhere(remedy, place.build, place.kinds)) for remedy in wanted]
+        places = [
+            (remedy, elsewhere(remedy, place.build, place.kinds)) for remedy in wanted
+        ]
         wanted = [remedy for remedy, other in places if not other]
         others = Counter(other for _, other in places if other)
     requests = open_study(trace, capacity=str(place.capacity_bytes)).trace

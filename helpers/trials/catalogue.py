@@ -49,7 +49,9 @@ class Remedy:
         preset = load(self.preset)
         seconds = 10.0 if self.work else BUILT_IN[self.workload].seconds
         control = self.work or workload(self.workload, **self.control)
-        treated = self.work or workload(self.workload, **{**self.control, **self.change})
+        treated = self.work or workload(
+            self.workload, **{**self.control, **self.change}
+        )
         under = f" under {preset.name}" if preset.environ else ""
         with_it = Arm(treated.words + under, treated, preset, seconds)
         without = Arm(control.words, control, seconds=seconds)

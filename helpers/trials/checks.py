@@ -143,7 +143,11 @@ def run_checks(
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
         raise ValueError(f"check {unknown[0]!r}: expected one of {', '.join(CHECKS)}")
-    missing = "" if shutil.which(torch_python) else "not run because no Python with torch was found"
+    missing = (
+        ""
+        if shutil.which(torch_python)
+        else "not run because no Python with torch was found"
+    )
     wanted = [name for name in CHECKS if name in names]
     results: list[CheckResult] = []
     for target in targets:
@@ -241,7 +245,9 @@ class _Run:
         argv = program(self.torch_python, PROGRAM, json.dumps(spec))
         with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
             env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
-            return watch(argv, self.limits.start_s, on_line=self._line, cwd=scratch, env=env)
+            return watch(
+                argv, self.limits.start_s, on_line=self._line, cwd=scratch, env=env
+            )
 
     def refuse(self, names: Sequence[str], says: str) -> None:
         """Those of these checks that have no result are not run, and why."""

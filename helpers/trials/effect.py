@@ -105,7 +105,9 @@ def effect(
         says = "less"
     elif low > 0 and mean >= least:
         says = "more"
-    return Effect(quantity, math.exp(mean), math.exp(low), math.exp(high), len(logs), says)
+    return Effect(
+        quantity, math.exp(mean), math.exp(low), math.exp(high), len(logs), says
+    )
 
 
 def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> float:
@@ -125,7 +127,9 @@ def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> fl
 
 
 def same_answer(
-    control: Sequence[Sequence[float]], treated: Sequence[Sequence[float]], tolerance: str
+    control: Sequence[Sequence[float]],
+    treated: Sequence[Sequence[float]],
+    tolerance: str,
 ) -> bool | None:
     """Whether the losses of each pair agree, on the steps that both made; None where no pair
     has any.
@@ -159,7 +163,9 @@ def did_it_help(
         changed = "the losses differ by more than the remedy may change them"
         decided = "harmful", f"it changes the answer: {changed}"
     if decided is None:
-        decided = _by_effects(memory, time) if goal == "memory" else _by_effects(time, memory)
+        decided = (
+            _by_effects(memory, time) if goal == "memory" else _by_effects(time, memory)
+        )
     verdict, why = decided
     return Comparison(verdict, why, memory, time)
 
@@ -196,7 +202,9 @@ def _by_outcomes(
 
 def _counted(outcomes: Sequence[str]) -> str:
     """Outcomes with how often there was each: ``4 ok, 1 oom``."""
-    return ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes))
+    return ", ".join(
+        f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)
+    )
 
 
 def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:
@@ -210,5 +218,11 @@ def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:
         gain = main.words if main.says == "same" else "no gain is shown"
         return "harmful", f"{other.words}, and {gain}"
     if main.says == "same":
-        return "no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters"
-    return "not_enough_evidence", f"{main.words}: the interval leaves open whether it matters"
+        return (
+            "no_effect",
+            f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters",
+        )
+    return (
+        "not_enough_evidence",
+        f"{main.words}: the interval leaves open whether it matters",
+    )

@@ -15,9 +15,7 @@ from helpers.trials.listener import Listener
 
 HOST_OOM = re.compile(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc")
 MESSAGE_CHARACTERS = 4000
-UNCOUNTED_KILL = (
-    " (by the kernel's OOM killer or not: no counter of its kills can be read for this group alone)"
-)
+UNCOUNTED_KILL = " (by the kernel's OOM killer or not: no counter of its kills can be read for this group alone)"
 
 
 class Ending(NamedTuple):
@@ -39,14 +37,18 @@ def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
         where = ended.stacks.partition("\n")[0]
         return Ending("stuck", f"it waits in the kernel and outlived SIGKILL: {where}")
     if "oom" in listener.events:
-        return Ending("oom", str(listener.events["oom"]["message"])[:MESSAGE_CHARACTERS])
+        return Ending(
+            "oom", str(listener.events["oom"]["message"])[:MESSAGE_CHARACTERS]
+        )
     if ended.how == "timed_out":
         return _hung_or_slow(listener)
     finished = "end" in listener.events or bool(listener.workload.command)
     if ended.how == "exited" and ended.exit_code == 0 and finished:
         return Ending("ok", "", complete=True)
     if killed and (ended.signal == "SIGKILL" or ended.exit_code):
-        return Ending("host_oom", f"the kernel's OOM killer ended {killed} of its processes")
+        return Ending(
+            "host_oom", f"the kernel's OOM killer ended {killed} of its processes"
+        )
     if message := _ran_out(words):
         return Ending("oom", message)
     last = last_line(ended.last_words or listener.tail)
@@ -67,7 +69,9 @@ def _hung_or_slow(listener: Listener) -> Ending:
         return Ending("ok", f"{stopped} while it made progress: slow, not hung")
     silent_s = limits.start_s if listener.ready is None else limits.silent_s
     silent_s = min(silent_s, limits.seconds)
-    return Ending("hung", f"no word for {silent_s:g} s, after {len(listener.step_s)} steps")
+    return Ending(
+        "hung", f"no word for {silent_s:g} s, after {len(listener.step_s)} steps"
+    )
 
 
 def _ran_out(words: str) -> str:
@@ -83,7 +87,9 @@ def _ran_out(words: str) -> str:
     return (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS]
 
 
-def evidence_of(listener: Listener, ending: Ending, killed: int | None) -> Iterator[Evidence]:
+def evidence_of(
+    listener: Listener, ending: Ending, killed: int | None
+) -> Iterator[Evidence]:
     """The readings that an ending rests on: the driver's count, the message, the kernel's kills."""
     used = not_available("it never started", "bytes", "sysfs")
     if listener.sampler is not None:

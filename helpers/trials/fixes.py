@@ -89,7 +89,11 @@ class FixRow:
 
 
 def verdict_of(
-    prediction: Prediction | None, compared: Comparison | None, *, argued: bool, recorded: bool
+    prediction: Prediction | None,
+    compared: Comparison | None,
+    *,
+    argued: bool,
+    recorded: bool,
 ) -> str:
     """The verdict on a remedy for a box: what trials showed, unless the build or the chip
     settles it and they show nothing; without trials it is predicted, or not known.
@@ -165,7 +169,9 @@ def _row(
         remedy=remedy.id,
         says=remedy.says,
         claims=remedy.claims,
-        predicted=f"{prediction.verdict}: {prediction.why}" if prediction else "not predicted",
+        predicted=f"{prediction.verdict}: {prediction.why}"
+        if prediction
+        else "not predicted",
         measured=measured,
         argued=noted,
         verdict=verdict_of(prediction, compared, argued=argued, recorded=recorded),

@@ -89,15 +89,23 @@ class Ran:
         control = self._by_repeat(pair.control)
         treated = self._by_repeat(pair.treated)
         both = sorted(control.keys() & treated.keys())
-        return [control[repeat] for repeat in both], [treated[repeat] for repeat in both]
+        return [control[repeat] for repeat in both], [
+            treated[repeat] for repeat in both
+        ]
 
     def _by_repeat(self, arm: Arm) -> dict[int, TrialRecord]:
         records = self.records.items()
-        return {repeat: record for (name, repeat), record in records if name == arm.name}
+        return {
+            repeat: record for (name, repeat), record in records if name == arm.name
+        }
 
 
 def plan(
-    pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0
+    pairs: Sequence[Pair],
+    *,
+    repeats: int = DEFAULT_REPEATS,
+    budget_s: float,
+    seed: int = 0,
 ) -> FixPlan:
     """The trials that fit ``budget_s``, those of the cheapest pairs first.
 
@@ -107,7 +115,9 @@ def plan(
     needs, and where nothing fits.
     """
     if repeats < FEWEST_PAIRS:
-        raise BudgetError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
+        raise BudgetError(
+            f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval"
+        )
     chosen: list[Pair] = []
     left_out: dict[str, str] = {}
     for pair in sorted(pairs, key=_cost):
@@ -127,7 +137,9 @@ def plan(
     for control in dict.fromkeys(pair.control.name for pair in chosen):
         arms = _arms(pair for pair in chosen if pair.control.name == control)
         trials += _interleaved(arms, repeats, random.Random(f"{seed}/{control}"))
-    return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, seed)
+    return FixPlan(
+        tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, seed
+    )
 
 
 def _cost(pair: Pair) -> tuple[float, str]:
@@ -145,7 +157,9 @@ def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
     return repeats * sum(arm.seconds for arm in _arms(pairs))
 
 
-def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[Planned]:
+def _interleaved(
+    arms: Sequence[Arm], repeats: int, rng: random.Random
+) -> list[Planned]:
     """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift
     of the box cancels.
     """
@@ -167,7 +181,9 @@ def run(
     out: Path,
     limits: TrialLimits = TrialLimits(),  # noqa: B008
     target: Target = CPU,
-    on_trial: Callable[[Planned, TrialRecord | None], None] = lambda _planned, _record: None,
+    on_trial: Callable[
+        [Planned, TrialRecord | None], None
+    ] = lambda _planned, _record: None,
     finished: Sequence[TrialRecord] = (),
 ) -> Ran:
     """Make the trials of a plan, but for those of which ``finished`` has the record.
@@ -196,7 +212,9 @@ def run(
             "repeat": repeat,
             "target": target,
         }
-        earlier = finished and by_given.get(given_to(arm.workload, arm.preset, **conditions))
+        earlier = finished and by_given.get(
+            given_to(arm.workload, arm.preset, **conditions)
+        )
         if earlier:
             before += 1
         try:
@@ -211,10 +229,16 @@ def run(
         records[arm.name, repeat] = record
         if record.not_kept:
             troubles.append(record.not_kept)
-        troubles += (f"{arm.name}, repeat {repeat}: {line}" for line in record.left_behind)
+        troubles += (
+            f"{arm.name}, repeat {repeat}: {line}" for line in record.left_behind
+        )
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
-            where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"
+            where = (
+                "the CPU"
+                if target.pci == "cpu"
+                else f"GPU {target.pci}, which is set aside"
+            )
             stopped = f"stopped after {arm.name}, repeat {repeat}"
             why = record.clean or record.message
             troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")

@@ -34,7 +34,9 @@ def torch_files(python: str) -> tuple[str, str]:
     """
     argv = [python, "-c", ASK_TORCH]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return "", ""
     origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")

@@ -37,7 +37,9 @@ def driver_used_bytes(pci: str) -> int | None:
     return None if used is None else int(used)
 
 
-def why_not_clean(pids: Sequence[int], before: int | None, pci: str, clean_s: float) -> str:
+def why_not_clean(
+    pids: Sequence[int], before: int | None, pci: str, clean_s: float
+) -> str:
     """Why the box is not clean after a trial, or empty: its processes live on, or the driver
     still counts its memory, ``clean_s`` seconds after its end.
 

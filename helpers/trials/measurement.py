@@ -55,7 +55,9 @@ def preset_trials(
         treated = Arm(f"{wanted.words} under {preset.name}", wanted, preset)
         tried.append(Pair(preset.name, control, treated, goal=goal))
     plan = fixplan.plan(tried, repeats=repeats, budget_s=math.inf, seed=seed)
-    ran = fixplan.run(plan, python=python, out=out, limits=limits, target=target, on_trial=on_trial)
+    ran = fixplan.run(
+        plan, python=python, out=out, limits=limits, target=target, on_trial=on_trial
+    )
     rows = []
     for pair in tried:
         compared = comparison(pair, ran)

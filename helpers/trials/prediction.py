@@ -64,7 +64,12 @@ class PredictedPeak:
 
 
 def predict(
-    remedy: Remedy, capacity_bytes: int, trace: Trace | None, torch: str, build: str, gfx: str = ""
+    remedy: Remedy,
+    capacity_bytes: int,
+    trace: Trace | None,
+    torch: str,
+    build: str,
+    gfx: str = "",
 ) -> Prediction:
     """What the preset of a remedy would do on a card of that size: by the audit of its
     settings, then by a replay of ``trace``.
@@ -80,13 +85,17 @@ def predict(
         why = "only a trial shows what a setting of the C library or OpenMP does"
         return Prediction(UNKNOWN, why)
     audited = _audited(preset, torch, build, gfx)
-    conf = next((preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), "")
+    conf = next(
+        (preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), ""
+    )
     if audited.audited or not conf:
         return audited
     if trace is None:
         return Prediction(UNKNOWN, "no trace to replay")
     try:
-        answer = whatif(trace, Card(capacity_bytes), torch=torch, build=build, confs=["", conf])
+        answer = whatif(
+            trace, Card(capacity_bytes), torch=torch, build=build, confs=["", conf]
+        )
     except SettingsError as error:
         return Prediction("not_supported", str(error))
     except ValueError as error:
@@ -99,11 +108,16 @@ def recorded_path(work: Workload) -> Path:
     """Where the requests of a built-in workload with these parameters are kept, if they were
     recorded.
     """
-    words = [work.name, *(f"{key}-{value}" for key, value in sorted(work.parameters.items()))]
+    words = [
+        work.name,
+        *(f"{key}-{value}" for key, value in sorted(work.parameters.items())),
+    ]
     return RECORDED_RUNS / f"{'-'.join(words).replace('_', '-')}.parquet"
 
 
-def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Prediction:
+def rehearsed(
+    remedy: Remedy, capacity_bytes: int, torch: str, build: str
+) -> Prediction:
     """What a change of the work does on a card of that size: it and its control, as they were
     rehearsed, replayed there.
 
@@ -114,8 +128,12 @@ def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Pr
         return Prediction(UNKNOWN, f"not rehearsed because {remedy.unrehearsed}")
     pair = remedy.pair()
     try:
-        control = _replay_of(recorded_path(pair.control.workload), capacity_bytes, torch, build)
-        treated = _replay_of(recorded_path(pair.treated.workload), capacity_bytes, torch, build)
+        control = _replay_of(
+            recorded_path(pair.control.workload), capacity_bytes, torch, build
+        )
+        treated = _replay_of(
+            recorded_path(pair.treated.workload), capacity_bytes, torch, build
+        )
     except ValueError as error:
         return Prediction(UNKNOWN, f"not rehearsed because {error}")
     return beside_control(control, treated, capacity_bytes)
@@ -131,7 +149,9 @@ def beside_control(
 
 @lru_cache(maxsize=256)
 def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Replay:
-    answer = whatif(read_trace(path), Card(capacity_bytes), torch=torch, build=build, confs=[""])
+    answer = whatif(
+        read_trace(path), Card(capacity_bytes), torch=torch, build=build, confs=[""]
+    )
     return answer.rows[0]
 
 
@@ -143,7 +163,9 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
         return Prediction("not_supported", other_vendor, audited=True, elsewhere=True)
     listed = findings(preset, torch, build, gfx)
     verdicts = {finding.verdict for finding in listed}
-    telling = [finding for finding in listed if finding.verdict != "ineffective"] or listed
+    telling = [
+        finding for finding in listed if finding.verdict != "ineffective"
+    ] or listed
     first = f"{telling[0].name}: {telling[0].says}" if telling else ""
     if listed and verdicts <= INERT:
         for finding in telling:
@@ -182,7 +204,10 @@ def _replayed(
 
 
 def _by_replays(
-    control: Replay | PredictedPeak, treated: Replay | PredictedPeak, ratio: float, without: str
+    control: Replay | PredictedPeak,
+    treated: Replay | PredictedPeak,
+    ratio: float,
+    without: str,
 ) -> tuple[str, str]:
     """The verdict and why of two replays; ``ratio`` is that of the treated's peak to the other."""
     the_other = without if without == "its control" else f"the {without}"

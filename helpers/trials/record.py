@@ -44,7 +44,9 @@ class TrialLimits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and not value > 0:
-                raise ValueError(f"limit {name} is {value!r}; expected a number above 0")
+                raise ValueError(
+                    f"limit {name} is {value!r}; expected a number above 0"
+                )
 
 
 class Trial(BaseModel):
@@ -113,5 +115,7 @@ def read_trials(folder: Path) -> list[TrialRecord]:
     records = []
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError):
-            records.append(TrialRecord.model_validate_json(read_whole(path, MOST_BYTES)))
+            records.append(
+                TrialRecord.model_validate_json(read_whole(path, MOST_BYTES))
+            )
     return records

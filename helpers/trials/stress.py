@@ -76,7 +76,9 @@ class StressResult:
         )
 
 
-def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:
+def live(
+    bundle: Bundle, wanted: Study, limit: str
+) -> tuple[StressResult, list[list[str]]]:
     """The pattern carried out on this box's first free GPU within a limit, and its figures
     beside the model's.
 

@@ -93,7 +93,9 @@ def gate(gpu: Gpu, events: Iterable[Event]) -> str:
         return f"not run because {_held_by(holders)}"
     readings = [gpu.unattributed]
     if not gpu.unattributed.ok:
-        readings = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
+        readings = [
+            pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok
+        ]
     used_bytes = max((int(reading.value or 0) for reading in readings), default=0)
     if used_bytes > IN_USE_BYTES:
         nobody = "by no process that can be seen from here"
@@ -134,7 +136,9 @@ def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
     why.
     """
     targets = targets_of(bundle)
-    free = [target for target in targets if target.visible_variable and not target.refused]
+    free = [
+        target for target in targets if target.visible_variable and not target.refused
+    ]
     if free:
         return free, ""
     refusals = [target.refused for target in targets if target.refused]
@@ -176,13 +180,17 @@ def gpu_targets(
             refused = f"not run because {hidden}"
         elif not only:
             refused = gate(gpu, events)
-        targets.append(Target(gpu.pci, variable, value, "cuda:0", len(alike) > 1, refused))
+        targets.append(
+            Target(gpu.pci, variable, value, "cuda:0", len(alike) > 1, refused)
+        )
     if not any(target.visible_variable for target in targets):
         targets.append(CPU)
     return targets
 
 
-def _visible_value(gpu: Gpu, alike: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[str, str]:
+def _visible_value(
+    gpu: Gpu, alike: Sequence[Gpu], environ: Mapping[str, str]
+) -> tuple[str, str]:
     """What to set the variable to, or why the GPU cannot be made visible; ``alike`` are all GPUs
     of its driver. A choice that the variable makes now is kept within.
 
@@ -210,7 +218,9 @@ def _visible_value(gpu: Gpu, alike: Sequence[Gpu], environ: Mapping[str, str]) -
     if number is None:
         number = _number(gpu, "HIP")
     if number is None:
-        by_node = sorted(alike, key=lambda other: (_number(other, "kfd node") or 0, other.pci))
+        by_node = sorted(
+            alike, key=lambda other: (_number(other, "kfd node") or 0, other.pci)
+        )
         number = by_node.index(gpu)
     return str(number), ""
 

@@ -25,7 +25,9 @@ LIMIT_S = 60.0
 """Seconds of a child after its start."""
 END_S = 15.0
 TORCHRUN = ("--standalone", "--local-addr=127.0.0.1")
-_DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
+_DATA = json.loads(
+    Path(__file__).with_name("training.json").read_text(encoding="utf-8")
+)
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
 """20 thousand, 0.8 and 4.9 million parameters."""
 WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
@@ -80,7 +82,9 @@ def paths(
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
         for name in dict.fromkeys([PATHS[0], *names]):
             way = WAYS[name]
-            spec = specification(way["path"], shape, device, seed, folder=folder, **way["more"])
+            spec = specification(
+                way["path"], shape, device, seed, folder=folder, **way["more"]
+            )
             if way["path"] == "resume":
                 results.append(_resumed(python, name, spec))
             else:
@@ -88,7 +92,9 @@ def paths(
     return results
 
 
-def specification(path: str, shape: str, device: str, seed: int, **more: object) -> dict[str, Any]:
+def specification(
+    path: str, shape: str, device: str, seed: int, **more: object
+) -> dict[str, Any]:
     """What a child of the program is to do: a path of it, with a model of SHAPES."""
     spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed}
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
@@ -102,7 +108,15 @@ def child(python: str, spec: Mapping[str, Any]) -> Transcript:
     argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": LIMIT_S}))
     if spec.get("ranks"):
         each_rank = f"--nproc-per-node={spec['ranks']}"
-        argv = [python, "-m", "torch.distributed.run", *TORCHRUN, each_rank, "--no-python", *argv]
+        argv = [
+            python,
+            "-m",
+            "torch.distributed.run",
+            *TORCHRUN,
+            each_rank,
+            "--no-python",
+            *argv,
+        ]
     then_s = {"ready": LIMIT_S, "end": END_S}
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 
@@ -140,7 +154,9 @@ def _resumed(python: str, name: str, spec: dict[str, Any]) -> PathResult:
     if first.last("end") or first.ended.signal != "SIGKILL":
         if row.state == "not_run":
             return row
-        return PathResult(name, "failed", f"it was to die and did not: {row.why or row.says}")
+        return PathResult(
+            name, "failed", f"it was to die and did not: {row.why or row.says}"
+        )
     second = child(python, {**spec, "compare": True})
     row = result_of(name, second)
     if row.state != "ran":

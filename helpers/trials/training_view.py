@@ -44,7 +44,9 @@ def same_table(results: Sequence[PathResult]) -> Shown:
         for path in results
     ]
     return Shown(
-        "Training paths", columns("path:word, state:word, beside a single device:word"), rows
+        "Training paths",
+        columns("path:word, state:word, beside a single device:word"),
+        rows,
     )
 
 
@@ -65,7 +67,9 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     if ran:
         least, name = min(ran)
         title = f"Least memory: {name}, {show_bytes(least)} above its start"
-    head = columns("path:word, time:number:0.1 s, memory above start:number:bytes, says", widest=90)
+    head = columns(
+        "path:word, time:number:0.1 s, memory above start:number:bytes, says", widest=90
+    )
     return Shown(title, head, rows, draw=partial(_draw_paths, results, title))
 
 
@@ -106,14 +110,23 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
         took = above_start(path)
         if path.state == "ran":
             size = seen(took or 0, "bytes", SOURCE)
-            evidence.append(Evidence(_slug(path), size, f"{path.name} in {path.seconds:.1f} s"))
+            evidence.append(
+                Evidence(_slug(path), size, f"{path.name} in {path.seconds:.1f} s")
+            )
         elif path.state == "failed":
             why = seen(path.why or path.says or path.state, "text", SOURCE)
             against.append(Evidence(_slug(path), why, f"{path.name} failed"))
         else:
-            missing.append(Missing(f"{path.name}: {path.why}", "a box or a torch that has it"))
+            missing.append(
+                Missing(f"{path.name}: {path.why}", "a box or a torch that has it")
+            )
         is_same = path.equal_to_single in ("bitwise", "within tolerance")
-        if path.state == "ran" and WAYS[path.name].get("saves") and is_same and took is not None:
+        if (
+            path.state == "ran"
+            and WAYS[path.name].get("saves")
+            and is_same
+            and took is not None
+        ):
             same.append((took, path))
     answer = Verdict(
         cause="other",
@@ -123,7 +136,9 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
         against=against,
         missing=missing[:4],
         summary="No path that saves memory ran beside the single device.",
-        next_step=NextStep("Run the paths that save memory: accumulation and checkpointing first"),
+        next_step=NextStep(
+            "Run the paths that save memory: accumulation and checkpointing first"
+        ),
     )
     if not same or results[0].state != "ran":
         return answer
@@ -133,8 +148,12 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
     least, best = min(same, key=lambda pair: pair[0])
     sizes = f"{show_bytes(least)} instead of {show_bytes(base)}"
     title = f"Use {best.name}: {sizes}, with {SAME[best.equal_to_single]}"
-    step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
-    return replace(answer, confidence="confirmed", title=title, summary=f"{title}.", next_step=step)
+    step = NextStep(
+        f"Train with {best.name}, and checkpoint so that a kill loses nothing"
+    )
+    return replace(
+        answer, confidence="confirmed", title=title, summary=f"{title}.", next_step=step
+    )
 
 
 def _slug(path: PathResult) -> str:

@@ -36,8 +36,15 @@ from helpers.trials.record import (
 from helpers.trials.targets import CPU, Target, environment
 from helpers.trials.workload import Workload, argv
 
-DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")} - {
-    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+DROPPED = {
+    row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")
+} - {
+    *(
+        "CUDA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+    ),
     *("NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION"),
 }
 """Settings of the person's own shell that a trial does not get."""
@@ -66,14 +73,18 @@ def trial(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrialError(f"{out}: {error.strerror}; expected a folder to write to") from error
+        raise TrialError(
+            f"{out}: {error.strerror}; expected a folder to write to"
+        ) from error
     record = _Trial(workload, preset, python, seed, limits, repeat, target).run()
     path = out / f"{record.key}.json"
     try:
         write_atomic(path, record.model_dump_json(indent=1))
     except OSError as error:
         why = "the trial was measured and is not kept; make room and run again"
-        return record.model_copy(update={"not_kept": f"{path}: {error.strerror}; {why}"})
+        return record.model_copy(
+            update={"not_kept": f"{path}: {error.strerror}; {why}"}
+        )
     return record
 
 
@@ -92,7 +103,9 @@ def given_to(
     workbook's own programs. Two trials of one digest are the same trial.
     """
     origin, _ = torch_files(python)
-    programs = [path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))]
+    programs = [
+        path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))
+    ]
     conditions = [
         argv(workload, python, seed, target),
         preset.name,
@@ -127,7 +140,9 @@ class _Trial:
         mark = ProcessMark()
         try:
             ended = self._watch(listener, group, mark)
-        except BaseException:  # also an interrupt: neither the group nor a daemon must stay
+        except (
+            BaseException
+        ):  # also an interrupt: neither the group nor a daemon must stay
             list(mark.swept())
             group.remove()
             raise

@@ -59,7 +59,9 @@ class Tuned:
 
 def command(python: str, objective: str, params: Mapping[str, Any]) -> list[str]:
     """The command line of one trial of ``FILE.py:FUNCTION``, under any interpreter."""
-    return program(python, PROGRAM, json.dumps({"objective": objective, "params": params}))
+    return program(
+        python, PROGRAM, json.dumps({"objective": objective, "params": params})
+    )
 
 
 def outcome_of(result: Mapping[str, Any]) -> str:
@@ -124,13 +126,17 @@ def _study(storage: Path, direction: Direction) -> optuna.Study:
         return _opened(storage, direction)
     except Exception as error:  # SQLAlchemy, alembic and Optuna each have their own
         first = str(error).splitlines()[0][:200]
-        raise ValueError(f"{storage}: cannot be used as an Optuna storage ({first})") from error
+        raise ValueError(
+            f"{storage}: cannot be used as an Optuna storage ({first})"
+        ) from error
 
 
 def _opened(path: Path, direction: Direction) -> optuna.Study:
     wait = {"connect_args": {"timeout": 60.0}}  # longer than any reader holds the file
     return optuna.create_study(
-        storage=optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs=wait),
+        storage=optuna.storages.RDBStorage(
+            f"sqlite:///{path.absolute()}", engine_kwargs=wait
+        ),
         study_name="tuning",
         direction=direction,
         load_if_exists=True,
@@ -175,7 +181,9 @@ class _Supervisor:
         """Trials that a dead supervisor left running: told where they were answered, else to be
         run again.
         """
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        for trial in self.study.get_trials(
+            deepcopy=False, states=(TrialState.RUNNING,)
+        ):
             if "outcome" in trial.user_attrs:
                 self._tell(trial.number, trial.user_attrs["value"])
             else:
@@ -238,9 +246,15 @@ class _Supervisor:
         keeps from the study is told at the resume.
         """
         value = result.get("value") if outcome == "ok" else None
-        attributes = {key: result[key] for key in MEASURED if result.get(key) not in (None, "")}
+        attributes = {
+            key: result[key] for key in MEASURED if result.get(key) not in (None, "")
+        }
         with self.turn:
-            for key, content in {**attributes, "value": value, "outcome": outcome}.items():
+            for key, content in {
+                **attributes,
+                "value": value,
+                "outcome": outcome,
+            }.items():
                 trial.set_user_attr(key, content)
             self._tell(trial.number, value)
 

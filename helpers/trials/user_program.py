@@ -84,7 +84,9 @@ def _launched(words: Sequence[str]) -> str:
     return ""
 
 
-def check_script(command: Sequence[str], folder: Path | None = None, place: str = "") -> None:
+def check_script(
+    command: Sequence[str], folder: Path | None = None, place: str = ""
+) -> None:
     """Raises CannotRunError where the command's Python file is not there.
 
     ``folder``: where the command runs, if not here, and ``place`` what that is called.
@@ -118,7 +120,9 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
     if needs_gpu and why:
         rehearse = f"{PROGRAM} rehearse --gpu 4090 -- {line(redacted(command))}"
         do = "simulate the GPU instead"
-        raise CannotRunError(f"{which} has {why}, and a recording needs a GPU; {do}: {rehearse}")
+        raise CannotRunError(
+            f"{which} has {why}, and a recording needs a GPU; {do}: {rehearse}"
+        )
 
 
 def _python_of_launcher(command: Sequence[str]) -> str:

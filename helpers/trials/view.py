@@ -38,9 +38,7 @@ BY_REHEARSAL = (
     "By rehearsal: what the remedy and its control asked of the allocator of torch 2.14.1, cuda, on a card that is not there, "
     "replayed on this card under this release and build. Time and answers it does not show."
 )
-NOTHING_HELPS = (
-    "Nothing here is known to help this box: record the failing run and ask what is missing"
-)
+NOTHING_HELPS = "Nothing here is known to help this box: record the failing run and ask what is missing"
 SHELL = (
     "the program is started anew; a running one keeps what it has",
     "only programs started from this shell have it",
@@ -50,8 +48,14 @@ SHELL = (
 def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
     card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
-    before = f", {study.before} of them before this run was interrupted" if study.before else ""
-    lines = [f"{len(study.rows)} remedies for {card}; {study.trials} trials made here{before}"]
+    before = (
+        f", {study.before} of them before this run was interrupted"
+        if study.before
+        else ""
+    )
+    lines = [
+        f"{len(study.rows)} remedies for {card}; {study.trials} trials made here{before}"
+    ]
     if study.why:
         lines.append(f"Not measured: {study.why}")
     return "\n".join([*lines, *study.troubles])
@@ -72,7 +76,9 @@ def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
     known saving last.
     """
     by_effect: dict[str, list[FixRow]] = {effect: [] for effect in EFFECTS}
-    for row in sorted(study.rows, key=lambda row: math.inf if row.saved is None else -row.saved):
+    for row in sorted(
+        study.rows, key=lambda row: math.inf if row.saved is None else -row.saved
+    ):
         by_effect[row.effect].append(row)
     return by_effect
 
@@ -87,14 +93,25 @@ def fixes_table(study: FixStudy) -> Shown:
     in full.
     """
     rows = [
-        [row.says, row.effect, row.saved, row.by, _reasons(row), " ".join(row.claims) or None]
+        [
+            row.says,
+            row.effect,
+            row.saved,
+            row.by,
+            _reasons(row),
+            " ".join(row.claims) or None,
+        ]
         for row in ranked(study)
     ]
-    head = columns("remedy:word, on this box:word, memory saved:number:%, by:word", widest=60)
+    head = columns(
+        "remedy:word, on this box:word, memory saved:number:%, by:word", widest=60
+    )
     head += [Column("why", "", None), Column("claims", "", 60)]
     notes = []
     if study.elsewhere:
-        named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
+        named = ", ".join(
+            f"{count} for {other}" for other, count in study.elsewhere.items()
+        )
         notes.append(f"Left out, as they are for other boxes: {named}.")
     if any(row.by == "rehearsal" for row in study.rows):
         notes.append(BY_REHEARSAL)
@@ -147,7 +164,10 @@ def effects_table(study: FixStudy) -> Shown:
     """
     effects = measured_effects(study.rows)
     rows = [
-        [f"{name} {effect.what}", f"x {effect.ratio:.2f} ({effect.low:.2f} to {effect.high:.2f})"]
+        [
+            f"{name} {effect.what}",
+            f"x {effect.ratio:.2f} ({effect.low:.2f} to {effect.high:.2f})",
+        ]
         for name, effect in effects
     ]
     title = "Measured effects"

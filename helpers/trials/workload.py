@@ -36,11 +36,17 @@ class BuiltIn:
 
 
 def _built_in() -> dict[str, BuiltIn]:
-    content = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
+    content = json.loads(
+        Path(__file__).with_name("workloads.json").read_text(encoding="utf-8")
+    )
     workloads = {}
     for row in content["workloads"]:
-        parameters = row["parameters"] | (content["keeping"] if row.get("keeping") else {})
-        workloads[row["name"]] = BuiltIn(row["name"], row["shows"], row["seconds"], parameters)
+        parameters = row["parameters"] | (
+            content["keeping"] if row.get("keeping") else {}
+        )
+        workloads[row["name"]] = BuiltIn(
+            row["name"], row["shows"], row["seconds"], parameters
+        )
     return workloads
 
 
@@ -74,17 +80,25 @@ def workload(name: str, **parameters: Parameter) -> Workload:
     """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
     if name not in BUILT_IN:
         names = ", ".join(BUILT_IN)
-        raise WorkloadError(f"workload {name!r}: expected one of {names}, or -- and a command")
+        raise WorkloadError(
+            f"workload {name!r}: expected one of {names}, or -- and a command"
+        )
     built_in = BUILT_IN[name]
     for key, value in parameters.items():
         if key not in built_in.parameters:
             names = ", ".join(built_in.parameters)
-            raise WorkloadError(f"{name}: parameter {key!r} is not known; expected one of {names}")
+            raise WorkloadError(
+                f"{name}: parameter {key!r} is not known; expected one of {names}"
+            )
         default = built_in.parameters[key]
         if not _fits(value, default):
-            raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {default!r}")
+            raise WorkloadError(
+                f"{name}: {key} is {value!r}; expected something like {default!r}"
+            )
     defaults = built_in.parameters
-    changed = {key: value for key, value in parameters.items() if value != defaults[key]}
+    changed = {
+        key: value for key, value in parameters.items() if value != defaults[key]
+    }
     return Workload(name, changed)
 
 
@@ -101,7 +115,9 @@ def command(argv: Sequence[str], step: str = "") -> Workload:
     Raises WorkloadError where there is none, or where ``step`` is no regular expression.
     """
     if not argv:
-        raise WorkloadError("no command; expected one after --, such as: -- python train.py")
+        raise WorkloadError(
+            "no command; expected one after --, such as: -- python train.py"
+        )
     try:
         re.compile(step)
     except re.error as error:

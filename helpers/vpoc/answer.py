@@ -19,7 +19,9 @@ def best_strategy(free: Free) -> str:
     return "preallocated" if free.gpu else "fused"
 
 
-def verdict_on_chunks(shape: ProfileShape, free: Free, measured: Sequence[StrategyRow]) -> Verdict:
+def verdict_on_chunks(
+    shape: ProfileShape, free: Free, measured: Sequence[StrategyRow]
+) -> Verdict:
     """What blows up, what to use, and with which chunk; ``measured`` are rows of the study."""
     one_hot = predicted_bytes("one_hot", shape, shape.trades)
     flat = predicted_bytes("flat", shape)
@@ -60,7 +62,9 @@ def verdict_on_chunks(shape: ProfileShape, free: Free, measured: Sequence[Strate
         blows_up = ["the result"]
         missing = []
     else:
-        title = f"Take {chosen.take}: {strategy} then needs {show_bytes(chosen.peak_bytes)}"
+        title = (
+            f"Take {chosen.take}: {strategy} then needs {show_bytes(chosen.peak_bytes)}"
+        )
         summary = f"{_head(blows_up, free)}. Count with {chosen.says}."
         step = f"Count with {strategy}: {chosen.take}"
     return Verdict(

@@ -39,11 +39,15 @@ STRATEGIES = {
     "fused": Strategy("one compiled pass, every core; the one to use"),
     "chunked": Strategy("np.add.at by chunks of trades", chunked=True),
     "flat": Strategy("torch: all at once, scatter_add_ over one index", torch=True),
-    "one_hot": Strategy("torch: one_hot x volume, summed: the blow-up", chunked=True, torch=True),
+    "one_hot": Strategy(
+        "torch: one_hot x volume, summed: the blow-up", chunked=True, torch=True
+    ),
     "list_cat": Strategy(
         "torch: chunks, results kept in a list and joined", chunked=True, torch=True
     ),
-    "preallocated": Strategy("torch: chunks into buffers made once", chunked=True, torch=True),
+    "preallocated": Strategy(
+        "torch: chunks into buffers made once", chunked=True, torch=True
+    ),
 }
 GONE = {
     "fused_one_thread": "fused",
@@ -89,7 +93,9 @@ def together(jobs: Sequence[Callable[[], int]]) -> list[int]:
     try:
         first = jobs[0]()
     finally:
-        wait(others)  # also where the first failed: what they read from may be closed next
+        wait(
+            others
+        )  # also where the first failed: what they read from may be closed next
     return [first, *(other.result() for other in others)]
 
 
@@ -156,7 +162,9 @@ def chunked(trades: Trades, layout: Layout, chunk_trades: int) -> Array:
     return out
 
 
-def run(name: str, trades: Trades, layout: Layout, chunk_trades: int = 1 << 20) -> Array:
+def run(
+    name: str, trades: Trades, layout: Layout, chunk_trades: int = 1 << 20
+) -> Array:
     """The profiles by ``fused`` or ``chunked``. Raises TradesError for another name."""
     if strategy_of(name).torch:
         raise TradesError(f"strategy {name!r} needs torch: measure it in a child")

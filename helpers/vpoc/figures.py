@@ -44,9 +44,13 @@ def profile(profiles: Profiles, session: int = 0) -> Shown:
     row = profiles.counts[session, : layout.widths[session]]
     session_levels = levels(profiles.counts, layout)
     price = to_price(np.arange(len(row)) + int(layout.lows[session]), trades.tick)
-    poc, val, vah = (float(level[session]) for level in session_levels.prices(trades.tick))
+    poc, val, vah = (
+        float(level[session]) for level in session_levels.prices(trades.tick)
+    )
     marked = {"VAH": vah, "POC": poc, "VAL": val}
-    title = f"Session {trades.labels[session]}: POC {poc:g}, value area {val:g} to {vah:g}"
+    title = (
+        f"Session {trades.labels[session]}: POC {poc:g}, value area {val:g} to {vah:g}"
+    )
     prices = int((row > 0).sum())
     traded = f"{int(row.sum())} contracts at {prices} prices; {session_levels.rule}"
     draw = partial(drawn, partial(_draw_profile, row, price, marked, title), 4.2)
@@ -54,19 +58,33 @@ def profile(profiles: Profiles, session: int = 0) -> Shown:
 
 
 def _draw_profile(
-    row: np.ndarray, price: np.ndarray, marked: dict[str, float], title: str, figure: Figure
+    row: np.ndarray,
+    price: np.ndarray,
+    marked: dict[str, float],
+    title: str,
+    figure: Figure,
 ) -> None:
     axes = figure.subplots()
     right = float(row.max(initial=1))
     inside = (price >= marked["VAL"]) & (price <= marked["VAH"])
     high = 0.9 * (price[1] - price[0]) if len(price) > 1 else 0.9
-    axes.barh(price, row, height=high, color=np.where(inside, ACCENT, PENDING), linewidth=0)
+    axes.barh(
+        price, row, height=high, color=np.where(inside, ACCENT, PENDING), linewidth=0
+    )
     for name, level in marked.items():
         is_poc = name == "POC"
         colour = ALARM if is_poc else MUTED
-        axes.axhline(level, color=colour, linewidth=1.2, linestyle="-" if is_poc else "--")
-        annotated(axes, f"{name} {level:g}", (right * 1.38, level), (0, 3), colour, ha="right")
-    axes.set(xlabel="contracts traded; dark: the value area", ylabel="price", xlim=(0, right * 1.4))
+        axes.axhline(
+            level, color=colour, linewidth=1.2, linestyle="-" if is_poc else "--"
+        )
+        annotated(
+            axes, f"{name} {level:g}", (right * 1.38, level), (0, 3), colour, ha="right"
+        )
+    axes.set(
+        xlabel="contracts traded; dark: the value area",
+        ylabel="price",
+        xlim=(0, right * 1.4),
+    )
     titled(axes, title)
 
 
@@ -80,7 +98,9 @@ def strategies(rows: Sequence[StrategyRow], limit_s: float, free_bytes: int) -> 
         if row.seconds and row.measured_bytes
     ]
     points.sort(key=lambda point: point.seconds)
-    cells = [[strategy_words(point.row), point.seconds, point.peak_bytes] for point in points]
+    cells = [
+        [strategy_words(point.row), point.seconds, point.peak_bytes] for point in points
+    ]
     title = "No strategy was measured"
     if points:
         best = points[0]
@@ -88,7 +108,9 @@ def strategies(rows: Sequence[StrategyRow], limit_s: float, free_bytes: int) -> 
         peak = show_bytes(best.peak_bytes)
         title = f"{best.row.strategy} is fastest: {times}, {peak} at its peak"
     note = f"one read of the inputs takes {1e3 * limit_s:.2f} ms; {show_bytes(free_bytes)} are free"
-    draw = partial(drawn, partial(_draw_strategies, points, limit_s, free_bytes, title), 4.4)
+    draw = partial(
+        drawn, partial(_draw_strategies, points, limit_s, free_bytes, title), 4.4
+    )
     return Shown(title, ["strategy", TIME, PEAKS[1]], cells, [note], draw=draw)
 
 

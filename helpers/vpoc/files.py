@@ -38,7 +38,9 @@ class Profiles:
     notes: tuple[str, ...]
 
 
-def profiles_of(trades: Trades, strategy: str = "fused", device: str = "cpu") -> Profiles:
+def profiles_of(
+    trades: Trades, strategy: str = "fused", device: str = "cpu"
+) -> Profiles:
     """Count trades by a strategy, torch's included, with the chunk that fits here.
 
     Raises TradesError for a strategy that does not go, planner.NoRoomError where it would not
@@ -95,7 +97,9 @@ def write(profiles: Profiles, out: Path, force: bool = False) -> tuple[Path, Pat
     notes = {"notes": "\n".join(profiles.notes)}
     for path, table in tables.items():
         content = io.BytesIO()
-        parquet.write_table(table.replace_schema_metadata(notes), content, compression="zstd")
+        parquet.write_table(
+            table.replace_schema_metadata(notes), content, compression="zstd"
+        )
         write_atomic(path, content.getvalue())
     first, second = tables
     return first, second
@@ -106,7 +110,9 @@ def _profile_table(profiles: Profiles) -> pa.Table:
     ticks = (bins + profiles.layout.lows[sessions]).astype(np.int32)
     return pa.table(
         {
-            "session": pa.array(profiles.trades.labels, pa.string()).take(pa.array(sessions)),
+            "session": pa.array(profiles.trades.labels, pa.string()).take(
+                pa.array(sessions)
+            ),
             "tick": ticks,
             "price": to_price(ticks, profiles.trades.tick),
             "volume": profiles.counts[sessions, bins],
@@ -116,7 +122,10 @@ def _profile_table(profiles: Profiles) -> pa.Table:
 
 def _level_table(profiles: Profiles) -> pa.Table:
     rows = by_rule(profiles.trades, profiles.counts, profiles.layout)
-    kinds = [("session", pa.string()), *((name, pa.float64()) for name in ("poc", "val", "vah"))]
+    kinds = [
+        ("session", pa.string()),
+        *((name, pa.float64()) for name in ("poc", "val", "vah")),
+    ]
     schema = pa.schema([*kinds, ("rule", pa.string())])
     cells = [{**asdict(row), "rule": str(row.rule)} for row in rows]
     return pa.Table.from_pylist(cells, schema)

@@ -182,7 +182,9 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
                 second = np.float64(row[hi + 2]) if two_rows and hi + 2 <= last else 0.0
                 up = np.float64(row[hi + 1]) + second
             if lo > first:
-                second = np.float64(row[lo - 2]) if two_rows and lo - 2 >= first else 0.0
+                second = (
+                    np.float64(row[lo - 2]) if two_rows and lo - 2 >= first else 0.0
+                )
                 down = np.float64(row[lo - 1]) + second
             if up < 0 and down < 0:
                 break

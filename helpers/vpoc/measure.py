@@ -98,7 +98,9 @@ def measure(
             device = "cuda:0"
     failed = Measured(strategy, "failed", device=device)
     if not shutil.which(python):
-        return replace(failed, status="not_available", why=f"there is no Python at {python}")
+        return replace(
+            failed, status="not_available", why=f"there is no Python at {python}"
+        )
     replies: list[frame.Row] = []
 
     def take(line: str) -> None:
@@ -159,7 +161,10 @@ def work(order: MeasureOrder) -> Iterator[frame.Row]:
         if order["out"]:
             table.tofile(order["out"])
         row["status"] = "ok"
-    except (MemoryError, RuntimeError) as error:  # RuntimeError: no room for a thread's stack
+    except (
+        MemoryError,
+        RuntimeError,
+    ) as error:  # RuntimeError: no room for a thread's stack
         row = {"status": "out_of_memory", "why": frame.one_line(error)}
     yield row
 

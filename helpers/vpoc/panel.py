@@ -22,7 +22,9 @@ class Planner:
     free: Free
     strategy: str = "preallocated"
 
-    def resized(self, trades: int, sessions: int, bins: int, free: str, gpu: bool) -> Planner:
+    def resized(
+        self, trades: int, sessions: int, bins: int, free: str, gpu: bool
+    ) -> Planner:
         """The same with other sizes; ``free`` is a size such as 8GiB. Raises ValueError in one line."""
         memory = self.free
         size = parse_size(free)
@@ -34,7 +36,9 @@ class Planner:
     def says(self) -> str:
         """The plan in a sentence, or why there is none."""
         if not runs_on(self.strategy, self.free):
-            return f"{self.strategy} runs on the CPU alone: choose another way, or no GPU."
+            return (
+                f"{self.strategy} runs on the CPU alone: choose another way, or no GPU."
+            )
         try:
             chosen = plan(self.strategy, self.shape, self.free)
         except NoRoomError as error:
@@ -53,10 +57,14 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
     trades = frame.field("Text", "Trades", f"{shape.trades:,}")
     sessions = frame.field("Text", "Sessions", f"{shape.sessions:,}")
     bins = frame.field("Text", "Prices a session", f"{shape.bins:,}")
-    free = frame.field("Text", "Free memory", free_words, tooltip="such as 8GiB or 900MiB")
+    free = frame.field(
+        "Text", "Free memory", free_words, tooltip="such as 8GiB or 900MiB"
+    )
     gpu = frame.field("Checkbox", "on a GPU", planner.free.gpu)
     names = list(STRATEGIES)
-    strategy = frame.field("Dropdown", "Way of counting", planner.strategy, options=names)
+    strategy = frame.field(
+        "Dropdown", "Way of counting", planner.strategy, options=names
+    )
     controls = [trades, sessions, bins, free, gpu, strategy]
     answers = frame.answer()
 

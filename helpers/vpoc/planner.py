@@ -90,7 +90,9 @@ def _trade_bytes(strategy: str, shape: ProfileShape) -> int:
     return plain + shape.bins * (8 + product)
 
 
-def predicted_bytes(strategy: str, shape: ProfileShape, chunk_trades: int = 1 << 20) -> int:
+def predicted_bytes(
+    strategy: str, shape: ProfileShape, chunk_trades: int = 1 << 20
+) -> int:
     """The peak beyond the inputs, in bytes. Raises TradesError for an unknown name."""
     way = strategy_of(strategy)
     result = shape.result_bytes
@@ -158,7 +160,9 @@ def plan(strategy: str, shape: ProfileShape, free: Free) -> ChunkPlan:
             f"may be taken ({free.says}): count fewer sessions at a time"
         )
     if not chunked:
-        return ChunkPlan(strategy, trades, chunks=1, bound="all", peak_bytes=need, free=free)
+        return ChunkPlan(
+            strategy, trades, chunks=1, bound="all", peak_bytes=need, free=free
+        )
     fits = bisect_right(range(1, trades + 1), budget, key=peak)
     chunk = min(fits, _liked_trades(strategy, shape, free))
     bound = "memory"

@@ -44,10 +44,27 @@ PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """How files begin that gzip, bzip2, xz, zstd and zip made."""
 COLUMNS = {
     "price": ("price", "last", "tradeprice", "lastprice", "px", "close"),
-    "volume": ("volume", "size", "qty", "quantity", "vol", "lastsize", "lastvolume", "contracts"),
+    "volume": (
+        "volume",
+        "size",
+        "qty",
+        "quantity",
+        "vol",
+        "lastsize",
+        "lastvolume",
+        "contracts",
+    ),
     "time": ("datetime", "timestamp", "time", "tsevent", "tsrecv", "date"),
     "session": ("session", "tradedate", "tradingday", "sessionid", "sessiondate"),
-    "instrument": ("symbol", "ticker", "instrument", "contract", "security", "sym", "instrumentid"),
+    "instrument": (
+        "symbol",
+        "ticker",
+        "instrument",
+        "contract",
+        "security",
+        "sym",
+        "instrumentid",
+    ),
 }
 """Names that a column goes by, in lower case without other characters; the first that a file has
 counts.
@@ -74,11 +91,15 @@ def read_trades(
     without a header needs. ``instrument``: which of several to read. Raises TradesError in one
     line, for a file of several instruments without one, too.
     """
-    trades = read_instruments(path, tick, zone=zone, columns=columns, instrument=instrument)
+    trades = read_instruments(
+        path, tick, zone=zone, columns=columns, instrument=instrument
+    )
     if len(trades) > 1:
         listed = ", ".join(list(trades)[:MOST_LISTED])
         seen = f"{len(trades)} instruments ({listed})"
-        raise TradesError(f"{path.name}: {seen} make no one profile: say which, by instrument")
+        raise TradesError(
+            f"{path.name}: {seen} make no one profile: say which, by instrument"
+        )
     return next(iter(trades.values()))
 
 
@@ -97,17 +118,23 @@ def read_instruments(
     table = _table(path, columns or {}, notes)
     if "time" in table.column_names:
         table = table.set_column(
-            table.column_names.index("time"), "time", _times(path, table["time"], zone, notes)
+            table.column_names.index("time"),
+            "time",
+            _times(path, table["time"], zone, notes),
         )
     if "instrument" not in table.column_names:
         if instrument:
-            raise TradesError(f"{path.name}: no column says the instrument: say which it is")
+            raise TradesError(
+                f"{path.name}: no column says the instrument: say which it is"
+            )
         return {"": _trades(path, table, tick, notes)}
     names = compute.fill_null(table["instrument"].cast(pa.string()), "(none)")
     present = sorted(compute.unique(names).to_pylist())
     if instrument and instrument not in present:
         listed = ", ".join(plain(name)[:40] for name in present[:MOST_LISTED])
-        raise TradesError(f"{path.name}: no instrument {instrument!r:.60}; it has {listed}")
+        raise TradesError(
+            f"{path.name}: no instrument {instrument!r:.60}; it has {listed}"
+        )
     if len(present) > MOST_INSTRUMENTS and not instrument:
         limit = f"more than {MOST_INSTRUMENTS} at once: say which, by instrument"
         raise TradesError(f"{path.name}: {len(present):,} instruments, {limit}")
@@ -119,13 +146,20 @@ def read_instruments(
     for name in chosen:
         rows = table.filter(compute.equal(names, name))
         size = tick
-        if tick is None and compute.count_distinct(rows["price"]).as_py() < LEAST_PRICES:
+        if (
+            tick is None
+            and compute.count_distinct(rows["price"]).as_py() < LEAST_PRICES
+        ):
             size = common  # too few prices of its own: that of all instruments together
-        trades[name] = _trades(path, rows, size, [*notes, f"instrument {plain(name)[:40]}"])
+        trades[name] = _trades(
+            path, rows, size, [*notes, f"instrument {plain(name)[:40]}"]
+        )
     return trades
 
 
-def _trades(path: Path, table: Any, tick: float | str | None, notes: list[str]) -> Trades:
+def _trades(
+    path: Path, table: Any, tick: float | str | None, notes: list[str]
+) -> Trades:
     """The trades of a table whose columns have the names of their roles."""
     table = _good_rows(path, table, notes)
     price = np.asarray(table["price"])
@@ -152,7 +186,9 @@ def _trades(path: Path, table: Any, tick: float | str | None, notes: list[str]) 
 def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
     """The columns of the file that have a role, each under the name of its role."""
     if path.suffix == ".npz":
-        raise TradesError(f"{path.name}: .npz is no longer read; write CSV or Parquet instead")
+        raise TradesError(
+            f"{path.name}: .npz is no longer read; write CSV or Parquet instead"
+        )
     try:
         with opened(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -165,17 +201,22 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
         if is_parquet:
             with parquet.ParquetFile(path) as parquet_file:
                 groups = (
-                    parquet_file.metadata.row_group(at) for at in range(parquet_file.num_row_groups)
+                    parquet_file.metadata.row_group(at)
+                    for at in range(parquet_file.num_row_groups)
                 )
                 unpacked = sum(group.total_byte_size for group in groups)
                 _bounded(path, unpacked)
                 _check_packing(path, size, parquet_file.metadata.num_rows, unpacked)
-                roles = column_names(parquet_file.schema_arrow.names, columns, notes, path)
+                roles = column_names(
+                    parquet_file.schema_arrow.names, columns, notes, path
+                )
                 table = parquet_file.read([*roles.values()])
         else:
             with csv.open_csv(path, read_options=options) as head:
                 roles = column_names(head.schema.names, columns, notes, path)
-            table = csv.read_csv(path, read_options=options, convert_options=_options(roles))
+            table = csv.read_csv(
+                path, read_options=options, convert_options=_options(roles)
+            )
         numbers = {name: pa.float64() for name in ("price", "volume")}
         arrays = {role: table[name] for role, name in roles.items()}
         for role, kind in numbers.items():
@@ -185,7 +226,9 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
     except (pa.ArrowException, OSError) as error:
         said = getattr(error, "strerror", None) or str(error)
         words = plain((said.splitlines() or [type(error).__name__])[0])[:200]
-        expected = "expected a whole CSV or Parquet file with numbers for price and volume"
+        expected = (
+            "expected a whole CSV or Parquet file with numbers for price and volume"
+        )
         raise TradesError(f"{path.name}: {words}: {expected}") from None
     return pa.table(arrays)
 
@@ -203,12 +246,22 @@ def _header_options(path: Path, file: BinaryIO, columns: Mapping[str, str]) -> A
     count = first.count(b",") + 1
     if count > MOST_COLUMNS:
         seen = f"more than {MOST_COLUMNS} columns in its first {len(head):,} bytes"
-        raise TradesError(f"{path.name}: {seen}: expected columns for time, price and volume")
-    cells = [cell.strip(' "') for cell in first.decode("utf-8-sig", "replace").split(",")]
+        raise TradesError(
+            f"{path.name}: {seen}: expected columns for time, price and volume"
+        )
+    cells = [
+        cell.strip(' "') for cell in first.decode("utf-8-sig", "replace").split(",")
+    ]
     is_trade = sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 2
-    if is_trade and not all(columns.get(role, "").isdigit() for role in ("price", "volume")):
-        places = "name the columns by their places, such as time=1, price=2 and volume=3"
-        raise TradesError(f"{path.name}: its first line is a trade, no header: {places}")
+    if is_trade and not all(
+        columns.get(role, "").isdigit() for role in ("price", "volume")
+    ):
+        places = (
+            "name the columns by their places, such as time=1, price=2 and volume=3"
+        )
+        raise TradesError(
+            f"{path.name}: its first line is a trade, no header: {places}"
+        )
     return csv.ReadOptions(autogenerate_column_names=is_trade)
 
 
@@ -233,7 +286,9 @@ def _options(roles: Mapping[str, str]) -> Any:
 def _bounded(path: Path, size: int) -> None:
     if size > FILE_LIMIT_BYTES:
         limit = f"the limit of {show_bytes(FILE_LIMIT_BYTES)}: give it in parts, one a month"
-        raise TradesError(f"{path.name}: {show_bytes(size)} of trades are above {limit}")
+        raise TradesError(
+            f"{path.name}: {show_bytes(size)} of trades are above {limit}"
+        )
 
 
 def _named_column(name: str, names: Sequence[str]) -> str:
@@ -250,7 +305,9 @@ def column_names(
 
     Raises TradesError.
     """
-    plain_names = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)}
+    plain_names = {
+        re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)
+    }
     listed = ", ".join(plain(name)[:40] for name in names[:MOST_LISTED])
     if len(names) > MOST_LISTED:
         listed += f" and {len(names) - MOST_LISTED} more"
@@ -267,11 +324,17 @@ def column_names(
     missing = [role for role in ("price", "volume") if role not in roles]
     if missing:
         wanted_columns = f"{' or '.join(missing)} among {listed}"
-        raise TradesError(f"{path.name}: no column looks like {wanted_columns}: say which it is")
+        raise TradesError(
+            f"{path.name}: no column looks like {wanted_columns}: say which it is"
+        )
     is_bars = {"open", "high", "low", "close"} <= set(plain_names)
     if is_bars and roles["price"] == plain_names["close"]:
-        notes.append("these are bars, no trades: all of a bar's volume counts at its close")
-    notes.append("columns: " + ", ".join(f"{role} is {name!r}" for role, name in roles.items()))
+        notes.append(
+            "these are bars, no trades: all of a bar's volume counts at its close"
+        )
+    notes.append(
+        "columns: " + ", ".join(f"{role} is {name!r}" for role, name in roles.items())
+    )
     if not {"time", "session"} & set(roles):
         notes.append("no session and no time column: all trades are one session")
     return roles
@@ -331,7 +394,9 @@ def _keys(column: Any) -> Array:
     return np.asarray(column.cast(pa.string())).astype(str)
 
 
-def _tick(path: Path, price: Array, tick: float | str | None, notes: list[str]) -> float:
+def _tick(
+    path: Path, price: Array, tick: float | str | None, notes: list[str]
+) -> float:
     """The tick size that was asked for, or the one that the prices have."""
     sample = price[:: max(1, len(price) // 200_000)]
     size = guess_tick(sample) if tick is None else tick_size(tick)

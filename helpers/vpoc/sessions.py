@@ -38,7 +38,9 @@ def with_zone(times: Any, zone: str, notes: list[str]) -> Any:
         raise TradesError(f"time zone {zone!r} {why}") from None
     twice = compute.sum(compute.not_equal(earlier, later)).as_py()
     if twice:
-        hour = "times stand in the hour that the clock shows twice: the earlier is taken"
+        hour = (
+            "times stand in the hour that the clock shows twice: the earlier is taken"
+        )
         notes.append(f"{twice} {hour}")
     return earlier
 
@@ -77,7 +79,9 @@ def group(trades: Trades, keys: Array) -> Trades:
     rank = order[place]
     turns = int((np.diff(rank) < 0).sum())
     if turns:
-        note = f"the trades go back to an earlier session {turns} times: sorted by session"
+        note = (
+            f"the trades go back to an earlier session {turns} times: sorted by session"
+        )
         trades = in_order_of(trades, rank, note)
     labels = np.empty(len(names), object)
     labels[order] = names.astype(str)

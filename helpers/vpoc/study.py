@@ -98,9 +98,13 @@ def strategies(
         if name == "one_hot":
             row, counts = _one_hot(store)
         else:
-            measured = measure(name, store, chunk_trades=chunk_trades, repeats=repeats, counts=True)
+            measured = measure(
+                name, store, chunk_trades=chunk_trades, repeats=repeats, counts=True
+            )
             row = row_of(measured, chunk_trades)
-            row = replace(row, predicted_bytes=predicted_bytes(name, shape, chunk_trades))
+            row = replace(
+                row, predicted_bytes=predicted_bytes(name, shape, chunk_trades)
+            )
             counts = measured.counts
         if row.seconds is not None:
             row = replace(row, times_limit=row.seconds / limit)
@@ -118,7 +122,9 @@ def _one_hot(store: TradeStore) -> tuple[StrategyRow, np.ndarray | None]:
     fits = int(np.searchsorted(starts, trades_that_fit, side="right")) - 1
     sessions = max(1, min(shape.sessions, fits))
     trades = max(1, int(starts[sessions]))
-    measured = measure("one_hot", store, chunk_trades=trades, sessions=sessions, counts=True)
+    measured = measure(
+        "one_hot", store, chunk_trades=trades, sessions=sessions, counts=True
+    )
     row = replace(
         row_of(measured, trades),
         sessions=sessions,
@@ -146,7 +152,9 @@ def chunk_curve(
     return rows
 
 
-def refusals(store: TradeStore, names: Sequence[str], limit_mib: int) -> list[StrategyRow]:
+def refusals(
+    store: TradeStore, names: Sequence[str], limit_mib: int
+) -> list[StrategyRow]:
     """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the
     allocator says to the others.
 

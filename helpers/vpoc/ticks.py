@@ -15,7 +15,9 @@ from helpers.vpoc.trades import Array, TradesError
 
 TICKS = {"ES": 0.25, "NQ": 0.25, "CL": 0.01, "GC": 0.10, "6E": 0.00005, "ZN": 1 / 64}
 """Outright tick sizes in price units (contract specifications of CME Group)."""
-DECIMAL_TICKS = [round(digit * 10.0**-e, e + 2) for e in range(-2, 7) for digit in (1, 2.5, 5)]
+DECIMAL_TICKS = [
+    round(digit * 10.0**-e, e + 2) for e in range(-2, 7) for digit in (1, 2.5, 5)
+]
 USUAL_TICKS = sorted({*DECIMAL_TICKS, *(2.0**-e for e in range(9))}, reverse=True)
 LEAST_PRICES = 8
 """Fewer different prices say too little about the grid."""
@@ -31,7 +33,9 @@ def tick_size(tick: float | str) -> float:
     except ValueError:
         size = 0.0
     if not (size > 0 and np.isfinite(size)):
-        raise TradesError(f"tick {tick!r}: expected a number above 0 or one of {', '.join(TICKS)}")
+        raise TradesError(
+            f"tick {tick!r}: expected a number above 0 or one of {', '.join(TICKS)}"
+        )
     return size
 
 
@@ -67,7 +71,9 @@ def off_grid(prices: Array, tick: float) -> str:
         return ""
     different = list(dict.fromkeys(prices[off][:1000].tolist()))
     shown = ", ".join(f"{price:g}" for price in different[:3])
-    count = f"{int(off.sum())} of {prices.size} prices are off the {tick:g} grid ({shown})"
+    count = (
+        f"{int(off.sum())} of {prices.size} prices are off the {tick:g} grid ({shown})"
+    )
     return f"{count}: each counts at its nearest tick"
 
 
@@ -76,7 +82,9 @@ def guess_tick(prices: Array) -> float | None:
     prices = np.unique(prices)
     if prices.size < LEAST_PRICES:
         return None
-    return next((tick for tick in USUAL_TICKS if _is_off(prices, tick).mean() <= 0.001), None)
+    return next(
+        (tick for tick in USUAL_TICKS if _is_off(prices, tick).mean() <= 0.001), None
+    )
 
 
 def wrong_tick(prices: Array, tick: float) -> str:

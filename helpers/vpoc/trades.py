@@ -42,7 +42,9 @@ class Trades:
         """Copies of the first so many trades, or of all, whatever file they are mapped from."""
         price = np.array(self.price[:trades])
         volume = np.array(self.volume[:trades])
-        return replace(self, price=price, volume=volume, starts=np.minimum(self.starts, len(price)))
+        return replace(
+            self, price=price, volume=volume, starts=np.minimum(self.starts, len(price))
+        )
 
 
 def from_sessions(
@@ -54,7 +56,9 @@ def from_sessions(
     price = np.concatenate([empty, *(price for price, _ in sessions)])
     volume = np.concatenate([volume for _, volume in sessions] or [empty])
     names = labels or [str(number) for number in range(len(sessions))]
-    return Trades(price=price, volume=volume, starts=starts, tick=tick, labels=tuple(names))
+    return Trades(
+        price=price, volume=volume, starts=starts, tick=tick, labels=tuple(names)
+    )
 
 
 def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:

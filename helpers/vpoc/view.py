@@ -52,7 +52,9 @@ def trades_words(profiles: Profiles) -> str:
 
 def rules_table(rows: Sequence[SessionLevels]) -> Shown:
     """Levels under each rule: why another program's differ."""
-    cells = [[row.session, row.rule.value_area, row.rule.tie, *_prices(row)] for row in rows]
+    cells = [
+        [row.session, row.rule.value_area, row.rule.tie, *_prices(row)] for row in rows
+    ]
     head = ["session", "value area", "tie", *LEVELS]
     return Shown("One session's levels under each rule", head, cells)
 
@@ -94,7 +96,13 @@ def strategies_table(rows: Sequence[StrategyRow]) -> Shown:
 def chunks_table(rows: Sequence[StrategyRow]) -> Shown:
     """Time and peak at each chunk size, the quickest in the title; the memory model beside them."""
     cells = [
-        [row.strategy, row.chunk_trades, row.seconds, row.predicted_bytes, row.measured_bytes]
+        [
+            row.strategy,
+            row.chunk_trades,
+            row.seconds,
+            row.predicted_bytes,
+            row.measured_bytes,
+        ]
         for row in rows
     ]
     title = "No chunk size was measured"
@@ -103,20 +111,25 @@ def chunks_table(rows: Sequence[StrategyRow]) -> Shown:
         best = min(timed, key=lambda row: row.seconds or 0)
         size = f"{best.chunk_trades:,} trades a chunk with {best.strategy}"
         title = f"Fastest on this machine: {size}, {1e3 * (best.seconds or 0):.1f} ms"
-    return Shown(title, ["strategy", Column("trades a chunk", "1,000"), TIME, *PEAKS], cells)
+    return Shown(
+        title, ["strategy", Column("trades a chunk", "1,000"), TIME, *PEAKS], cells
+    )
 
 
 def refusals_table(rows: Sequence[StrategyRow]) -> Shown:
     """Which strategies pass under which limit, and the allocator's own words."""
     cells = [
-        [row.strategy, f"RLIMIT_DATA {row.limit_mib} MiB", _outcome(row), row.says] for row in rows
+        [row.strategy, f"RLIMIT_DATA {row.limit_mib} MiB", _outcome(row), row.says]
+        for row in rows
     ]
     head = ["strategy", "limit", "outcome", "says"]
     none = "Not run: provoke is off."
     return Shown("Strategies under hard limits", head, cells, none=none, widest=100)
 
 
-def plans_table(plans: Sequence[tuple[str, ChunkPlan | str]], shape: ProfileShape) -> Shown:
+def plans_table(
+    plans: Sequence[tuple[str, ChunkPlan | str]], shape: ProfileShape
+) -> Shown:
     """Each strategy's chunk and peak on the memory that is free, or why it has none."""
     cells: list[list[str | int | None]] = []
     for name, chosen in plans:

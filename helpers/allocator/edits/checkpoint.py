@@ -44,6 +44,10 @@ def _step_at(requests: Requests, operation: int) -> int:
     """
     at = requests.at
     number = int(np.searchsorted(at, operation)) - 1
-    while number > 0 and requests.backward[number - 1] and at[number - 1] == at[number] - 1:
+    while (
+        number > 0
+        and requests.backward[number - 1]
+        and at[number - 1] == at[number] - 1
+    ):
         number -= 1
     return int(at[number])

@@ -66,11 +66,17 @@ def _gradients(requests: Requests, chain: list[int], saved: list[int]) -> list[i
     """The gradients of a chain: the first that the backward pass asks for in its sizes, as many
     as the chain is long.
     """
-    wanted = {size for member in chain for size in _sizes_alike(int(requests.size[member]))}
+    wanted = {
+        size for member in chain for size in _sizes_alike(int(requests.size[member]))
+    }
     first_free = int(requests.until[saved].min())
     number = int(np.searchsorted(requests.at, first_free))
     near = range(max(number - NEAR, chain[-1] + 1), min(number + NEAR, len(requests)))
-    alike = [later for later in near if requests.backward[later] and requests.size[later] in wanted]
+    alike = [
+        later
+        for later in near
+        if requests.backward[later] and requests.size[later] in wanted
+    ]
     return alike[: len(chain)]
 
 

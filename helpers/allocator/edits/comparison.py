@@ -21,9 +21,13 @@ MOST_EVENTS = 200_000
 """A longer trace is replayed under CONFS alone, and its lines are not ranked."""
 PLAIN_EVENTS = 2_000
 """Nor are those of a trace longer than this where only plain Python can replay it."""
-TOO_LONG = "a trace this long: its lines are not ranked; ask about one of them with --edit"
+TOO_LONG = (
+    "a trace this long: its lines are not ranked; ask about one of them with --edit"
+)
 
-PUT_OFF = "smaller pieces would only put off a leak: no changes of single lines were tried"
+PUT_OFF = (
+    "smaller pieces would only put off a leak: no changes of single lines were tried"
+)
 
 
 @dataclass(frozen=True)

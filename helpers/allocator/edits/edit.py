@@ -79,4 +79,6 @@ def _refusal(text: str) -> str:
             f"--edit {text!r}: {old[1]} is no longer predicted from a trace; make the change in "
             "the program and rehearse it: casebook rehearse -- COMMAND"
         )
-    return f"--edit {text!r}: expected FILE.py:LINE and one of: / 8, {CHECKPOINT}, {DROP}"
+    return (
+        f"--edit {text!r}: expected FILE.py:LINE and one of: / 8, {CHECKPOINT}, {DROP}"
+    )

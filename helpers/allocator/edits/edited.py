@@ -67,7 +67,10 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
 
 def _nearest_lines(requests: Requests, edit: Edit) -> str:
     """The program's own lines that ask for something, the three nearest to the edited one."""
-    sites = {requests.sites[number] for number in set(requests.site[~requests.backward].tolist())}
+    sites = {
+        requests.sites[number]
+        for number in set(requests.site[~requests.backward].tolist())
+    }
     program = [site for site in sites if site.in_program]
     nearest = sorted(program, key=lambda site: abs(site.line - edit.line))[:3]
     return ", ".join(f"{site.file}:{site.line}" for site in nearest)

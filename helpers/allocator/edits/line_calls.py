@@ -73,7 +73,9 @@ def _share_code_below(requests: Requests, edit: Edit, stacks: list[int]) -> bool
     below = [_frames_below(requests.trace.frames[stack], edit) for stack in set(stacks)]
     shared = os.path.commonprefix(below)
     module_calls = [frame for frame in shared if frame.endswith(" _call_impl")]
-    through_code = any(own_line(frame) or frame.endswith(" forward") for frame in shared)
+    through_code = any(
+        own_line(frame) or frame.endswith(" forward") for frame in shared
+    )
     return through_code or len(module_calls) > 1
 
 

@@ -52,7 +52,9 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         """
         try:
             changed, _, _ = prepared(edited(trace, edit, requests).trace, study.card)
-            return next((conf for conf in confs if first_oom(changed, conf) is None), None)
+            return next(
+                (conf for conf in confs if first_oom(changed, conf) is None), None
+            )
         except ReplayError:
             return None
 
@@ -73,7 +75,9 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         of_line = live & (requests.site == number)
         is_built = bool((requests.at[of_line] < first_step).all())
         if not (is_built or _is_kept_for_good(requests, of_line)):
-            chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
+            chunks = [
+                Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED
+            ]
             if saving_conf(chunks[-1]) is not None:  # else fewer do not help either
                 candidates += chunks
             candidates.append(Edit(site.file, site.line, CHECKPOINT))
@@ -84,16 +88,22 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
                 row = LineEdit(site.name, size, edit.words, conf, edit.assumes, parts)
                 break
         rows.append(row)
-    return sorted(rows, key=lambda row: (not row.edit, row.conf, row.chunks, -row.live_bytes))
+    return sorted(
+        rows, key=lambda row: (not row.edit, row.conf, row.chunks, -row.live_bytes)
+    )
 
 
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
     """The call sites of the program's own that hold most, by their numbers."""
     largest_first = np.argsort(-held_bytes).tolist()
-    in_program = [number for number in largest_first if requests.sites[number].in_program]
+    in_program = [
+        number for number in largest_first if requests.sites[number].in_program
+    ]
     largest = in_program[:MOST_LINES]
     return [
-        number for number in largest if held_bytes[number] >= LEAST_SHARE * held_bytes[largest[0]]
+        number
+        for number in largest
+        if held_bytes[number] >= LEAST_SHARE * held_bytes[largest[0]]
     ]
 
 

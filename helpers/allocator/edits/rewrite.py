@@ -43,7 +43,9 @@ class Rewrite:
     def free_before(self, request: int, operation: int) -> None:
         """The request is freed before that operation."""
         self.moved.add(request)
-        self._rows.append(_Row(operation, Op.FREE, int(self.requests.id[request]), request))
+        self._rows.append(
+            _Row(operation, Op.FREE, int(self.requests.id[request]), request)
+        )
 
     def ask_again(self, call: list[int], saved: list[int], operation: int) -> None:
         """The requests of a call are asked for again before that operation, in their order.
@@ -56,7 +58,9 @@ class Rewrite:
         steps += [(int(until[request]), Op.FREE, request) for request in call]
         ids = {request: self._next_id + number for number, request in enumerate(call)}
         self._next_id += len(call)
-        for _, op, request in sorted(steps):  # of one operation its request before its free
+        for _, op, request in sorted(
+            steps
+        ):  # of one operation its request before its free
             if op == Op.ALLOC or request not in saved:
                 self._rows.append(_Row(operation, op, ids[request], request))
         for request in saved:

@@ -31,7 +31,9 @@ def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
     if target.kind == "capacity":
         yield _program(_filling(target.room_bytes, target.largest_bytes), trace)
         return
-    layouts = [_rows_of(layout, target) for layout in _layouts(search.outcome(trace), target)]
+    layouts = [
+        _rows_of(layout, target) for layout in _layouts(search.outcome(trace), target)
+    ]
     for rows in sorted(layouts, key=len):
         yield _program(rows, trace)
 
@@ -101,7 +103,9 @@ def _filling(size: int, largest: int) -> Rows:
     elif largest:
         segment = LARGE_STEP_BYTES if largest > SMALL_MAX_BYTES else GRANULE_BYTES
         parts = -(-segment // largest)
-        part = max(segment // parts // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, MIN_BLOCK_BYTES)
+        part = max(
+            segment // parts // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, MIN_BLOCK_BYTES
+        )
         sizes = [part] * (size // segment * parts)
     return [(Op.ALLOC, ident, part) for ident, part in enumerate(sizes)]
 

@@ -29,7 +29,9 @@ class ReplaySearch:
     target: RefusedRequest | None = None
     replays: int = 0
 
-    def outcome(self, trace: Trace, conf: str | None = None, stop: int | None = None) -> Outcome:
+    def outcome(
+        self, trace: Trace, conf: str | None = None, stop: int | None = None
+    ) -> Outcome:
         """What becomes of a candidate, under other settings than the study's where named."""
         self.replays += 1
         return replace(self.study, trace=trace).replay(conf, stop=stop)

@@ -50,7 +50,9 @@ class Shrunk:
     notes: list[str]
 
 
-def shrink(study: Study, *, smaller_card: bool = False, seconds: float = 240.0) -> Shrunk:
+def shrink(
+    study: Study, *, smaller_card: bool = False, seconds: float = 240.0
+) -> Shrunk:
     """The smallest program found that fails as the study's trace does on its card under its
     settings; it ends with the refused request.
 
@@ -65,15 +67,25 @@ def shrink(study: Study, *, smaller_card: bool = False, seconds: float = 240.0) 
     stream, failure, notes = _failing(search)
     search.target = replace(failure, saved=_saving(search, stream, failure))
     small, way = _smallest(search, _simplest(search, stream, failure))
-    if smaller_card and failure.kind == "fragmentation" and search.study.fraction is None:
+    if (
+        smaller_card
+        and failure.kind == "fragmentation"
+        and search.study.fraction is None
+    ):
         small = on_smaller_card(search, small)
-        notes.append(f"the card is smaller: it gave {failure.room_bytes:,} bytes before")
+        notes.append(
+            f"the card is smaller: it gave {failure.room_bytes:,} bytes before"
+        )
     if search.late:
-        notes.append(f"the search was ended after {seconds:g} s; a longer one may find fewer")
+        notes.append(
+            f"the search was ended after {seconds:g} s; a longer one may find fewer"
+        )
     after = search.failure(small, search.outcome(small)) or failure
     return Shrunk(
         trace=replace(small, header=_header(search.study), notes=()),
-        failure=replace(after, saved=search.target.saved, largest_bytes=failure.largest_bytes),
+        failure=replace(
+            after, saved=search.target.saved, largest_bytes=failure.largest_bytes
+        ),
         requests=_allocations(small),
         before=_allocations(stream),
         least=-(-after.room_bytes // max(failure.largest_bytes, 1)),
@@ -91,8 +103,12 @@ def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
     outcome = search.outcome(stream)
     failure = search.failure(stream, outcome)
     if failure is None:
-        under = f"nothing runs out of memory under {study.conf or 'the default settings'}"
-        peak = f"{outcome.peak_reserved_bytes + study.card.held_bytes:,} bytes, its peak"
+        under = (
+            f"nothing runs out of memory under {study.conf or 'the default settings'}"
+        )
+        peak = (
+            f"{outcome.peak_reserved_bytes + study.card.held_bytes:,} bytes, its peak"
+        )
         size = f"on a card of {study.card.capacity_bytes:,} bytes"
         raise ValueError(f"{under} {size}; give a --capacity below {peak}")
     if stream.start:

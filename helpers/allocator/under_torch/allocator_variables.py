@@ -12,7 +12,9 @@ import re
 from types import FrameType
 
 LONGEST = 400
-NAME = re.compile(r"(PYT(?!HON|EST)|PTY|PYO|TORCH)\w{0,30}(AL+OC|CONF)\w{0,9}", re.IGNORECASE)
+NAME = re.compile(
+    r"(PYT(?!HON|EST)|PTY|PYO|TORCH)\w{0,30}(AL+OC|CONF)\w{0,9}", re.IGNORECASE
+)
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 PYTHONS = ("<frozen", os.path.dirname(os.__file__) + os.sep)
 ASSIGNMENTS: list[dict[str, str]] = []
@@ -21,13 +23,19 @@ ASSIGNMENTS: list[dict[str, str]] = []
 
 def present() -> dict[str, str]:
     """The allocator's variables of this process, as they are now."""
-    return {name: value[:LONGEST] for name, value in os.environ.items() if NAME.fullmatch(name)}
+    return {
+        name: value[:LONGEST]
+        for name, value in os.environ.items()
+        if NAME.fullmatch(name)
+    }
 
 
 def note(name: str, value: str, frame: FrameType) -> None:
     """Keep an assignment to such a variable, with the line of ``frame`` that makes it."""
     if NAME.fullmatch(name):
-        ASSIGNMENTS.append({"name": name, "value": value[:LONGEST], "where": _line(frame)})
+        ASSIGNMENTS.append(
+            {"name": name, "value": value[:LONGEST], "where": _line(frame)}
+        )
 
 
 def _line(frame: FrameType | None) -> str:

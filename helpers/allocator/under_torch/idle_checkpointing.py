@@ -44,7 +44,11 @@ def _gradients_are_recorded(torch: Any) -> bool:
 
 def _modules(torch: Any) -> list[Any]:
     objects = gc.get_objects()
-    return [candidate for candidate in objects if issubclass(type(candidate), torch.nn.Module)]
+    return [
+        candidate
+        for candidate in objects
+        if issubclass(type(candidate), torch.nn.Module)
+    ]
 
 
 def _parts(module: Any) -> int:

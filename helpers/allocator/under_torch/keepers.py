@@ -32,7 +32,13 @@ from .keeping_lines import (
     keeping_lines,
     remaking_lines,
 )
-from .own_files import files_of_the_program, is_own, is_own_class, only_line, running_frames
+from .own_files import (
+    files_of_the_program,
+    is_own,
+    is_own_class,
+    only_line,
+    running_frames,
+)
 
 LONGEST_S = 1.5
 MOST_OBJECTS = 400_000
@@ -88,7 +94,9 @@ class Keeper:
     @property
     def is_entry_with_graph(self) -> bool:
         """Whether one key of a dictionary keeps a tensor with its graph."""
-        return bool(self.graphs == 1 and self.name.endswith("]") and not self.name.endswith(ANY))
+        return bool(
+            self.graphs == 1 and self.name.endswith("]") and not self.name.endswith(ANY)
+        )
 
 
 class Step(NamedTuple):
@@ -129,7 +137,9 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
         for address in keeper.addresses:
             del sizes[address]
     if walk.complete and not gc.isenabled():
-        unreached = [storage for storage in storages.values() if storage.address in sizes]
+        unreached = [
+            storage for storage in storages.values() if storage.address in sizes
+        ]
         keepers += _in_circles(referred_to(unreached))
     keepers.sort(key=lambda keeper: -keeper.bytes)
     smaller = [keeper for keeper in keepers[MOST_KEEPERS:] if keeper.graphs]
@@ -153,7 +163,9 @@ def storage_of(tensor: Any, devices: Sequence[str]) -> Storage | None:
     """The storage of a tensor; None where it lies on no device of these kinds."""
     try:
         storage = tensor.untyped_storage()
-        if _kind_of(storage.device) not in devices:  # of a fake tensor it is meta: it has no bytes
+        if (
+            _kind_of(storage.device) not in devices
+        ):  # of a fake tensor it is meta: it has no bytes
             return None
         return Storage(
             tensor=tensor,
@@ -225,7 +237,9 @@ class Walk:
         return shared
 
     def _look_at_the_clock(self) -> None:
-        has_time = len(self._group_of) <= MOST_OBJECTS and time.thread_time() <= self._ends_at
+        has_time = (
+            len(self._group_of) <= MOST_OBJECTS and time.thread_time() <= self._ends_at
+        )
         self._is_in_time = self._is_in_time and has_time
 
     def _further_from(self, step: Step) -> Iterable[Step]:
@@ -263,7 +277,9 @@ def _frames_of_libraries() -> list[list[Step]]:
     """The variables of each running function of a library, the outermost function first: what a
     caller has outlives what it handed on.
     """
-    frames = [frame for frame in running_frames() if not is_own(frame.f_code.co_filename)]
+    frames = [
+        frame for frame in running_frames() if not is_own(frame.f_code.co_filename)
+    ]
     return [list(variables_of(frame, "variable")) for frame in reversed(frames)]
 
 
@@ -285,11 +301,17 @@ def globals_by_module() -> dict[str, list[Step]]:
     """The global names of each module of the program, by the name with which it is imported."""
     steps = {}
     for name, module in list(sys.modules.items()):
-        file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        file = (
+            vars(module).get("__file__")
+            if isinstance(module, types.ModuleType)
+            else None
+        )
         if name == "__main__" or (isinstance(file, str) and is_own(file)):
             where = os.path.basename(file) if isinstance(file, str) else name
             variables = list(vars(module).items())
-            steps[name] = [Step(value, variable, "global", where) for variable, value in variables]
+            steps[name] = [
+                Step(value, variable, "global", where) for variable, value in variables
+            ]
     return steps
 
 
@@ -303,7 +325,9 @@ def _frames_kept_by(candidate: Any) -> Iterator[Step]:
     """The variables of the frames that an exception or a suspended generator keeps."""
     kind = type(candidate)
     if issubclass(kind, BaseException):
-        trace: types.TracebackType | None = BaseException.__traceback__.__get__(candidate)  # type: ignore[union-attr]
+        trace: types.TracebackType | None = BaseException.__traceback__.__get__(
+            candidate
+        )  # type: ignore[union-attr]
         while trace is not None:
             yield from variables_of(trace.tb_frame, "exception")
             trace = trace.tb_next
@@ -340,7 +364,9 @@ def _inside(step: Step) -> Iterator[Step]:  # noqa: C901  a branch for each kind
         yield _further(step, inside.keywords, f"{step.name}.keywords")
     elif issubclass(kind, (types.GeneratorType, BaseException)):
         for variable in _frames_kept_by(inside):
-            yield variable._replace(collection=step.collection, container=step.container)
+            yield variable._replace(
+                collection=step.collection, container=step.container
+            )
     elif _is_array_of_objects(inside):
         entries = sys.modules["numpy"].ndarray.tolist(inside)
         yield from _alike(step, entries, entries)
@@ -352,14 +378,18 @@ def _is_array_of_objects(inside: Any) -> bool:
     """Whether it is an array of numpy that refers to objects, which Python's collector never sees."""
     numpy = sys.modules.get("numpy")
     array: Any = getattr(numpy, "ndarray", None)
-    return array is not None and issubclass(type(inside), array) and inside.dtype.hasobject
+    return (
+        array is not None and issubclass(type(inside), array) and inside.dtype.hasobject
+    )
 
 
 def length_of(collection: Any) -> int:
     """The length of a collection; the program's own __len__ is not called."""
     if type(collection) in (list, dict):
         return len(collection)
-    kind = next(kind for kind in (dict, *SEQUENCES) if issubclass(type(collection), kind))
+    kind = next(
+        kind for kind in (dict, *SEQUENCES) if issubclass(type(collection), kind)
+    )
     return int(kind.__len__(collection))
 
 
@@ -401,7 +431,9 @@ def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
             continue  # not filled yet
         yield step._replace(object=value, name=name, kind="function", where=where)
     for value in function.__defaults__ or ():
-        yield step._replace(object=value, name="a default", kind="function", where=where)
+        yield step._replace(
+            object=value, name="a default", kind="function", where=where
+        )
 
 
 def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
@@ -412,7 +444,9 @@ def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
     name = f"the lru_cache of {code.co_name}"
     where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
     held = [kept for kept in gc.get_referents(cache) if kept is not vars(cache)]
-    by_arguments = [kept for kept in held if type(kept) is dict][-1]  # results come before it
+    by_arguments = [kept for kept in held if type(kept) is dict][
+        -1
+    ]  # results come before it
     for kept in held:
         yield Step(kept, name, "cache", where, collection=name, container=by_arguments)
 
@@ -457,9 +491,13 @@ def _slots(inside: Any) -> Iterator[tuple[str, Any]]:
 def _further(step: Step, value: Any, name: str, container: Any = None) -> Step:
     """One step further from a name; the longest collection on the way stays."""
     longest = step.container
-    if container is None or (longest is not None and length_of(longest) >= length_of(container)):
+    if container is None or (
+        longest is not None and length_of(longest) >= length_of(container)
+    ):
         return step._replace(object=value, name=name)
-    return Step(value, name, step.kind, step.where, collection=step.name, container=container)
+    return Step(
+        value, name, step.kind, step.where, collection=step.name, container=container
+    )
 
 
 def _key(key: Any) -> str:
@@ -497,10 +535,16 @@ def referred_to(storages: list[Storage]) -> dict[int, int]:
     kept by a graph of autograd alone.
     """
     # gc.get_referrers compares each object with each tensor: minutes for 100,000 of them.
-    referrers = [referrer for referrer in gc.get_objects() if type(referrer) is not Storage]
+    referrers = [
+        referrer for referrer in gc.get_objects() if type(referrer) is not Storage
+    ]
     tensors = {id(storage.tensor) for storage in storages}
     named = tensors.intersection(map(id, gc.get_referents(*referrers)))
-    return {storage.address: storage.bytes for storage in storages if id(storage.tensor) in named}
+    return {
+        storage.address: storage.bytes
+        for storage in storages
+        if id(storage.tensor) in named
+    }
 
 
 def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
@@ -548,7 +592,10 @@ def lines_that_join(keeper: Keeper) -> list[str]:
 
 
 def _sources() -> dict[str, str]:
-    return {path: "".join(linecache.getlines(path)) for path in sorted(files_of_the_program())}
+    return {
+        path: "".join(linecache.getlines(path))
+        for path in sorted(files_of_the_program())
+    }
 
 
 def _collections(keeper: Keeper) -> list[str]:
@@ -558,7 +605,8 @@ def _collections(keeper: Keeper) -> list[str]:
     if not keeper.collection:
         return [keeper.name] if keeper.graphs else []
     outer = [
-        keeper.collection[: key.start()] for key in re.finditer(r"(?<!\])\[", keeper.collection)
+        keeper.collection[: key.start()]
+        for key in re.finditer(r"(?<!\])\[", keeper.collection)
     ]
     return [keeper.collection, *reversed(outer)]
 
@@ -580,7 +628,8 @@ def _lines_of(
         if numbers:
             functions = functions_by_line(sources[path])
             return [
-                f"{place(path, number)} {functions.get(number, '<module>')}" for number in numbers
+                f"{place(path, number)} {functions.get(number, '<module>')}"
+                for number in numbers
             ]
     return []
 

@@ -17,7 +17,11 @@ ADDING = frozenset(
 HOOKS = {
     "_forward_hooks": ("register_forward_hook",),
     "_forward_pre_hooks": ("register_forward_pre_hook",),
-    "_backward_hooks": ("register_full_backward_hook", "register_backward_hook", "register_hook"),
+    "_backward_hooks": (
+        "register_full_backward_hook",
+        "register_backward_hook",
+        "register_hook",
+    ),
     "_backward_pre_hooks": ("register_full_backward_pre_hook",),
 }
 """Collections of a module or a tensor, and the methods of torch that put a hook into them."""
@@ -25,7 +29,9 @@ HOOKS = {
 MOVING = frozenset("contiguous cuda double float half to".split())
 """Methods of a tensor after which it is the same elsewhere: a name bound to that keeps nothing."""
 
-JOINING = frozenset("cat column_stack concat concatenate dstack hstack row_stack vstack".split())
+JOINING = frozenset(
+    "cat column_stack concat concatenate dstack hstack row_stack vstack".split()
+)
 """Functions of torch whose result has all elements of the tensors that they are given."""
 
 INNER = ("state", "param_groups", "queue")
@@ -60,7 +66,9 @@ def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
     if f".{name}" not in source:
         return ()
     nodes = [
-        node for node in _nodes_of(source) if isinstance(node, ast.Attribute) and node.attr == name
+        node
+        for node in _nodes_of(source)
+        if isinstance(node, ast.Attribute) and node.attr == name
     ]
     if not any(isinstance(node.ctx, ast.Load) for node in nodes):
         return ()
@@ -76,7 +84,9 @@ def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
     written = _without_owner(entry)
     if last_name(entry) not in source:
         return ()
-    return tuple(sorted(node.lineno for node in _nodes_of(source) if _remakes(node, written)))
+    return tuple(
+        sorted(node.lineno for node in _nodes_of(source) if _remakes(node, written))
+    )
 
 
 def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
@@ -87,7 +97,9 @@ def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
     if last_name(tensor) not in source:
         return ()
     written = _without_owner(tensor)
-    return tuple(sorted(node.lineno for node in _nodes_of(source) if _joins(node, written)))
+    return tuple(
+        sorted(node.lineno for node in _nodes_of(source) if _joins(node, written))
+    )
 
 
 def _joins(node: ast.AST, tensor: str) -> TypeGuard[ast.stmt]:
@@ -96,8 +108,12 @@ def _joins(node: ast.AST, tensor: str) -> TypeGuard[ast.stmt]:
     if not any(_is_written(target, tensor) for target in node.targets):
         return False
     calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
-    joins = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in JOINING]
-    joined = [part for call in joins for argument in call.args for part in _parts(argument)]
+    joins = [
+        call for call in calls if ast.unparse(call.func).rpartition(".")[2] in JOINING
+    ]
+    joined = [
+        part for call in joins for argument in call.args for part in _parts(argument)
+    ]
     return any(_is_written(part, tensor) for part in joined)
 
 
@@ -168,7 +184,8 @@ def _is_made_of(node: ast.Assign, name: str) -> bool:
     if not bound or _is_moved(node.value):
         return False
     return any(
-        isinstance(part, ast.expr) and _is_named(part, name) for part in ast.walk(node.value)
+        isinstance(part, ast.expr) and _is_named(part, name)
+        for part in ast.walk(node.value)
     )
 
 

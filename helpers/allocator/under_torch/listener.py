@@ -38,7 +38,9 @@ class Listener:
         if self._pipe != NO_PIPE:
             return ""
         if threading.current_thread() is not threading.main_thread():
-            return "signals are not listened to: torch was not started in the main thread"
+            return (
+                "signals are not listened to: torch was not started in the main thread"
+            )
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
@@ -55,7 +57,10 @@ class Listener:
     def owners(self) -> dict[str, str]:
         """Whose handler each signal has in the end."""
         for name, who in self.whose.items():
-            if who == "recorder" and signal.getsignal(getattr(signal, name)) != self._handle:
+            if (
+                who == "recorder"
+                and signal.getsignal(getattr(signal, name)) != self._handle
+            ):
                 self.whose[name] = THEIRS
         return self.whose
 

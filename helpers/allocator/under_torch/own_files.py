@@ -22,10 +22,18 @@ def files_of_the_program() -> set[str]:
     files = {frame.f_code.co_filename for frame in running_frames()}
     files.update(cells())
     for module in list(sys.modules.values()):
-        file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        file = (
+            vars(module).get("__file__")
+            if isinstance(module, types.ModuleType)
+            else None
+        )
         if isinstance(file, str) and file.endswith(".py"):
             files.add(file)
-    return {file if file[:1] == "<" else os.path.abspath(file) for file in files if is_own(file)}
+    return {
+        file if file[:1] == "<" else os.path.abspath(file)
+        for file in files
+        if is_own(file)
+    }
 
 
 def running_frames() -> Iterator[types.FrameType]:
@@ -36,7 +44,9 @@ def running_frames() -> Iterator[types.FrameType]:
         frame: types.FrameType | None = innermost
         while frame is not None:
             file = frame.f_code.co_filename
-            if os.path.dirname(file) not in _recorders_folders() and not file.endswith(OPERATORS):
+            if os.path.dirname(file) not in _recorders_folders() and not file.endswith(
+                OPERATORS
+            ):
                 yield frame
             frame = frame.f_back
 
@@ -95,7 +105,11 @@ def is_own(file: str) -> bool:
 
 
 def is_own_class(kind: type) -> bool:
-    home = type.__getattribute__(kind, "__module__")  # a metaclass of the program's is not asked
+    home = type.__getattribute__(
+        kind, "__module__"
+    )  # a metaclass of the program's is not asked
     module = sys.modules.get(home) if isinstance(home, str) else None
-    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+    file = (
+        vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+    )
     return home == "__main__" or (isinstance(file, str) and is_own(file))

@@ -31,7 +31,9 @@ class QuietWatch:
     def __init__(self, base: str, after_s: float):
         self.base = base
         self.after_s = after_s
-        self.poll_s = max(0.05, min(IDLE_POLL_S, after_s / 4)) if after_s else IDLE_POLL_S
+        self.poll_s = (
+            max(0.05, min(IDLE_POLL_S, after_s / 4)) if after_s else IDLE_POLL_S
+        )
         self.reports = 0
         self._quiet_since = time.monotonic()
         self._reported = False
@@ -81,7 +83,9 @@ class QuietWatch:
         """
         if self._timer is not None:
             self._armed = True
-            faulthandler.dump_traceback_later(self.after_s + 2 * self.poll_s, file=self._timer)
+            faulthandler.dump_traceback_later(
+                self.after_s + 2 * self.poll_s, file=self._timer
+            )
 
     def disarm(self) -> None:
         """Stop the timer."""
@@ -113,7 +117,9 @@ def written_bytes() -> int | None:
     """Bytes that this process has written so far; None where the kernel does not count them."""
     try:
         with open("/proc/self/io", "rb") as fields:
-            return next(int(line.split()[1]) for line in fields if line.startswith(b"wchar"))
+            return next(
+                int(line.split()[1]) for line in fields if line.startswith(b"wchar")
+            )
     except (OSError, StopIteration, ValueError):
         return None
 

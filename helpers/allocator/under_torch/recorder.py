@@ -145,20 +145,26 @@ class Recorder:
                 self._peaks.watch(self.torch)
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
-            missing = "out-of-memory cannot be observed: " if self.history else NOT_AVAILABLE
+            missing = (
+                "out-of-memory cannot be observed: " if self.history else NOT_AVAILABLE
+            )
             self.note(missing + words(error))
         if self.whole_program:
             self.note(self._listener.listen())
             self._listener.attend(self._tick)
         self._write()
 
-    def _out_of_memory(self, device: int, size: int, device_total: int, device_free: int) -> None:
+    def _out_of_memory(
+        self, device: int, size: int, device_total: int, device_free: int
+    ) -> None:
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
             self._look_for_keepers()
             self._look_at_checkpointing()
             self._look_at_step()
-            self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
+            self.keep(
+                "oom", device=device, size_bytes=size, device_free_bytes=device_free
+            )
 
     def _look_for_keepers(self) -> None:
         """Which names of the program keep the tensors of the card, while they still do."""
@@ -173,14 +179,18 @@ class Recorder:
         try:
             self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
         except Exception as error:  # noqa: BLE001 - as above
-            self.note(f"its gradient checkpointing could not be looked at: {words(error)}")
+            self.note(
+                f"its gradient checkpointing could not be looked at: {words(error)}"
+            )
 
     def _look_at_step(self) -> None:
         """Which part of a step runs."""
         try:
             self.facts["part_of_step"] = running_part_of_step()
         except Exception as error:  # noqa: BLE001 - any source is read; the program must go on
-            self.note(f"which part of a step runs could not be found out: {words(error)}")
+            self.note(
+                f"which part of a step runs could not be found out: {words(error)}"
+            )
 
     def keep(self, reason: str, **more: Any) -> None:
         """Keep a snapshot now; what went wrong stands in its entry.
@@ -192,7 +202,9 @@ class Recorder:
         with self._lock:
             entry: dict[str, Any] = {"reason": reason, "at": time.time(), **more}
             self.facts["snapshots"].append(entry)
-            count = sum(snapshot["reason"] == reason for snapshot in self.facts["snapshots"])
+            count = sum(
+                snapshot["reason"] == reason for snapshot in self.facts["snapshots"]
+            )
             number = "" if count == 1 else str(count)
             try:
                 self._keep_snapshot(entry, f"{self.base}-{reason}{number}.pickle")
@@ -208,7 +220,9 @@ class Recorder:
         entry.update(file=os.path.basename(path), events=sum(lengths), cut=cut)
         if cut:
             full = f"the ring buffer of {self.max_events} events was full"
-            self.note(f"{full}: the start of the trace is cut; a larger --max-events keeps more")
+            self.note(
+                f"{full}: the start of the trace is cut; a larger --max-events keeps more"
+            )
 
     def _devices(self) -> list[dict[str, Any]]:
         """The allocator's counters of each device."""

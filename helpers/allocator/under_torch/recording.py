@@ -29,7 +29,9 @@ def command_of_this_run() -> list[str]:
 def _launcher() -> list[str]:
     """The command of the parent process where that is a launcher."""
     try:
-        with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8", errors="replace") as file:
+        with open(
+            f"/proc/{os.getppid()}/cmdline", encoding="utf-8", errors="replace"
+        ) as file:
             words = file.read().rstrip("\0").split("\0")
     except OSError:
         return []

@@ -145,8 +145,12 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 def _keeps_graph(call: ast.Call) -> bool:
     """Whether a backward pass frees nothing, because another one goes through the same graph."""
-    words = [word for word in call.keywords if word.arg in ("create_graph", "retain_graph")]
-    return any(isinstance(word.value, ast.Constant) and word.value.value for word in words)
+    words = [
+        word for word in call.keywords if word.arg in ("create_graph", "retain_graph")
+    ]
+    return any(
+        isinstance(word.value, ast.Constant) and word.value.value for word in words
+    )
 
 
 def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
@@ -179,7 +183,9 @@ def _bound_in(statement: ast.stmt) -> set[str]:
 
 def _read_in(node: ast.AST) -> set[str]:
     """The names and attributes that are read, as they are written."""
-    parts = (part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+    parts = (
+        part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))
+    )
     return {ast.unparse(part) for part in parts if isinstance(part.ctx, ast.Load)}
 
 

@@ -57,7 +57,9 @@ class _Stacks:
             return -1
         self._numbers[stack] = len(self.texts)
         frames = self.trace.frames[stack][:MOST_FRAMES]
-        numbers = [self._frames.setdefault(frame, len(self._frames)) for frame in frames]
+        numbers = [
+            self._frames.setdefault(frame, len(self._frames)) for frame in frames
+        ]
         self.texts.append(column(numbers))
         in_program = (place for place, frame in enumerate(frames) if own_line(frame))
         self.program_frames.append(next(in_program, -1))

@@ -17,14 +17,14 @@ BEFORE_AND_AFTER = (
     "program:word, settings:value, runs out at:ends, peak allocated:number:bytes, "
     "peak reserved:number:bytes"
 )
-LINES = (
-    "line:line, holds at the failure:number:bytes, change that is enough:word, with settings:value"
-)
+LINES = "line:line, holds at the failure:number:bytes, change that is enough:word, with settings:value"
 EXACT = (
     "predicted from the recording; where the program is at hand, rehearse it to be exact: change the "
     f"line and run {PROGRAM} rehearse --gpu CARD -- COMMAND, or let {PROGRAM} fix find the change"
 )
-AS_FAR = "the recording ends at the failure: what the program needs after it is not counted"
+AS_FAR = (
+    "the recording ends at the failure: what the program needs after it is not counted"
+)
 
 
 def table(comparison: EditComparison) -> Shown:
@@ -73,7 +73,10 @@ def lines(
 
     ``why_none``: why none is ranked, where the trace is too long for that.
     """
-    rows = [[row.line, row.live_bytes, _change(row.edit), row.conf or "default"] for row in ranking]
+    rows = [
+        [row.line, row.live_bytes, _change(row.edit), row.conf or "default"]
+        for row in ranking
+    ]
     saving = [row for row in ranking if row.edit]
     if saving:
         saves = (
@@ -88,9 +91,13 @@ def lines(
         title = f"no lines compared: {'; '.join(why_none)}"
     else:
         title = "no lines compared: nothing runs out, or the recording has no lines of the program"
-    notes = [f"assumed: {words}" for words in dict.fromkeys(row.assumes for row in saving)]
+    notes = [
+        f"assumed: {words}" for words in dict.fromkeys(row.assumes for row in saving)
+    ]
     if saving:
-        notes.append(f'to try another change, add to this command: --edit "{saving[0].edit}"')
+        notes.append(
+            f'to try another change, add to this command: --edit "{saving[0].edit}"'
+        )
     head = columns(LINES, widest=None)
     return _shown(title, head, rows, notes, recording_fails)
 

@@ -8,7 +8,12 @@ from typing import Any
 from helpers.allocator.call_sites import LinesError
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.exhaustion import Exhaustion, exhaustion
-from helpers.allocator.growers import Keeper, KeptGrower, RecordedGrowth, growth_of_recording
+from helpers.allocator.growers import (
+    Keeper,
+    KeptGrower,
+    RecordedGrowth,
+    growth_of_recording,
+)
 from helpers.allocator.growth import Growth
 from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
@@ -33,10 +38,14 @@ def growing(study: Study) -> Shown:
     try:
         return growth_table(recorded, *runs_out_on(study, recorded))
     except LinesError as error:
-        return Shown("What grows from step to step", ["call site"], [], none=f"Unknown: {error}.")
+        return Shown(
+            "What grows from step to step", ["call site"], [], none=f"Unknown: {error}."
+        )
 
 
-def runs_out_on(study: Study, recorded: RecordedGrowth) -> tuple[Exhaustion | None, int]:
+def runs_out_on(
+    study: Study, recorded: RecordedGrowth
+) -> tuple[Exhaustion | None, int]:
     """Where what grows runs out on the study's card, and on how many bytes; 0 where no card was
     named.
     """
@@ -84,7 +93,9 @@ def growth_table(
     if capacity_bytes and (may_run_out or runs_out_here):
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
     elif recorded.is_leak:
-        lines.append("to see in which step it runs out, name the card with --capacity or --gpu")
+        lines.append(
+            "to see in which step it runs out, name the card with --capacity or --gpu"
+        )
     rows = [
         [
             _who(row.keeper),
@@ -128,9 +139,7 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
             kept = f"each step keeps {size}, most at {first.line}"
             if recorded.ran_out:
                 return f"{kept}; that is too little to be why the program ran out of memory"
-            return (
-                f"{kept}, and the program finished: this is a leak only if you do not need it later"
-            )
+            return f"{kept}, and the program finished: this is a leak only if you do not need it later"
         if first.keeper is not None:
             return f"grows by {size} each step: {first.words}"
         return f"grows by {size} each step, most at {first.grower.site.name}"
@@ -151,7 +160,11 @@ def _notes(growth: Growth) -> list[str]:
 def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
     if runs_out is None:
         passes = f"on a card of {card} the recorded steps pass"
-        return f"{passes}, and no later step was found in which it runs out" if grows else passes
+        return (
+            f"{passes}, and no later step was found in which it runs out"
+            if grows
+            else passes
+        )
     if runs_out.recorded:
         return f"on a card of {card} it runs out in step {runs_out.step:,} (replayed from the recorded steps)"
     if runs_out.step > NEVER_STEPS:

@@ -16,10 +16,10 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     """
     before, after = peaks.live
     reserved_before, reserved_after = peaks.reserved
-    result = (
-        f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share_words})"
+    result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share_words})"
+    first = next(
+        (change for change in peaks.lines if change.by * (after - before) > 0), None
     )
-    first = next((change for change in peaks.lines if change.by * (after - before) > 0), None)
     if first:
         result += f", most at {first.name}"
     above = [
@@ -39,7 +39,9 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
         notes.append(f"{left_out} more lines moved by less")
     if peaks.changed and before != after:
         notes.append(f"changed lines behind it: {', '.join(peaks.changed)}")
-    head = columns("at the peak:line, A:number:bytes, B:number:bytes, by:size", widest=80)
+    head = columns(
+        "at the peak:line, A:number:bytes, B:number:bytes, by:size", widest=80
+    )
     return Shown(result, head, rows, notes, above, result=result)
 
 

@@ -31,7 +31,11 @@ LEAGUE = "settings:value, runs out at:ends, peak reserved:size, retries:number, 
 
 
 def replay_text(
-    outcome: Outcome, row: Replay, card: Card, check: Agreement | None, notes: Sequence[str]
+    outcome: Outcome,
+    row: Replay,
+    card: Card,
+    check: Agreement | None,
+    notes: Sequence[str],
 ) -> Shown:
     """One replay; ``check``: how it compares with the recording, where it can be compared."""
     end = "every request succeeds"
@@ -68,8 +72,12 @@ def _agreement_words(check: Agreement) -> str:
     addresses = f"{check.same_address} of {check.allocations} addresses"
     if check.by_offset:
         addresses += f" ({check.by_offset} by offset in an expandable range)"
-    reserved = f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
-    return f"Against the recording, {exact}: {addresses}, reserved at the end {reserved}"
+    reserved = (
+        f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
+    )
+    return (
+        f"Against the recording, {exact}: {addresses}, reserved at the end {reserved}"
+    )
 
 
 def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
@@ -80,7 +88,11 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     answers = [_use(answer)]
     if answer.grows:
         answers.insert(0, f"{answer.grows}, so later steps run out with any setting")
-    shown = [row for place, row in enumerate(ranked(answer)) if place < rows or not row.settings]
+    shown = [
+        row
+        for place, row in enumerate(ranked(answer))
+        if place < rows or not row.settings
+    ]
     count = len(answer.rows)
     settings = "1 setting" if count == 1 else f"{count} settings"
     tried = f"torch {answer.torch}, {answer.build}, {settings} tried"
@@ -104,7 +116,9 @@ def setting_to_use(answer: WhatIf) -> str:
         return answer.use
     command = verdict.next_step.command
     passing = [row.settings for row in answer.rows if row.passes and row.settings]
-    return max((conf for conf in passing if conf in command), key=len, default=answer.use)
+    return max(
+        (conf for conf in passing if conf in command), key=len, default=answer.use
+    )
 
 
 def _use(answer: WhatIf) -> str:
@@ -130,7 +144,9 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
     notes = []
     for row in shown:
         if row.flags:
-            notes.append(f"{row.settings or 'default'} is never recommended: {row.flags[0]}")
+            notes.append(
+                f"{row.settings or 'default'} is never recommended: {row.flags[0]}"
+            )
     if answer.groups:
         notes += ["", "When it ran out, these lines held the most:"]
         notes += _groups_in_words(answer.groups)
@@ -174,7 +190,10 @@ def ranked(answer: WhatIf) -> list[Replay]:
 def _league_row(row: Replay) -> list[Any]:
     """A setting: where it runs out, and its peak with the band that rules for addresses leave."""
     out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
-    band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
+    band = (
+        show_bytes(row.peak_reserved_low_bytes),
+        show_bytes(row.peak_reserved_high_bytes),
+    )
     peak = " to ".join(dict.fromkeys(band))
     return [row.settings or "default", out, peak, row.retries, row.slow_calls]
 

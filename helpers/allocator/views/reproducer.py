@@ -44,7 +44,9 @@ def shrunk_table(shrunk: Shrunk) -> Shown:
         *(f"note: {note}" for note in shrunk.notes),
     ]
     if shrunk.least > MOST_LINES:
-        below.append(f"fewer than {shrunk.least} cannot fill this card; --smaller-card may help")
+        below.append(
+            f"fewer than {shrunk.least} cannot fill this card; --smaller-card may help"
+        )
     before = [head, "kept:", *(f"  {line}" for line in failure.invariants), ""]
     columns = ["times", "what", Column("bytes each", "bytes"), "call site"]
     title = f"The smallest proof: {head}"
@@ -54,7 +56,9 @@ def shrunk_table(shrunk: Shrunk) -> Shown:
 def _rows(trace: Trace) -> list[list[Any]]:
     """The operations, runs of equal ones as one row with how often."""
     rows: list[list[Any]] = []
-    for at, (op, size) in enumerate(zip(trace.op.tolist(), trace.size.tolist(), strict=True)):
+    for at, (op, size) in enumerate(
+        zip(trace.op.tolist(), trace.size.tolist(), strict=True)
+    ):
         stack = trace.stack_of(at)
         where = site_of(stack).name if stack else ""
         name = Op(op).name.lower().replace("_", " ")
@@ -77,10 +81,19 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
     """
     trace = shrunk.trace
     header = trace.header
-    strange = {Op(op).name.lower() for op in trace.op} - {"alloc", "free", "empty_cache"}
+    strange = {Op(op).name.lower() for op in trace.op} - {
+        "alloc",
+        "free",
+        "empty_cache",
+    }
     if strange or trace.pool.any() or trace.stream.any() or header.get("fraction"):
-        needs = ", ".join(sorted(strange)) or "private pools, several streams or a memory fraction"
-        raise NoProgramError(f"no program: the failure needs {needs}, which it cannot say")
+        needs = (
+            ", ".join(sorted(strange))
+            or "private pools, several streams or a memory fraction"
+        )
+        raise NoProgramError(
+            f"no program: the failure needs {needs}, which it cannot say"
+        )
     conf = header["conf"]
     setting = "os.environ.pop(name, None)"
     if conf:
@@ -97,7 +110,9 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
     )
     lines = text.count("\n")
     if lines > MOST_LINES:
-        raise NoProgramError(f"no program: it would have {lines} lines, more than {MOST_LINES}")
+        raise NoProgramError(
+            f"no program: it would have {lines} lines, more than {MOST_LINES}"
+        )
     return text
 
 
@@ -132,7 +147,9 @@ def _turns(steps: list[int]) -> str:
             turns.append((times, steps[:period]))
         steps = steps[times * period :]
     words = " ".join(f"({times}, {turn})," for times, turn in turns)
-    return textwrap.fill(words, LINE_COLUMNS, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.fill(
+        words, LINE_COLUMNS, initial_indent="    ", subsequent_indent="    "
+    )
 
 
 def _longest_repetition(steps: list[int]) -> tuple[int, int]:

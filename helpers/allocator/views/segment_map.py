@@ -26,7 +26,9 @@ from helpers.tell.figure_style import INK, PALETTE
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
-SEGMENTS = "segment:number:bytes, in use:number:bytes, stranded:number:bytes, kept by:line"
+SEGMENTS = (
+    "segment:number:bytes, in use:number:bytes, stranded:number:bytes, kept by:line"
+)
 ROWS = 26
 """Rows that the segment map is folded into."""
 
@@ -43,14 +45,18 @@ class _Blocks:
 
     def __init__(self, table: np.ndarray) -> None:
         mapped = table[block_column(table, "mapped") == 1]
-        order = np.lexsort((block_column(mapped, "offset"), block_column(mapped, "base")))
+        order = np.lexsort(
+            (block_column(mapped, "offset"), block_column(mapped, "base"))
+        )
         mapped = mapped[order]
         self.kinds = kinds_of(mapped)
         place = [block_column(mapped, name) for name in ("kind", "ordinal", "offset")]
         self.places = np.stack(place, axis=1)
         self.sizes = block_column(mapped, "size")
         self.starts = np.cumsum(self.sizes) - self.sizes
-        self.begins = np.flatnonzero(np.diff(self.places[:, :2], axis=0, prepend=-1).any(axis=1))
+        self.begins = np.flatnonzero(
+            np.diff(self.places[:, :2], axis=0, prepend=-1).any(axis=1)
+        )
 
     def bytes_of(self, kind: int) -> int:
         return int(self.sizes[self.kinds == kind].sum())
@@ -102,14 +108,18 @@ def _chart(
     events = np.array([allocated_at.get(place, -1) for place in places], np.int64)
     in_use = blocks.kinds < STRANDED
     columns = (blocks.starts, blocks.sizes, blocks.kinds, np.cumsum(segments))
-    return charts.strip(head, trace, np.stack((*columns, np.where(in_use, events, -1)), axis=1))
+    return charts.strip(
+        head, trace, np.stack((*columns, np.where(in_use, events, -1)), axis=1)
+    )
 
 
 def _kind_words(blocks: _Blocks, number: int) -> str:
     return f"{list(STATES.values())[number]}: {show_bytes(blocks.bytes_of(number))}"
 
 
-def _allocated_at(trace: Trace, replay: Outcome, moment: int) -> dict[tuple[int, ...], int]:
+def _allocated_at(
+    trace: Trace, replay: Outcome, moment: int
+) -> dict[tuple[int, ...], int]:
     """The operation that allocated what lies at a place after so many operations."""
     allocates = trace.op[:moment] == Op.ALLOC
     served = replay.column("kind")[:moment] >= 0
@@ -143,7 +153,9 @@ def _rows(
             held_by = _names([_line_of(trace, event) for event in events])
         row = [int(sizes.sum()), int(sizes[used].sum()), stranded, held_by]
         rows[tuple(blocks.places[begin].tolist())] = row
-    return sorted((rows[place] for place in sorted(rows)), key=lambda row: (-row[2], -row[0]))
+    return sorted(
+        (rows[place] for place in sorted(rows)), key=lambda row: (-row[2], -row[0])
+    )
 
 
 def _names(owners: Sequence[str]) -> str:
@@ -181,7 +193,9 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
     rows = -(-blocks.total // row_bytes)
     axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    sheet.titled(axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment")
+    sheet.titled(
+        axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment"
+    )
     sheet.legend(figure, patches, [str(patch.get_label()) for patch in patches])
 
 

@@ -113,7 +113,9 @@ def view(study: Study, conf: str | None = None) -> View:
         outcome=outcome,
         moment=moment,
         at=at,
-        metrics=metrics.metrics(at.blocks, parse(conf, behaviour(study.torch, study.build))),
+        metrics=metrics.metrics(
+            at.blocks, parse(conf, behaviour(study.torch, study.build))
+        ),
         stranded=Curve("stranded", "stranded", stranded, points),
     )
 
@@ -145,7 +147,9 @@ def memory(*views: View) -> Shown:
     draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
     answers = len(views) == 1 and len(views[0].study.trace) <= MOST_OPERATIONS
     chart = partial(_chart, views[0], title) if answers else None
-    return Shown(title, ["settings", *peaks, ""], rows, draw=draw, chart=chart, widest=None)
+    return Shown(
+        title, ["settings", *peaks, ""], rows, draw=draw, chart=chart, widest=None
+    )
 
 
 def _chart(seen: View, title: str) -> Chart:
@@ -166,7 +170,9 @@ def pair(seen: View, answer: WhatIf) -> Sequence[View]:
     """
     other = answer.use
     if other == seen.conf:
-        others = (row for row in answer.rows if row.settings != seen.conf and not row.flags)
+        others = (
+            row for row in answer.rows if row.settings != seen.conf and not row.flags
+        )
         other = next((row.settings for row in others), seen.conf)
     return seen, view(seen.study, other)
 
@@ -176,7 +182,9 @@ def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
     for seen, axes in zip(views, rows, strict=True):
         head = title
         if len(views) > 1:
-            head = f"{seen.name}: at most {show_bytes(seen.curves[0].peak_bytes)} reserved"
+            head = (
+                f"{seen.name}: at most {show_bytes(seen.curves[0].peak_bytes)} reserved"
+            )
         sheet.titled(axes, head)
         _draw_run(axes, seen)
         axes.label_outer()
@@ -199,12 +207,18 @@ def _draw_run(axes: Axes, seen: View) -> None:
         colour = PALETTE[curve.look].face
         if curve.look == "in use":
             outline = [at[0], *at[:end:step], at[end - step]]
-            axes.fill(outline, [0, *tops, 0], label=curve.words, color=colour, linewidth=0)
+            axes.fill(
+                outline, [0, *tops, 0], label=curve.words, color=colour, linewidth=0
+            )
         else:
             style = "-." if curve.look == "stranded" else "-"
-            axes.plot(at[:end:step], tops, label=curve.words, color=colour, linestyle=style)
+            axes.plot(
+                at[:end:step], tops, label=curve.words, color=colour, linestyle=style
+            )
     axes.axhline(capacity / GIB, color=ALARM, linewidth=1)
-    sheet.annotated(axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), ALARM)
+    sheet.annotated(
+        axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), ALARM
+    )
     first = seen.outcome.first_oom
     if first is not None:
         axes.axvline(first, color=ALARM, linewidth=1, linestyle="--")
@@ -225,13 +239,17 @@ def _draw_run(axes: Axes, seen: View) -> None:
 
 def segments(seen: View) -> Shown:
     """The map of every reserved byte at the moment."""
-    return segment_map(seen.study.trace, seen.outcome, seen.at, seen.moment_words.capitalize())
+    return segment_map(
+        seen.study.trace, seen.outcome, seen.at, seen.moment_words.capitalize()
+    )
 
 
 def metrics_table(seen: View) -> Shown:
     """The figures at the moment, with what the usual ratio would have said."""
     figures = seen.metrics
-    rows = [[name, getattr(figures, key), says] for name, key, says in wording("metrics")]
+    rows = [
+        [name, getattr(figures, key), says] for name, key, says in wording("metrics")
+    ]
     ratio = f"1 - allocated/reserved would say {figures.misleading_ratio:.2f}."
     misleads = wrapped(f"{ratio} {metrics.MISLEADS}")
     title = f"{seen.moment_words.capitalize()}, operation {seen.moment}"

@@ -27,7 +27,9 @@ def non_torch_bytes(s: Sheet) -> float:
 def activation_peak_bytes(s: Sheet) -> float:
     most = 3.0 * GIB
     if s.has("widest_step") and not s.vision_parts:
-        s.cite("records: 0.4 to 3 GiB; at most by the widest step of a batch and its samples")
+        s.cite(
+            "records: 0.4 to 3 GiB; at most by the widest step of a batch and its samples"
+        )
         most = min(most, 1.5 * s.widest_step + 0.3 * GIB)
         return s.either(min(0.4 * GIB, most), min(1.4 * GIB, most), most)
     s.cite("records: 0.4 to 3 GiB, more with more batched tokens")
@@ -61,7 +63,11 @@ def cuda_graph_bytes(s: Sheet) -> float:
         s.cite("no graphs are captured")
         return 0
     if s.is_ggml:
-        s.cite("within the compute buffer" if s.family == "llama.cpp" else "within the graph")
+        s.cite(
+            "within the compute buffer"
+            if s.family == "llama.cpp"
+            else "within the graph"
+        )
         return 0
     s.cite("records: 0.1 to 2.2 GiB")
     return s.either(0.1, 0.7, 2.2) * GIB
@@ -147,16 +153,22 @@ def compute(s: Sheet) -> float:
         )
     if s.family == "Diffusers":
         return s.unbounded(
-            0.5 * GIB, 2 * GIB, "not predictable: activations grow with the image or the video"
+            0.5 * GIB,
+            2 * GIB,
+            "not predictable: activations grow with the image or the video",
         )
     if s.family == "Transformers":
-        return s.unbounded(0.2 * GIB, GIB, "not predictable: activations grow with the prompt")
+        return s.unbounded(
+            0.2 * GIB, GIB, "not predictable: activations grow with the prompt"
+        )
     return s.unbounded(0, 0.5 * GIB, "not predictable for this program")
 
 
 def compute_of_llama_cpp(s: Sheet) -> float:
     """The compute buffer of llama.cpp, by the attention and the cards that it has."""
-    is_scored = not s.flash_attn and s.cards == 1 and not s.is_mla and "ik_" not in s.program
+    is_scored = (
+        not s.flash_attn and s.cards == 1 and not s.is_mla and "ik_" not in s.program
+    )
     if is_scored:
         s.cite(
             "read: llama.cpp src/llama-graph.cpp, build_attn_mha: scores of every head where "
@@ -202,5 +214,9 @@ def context_bytes(s: Sheet) -> float:
             "that (records)"
         )
         return s.cards * s.either(0, 0, CONTEXT_MOST_BYTES)
-    s.cite("records: the driver and its context, 0.45 GiB a card by llama.cpp's own accounting")
-    return s.cards * s.either(CONTEXT_LEAST_BYTES, CONTEXT_LIKELY_BYTES, CONTEXT_MOST_BYTES)
+    s.cite(
+        "records: the driver and its context, 0.45 GiB a card by llama.cpp's own accounting"
+    )
+    return s.cards * s.either(
+        CONTEXT_LEAST_BYTES, CONTEXT_LIKELY_BYTES, CONTEXT_MOST_BYTES
+    )

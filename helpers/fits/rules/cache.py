@@ -93,7 +93,9 @@ def full_token(s: Sheet) -> float:
     if s.is_given("cache_cells"):
         # the sizes and the cells that the log prints
         cells = s.sizes("cache_cells")
-        return s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
+        return (
+            s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
+        )
     if s.is_given("kv_printed") and s.is_given("tokens_printed"):
         # the pool and its tokens that the log prints, for one card
         return s.kv_printed / (s.tokens_printed + s.page_size)
@@ -153,7 +155,9 @@ def need_bytes(s: Sheet) -> float:
         s.cite("a pipeline of images keeps no cache")
         return 0
     if s.is_given("unknown_cache"):
-        s.no_bound("the cache of an architecture that is not known: counted as plain attention")
+        s.no_bound(
+            "the cache of an architecture that is not known: counted as plain attention"
+        )
     if s.family == "vLLM":
         s.cite("read: check_enough_kv_cache_memory: one request of max_model_len")
         return s.request_blocks * s.block_bytes
@@ -164,7 +168,9 @@ def need_bytes(s: Sheet) -> float:
         )
         return paged(s, s.tokens_asked)
     if s.family == "Transformers":
-        s.cite("read: transformers cache_utils.py, DynamicCache: the window of sliding layers")
+        s.cite(
+            "read: transformers cache_utils.py, DynamicCache: the window of sliding layers"
+        )
         return s.n_ctx * s.full_token + min(s.n_ctx, s.swa_window) * s.swa_token
     if s.family == "ollama":
         s.cite("read: ollama fs/ggml/ggml.go, GraphSize")

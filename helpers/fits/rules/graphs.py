@@ -68,8 +68,12 @@ def graph_partial(s: Sheet) -> float:
     if s.architecture in LLAMAS:
         # read: ollama GraphSize, llama, partialOffload
         rows = 4 * s.n_batch
-        attention = rows * (1 + s.n_embd + max(s.n_ctx, s.n_embd)) + s.n_embd**2 * 9 / 16
-        attention += 4 * s.n_ctx * (s.n_batch * s.n_head + s.n_embd // s.n_head * s.n_head_kv)
+        attention = (
+            rows * (1 + s.n_embd + max(s.n_ctx, s.n_embd)) + s.n_embd**2 * 9 / 16
+        )
+        attention += (
+            4 * s.n_ctx * (s.n_batch * s.n_head + s.n_embd // s.n_head * s.n_head_kv)
+        )
         output = rows * (s.n_embd + s.n_vocab) + vocabulary_weights(s)
         return rows * s.n_embd + max(attention, output)
     if s.architecture in table("graphs")["architectures"]:

@@ -33,7 +33,12 @@ def swa_ratio(s: Sheet) -> float:
 
 @rule
 def block_size(s: Sheet) -> float:
-    if s.family == "vLLM" and s.n_layer_recurrent and s.n_layer_kv and s.has("state_layer"):
+    if (
+        s.family == "vLLM"
+        and s.n_layer_recurrent
+        and s.n_layer_kv
+        and s.has("state_layer")
+    ):
         # read: vllm/platforms/interface.py: the first multiple of 16 whose page holds a state
         return 16 * up(s.state_layer / s.tp, 16 * s.full_layer)
     # read: vllm/config/cache.py, block_size, where no backend asks for more
@@ -101,7 +106,9 @@ def request_blocks(s: Sheet) -> float:
         batches = 2 if s.date >= 202606 else 1
         window = min(s.n_swa - 1 + batches * s.max_num_batched_tokens, s.n_ctx)
         pages_a_block = max(1, s.page // (s.block_size * s.swa_layer))
-        blocks += up(s.n_layer_swa, s.group) * (up(window, s.block_size * pages_a_block) + 1)
+        blocks += up(s.n_layer_swa, s.group) * (
+            up(window, s.block_size * pages_a_block) + 1
+        )
     return blocks
 
 
@@ -129,7 +136,9 @@ def tokens_held(s: Sheet) -> float:
     if s.family == "vLLM":
         # read: vllm/v1/core/kv_cache_utils.py, _report_kv_cache_config before 0.21; worker.py of
         # V0
-        groups = 1 if s.one_kind else sum(up(layers, s.group) for layers in s.sizes("kinds"))
+        groups = (
+            1 if s.one_kind else sum(up(layers, s.group) for layers in s.sizes("kinds"))
+        )
         return s.blocks // groups * s.block_size
     if s.family == "SGLang" and s.is_given("tokens"):
         return s.tokens

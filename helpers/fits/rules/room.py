@@ -19,7 +19,9 @@ def ceiling(s: Sheet) -> float:
         s.cite("what was free before the load: what is free after it, and the weights")
         return s.free_after_load + s.weights
     is_free = s.is_given("card_free_bytes")
-    s.cite("what is free before the load" if is_free else "the named sizes of the cards")
+    s.cite(
+        "what is free before the load" if is_free else "the named sizes of the cards"
+    )
     sizes = s.sizes("card_sizes")
     if s.is_pooled:
         return min(sizes)
@@ -29,7 +31,9 @@ def ceiling(s: Sheet) -> float:
 @rule
 def reserve(s: Sheet) -> float:
     if s.family == "vLLM":
-        s.cite("what --gpu-memory-utilization leaves, less what others and graphs take of it")
+        s.cite(
+            "what --gpu-memory-utilization leaves, less what others and graphs take of it"
+        )
         graphs = s.cuda_graph_bytes if s.date < 202605 else 0
         return s.card_total * (1 - s.gpu_memory_utilization) - s.others_bytes - graphs
     if s.family == "SGLang":
@@ -50,7 +54,9 @@ def reserve(s: Sheet) -> float:
         s.cite("as given")
         return s.margin_bytes * s.cards
     if s.family == "llama.cpp" and s.is_given("gpu_layers_asked"):
-        s.cite("read: llama.cpp common/fit.cpp: --fit changes nothing where --n-gpu-layers is set")
+        s.cite(
+            "read: llama.cpp common/fit.cpp: --fit changes nothing where --n-gpu-layers is set"
+        )
         return 0
     if s.family != "llama.cpp" or s.date < 202512:
         s.cite("none is known")
@@ -130,7 +136,13 @@ def left(s: Sheet) -> float:
     # the ceiling without the sum of the rows
     ceiling = s.ceiling
     layers = s.weights + s.kv_bytes + s.state_bytes - s.in_weights
-    rest = s.projector_weights_bytes + s.compute + s.context_bytes + s.others_bytes + s.reserve
+    rest = (
+        s.projector_weights_bytes
+        + s.compute
+        + s.context_bytes
+        + s.others_bytes
+        + s.reserve
+    )
     return ceiling - s.share_on_gpu * layers - rest
 
 
@@ -170,7 +182,9 @@ def _spare_of_vllm(s: Sheet) -> float:
     if not s.has("n_ctx"):
         return s.available
     if not s.has("need_bytes"):
-        s.no_bound("what a request takes is not known: at least something must be left for it")
+        s.no_bound(
+            "what a request takes is not known: at least something must be left for it"
+        )
         return s.available
     return s.available - s.need_bytes
 
@@ -179,7 +193,9 @@ def _spare_of_llama_cpp(s: Sheet) -> float:
     if s.is_given("fit_short_bytes"):
         # as --fit prints it
         return freed(s) - s.fit_short_bytes
-    is_fitted = all(map(s.is_given, ("projected_bytes", "card_free_bytes", "fit_left_bytes")))
+    is_fitted = all(
+        map(s.is_given, ("projected_bytes", "card_free_bytes", "fit_left_bytes"))
+    )
     if is_fitted:
         # as --fit prints it
         return freed(s) + s.fit_left_bytes - s.reserve

@@ -47,7 +47,9 @@ def model_bytes(s: Sheet) -> float:
         "experts": s.expert_bits,
         "states": s.linear_bits,
     }
-    size = sum(count * bits.get(part, 16) / 8 for part, count in parameters_by_part(s).items())
+    size = sum(
+        count * bits.get(part, 16) / 8 for part, count in parameters_by_part(s).items()
+    )
     if s.vision_parts > 0:
         s.no_bound(
             "the vision part: no weights lie beside the config; the rest by its dimensions, "
@@ -87,7 +89,9 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
         with_attention = s.n_layer_kv + s.n_layer_swa
     attention = 0.0
     ff_layers = 0.0
-    if with_attention:  # transformers modeling_mamba.py: a model of states alone has neither
+    if (
+        with_attention
+    ):  # transformers modeling_mamba.py: a model of states alone has neither
         attention = with_attention * attention_of_a_layer(s)
         ff_layers = s.n_layer_ff or s.n_layer
     moe_layers = 0.0

@@ -102,7 +102,9 @@ class Smaller(ast.NodeTransformer):
 
     def visit_Constant(self, node):
         if type(node.value) is int:
-            return ast.copy_location(ast.Constant(divided(node.value, self.divisor)), node)
+            return ast.copy_location(
+                ast.Constant(divided(node.value, self.divisor)), node
+            )
         return node
 
 
@@ -189,7 +191,9 @@ def content(tensor):
     """A digest of a tensor's bytes."""
     plain = tensor.detach().contiguous()
     size = plain.numel() * plain.element_size()
-    return hashlib.blake2b(ctypes.string_at(plain.data_ptr(), size), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        ctypes.string_at(plain.data_ptr(), size), digest_size=8
+    ).hexdigest()
 
 
 def tensors_in(torch, value):
@@ -206,7 +210,11 @@ def tensors_in(torch, value):
 
 def size_of(tensor):
     """The length of a gradient, and its sum with changing signs: alike for alike gradients."""
-    flat = tensor.detach().flatten().abs() if tensor.is_complex() else tensor.detach().flatten()
+    flat = (
+        tensor.detach().flatten().abs()
+        if tensor.is_complex()
+        else tensor.detach().flatten()
+    )
     flat = flat.double()
     return [flat.norm().item(), (flat[::2].sum() - flat[1::2].sum()).item()]
 
@@ -225,7 +233,11 @@ def on_cpu_mode(torch):
     class OnCpu(Mode):
         def __torch_function__(self, function, types, arguments=(), keywords=None):
             keywords = dict(keywords or {})
-            if function in (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory):
+            if function in (
+                torch.Tensor.cuda,
+                torch.Tensor.cpu,
+                torch.Tensor.pin_memory,
+            ):
                 return arguments[0].clone()
             if function is torch.Tensor.is_pinned:
                 return False
@@ -236,8 +248,12 @@ def on_cpu_mode(torch):
             named = {name: moved(value) for name, value in keywords.items()}
             result = function(*wanted, **named)
             arguments = [*wanted[1:], *named.values()]
-            names_device = any(isinstance(value, (str, torch.device)) for value in arguments)
-            is_sent = function is torch.Tensor.to and names_device and result is arguments[0]
+            names_device = any(
+                isinstance(value, (str, torch.device)) for value in arguments
+            )
+            is_sent = (
+                function is torch.Tensor.to and names_device and result is arguments[0]
+            )
             return result.clone() if is_sent else result
 
     return OnCpu()
@@ -254,19 +270,35 @@ def watch(torch, record):
         return backward(tensors, *arguments, **keywords)
 
     def weights(optimizer):
-        return [weight for group in optimizer.param_groups for weight in group["params"]]
+        return [
+            weight for group in optimizer.param_groups for weight in group["params"]
+        ]
 
     def before(optimizer, arguments, keywords):
         gradients = [weight.grad for weight in weights(optimizer)]
-        sizes = [[0.0, 0.0] if gradient is None else size_of(gradient) for gradient in gradients]
+        sizes = [
+            [0.0, 0.0] if gradient is None else size_of(gradient)
+            for gradient in gradients
+        ]
         record.add("gradients", sizes, [gradient is not None for gradient in gradients])
 
     def after(optimizer, arguments, keywords):
-        modules = [module for module in (reference() for reference in buffered.values()) if module]
+        modules = [
+            module
+            for module in (reference() for reference in buffered.values())
+            if module
+        ]
         buffers = [buffer for module in modules for buffer in module._buffers.values()]
         present = [buffer for buffer in buffers if buffer is not None]
-        record.add("weights", list(map(content, weights(optimizer))), list(map(content, present)))
-        record.add("buffers", [size_of(buffer) for buffer in present if not buffer.is_complex()])
+        record.add(
+            "weights",
+            list(map(content, weights(optimizer))),
+            list(map(content, present)),
+        )
+        record.add(
+            "buffers",
+            [size_of(buffer) for buffer in present if not buffer.is_complex()],
+        )
 
     def called(module, arguments, result):
         if module._buffers:
@@ -317,7 +349,9 @@ def without_gpu(torch):
 
     torch.load = loaded
     torch.Generator = cpu_generator(torch)
-    torch.compile = lambda model=None, **keywords: model if model else (lambda inner: inner)
+    torch.compile = lambda model=None, **keywords: (
+        model if model else (lambda inner: inner)
+    )
 
 
 def same_each_time(torch):
@@ -343,7 +377,9 @@ def run(words, divisor):
         return original(loader, data, path, **keywords)
 
     importlib.machinery.SourceFileLoader.source_to_code = source_to_code  # type: ignore
-    arguments = [str(divided(int(word), divisor)) if word.isdigit() else word for word in words]
+    arguments = [
+        str(divided(int(word), divisor)) if word.isdigit() else word for word in words
+    ]
     if words[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()
@@ -403,10 +439,16 @@ def main():
     without_gpu(torch)
     same_each_time(torch)
     with contextlib.suppress(ImportError):
-        importlib.import_module("torch._dynamo")  # as each optimizer does; so it is done once
+        importlib.import_module(
+            "torch._dynamo"
+        )  # as each optimizer does; so it is done once
     for divisor in job["divisors"]:
-        numbers = [forked(program, divisor, job["seconds"]) for program in job["programs"]]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers]
+        numbers = [
+            forked(program, divisor, job["seconds"]) for program in job["programs"]
+        ]
+        codes = [
+            os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers
+        ]
         if all(code <= 0 for code in codes):
             return
 

@@ -77,7 +77,9 @@ def environment(
     helpers; a program of the user's never gets the checkout on its path. No bytecode is written
     beside anybody's sources.
     """
-    variables = {name: value for name, value in os.environ.items() if name not in without}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in without
+    }
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     if with_own_folder:
         variables.pop("PYTHONHOME", None)  # it is of the caller's Python

@@ -50,7 +50,9 @@ def session_pids(session: int) -> list[int]:
     """The processes of a session that run."""
     processes = [process_of(pid) for pid in _pids()]
     return sorted(
-        process.pid for process in processes if process.session == session and process.running
+        process.pid
+        for process in processes
+        if process.session == session and process.running
     )
 
 
@@ -61,7 +63,9 @@ def carrying(entry: str) -> list[int]:
     own_pid = os.getpid()
     carriers = []
     for pid in _pids():
-        if pid != own_pid and entry in text_of(Path(f"/proc/{pid}/environ")).split("\0"):
+        if pid != own_pid and entry in text_of(Path(f"/proc/{pid}/environ")).split(
+            "\0"
+        ):
             carriers.append(pid)
     return carriers
 

@@ -39,7 +39,9 @@ class Sampler(threading.Thread):
     then (None: it never had one).
     """
 
-    def __init__(self, pid: int, deadline: float, used: Callable[[], int | None] = lambda: None):
+    def __init__(
+        self, pid: int, deadline: float, used: Callable[[], int | None] = lambda: None
+    ):
         super().__init__(daemon=True)
         self.pid = pid
         self.deadline = deadline

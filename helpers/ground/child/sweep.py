@@ -31,7 +31,9 @@ def sweep(left_behind: Callable[[], list[int]]) -> tuple[list[str], list[str]]:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
         left = left_behind()
-    return [name for pid, name in names.items() if pid not in left], [_named(pid) for pid in left]
+    return [name for pid, name in names.items() if pid not in left], [
+        _named(pid) for pid in left
+    ]
 
 
 def _named(pid: int) -> str:

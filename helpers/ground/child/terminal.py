@@ -53,7 +53,9 @@ def run_here(
         forwarding.restore()
 
 
-def _start_as_user(argv: Sequence[str], env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def _start_as_user(
+    argv: Sequence[str], env: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
     own_umask = os.umask(umask.users_umask) if umask.users_umask >= 0 else -1
     try:
         return subprocess.Popen(argv, env=env)

@@ -26,7 +26,12 @@ def facts(devices: bool) -> dict[str, Any]:
     ``unread`` says why.
     """
     row: dict[str, Any] = {"status": "ok", "why": "", "python": sys.executable}
-    row.update(python_version=sys.version.split()[0], unread={}, devices_taken=False, devices=[])
+    row.update(
+        python_version=sys.version.split()[0],
+        unread={},
+        devices_taken=False,
+        devices=[],
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         why = ""
@@ -119,14 +124,18 @@ def _memory(torch: ModuleType, index: int) -> dict[str, Any]:
 
 def _last_line(error: BaseException) -> str:
     lines = "".join(traceback.format_exception_only(type(error), error)).split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
+    last = next(
+        (line for line in reversed(lines) if line.strip()), type(error).__name__
+    )
     return " ".join(last.split())[:400]
 
 
 def main() -> None:
     """Print the facts on the stdout that this program was started with."""
     # A folder that holds this text, or the current one, may hold a torch.py of its own.
-    own_folder = os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else ""
+    own_folder = (
+        os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else ""
+    )
     sys.path[:] = [path for path in sys.path if path not in ("", own_folder)]
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -20,7 +20,12 @@ import sys
 import pytest
 
 # What the line says where this machine lacks what a rehearsal needs (helpers/rehearse).
-NOT_READY = ("--setup", "is missing; install", "preloads a library", "could not be built")
+NOT_READY = (
+    "--setup",
+    "is missing; install",
+    "preloads a library",
+    "could not be built",
+)
 WRONG_USE = 2  # an exit code of casebook
 
 
@@ -34,7 +39,9 @@ def vram_peak(tmp_path):
     """
 
     def peak(function, limit):
-        return _rehearsed_peak(function, limit, tmp_path / f"{function.__name__}.pickle")
+        return _rehearsed_peak(
+            function, limit, tmp_path / f"{function.__name__}.pickle"
+        )
 
     return peak
 
@@ -42,7 +49,9 @@ def vram_peak(tmp_path):
 def _rehearsed_peak(function, limit, recording):
     if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
         seen = f"seen {function.__qualname__}"
-        raise ValueError(f"vram_peak: {seen}; expected a function at the top of its file")
+        raise ValueError(
+            f"vram_peak: {seen}; expected a function at the top of its file"
+        )
     call = [sys.executable, __file__, inspect.getfile(function), function.__name__]
     answer = _rehearsal(["--capacity", limit, "--out", str(recording), "--", *call])
     if answer["fits"]:

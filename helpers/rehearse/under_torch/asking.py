@@ -13,7 +13,13 @@ import signal
 import socket
 import sys
 
-PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 """Signals for the program that come here; SIGTERM and SIGKILL come to both (record.py)."""
 MOST_BYTES = 64
 

@@ -10,7 +10,9 @@ from .operators import Torch
 from .result_sizes import Value
 
 
-def forward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value) -> Value:
+def forward(
+    torch: Torch, query: Value, key: Value, value: Value, *rest: Value
+) -> Value:
     """The output, and two numbers for each query; until torch 2.8 one."""
     out = torch.empty_like(query)
     if value.shape[-1] != query.shape[-1]:
@@ -23,7 +25,9 @@ def forward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value) 
     return out, logsumexp, max_scores
 
 
-def backward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value) -> Value:
+def backward(
+    torch: Torch, query: Value, key: Value, value: Value, *rest: Value
+) -> Value:
     """The gradients of query, key, value, and of what the score function captured."""
     *_, captured, _ = rest
     per_query = query.new_empty(query.shape[:-1], dtype=torch.float32)
@@ -33,7 +37,8 @@ def backward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value)
     key_gradient = key.new_empty((batch, *key.shape[1:]))
     del per_query  # the kernel has read it; what follows may lie in its place
     captured_gradients = [
-        torch.zeros_like(buffer) if buffer.requires_grad else None for buffer in captured
+        torch.zeros_like(buffer) if buffer.requires_grad else None
+        for buffer in captured
     ]
     return (
         query_gradient,

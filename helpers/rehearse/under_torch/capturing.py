@@ -61,7 +61,10 @@ def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
         def capture(*args: Value, **kwargs: Value) -> Value:
             switched_off = os.environ.pop(SWITCH, "")
             try:
-                within = {**options, "backend": backend_within(options.get("backend", "eager"))}
+                within = {
+                    **options,
+                    "backend": backend_within(options.get("backend", "eager")),
+                }
                 return leave_out(model, **within)(*args, **kwargs)
             finally:
                 os.environ[SWITCH] = switched_off

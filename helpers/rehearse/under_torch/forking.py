@@ -96,7 +96,9 @@ def begin_rehearsal() -> None:
     if "CASEBOOK_REHEARSE" not in os.environ:
         return
     torch = sys.modules["torch"]
-    place = os.path.join(os.environ["PYTHONPATH"].split(os.pathsep)[0], "sitecustomize.py")
+    place = os.path.join(
+        os.environ["PYTHONPATH"].split(os.pathsep)[0], "sitecustomize.py"
+    )
     spec = importlib.util.spec_from_file_location("_casebook_inject", place)
     assert spec is not None and spec.loader is not None
     inject = importlib.util.module_from_spec(spec)

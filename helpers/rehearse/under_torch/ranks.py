@@ -38,7 +38,11 @@ def start(torch: Torch, witness: Witness) -> None:
     def create_fake(
         size: int, own: Value, ranks: Value, backend: str, *args: Value, **kwargs: Value
     ) -> Value:
-        kwargs = {name: value for name, value in kwargs.items() if not name.endswith("_options")}
+        kwargs = {
+            name: value
+            for name, value in kwargs.items()
+            if not name.endswith("_options")
+        }
         return create(size, own, ranks, "fake", *args, **kwargs)
 
     def meet_nobody(*args: Value, **kwargs: Value) -> Iterator[Value]:
@@ -46,14 +50,21 @@ def start(torch: Torch, witness: Witness) -> None:
 
     groups._new_process_group_helper = create_fake
     groups.rendezvous = meet_nobody
-    for exchange in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
+    for exchange in (
+        all_gather_object,
+        gather_object,
+        broadcast_object_list,
+        scatter_object_list,
+    ):
         setattr(torch.distributed, exchange.__name__, exchange)
         setattr(groups, exchange.__name__, exchange)
     for name in ("isend", "irecv"):
         exchange_one = keeping_tensor(getattr(groups, name))
         setattr(torch.distributed, name, exchange_one)
         setattr(groups, name, exchange_one)
-    parallel = importlib.import_module("torch.nn.parallel.distributed").DistributedDataParallel
+    parallel = importlib.import_module(
+        "torch.nn.parallel.distributed"
+    ).DistributedDataParallel
     parallel.__init__ = reducing_by_hook(torch, witness, parallel.__init__)
 
 
@@ -144,24 +155,35 @@ def seeing_buckets(witness: Witness, init: Callable[..., None]) -> Callable[...,
 
 def refuse_hook(*args: Value, **kwargs: Value) -> None:
     """Stands for register_comm_hook of a model that has one already."""
-    why = "a communication hook of DistributedDataParallel is not rehearsed with --world"
-    raise NotImplementedError(f"{why}; rehearse it with --gpus 2 -- torchrun --nproc_per_node 2")
+    why = (
+        "a communication hook of DistributedDataParallel is not rehearsed with --world"
+    )
+    raise NotImplementedError(
+        f"{why}; rehearse it with --gpus 2 -- torchrun --nproc_per_node 2"
+    )
 
 
-def all_gather_object(object_list: list[Value], obj: Value, *args: Value, **kwargs: Value) -> None:
+def all_gather_object(
+    object_list: list[Value], obj: Value, *args: Value, **kwargs: Value
+) -> None:
     """Each rank has this one's object."""
     object_list[:] = [obj] * len(object_list)
 
 
 def gather_object(
-    obj: Value, object_gather_list: list[Value] | None = None, *args: Value, **kwargs: Value
+    obj: Value,
+    object_gather_list: list[Value] | None = None,
+    *args: Value,
+    **kwargs: Value,
 ) -> None:
     """Each rank sends this one's object."""
     if object_gather_list is not None:
         all_gather_object(object_gather_list, obj)
 
 
-def broadcast_object_list(object_list: list[Value], *args: Value, **kwargs: Value) -> None:
+def broadcast_object_list(
+    object_list: list[Value], *args: Value, **kwargs: Value
+) -> None:
     """The list stays as it is: nobody else sends one."""
 
 

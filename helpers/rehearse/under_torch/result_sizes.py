@@ -91,7 +91,9 @@ class ShadowComputation:
             self.kinds[operator] = kind_of(self.torch, operator)
         return self.kinds[operator]
 
-    def run(self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def run(
+        self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
         """The operator's own result, once on the device and once over its memory."""
         kind = self.kind(operator) if self.live else "views"
         if kind == "views":
@@ -130,8 +132,12 @@ class ShadowComputation:
             return out
         returns_what_it_receives = "functional" in operator._schema.name
         with self.unseen(operator):
-            received = self.device_tensors(out if returns_what_it_receives else args[:1])
-            sent = self.device_tensors(args[:1] if returns_what_it_receives else args[1:2])
+            received = self.device_tensors(
+                out if returns_what_it_receives else args[:1]
+            )
+            sent = self.device_tensors(
+                args[:1] if returns_what_it_receives else args[1:2]
+            )
             for number, tensor in enumerate(received):
                 if sent:
                     self.fill_from(tensor, sent[number % len(sent)])
@@ -195,7 +201,9 @@ class ShadowComputation:
         counts = [self.count(index) for index in call.args[1] if index is not None]
         writes = len(call.args) > 2
         differentiated = call.args[2] if writes else call.args[0]
-        one_number = writes and differentiated.numel() == 1 and not differentiated.is_cuda
+        one_number = (
+            writes and differentiated.numel() == 1 and not differentiated.is_cuda
+        )
         if one_number and len(counts) == 1:
             return  # put there without counting (canDispatchToMaskedFill in ATen)
         masks = [count for count in counts if count[0] >= 0]
@@ -222,7 +230,9 @@ class ShadowComputation:
         in_place = output is call.args[0]
         source = call.args[1] if in_place else call.args[0]
         moved = output.nbytes <= MOVED and output.dtype == source.dtype
-        result = self.recompute_on_cpu(call, "writes" if in_place else "computes", outputs)
+        result = self.recompute_on_cpu(
+            call, "writes" if in_place else "computes", outputs
+        )
         lost = result is None and not moved
         self.mark(outputs, unknown or lost)
         if lost and not in_place:
@@ -293,7 +303,9 @@ class ShadowComputation:
             count = self.bound(mask.numel())
         return times * count, known
 
-    def recompute_on_cpu(self, call: Call, kind: str, outputs: list[Tensor] | None) -> Value:
+    def recompute_on_cpu(
+        self, call: Call, kind: str, outputs: list[Tensor] | None
+    ) -> Value:
         """The same operator over the memory itself, by the processor.
 
         With ``outputs`` the result is written there, unless the operator wrote it in place. None
@@ -342,7 +354,10 @@ class ShadowComputation:
             return value
         exact = not (value.is_floating_point() or value.is_complex())
         most = SMALL_WHOLE if exact else SMALL
-        if value.numel() > most or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        if value.numel() > most or type(value) not in (
+            torch.Tensor,
+            torch.nn.Parameter,
+        ):
             raise ValueError("large")
         if not self.on_device(value):
             return value
@@ -382,7 +397,9 @@ class ShadowComputation:
             return low
         if call.name == "all":
             return 1
-        can_be_index = call.name in INDEX_FIRST or (position and call.name in INDEX_SECOND)
+        can_be_index = call.name in INDEX_FIRST or (
+            position and call.name in INDEX_SECOND
+        )
         if not can_be_index or output.dtype != self.torch.int64:
             return 0
         searched = call.inputs[0] if call.inputs else None
@@ -395,7 +412,9 @@ class ShadowComputation:
 
     def made_unknown(self, out: Value, *arguments: Value) -> Value:
         """A result that nobody computed: zeros, but where it is an argument itself."""
-        places = {place_of(value) for value in flattened(arguments) if self.on_device(value)}
+        places = {
+            place_of(value) for value in flattened(arguments) if self.on_device(value)
+        }
         for value in flattened((out,)):
             if hasattr(value, "__tensor_flatten__"):  # it stands for others
                 names = value.__tensor_flatten__()[0]
@@ -436,7 +455,9 @@ class ShadowComputation:
 
     def are_plain(self, values: Sequence[Value]) -> bool:
         """Whether no tensor among them stands for others, or for none."""
-        tensors = [value for value in flattened(values) if isinstance(value, self.torch.Tensor)]
+        tensors = [
+            value for value in flattened(values) if isinstance(value, self.torch.Tensor)
+        ]
         return all(type(tensor).__torch_dispatch__ == self.plain for tensor in tensors)
 
 

@@ -22,8 +22,14 @@ DECIDED_BY_FIRST = {"cond": bool, "while_loop": bool, "switch": int}
 """Operators of torch whose first argument decides what they call, or a function that returns it."""
 RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "invoke_subgraph", "strict_mode", "wrap")
 """Operators whose result is that of a function which they call."""
-TENSOR_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")  # the second since torch 2.1
-MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook")  # since 2.0
+TENSOR_HOOKS = (
+    "register_hook",
+    "register_post_accumulate_grad_hook",
+)  # the second since torch 2.1
+MODULE_HOOKS = (
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+)  # since 2.0
 
 
 def start(torch: Torch, witness: Witness) -> None:
@@ -51,7 +57,9 @@ def start(torch: Torch, witness: Witness) -> None:
             # come next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in types):
                 return NotImplemented
-            if func.namespace == "prim":  # what torch asks about a tensor that stands for another
+            if (
+                func.namespace == "prim"
+            ):  # what torch asks about a tensor that stands for another
                 return func(*args, **kwargs or {})
             if torch.is_inference_mode_enabled():  # where compounds arrive whole
                 with mode:
@@ -70,7 +78,9 @@ def start(torch: Torch, witness: Witness) -> None:
     enter_the_mode(torch, shadow, around)
 
 
-def give_rules(torch: Torch, kind: Mode, shadow: ShadowComputation, around: AroundMode) -> None:
+def give_rules(
+    torch: Torch, kind: Mode, shadow: ShadowComputation, around: AroundMode
+) -> None:
     """Operators that call functions of the program, such as torch.cond: torch refuses one under a
     mode that it has no rule for.
     """
@@ -126,7 +136,9 @@ def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
     python.apply = around.within(python.apply)
     # In a hook, too; nobody computed the gradients that it gets.
     of_node = autograd.function._HookMixin
-    register_of_node = around.registering(shadow.gradients_unknown, of_node._register_hook)
+    register_of_node = around.registering(
+        shadow.gradients_unknown, of_node._register_hook
+    )
     of_node._register_hook = staticmethod(register_of_node)
     of_saved = autograd.graph.saved_tensors_hooks
     of_saved.__init__ = around.unpacking(of_saved.__init__)
@@ -134,7 +146,9 @@ def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
         for name in names:
             register = getattr(owner, name, None)
             if register is not None:
-                setattr(owner, name, around.registering(shadow.gradients_unknown, register))
+                setattr(
+                    owner, name, around.registering(shadow.gradients_unknown, register)
+                )
 
 
 def with_rule(dispatch: Function, kind: Mode, rule: Function) -> Function:
@@ -144,10 +158,14 @@ def with_rule(dispatch: Function, kind: Mode, rule: Function) -> Function:
     have_rule = set()
 
     @functools.wraps(dispatch)
-    def dispatch_with_rule(operator: Operator, key: Value, *args: Value, **kwargs: Value) -> Value:
+    def dispatch_with_rule(
+        operator: Operator, key: Value, *args: Value, **kwargs: Value
+    ) -> Value:
         if operator not in have_rule:
             have_rule.add(operator)
-            operator.py_impl(kind)(lambda _, *args, **kwargs: rule(operator, args, kwargs))
+            operator.py_impl(kind)(
+                lambda _, *args, **kwargs: rule(operator, args, kwargs)
+            )
         return dispatch(operator, key, *args, **kwargs)
 
     return dispatch_with_rule
@@ -184,7 +202,9 @@ class AroundMode:
         """
 
         @functools.wraps(register)
-        def register_within(owner: Value, hook: Function, *args: Value, **kwargs: Value) -> Value:
+        def register_within(
+            owner: Value, hook: Function, *args: Value, **kwargs: Value
+        ) -> Value:
             hook_within = self.within(hook)
 
             @functools.wraps(hook)

@@ -77,7 +77,9 @@ class Witness:
         self.collective = ""
         """The collective that gave what is read next to a rank that is alone."""
         self.reads: dict[tuple[str, bool, str, str, str], int] = {}
-        answer_type = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong)
+        answer_type = ctypes.CFUNCTYPE(
+            ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong
+        )
         self.hear = answer_type(self.heard)
         device.fake_count.restype = ctypes.c_ulonglong
         device.fake_zero.argtypes = [ctypes.c_void_p, ctypes.c_ulonglong]
@@ -86,14 +88,19 @@ class Witness:
         sys.excepthook = self.program_failed
         atexit.register(self.write)
         self.write()  # not every process reaches its end
-        os.register_at_fork(after_in_parent=self.forked, after_in_child=self.reads.clear)
+        os.register_at_fork(
+            after_in_parent=self.forked, after_in_child=self.reads.clear
+        )
 
     def forked(self) -> None:
         """This process has forked another."""
         self.forks += 1
 
     def program_failed(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
     ) -> None:
         """The program ends by an error: it is printed as ever, without the rehearsal's frames."""
         cause: BaseException | None = error
@@ -117,8 +124,12 @@ class Witness:
             answer, known = self.later.pop()
         if known:
             return answer
-        if any("linalg" in name for name in names):  # a solver converges, and its input is finite
-            complex_values = "linalg_eig" in names and "_linalg_check_errors" not in names
+        if any(
+            "linalg" in name for name in names
+        ):  # a solver converges, and its input is finite
+            complex_values = (
+                "linalg_eig" in names and "_linalg_check_errors" not in names
+            )
             return int(complex_values)
         # The backward pass runs on a thread without Python.
         inside, where = reading_line(sys._getframe(0).f_back)
@@ -241,7 +252,9 @@ class Witness:
         """Keep what was seen so far in this process's file."""
         error: BaseException | None = getattr(sys, "last_value", None)
         steps = max(self.steps.values(), default=0)
-        counts = {name: self.device.fake_count(number) for number, name in enumerate(COUNTS)}
+        counts = {
+            name: self.device.fake_count(number) for number, name in enumerate(COUNTS)
+        }
         counts["collectives"] += self.exchanges
         facts = {
             "pid": os.getpid(),
@@ -269,7 +282,13 @@ class Witness:
                     "collective": collective,
                     "times": times,
                 }
-                for (name, sizes, inside, where, collective), times in self.reads.items()
+                for (
+                    name,
+                    sizes,
+                    inside,
+                    where,
+                    collective,
+                ), times in self.reads.items()
             ],
         }
         path = os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")
@@ -310,14 +329,20 @@ def prints_few_elements(frame: FrameType) -> bool:
 
 def line_of(frame: FrameType, number: int) -> str:
     """A line of a frame in words: its file, number and function."""
-    return f"{os.path.basename(frame.f_code.co_filename)}:{number} {frame.f_code.co_name}"
+    return (
+        f"{os.path.basename(frame.f_code.co_filename)}:{number} {frame.f_code.co_name}"
+    )
 
 
 def frames_of(error: BaseException | None) -> list[dict[str, Any]]:
     """The frames that an error went through, the innermost first."""
     walked = traceback.walk_tb(error.__traceback__ if error else None)
     return [
-        {"filename": frame.f_code.co_filename, "line": number, "name": frame.f_code.co_name}
+        {
+            "filename": frame.f_code.co_filename,
+            "line": number,
+            "name": frame.f_code.co_name,
+        }
         for frame, number in walked
     ][::-1]
 
@@ -330,7 +355,9 @@ def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
         return None
     rest = without_own_frames(trace.tb_next)
     file = trace.tb_frame.f_code.co_filename
-    if os.path.dirname(file) == HERE or (rest is None and file.endswith(CALLED_BY_MODE)):
+    if os.path.dirname(file) == HERE or (
+        rest is None and file.endswith(CALLED_BY_MODE)
+    ):
         return rest
     return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 

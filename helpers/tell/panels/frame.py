@@ -150,11 +150,15 @@ class Frame:
 
     def button(self, words: str, act: Callable[[], object], tip: str) -> Any:
         """A button as wide as its words."""
-        button = self.widgets.Button(description=words, tooltip=tip, layout={"width": "auto"})
+        button = self.widgets.Button(
+            description=words, tooltip=tip, layout={"width": "auto"}
+        )
         button.on_click(self.guarded(act))
         return button
 
-    def field(self, kind: str, words: str, value: Any, wide: bool = False, **more: Any) -> Any:
+    def field(
+        self, kind: str, words: str, value: Any, wide: bool = False, **more: Any
+    ) -> Any:
         """A control with its label before it; one of text speaks when it is left or Enter is
         pressed.
         """
@@ -179,7 +183,9 @@ class Frame:
             for end in self.ends:
                 end()
             self.say(f"{self.name}: closed, because it was opened again")
-            controls = [control for control in self.box.children if control is not self.line]
+            controls = [
+                control for control in self.box.children if control is not self.line
+            ]
             self.box.children = [self.line]
             for control in controls:
                 controls += getattr(control, "children", ())
@@ -187,7 +193,9 @@ class Frame:
 
 
 def _said(words: str, tone: str, role: str) -> str:
-    about = f"role='{role}' aria-live='polite' style='color:{tone};overflow-wrap:anywhere'"
+    about = (
+        f"role='{role}' aria-live='polite' style='color:{tone};overflow-wrap:anywhere'"
+    )
     return f"<div {about}>{escape(plain(words))}</div>"
 
 
@@ -237,10 +245,16 @@ class Panel:
         if is_interactive():
             from IPython.display import display as front
 
-            words = "\n\n".join(part.alt if is_drawn(part) else str(part) for part in parts)
+            words = "\n\n".join(
+                part.alt if is_drawn(part) else str(part) for part in parts
+            )
             acts = f"{OWN_KEYS};\n{template('table.js', 'figure.js')}"
             about = {ABOUT: {"again": bool(self.again)}}
-            front({"application/javascript": acts, "text/plain": words}, raw=True, metadata=about)
+            front(
+                {"application/javascript": acts, "text/plain": words},
+                raw=True,
+                metadata=about,
+            )
             frame = open_panel(self.name, lambda frame: self.build(frame, state))
             view = frame.box._repr_mimebundle_()
             view["text/plain"] = "The panel itself shows in JupyterLab only."

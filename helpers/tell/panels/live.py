@@ -28,7 +28,13 @@ DRAWN = 240
 ROWS = 12
 """Holders listed."""
 DASHES = ("", "7 3", "2 2", "9 2 2 2")
-PROCESS = {"anonymous": "rss_anon", "resident": "rss", "swap": "swap", "VRAM": "vram", "GTT": "gtt"}
+PROCESS = {
+    "anonymous": "rss_anon",
+    "resident": "rss",
+    "swap": "swap",
+    "VRAM": "vram",
+    "GTT": "gtt",
+}
 """The sizes of the process watched, by their headings."""
 
 
@@ -62,7 +68,9 @@ def chart(samples: Sequence[dict[str, Any]]) -> str:
     for number, (name, shares) in enumerate(shares_of(samples).items()):
         color = SERIES[number % len(SERIES)]
         dash = DASHES[number % len(DASHES)]
-        stroke = f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
+        stroke = (
+            f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
+        )
         places = [
             f"{600 - step * (len(shares) - at):.0f},{100 - 98 * share:.1f}"
             for at, share in enumerate(shares)
@@ -116,7 +124,10 @@ def views(sample: dict[str, Any]) -> list[str | Shown]:
         tables.append(f"process {process['pid']}: {process['why']}")
     elif process:
         columns = ["pid", "name", "state", *(Column(name, "bytes") for name in PROCESS)]
-        row = [str(process["pid"]), *_cells(process, "name", "state", *PROCESS.values())]
+        row = [
+            str(process["pid"]),
+            *_cells(process, "name", "state", *PROCESS.values()),
+        ]
         tables.append(Shown("the process watched, from outside", columns, [row]))
     return [*tables, _holders(sample["holders"])]
 
@@ -138,7 +149,13 @@ def _holders(holders: list[dict[str, Any]]) -> Shown:
     if len(largest) > ROWS:
         title += f", the {ROWS} largest of {len(largest)}"
     rows = [
-        [str(row["pid"]), row["name"], row["pci"], *_cells(row, "vram", "gtt"), row["by"]]
+        [
+            str(row["pid"]),
+            row["name"],
+            row["pci"],
+            *_cells(row, "vram", "gtt"),
+            row["by"],
+        ]
         for row in largest[:ROWS]
     ]
     columns = [
@@ -175,7 +192,9 @@ class Feed:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self.thread = threading.Thread(target=self._run, name="casebook-monitor", daemon=True)
+        self.thread = threading.Thread(
+            target=self._run, name="casebook-monitor", daemon=True
+        )
         self.thread.start()
 
     def _run(self) -> None:
@@ -183,7 +202,9 @@ class Feed:
             if not self._stopped:
                 self._hear(json.loads(line))
         if not self._stopped:
-            self._ended(f"the sampler ended with exit code {self.child.wait()}: start it again")
+            self._ended(
+                f"the sampler ended with exit code {self.child.wait()}: start it again"
+            )
 
     def watch(self, pid: int) -> None:
         """The next samples are of this process; 0 for none."""

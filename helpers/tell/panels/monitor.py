@@ -60,7 +60,9 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
 
     feed = Feed(hear, frame.say, str(watch.pid), "0.5", watch.root)
     frame.ends.append(feed.stop)
-    frame.changed(lambda: feed.watch(parse_count(watched.value or "0", least=0)), watched)
+    frame.changed(
+        lambda: feed.watch(parse_count(watched.value or "0", least=0)), watched
+    )
     return [watched, drawing, rows]
 
 

@@ -21,7 +21,9 @@ AT_ONCE_S = 0.5
 """Seconds. To press Read is to leave the field first, which reads: a press that is handled so soon
 after that asks for nothing new.
 """
-EMPTY = "Paste an error text: from the words out of memory on, as the program printed it."
+EMPTY = (
+    "Paste an error text: from the words out of memory on, as the program printed it."
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Reader:
 
 def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
     """A field for the text, one for the box, and the answer below them."""
-    text = frame.field("Textarea", "Error text", reader.text, wide=True, rows=8, placeholder=EMPTY)
+    text = frame.field(
+        "Textarea", "Error text", reader.text, wide=True, rows=8, placeholder=EMPTY
+    )
     names: Any = {"options": ["live", *recorded_names()], "ensure_option": False}
     tip = "none, or a name or path"
     box = frame.field("Combobox", "Box", reader.box, placeholder=tip, **names)
@@ -70,7 +74,11 @@ def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
         answered[reader] = monotonic()
 
     frame.changed(read, text, box)()
-    return [text, frame.row(box, frame.button("Read", read, "read the text again")), answers]
+    return [
+        text,
+        frame.row(box, frame.button("Read", read, "read the text again")),
+        answers,
+    ]
 
 
 @dataclass(frozen=True)
@@ -114,9 +122,7 @@ class ReserveQuestion:
         than = "the same"
         if more:
             than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}"
-        now = (
-            f"torch gets {show_bytes(decision.binding_bytes)} now, where {decision.binding} decides"
-        )
+        now = f"torch gets {show_bytes(decision.binding_bytes)} now, where {decision.binding} decides"
         return f"{choice.words()}\n{now}: this would be {than}."
 
     def parts(self) -> list[Part]:
@@ -129,9 +135,15 @@ def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[Any]:
     answers = frame.answer()
     controls = []
     if state.room and state.choice:
-        scale: Any = {"min": 1, "max": max(2, state.room.ram_bytes // GIB // 2), "step": 1}
+        scale: Any = {
+            "min": 1,
+            "max": max(2, state.room.ram_bytes // GIB // 2),
+            "step": 1,
+        }
         scale |= {"readout_format": ".0f", "tooltip": "arrow keys move it by 1 GiB"}
-        controls.append(frame.field("FloatSlider", "Reserve, GiB", state.reserve_gib, **scale))
+        controls.append(
+            frame.field("FloatSlider", "Reserve, GiB", state.reserve_gib, **scale)
+        )
 
     def look() -> None:
         now = state

@@ -128,7 +128,9 @@ def picture(sample: dict[str, Any]) -> RenderableType:
 
     bars = Table.grid(padding=(0, 2))
     for name, shares in shares_of([sample]).items():
-        bars.add_row(name, percent(shares), ProgressBar(total=1.0, completed=shares[-1] or 0.0))
+        bars.add_row(
+            name, percent(shares), ProgressBar(total=1.0, completed=shares[-1] or 0.0)
+        )
     lines = []
     for view in views(sample):
         if isinstance(view, str):

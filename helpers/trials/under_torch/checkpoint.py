@@ -33,13 +33,17 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save(state, content)
-    older = [path for path in folder.iterdir() if path.is_file()]  # also what a kill left unnamed
+    older = [
+        path for path in folder.iterdir() if path.is_file()
+    ]  # also what a kill left unnamed
     try:
         write_atomic(folder / f"step-{step:08d}.pt", content.getvalue())
     except OSError as error:
         seen = f"{folder}: the checkpoint of step {step} cannot be written ({error.strerror})"
         expected = "expected room and permission; the one before it is whole"
-        raise CheckpointError(f"{seen}; {expected}: make room and start again") from error
+        raise CheckpointError(
+            f"{seen}; {expected}: make room and start again"
+        ) from error
     for path in older:
         path.unlink()
 
@@ -57,7 +61,10 @@ def rng_states() -> dict[str, Any]:
     """Every random generator that a training step draws from: Python's, torch's on the CPU and
     on each GPU; in types that torch.load reads with weights_only.
     """
-    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states
@@ -87,7 +94,9 @@ def fingerprint(value: Any) -> str:
         bits = ctypes.string_at(data.data_ptr(), data.numel() * data.element_size())
         text = f"{data.dtype}{tuple(data.shape)}".encode() + bits
     elif isinstance(value, dict):
-        text = repr(sorted((str(key), fingerprint(part)) for key, part in value.items())).encode()
+        text = repr(
+            sorted((str(key), fingerprint(part)) for key, part in value.items())
+        ).encode()
     elif isinstance(value, (list, tuple)):
         text = repr([fingerprint(part) for part in value]).encode()
     else:

@@ -41,7 +41,10 @@ def enumeration(device: Device) -> Row:
     cards = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
     names = [f"{card.name} with {card.total_memory / GIB:.2f} GiB" for card in cards]
     sizes = [card.total_memory for card in cards]
-    return {"says": "torch sees " + " and ".join(names), "figures": {"total_bytes": sizes}}
+    return {
+        "says": "torch sees " + " and ".join(names),
+        "figures": {"total_bytes": sizes},
+    }
 
 
 def alone(device: Device) -> Row:
@@ -59,16 +62,26 @@ def matmul(device: Device, kind: str) -> Row:
     if kind == "bfloat16" and device.gpu and not _has_bf16(torch):
         raise NotRun("not run because this GPU has no bf16")
     generator = device.generator()
-    a, b = (torch.randn(256, 256, generator=generator).to(getattr(torch, kind)) for _ in range(2))
+    a, b = (
+        torch.randn(256, 256, generator=generator).to(getattr(torch, kind))
+        for _ in range(2)
+    )
     product = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
     a = a.double()
     b = b.double()
-    error = float(((product - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max())
+    error = float(
+        ((product - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max()
+    )
     limit = TOLERANCE[kind]
     # Written so that a NaN fails.
     if not error <= limit:
-        raise Failed(f"differs from the CPU reference by more than {limit:.1e}", max_error=error)
-    return {"says": f"equal to the CPU reference within {limit:.1e}", "max_error": error}
+        raise Failed(
+            f"differs from the CPU reference by more than {limit:.1e}", max_error=error
+        )
+    return {
+        "says": f"equal to the CPU reference within {limit:.1e}",
+        "max_error": error,
+    }
 
 
 def _has_bf16(torch: Any) -> bool:
@@ -88,7 +101,9 @@ def network(device: Device) -> Row:
     nn = torch.nn
     torch.manual_seed(SEED)
     net, twin = (
-        nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10))
+        nn.Sequential(
+            nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10)
+        )
         for _ in range(2)
     )
     twin.load_state_dict(net.state_dict())
@@ -142,7 +157,9 @@ def _words(device: Device, count: int) -> Any:
     """So many words of 4 bytes on the host, the same in every run."""
     torch = device.torch
     generator = device.generator()
-    return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int32)
+    return torch.randint(
+        -(2**31), 2**31, (count,), generator=generator, dtype=torch.int32
+    )
 
 
 LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
@@ -214,11 +231,19 @@ def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
     except Exception as error:  # noqa: BLE001  whatever a check raises is its result
         message = f"{type(error).__name__}: {one_line(error)}"
         if not is_oom(device.torch, error):
-            return "failed", {"says": "ended with an error", "message": message}, device.gpu
+            return (
+                "failed",
+                {"says": "ended with an error", "message": message},
+                device.gpu,
+            )
         if device.gpu and device.free_bytes() > most:
             says = f"not run because it needs more than the {most // MIB} MiB that a check may take"
             return "not_run", {"says": says, "message": message}, False
-        return "failed", {"says": "there is not enough memory for it", "message": message}, False
+        return (
+            "failed",
+            {"says": "there is not enough memory for it", "message": message},
+            False,
+        )
 
 
 def work(spec: Row) -> Iterator[Row]:

@@ -86,7 +86,9 @@ class Device:
         if not self.gpu:
             return host_available_bytes()
         free = min(self.torch.cuda.mem_get_info(0))
-        integrated = getattr(self.torch.cuda.get_device_properties(0), "is_integrated", 0)
+        integrated = getattr(
+            self.torch.cuda.get_device_properties(0), "is_integrated", 0
+        )
         return min(free, host_available_bytes()) if integrated else free
 
 
@@ -99,11 +101,15 @@ class Peak:
         self.cuda = None if device == "cpu" else torch.cuda
         if self.cuda:
             self.cuda.reset_peak_memory_stats()
-        self.start_bytes = self.cuda.memory_allocated() if self.cuda else frame.restart_peak()
+        self.start_bytes = (
+            self.cuda.memory_allocated() if self.cuda else frame.restart_peak()
+        )
 
     def figures(self) -> dict[str, int]:
         """Bytes at the start, and at most until now."""
-        most = self.cuda.max_memory_allocated() if self.cuda else frame.own_bytes("VmHWM")
+        most = (
+            self.cuda.max_memory_allocated() if self.cuda else frame.own_bytes("VmHWM")
+        )
         return {"start_bytes": self.start_bytes, "peak_bytes": most}
 
 
@@ -145,7 +151,9 @@ def pci_address(torch: Any, index: int) -> str:
     """
     card = torch.cuda.get_device_properties(index)
     if hasattr(card, "pci_bus_id"):
-        return f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
+        return (
+            f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
+        )
     mapped = {
         line.split(None, 5)[-1]
         for line in text_of(Path("/proc/self/maps")).splitlines()

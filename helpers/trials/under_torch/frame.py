@@ -96,7 +96,9 @@ def own_bytes(name: str) -> int:
     this kernel has no such field.
     """
     with open("/proc/self/status", "rb") as lines:
-        fields = (line.split() for line in lines if line.startswith(name.encode() + b":"))
+        fields = (
+            line.split() for line in lines if line.startswith(name.encode() + b":")
+        )
         return next((int(words[1]) * 1024 for words in fields), 0)
 
 

@@ -85,7 +85,9 @@ def climb(fits: Callable[[int], bool], stop: int) -> Climb:
         if refused:
             middle = (fits_bytes + refused) // 2
             size = middle - middle % STEP_BYTES
-            if size <= fits_bytes or refused - fits_bytes <= max(STEP_BYTES, refused // 256):
+            if size <= fits_bytes or refused - fits_bytes <= max(
+                STEP_BYTES, refused // 256
+            ):
                 return climbed
         elif size == stop:
             return climbed

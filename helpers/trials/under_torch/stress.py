@@ -118,7 +118,11 @@ def trouble(torch: Any) -> str:
     if why or off:
         return why or f"{off} is set, so that torch would not keep to the limit"
     backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")()
-    return "" if backend == "native" else f"the allocator is {backend}, which keeps no segments"
+    return (
+        ""
+        if backend == "native"
+        else f"the allocator is {backend}, which keeps no segments"
+    )
 
 
 def limit(free_bytes: int, total_bytes: int, asked_bytes: int) -> int:
@@ -162,7 +166,12 @@ def work(spec: Row) -> Iterator[Row]:
         yield from stress.run(operations)
     except RuntimeError as error:
         # An error of the driver: no further call into it.
-        yield {"event": "end", "status": "failed", "why": one_line(error), **stress.counts}
+        yield {
+            "event": "end",
+            "status": "failed",
+            "why": one_line(error),
+            **stress.counts,
+        }
 
 
 def main() -> None:

@@ -33,21 +33,31 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, type=Path)
     parser.add_argument("--train", required=True, choices=NEEDS)
-    parser.add_argument("--sequence", required=True, type=int, help="tokens of a sequence")
+    parser.add_argument(
+        "--sequence", required=True, type=int, help="tokens of a sequence"
+    )
     parser.add_argument("--batch", required=True, type=int, help="sequences of a step")
     parser.add_argument("--precision", required=True, choices=("bf16", "mixed", "fp32"))
-    parser.add_argument("--checkpointing", action="store_true", help="recompute each layer")
-    parser.add_argument("--check", action="store_true", help="only say what is wrong, if anything")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="recompute each layer"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say what is wrong, if anything"
+    )
     return parser.parse_args()
 
 
 def refuse_missing_packages(train: str) -> None:
     """Raises SystemExit where this Python lacks what a way to train needs."""
     missing = [
-        name for name in ("transformers", *NEEDS[train]) if not importlib.util.find_spec(name)
+        name
+        for name in ("transformers", *NEEDS[train])
+        if not importlib.util.find_spec(name)
     ]
     if missing:
-        how = f"expected it there for --train {train}; install it, or give --torch-python"
+        how = (
+            f"expected it there for --train {train}; install it, or give --torch-python"
+        )
         raise SystemExit(f"{sys.executable} has no {missing[0]}; {how}")
 
 
@@ -59,7 +69,9 @@ def read_config(path: Path, sequence: int) -> Config:
     release = f"transformers {transformers.__version__}"
     if model_type not in transformers.CONFIG_MAPPING:
         do = "expected a model_type that it has; a later release may have it"
-        raise SystemExit(f"{path}: {release} does not know model_type {model_type!r:.60}; {do}")
+        raise SystemExit(
+            f"{path}: {release} does not know model_type {model_type!r:.60}; {do}"
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(path)
     except Exception as error:  # noqa: BLE001 -- whatever it raises, the config is at fault
@@ -67,13 +79,17 @@ def read_config(path: Path, sequence: int) -> Config:
         raise SystemExit(f"{path}: {release} refuses it: {why:.300}") from None
     if type(config) not in models.MODEL_FOR_CAUSAL_LM_MAPPING:
         expected = "expected the config of a model that writes text, such as llama"
-        raise SystemExit(f"{path}: {model_type} is no causal language model; {expected}")
+        raise SystemExit(
+            f"{path}: {model_type} is no causal language model; {expected}"
+        )
     if getattr(config, "quantization_config", None):
         expected = "expected none; take it out, and choose --train full, lora or qlora"
         raise SystemExit(f"{path}: seen a quantization_config; {expected}")
     most = getattr(config.get_text_config(), "max_position_embeddings", None)
     if most and sequence > most:
-        raise SystemExit(f"--sequence {sequence}: expected at most {most}, the model's positions")
+        raise SystemExit(
+            f"--sequence {sequence}: expected at most {most}, the model's positions"
+        )
     return config
 
 
@@ -97,7 +113,9 @@ def built(config: Config, options_of_model: dict[str, Any], torch: Library) -> M
         return auto.from_config(config, **options_of_model)
 
 
-def loaded_in_four_bits(model: Model, options_of_model: dict[str, Any], torch: Library) -> Model:
+def loaded_in_four_bits(
+    model: Model, options_of_model: dict[str, Any], torch: Library
+) -> Model:
     """The model as ``from_pretrained`` loads it in four bits, from a file of zeros, which takes no
     room on a disk.
     """
@@ -123,7 +141,11 @@ def write_zeros(model: Model, path: Path) -> None:
     for name, tensor in model.state_dict().items():
         start = end
         end += 2 * tensor.numel()
-        row = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
+        row = {
+            "dtype": "BF16",
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
         header[name] = row
     text = json.dumps(header).encode()
     with path.open("wb") as file:
@@ -134,7 +156,9 @@ def write_zeros(model: Model, path: Path) -> None:
 def with_adapters(model: Model) -> Model:
     """The model frozen, with adapters of LoRA at all its linear layers."""
     peft = importlib.import_module("peft")
-    settings = peft.LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    settings = peft.LoraConfig(
+        r=RANK, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     return peft.get_peft_model(model, settings)
 
 
@@ -157,7 +181,9 @@ def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
     """
 
     def on_card(tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device=card) if tensor.is_meta else tensor.to(card)
+        return (
+            torch.empty_like(tensor, device=card) if tensor.is_meta else tensor.to(card)
+        )
 
     for child in model.children():
         put_on_card(torch, child, card)
@@ -172,11 +198,15 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
     """The model on the GPU, ready to be trained."""
     is_sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
-    name = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # until transformers 4.56
+    name = (
+        "dtype" if hasattr(config, "dtype") else "torch_dtype"
+    )  # until transformers 4.56
     model = built(config, {name: dtype}, torch)
     blocks = {*(model._no_split_modules or ())}
     if is_sharded and not blocks:
-        raise SystemExit(f"--world: {type(model).__name__} names no blocks that ranks could share")
+        raise SystemExit(
+            f"--world: {type(model).__name__} names no blocks that ranks could share"
+        )
     if chosen.train == "qlora":
         peft = importlib.import_module("peft")
         model = loaded_in_four_bits(model, {name: dtype}, torch)

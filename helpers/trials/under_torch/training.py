@@ -21,7 +21,14 @@ import torch
 from helpers.trials.under_torch import checkpoint, frame
 from helpers.trials.under_torch.device import Peak
 from helpers.trials.under_torch.frame import NotRun, Row, is_oom, one_line
-from helpers.trials.under_torch.transformer import REFERENCE, Answer, Run, in_words, trained, warm
+from helpers.trials.under_torch.transformer import (
+    REFERENCE,
+    Answer,
+    Run,
+    in_words,
+    trained,
+    warm,
+)
 from helpers.trials.under_torch.two_ranks import ddp, device_of_rank, own_rank
 
 
@@ -65,16 +72,27 @@ def resume(spec: Row) -> Answer:
             os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
         checkpoint.save(folder, len(run.losses), run.state())
         yield {"event": "step", "step": len(run.losses), "loss": loss}
-    answer: Row = {**peak.figures(), "digest": run.digest(), "equal": "not applicable", "says": ""}
+    answer: Row = {
+        **peak.figures(),
+        "digest": run.digest(),
+        "equal": "not applicable",
+        "says": "",
+    }
     if spec.get("compare"):
         undisturbed = Run(spec)
         for _ in range(spec["steps"]):
             undisturbed.step()
-        answer["equal"] = "bitwise" if undisturbed.digest() == answer["digest"] else "no"
+        answer["equal"] = (
+            "bitwise" if undisturbed.digest() == answer["digest"] else "no"
+        )
     return answer
 
 
-WAYS: dict[str, Callable[[Row], Answer]] = {"plain": plain, "resume": resume, "ddp": ddp}
+WAYS: dict[str, Callable[[Row], Answer]] = {
+    "plain": plain,
+    "resume": resume,
+    "ddp": ddp,
+}
 
 
 def training(spec: Row) -> Iterator[Row]:

@@ -35,7 +35,15 @@ REFERENCE = "single"
 Answer = Generator[Row, None, Row]
 """What a way to train is: it yields a row a step, and returns what it found."""
 SAMPLES = 256
-SMALLEST = {"vocab": 8, "width": 8, "layers": 1, "heads": 1, "length": 4, "batch": 2, "pieces": 1}
+SMALLEST = {
+    "vocab": 8,
+    "width": 8,
+    "layers": 1,
+    "heads": 1,
+    "length": 4,
+    "batch": 2,
+    "pieces": 1,
+}
 
 
 class Embedding(nn.Module):
@@ -91,8 +99,12 @@ class Transformer(nn.Module):
         super().__init__()
         width = spec["width"]
         vocab = spec["vocab"]
-        blocks = [Block(width, spec["heads"], spec["dropout"]) for _ in range(spec["layers"])]
-        self.layers = nn.ModuleList([Embedding(vocab, width), *blocks, nn.Linear(width, vocab)])
+        blocks = [
+            Block(width, spec["heads"], spec["dropout"]) for _ in range(spec["layers"])
+        ]
+        self.layers = nn.ModuleList(
+            [Embedding(vocab, width), *blocks, nn.Linear(width, vocab)]
+        )
         self.recompute = bool(spec.get("recompute"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +122,9 @@ class Data:
     def __init__(self, spec: dict[str, Any]):
         self.generator = torch.Generator().manual_seed(spec["seed"])
         self.batch = spec["batch"]
-        self.rows = self.sequences(spec["vocab"], spec["length"], max(SAMPLES, self.batch))
+        self.rows = self.sequences(
+            spec["vocab"], spec["length"], max(SAMPLES, self.batch)
+        )
         self.order = torch.randperm(len(self.rows), generator=self.generator)
         self.position = 0
 
@@ -168,7 +182,9 @@ class Run:
         with contextlib.ExitStack() as around:
             if self.spec.get("offload"):
                 around.enter_context(save_on_cpu(kind == "cuda"))
-            around.enter_context(torch.autocast(kind, torch.bfloat16, enabled=self.bf16))
+            around.enter_context(
+                torch.autocast(kind, torch.bfloat16, enabled=self.bf16)
+            )
             scores = self.call(tokens[:, :-1]).float().flatten(0, 1)
             return nn.functional.cross_entropy(scores, tokens[:, 1:].flatten())
 
@@ -227,7 +243,9 @@ def warm(spec: dict[str, Any]) -> None:
     Run({"dropout": 0.0, **spec, **SMALLEST, "recompute": True}).step()
 
 
-def trained(spec: Row, kind: Callable[[Row], Run] = Run) -> Generator[Row, None, tuple[Run, Row]]:
+def trained(
+    spec: Row, kind: Callable[[Row], Run] = Run
+) -> Generator[Row, None, tuple[Run, Row]]:
     """A run of that kind, all steps of it; the run, and the peaks, whether it is the
     reference's training and its largest relative error.
     """
@@ -237,7 +255,9 @@ def trained(spec: Row, kind: Callable[[Row], Run] = Run) -> Generator[Row, None,
 
     def keep_norm() -> None:
         gradients = [parameter.grad for parameter in run.model.parameters()]
-        norms = [gradient.double().norm() for gradient in gradients if gradient is not None]
+        norms = [
+            gradient.double().norm() for gradient in gradients if gradient is not None
+        ]
         figures.append(float(torch.stack(norms).norm()))
 
     run.after_first_backward = keep_norm
@@ -245,7 +265,12 @@ def trained(spec: Row, kind: Callable[[Row], Run] = Run) -> Generator[Row, None,
         yield {"event": "step", "step": step + 1, "loss": run.step()}
     peaks = peak.figures()  # what follows is no part of the training
     equal, worst = compared(run, [*figures, *run.losses], spec)
-    return run, {**peaks, "equal": equal, "worst": worst, "tolerance": TOLERANCE[run.bf16]}
+    return run, {
+        **peaks,
+        "equal": equal,
+        "worst": worst,
+        "tolerance": TOLERANCE[run.bf16],
+    }
 
 
 def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]:
@@ -260,7 +285,9 @@ def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]
         return "not applicable", 0.0
     reference = torch.load(kept, map_location="cpu", weights_only=True)
     both = list(zip(figures, reference["figures"]))  # noqa: B905 -- Python 3.9 has no strict
-    if figures == reference["figures"] and all(map(torch.equal, ends, reference["ends"])):
+    if figures == reference["figures"] and all(
+        map(torch.equal, ends, reference["ends"])
+    ):
         return "bitwise", 0.0
     errors = [abs(figure - other) / abs(other) for figure, other in both]
     near = all(error <= TOLERANCE[run.bf16] for error in errors)  # so that a NaN is not
@@ -271,5 +298,7 @@ def in_words(answer: Row, *says: str) -> Row:
     """The answer with what there is to say of it, its largest error included where there is one."""
     errors = []
     if answer["equal"] in ("within tolerance", "no"):
-        errors.append(f"largest error {answer['worst']:.0e} of {answer['tolerance']:.0e}")
+        errors.append(
+            f"largest error {answer['worst']:.0e} of {answer['tolerance']:.0e}"
+        )
     return {**answer, "says": "; ".join([*says, *errors])}

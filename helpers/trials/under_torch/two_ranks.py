@@ -20,7 +20,11 @@ from torch import distributed, nn
 from helpers.trials.under_torch.frame import NotRun, Row
 from helpers.trials.under_torch.transformer import Answer, Run, in_words, trained
 
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+LOOPBACK = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+}
 
 
 def own_rank() -> int:
@@ -62,7 +66,9 @@ def ddp(spec: Row) -> Answer:
     """
     rank = own_rank()
     backend = "gloo" if spec["device"] == "cpu" else "nccl"
-    if not (distributed.is_available() and getattr(distributed, f"is_{backend}_available")()):
+    if not (
+        distributed.is_available() and getattr(distributed, f"is_{backend}_available")()
+    ):
         raise NotRun(
             "this torch was built without torch.distributed, or with neither gloo nor nccl"
         )

@@ -24,7 +24,14 @@ from typing import Any
 
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Device
-from helpers.trials.under_torch.frame import MIB, NotRun, Row, is_oom, one_line, own_bytes
+from helpers.trials.under_torch.frame import (
+    MIB,
+    NotRun,
+    Row,
+    is_oom,
+    one_line,
+    own_bytes,
+)
 
 Parameters = SimpleNamespace
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
@@ -104,7 +111,9 @@ def _optimizer(run: Device, name: str, parameters: Any) -> Any:
         if not run.gpu:
             raise NotRun("8-bit optimizers run on a GPU, and this is the CPU")
         try:
-            return importlib.import_module("bitsandbytes.optim").AdamW8bit(parameters, lr=1e-3)
+            return importlib.import_module("bitsandbytes.optim").AdamW8bit(
+                parameters, lr=1e-3
+            )
         except ImportError as error:
             raise NotRun(BITS) from error
     if name == "sgd":
@@ -170,7 +179,9 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
         weight = torch.zeros(1024, 1, device=run.name, requires_grad=True)
         loss = ((data @ weight - 1.0) ** 2).mean()
         loss.backward()
-        leaked: list[Any] = [torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)]
+        leaked: list[Any] = [
+            torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)
+        ]
         if p.leak == "cycle":
             leaked.append(leaked)
         else:
@@ -246,13 +257,23 @@ def work(spec: Row) -> Iterator[Row]:
     run.reset_peaks()
     start = {"start_rss_bytes": frame.restart_peak()}
     card = torch.cuda.get_device_name(0) if run.gpu else ""
-    ready = {"event": "ready", "torch": str(torch.__version__), "device": run.name, "gpu": card}
+    ready = {
+        "event": "ready",
+        "torch": str(torch.__version__),
+        "device": run.name,
+        "gpu": card,
+    }
     yield {**ready, **start}
     step_began = unhindered()
     try:
         for number, loss in enumerate(PROGRAMS[spec["workload"]](run, spec["seed"], p)):
             now = unhindered()
-            yield {"event": "step", "number": number, "loss": loss, "seconds": now - step_began}
+            yield {
+                "event": "step",
+                "number": number,
+                "loss": loss,
+                "seconds": now - step_began,
+            }
             step_began = now
     except NotRun as error:
         yield {"event": "refused", "why": str(error)}

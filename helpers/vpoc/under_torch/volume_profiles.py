@@ -52,7 +52,9 @@ class Work:
     def load(self) -> None:
         """Read the prices and volumes to the device."""
         self.price = self._read("price", "int32", self.trades).to(self.device)
-        self.volume = self._read("volume", self.about["volume"], self.trades).to(self.device)
+        self.volume = self._read("volume", self.about["volume"], self.trades).to(
+            self.device
+        )
 
     def _read(self, name: str, kind: str, count: int) -> Any:
         """The first ``count`` numbers of a file, read: a mapping would count as private memory a
@@ -69,7 +71,9 @@ class Work:
         return self.torch.frombuffer(content, dtype=dtype)
 
     def result(self) -> Any:
-        return self.torch.zeros(self.sessions * self.bins, dtype=self.kind, device=self.device)
+        return self.torch.zeros(
+            self.sessions * self.bins, dtype=self.kind, device=self.device
+        )
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
         """The first and the end of each chunk of ``size`` trades."""
@@ -79,7 +83,10 @@ class Work:
         """The sessions of trades ``a`` to ``b``: (session, first, last)."""
         first = bisect.bisect_right(self.starts, a) - 1
         last = bisect.bisect_left(self.starts, b)
-        cuts = [(s, max(a, self.starts[s]), min(b, self.starts[s + 1])) for s in range(first, last)]
+        cuts = [
+            (s, max(a, self.starts[s]), min(b, self.starts[s + 1]))
+            for s in range(first, last)
+        ]
         return [(s, i, e) for s, i, e in cuts if i < e]
 
     def index(self, a: int, b: int, into: Any, row_bins: int) -> Any:
@@ -130,7 +137,10 @@ def list_cat(work: Work) -> Any:
     s = 0
     while s < work.sessions:
         last = s + 1
-        while last < work.sessions and work.starts[last + 1] - work.starts[s] <= work.chunk:
+        while (
+            last < work.sessions
+            and work.starts[last + 1] - work.starts[s] <= work.chunk
+        ):
             last += 1
         a = work.starts[s]
         b = work.starts[last]
@@ -152,7 +162,10 @@ def one_hot(work: Work) -> Any:
     for a, b in work.chunks(work.chunk):
         empty = work.torch.empty(b - a, dtype=work.torch.int64, device=work.device)
         index = work.index(a, b, empty, 0)
-        spread = work.torch.nn.functional.one_hot(index, work.bins) * work.volumes(a, b)[:, None]
+        spread = (
+            work.torch.nn.functional.one_hot(index, work.bins)
+            * work.volumes(a, b)[:, None]
+        )
         for s, i, e in work.segments(a, b):
             table[s] += spread[i - a : e - a].sum(0).to(work.kind)
         del spread
@@ -190,7 +203,11 @@ def work(spec: Row) -> Iterator[Row]:
     """One strategy: how it went, with its figures or why it failed."""
     try:
         torch = frame.import_torch()
-        why = "" if spec["device"] == "cpu" else ": ".join(filter(None, gpu_trouble(torch)))
+        why = (
+            ""
+            if spec["device"] == "cpu"
+            else ": ".join(filter(None, gpu_trouble(torch)))
+        )
     except frame.NoTorch as error:
         why = f"torch cannot be imported: {error}"
     if why:
@@ -202,7 +219,9 @@ def work(spec: Row) -> Iterator[Row]:
     work = Work(torch, spec)
     # Threads, code and tables that a first use brings: on the first sessions, before anything
     # is measured.
-    few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)}, 2000)
+    few = Work(
+        torch, {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)}, 2000
+    )
     few.load()
     strategy(few)
     # Torch's threads start with the first large operation, each with a stack of 8 MiB of
@@ -213,10 +232,14 @@ def work(spec: Row) -> Iterator[Row]:
         if spec["limit_bytes"]:
             frame.limit_host(spec["limit_bytes"])
         work.load()
-        answer = measured(partial(strategy, work), torch, work.device, max(1, spec["repeats"]))
+        answer = measured(
+            partial(strategy, work), torch, work.device, max(1, spec["repeats"])
+        )
         out = answer.pop("out")
         if spec["out"]:
-            kept = torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype)
+            kept = torch.from_file(
+                spec["out"], shared=True, size=out.numel(), dtype=out.dtype
+            )
             kept.copy_(out.reshape(-1))
         answer["status"] = "ok"
     except (MemoryError, RuntimeError) as error:

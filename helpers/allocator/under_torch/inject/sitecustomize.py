@@ -56,7 +56,9 @@ class AtTorch:
                     recorder.torch_failed(error)
                 raise
             finally:
-                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+                sys.meta_path[:] = [
+                    finder for finder in sys.meta_path if finder is not self
+                ]
             # torch reads its own source through its loader, which must be the untouched one again.
             del loader.exec_module
             torch_imported(recorder, module)
@@ -73,7 +75,10 @@ def own_module(name):
     if PACKAGE not in sys.modules:
         package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
         more = os.environ.get("CASEBOOK_PROGRAMS", "")  # of a rehearsal
-        package.__path__ = [os.path.dirname(FOLDER), *filter(None, more.split(os.pathsep))]
+        package.__path__ = [
+            os.path.dirname(FOLDER),
+            *filter(None, more.split(os.pathsep)),
+        ]
     return importlib.import_module(PACKAGE + "." + name)
 
 
@@ -122,7 +127,9 @@ def announce(what, text=""):
     name = str(os.getpid()) + "-" + version + (what if new else ".too-old")
     try:
         path = os.path.join(json.loads(asked)["folder"], name)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a"
+        ) as file:
             file.write(text)
     except (OSError, ValueError, KeyError):
         return False  # the folder went away: there is nowhere to record to
@@ -165,7 +172,9 @@ def begin():
         WITNESS = own_module("witness").start(own_module("private_files").replacing)
 
 
-sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
+sys.path[:] = [
+    entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER
+]
 if __name__ == "sitecustomize":  # else a fork begins (forking.py)
     begin()
     run_the_programs_own()
