@@ -308,9 +308,9 @@ def globals_by_module() -> dict[str, list[Step]]:
         )
         if name == "__main__" or (isinstance(file, str) and is_own(file)):
             where = os.path.basename(file) if isinstance(file, str) else name
-            variables = list(vars(module).items())
             steps[name] = [
-                Step(value, variable, "global", where) for variable, value in variables
+                Step(value, variable, "global", where)
+                for variable, value in list(vars(module).items())
             ]
     return steps
 
@@ -325,9 +325,8 @@ def _frames_kept_by(candidate: Any) -> Iterator[Step]:
     """The variables of the frames that an exception or a suspended generator keeps."""
     kind = type(candidate)
     if issubclass(kind, BaseException):
-        trace: types.TracebackType | None = BaseException.__traceback__.__get__(
-            candidate
-        )  # type: ignore[union-attr]
+        # The slot itself is asked: a subclass may have a property of this name.
+        trace = BaseException.__dict__["__traceback__"].__get__(candidate)
         while trace is not None:
             yield from variables_of(trace.tb_frame, "exception")
             trace = trace.tb_next
