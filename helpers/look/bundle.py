@@ -27,6 +27,7 @@ from .files import natural
 
 EMPTY = "the file is empty"
 Kind = Literal["file", "command"]
+BoxKind = Literal["live", "recorded", "constructed"]
 Result = TypeVar("Result")
 JsonRow = Dict[str, Any]  # made when imported, also on Python 3.8
 """A line of a table as a capture writes it; ``Row`` is one that is read."""
@@ -67,7 +68,7 @@ class Manifest:
 
     box: str
     captured_at: str
-    kind: Literal["live", "recorded", "constructed"]
+    kind: BoxKind
     tool_version: str
     items: List[Item]
     schema_version: int = field(default=SCHEMA_VERSION, metadata={"place": -1})
@@ -117,11 +118,10 @@ class Text:
         many times. ``odd``: why not.
         """
         match = re.search(pattern, self.text)
+        if match and scale:
+            return self.seen(int(match[1]) * scale, unit)
         if match:
-            words = match.group(1).strip()
-            if scale:
-                return self.seen(int(words) * scale, unit)
-            return self.seen(words, unit)
+            return self.seen(match[1].strip(), unit)
         if not self.text.strip():
             odd = EMPTY
         return self.missing(odd, unit)
@@ -142,10 +142,16 @@ class Row(JsonRow):
     any other.
     """
 
+    def _of_type(self, key: str, default: Result) -> Result:
+        """The value there where its type is that of ``default``, which stands for any other."""
+        value = self.get(key)
+        if type(value) is type(default):
+            return value
+        return default
+
     def text(self, key: str) -> str:
         """The text there, or an empty one."""
-        value = self.get(key)
-        return value if isinstance(value, str) else ""
+        return self._of_type(key, "")
 
     def number(self, key: str) -> int | None:
         """The whole number there, or None."""
@@ -154,13 +160,11 @@ class Row(JsonRow):
 
     def many(self, key: str) -> list[Any]:
         """The list there, or an empty one."""
-        value = self.get(key)
-        return value if isinstance(value, list) else []
+        return self._of_type(key, [])
 
     def inner(self, key: str) -> Row:
         """The object there, or an empty one."""
-        value = self.get(key)
-        return value if isinstance(value, Row) else Row()
+        return self._of_type(key, Row())
 
 
 def _sha256(content: bytes) -> str:
@@ -210,7 +214,9 @@ class Bundle(Unchanging):
         item = self._by_source.get(source)
         if item is None:
             return Text("", "not_available", "not captured", source, "")
-        text = self.contents[item.path].decode("utf-8", "replace") if item.path else ""
+        text = ""
+        if item.path:
+            text = self.contents[item.path].decode("utf-8", "replace")
         return Text(text, item.status, item.why, source, item.id, item.constructed)
 
     def number(self, source: str, unit: str = "bytes") -> Reading:
@@ -272,7 +278,7 @@ class BundleWriter:
 
     def __init__(self, box: str, kind: str, tool_version: str, captured_at: str):
         self.box = box
-        self._head: tuple[str, str, Any, str] = (box, captured_at, kind, tool_version)
+        self._head = (box, captured_at, cast("BoxKind", kind), tool_version)
         self._items: list[Item] = []
         self._contents: dict[str, bytes] = {}
         self._names: set[str] = set()
@@ -294,16 +300,17 @@ class BundleWriter:
 
         ``content`` None means there is no text; then ``status`` and ``why`` say why.
         """
-        raw = _raw(content) if isinstance(content, str) else content
+        if isinstance(content, str):
+            content = _raw(content)
         name = self._name(kind, source)
         path = ""
         size = 0
         digest = ""
-        if raw is not None:
+        if content is not None:
             path = "raw/" + name
-            self._contents[path] = raw
-            size = len(raw)
-            digest = _sha256(raw)
+            self._contents[path] = content
+            size = len(content)
+            digest = _sha256(content)
         item = Item(
             id=name,
             kind=cast("Kind", kind),
@@ -397,15 +404,22 @@ def open_bundle(path: str | Path) -> Bundle:
         else:
             continue
         raise BundleError(f"{path}: {name[:80]!r} {why}")
-    head = manifest.box, manifest.captured_at, manifest.kind, manifest.tool_version
-    box, captured_at, kind, version = map(plain, head)
-    return Bundle(box, captured_at, kind, version, tuple(manifest.items), files)
+    return Bundle(
+        box=plain(manifest.box),
+        captured_at=plain(manifest.captured_at),
+        kind=manifest.kind,
+        tool_version=plain(manifest.tool_version),
+        items=tuple(manifest.items),
+        contents=files,
+    )
 
 
 def _manifest(content: bytes, path: Path) -> Manifest:
     try:
         data = json.loads(content.decode("utf-8"))
-        version = data.get("schema_version") if isinstance(data, dict) else None
+        version = None
+        if isinstance(data, dict):
+            version = data.get("schema_version")
         if type(version) is not int or version < SCHEMA_VERSION:
             raise ValueError(
                 f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}"

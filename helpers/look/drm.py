@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import pci_address, printed_size
@@ -89,6 +90,14 @@ class Client:
         return self.text.missing(_NO_MEMORY, "bytes")
 
 
+class _OpenFile(NamedTuple):
+    """An open file of a process, and what its fdinfo says."""
+
+    pid: int
+    fd: int
+    info: Fdinfo
+
+
 def cards(bundle: Bundle) -> tuple[DrmCard, ...]:
     """Every DRM card, in the order of their names.
 
@@ -150,9 +159,8 @@ def parse_fdinfo(text: str) -> Fdinfo:
             sizes_by_region.setdefault(region, {})[kind] = printed_size(value)
     regions = {}
     for region, sizes in sorted(sizes_by_region.items()):
-        kind = next((kind for kind in _KINDS if kind in sizes), None)
-        if kind is not None:
-            regions[region] = sizes[kind]
+        kind = next(kind for kind in _KINDS if kind in sizes)
+        regions[region] = sizes[kind]
     return Fdinfo(
         driver=words.get("driver", ""),
         pci=pci_address(words.get("pdev", "")),
@@ -168,27 +176,31 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
     most memory stands for it.
     """
     text = bundle.read("device_files")
-    sightings: dict[tuple[str, ...], list[tuple[int, int, Fdinfo]]] = {}
+    files_by_client: dict[tuple[str, str], list[_OpenFile]] = {}
     for row in bundle.table("device_files"):
         pid = row.number("pid")
         fd = row.number("fd")
         info = parse_fdinfo(row.text("fdinfo"))
-        if pid is None or not (info.driver or info.regions):
+        if pid is None or fd is None or not (info.driver or info.regions):
             continue
-        key = (info.pci, "client", info.client_id)
+        client = f"client {info.client_id}"
         if not info.client_id:
-            key = (info.pci, "fd", f"{pid} {fd}")
-        sightings.setdefault(key, []).append((pid, -1 if fd is None else fd, info))
-    order = sorted(sightings, key=lambda key: (key[0], natural(" ".join(key[1:]))))
-    return tuple(_client(sightings[key], text) for key in order)
+            client = f"fd {pid} {fd}"
+        file = _OpenFile(pid, fd, info)
+        files_by_client.setdefault((info.pci, client), []).append(file)
+    order = sorted(files_by_client, key=lambda key: (key[0], natural(key[1])))
+    return tuple(_client(files_by_client[key], text) for key in order)
 
 
-def _client(sightings: list[tuple[int, int, Fdinfo]], text: Text) -> Client:
-    pid, fd, info = max(
-        sightings, key=lambda s: (sum(s[2].regions.values()), -s[0], -s[1])
+def _client(files: list[_OpenFile], text: Text) -> Client:
+    in_order = sorted(files, key=lambda file: (file.pid, file.fd))
+    best = max(in_order, key=lambda file: sum(file.info.regions.values()))
+    return Client(
+        pci=best.info.pci,
+        pids=tuple(sorted({file.pid for file in files})),
+        regions=best.info.regions,
+        text=text.of(f"/proc/{best.pid}/fdinfo/{best.fd}"),
     )
-    pids = tuple(sorted({sighting[0] for sighting in sightings}))
-    return Client(info.pci, pids, info.regions, text.of(f"/proc/{pid}/fdinfo/{fd}"))
 
 
 def refused_pids(bundle: Bundle) -> tuple[int, ...]:

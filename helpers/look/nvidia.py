@@ -12,8 +12,9 @@ import io
 import pkgutil
 import re
 import sys
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
 from helpers.ground.shapes import NOT_ALLOWED, Reading
@@ -31,7 +32,7 @@ INFORMATION = "/proc/driver/nvidia/gpus/*/information"
 LISTED = "nvidia-smi -L"
 FRAMEBUFFER = ("total", "reserved", "used", "free")
 SIZES = (*FRAMEBUFFER, "bar1_total", "bar1_used")
-_NO_INSTANCE = (None, 0xFFFFFFFF)
+_NO_INSTANCE = (None, "N/A", 0xFFFFFFFF)
 MOST_DEPTH = 32
 _PID = re.compile("[0-9]{1,10}")
 _MIG_LINE = re.compile(
@@ -99,13 +100,14 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """One source's answer: readings by field of each GPU, by PCI address, the processes, None
-    where it has no table of them, and the MIG devices by PCI address.
+    """One source's answer: readings by field of each GPU, by PCI address; the processes, and
+    whether it has a table of them at all; and the MIG devices by PCI address.
     """
 
     text: Text
     gpus: dict[str, dict[str, Reading]]
-    holders: tuple[NvidiaHolder, ...] | None
+    holders: tuple[NvidiaHolder, ...] = ()
+    lists_processes: bool = False
     slices: dict[str, tuple[MigSlice, ...]] = field(default_factory=dict)
 
 
@@ -114,8 +116,8 @@ def collect_nvml(timeout_s: float) -> list[JsonRow]:
 
     Takes no CUDA context.
     """
-    source = pkgutil.get_data(__package__, "nvml.py") or b""
-    return commands.run_python(sys.executable, source, (), timeout_s)
+    program = pkgutil.get_data(__package__, "nvml.py") or b""
+    return commands.run_python(sys.executable, program, (), timeout_s)
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
@@ -148,22 +150,21 @@ def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
     """Processes on every GPU, from the first source with a process table; empty may mean that
     none gave one (``holder_count``).
     """
-    for listing in _listings(bundle):
-        if listing.holders is not None:
-            return listing.holders
-    return ()
+    listing = _with_processes(bundle)
+    if listing is None:
+        return ()
+    return listing.holders
 
 
 def holder_count(bundle: Bundle) -> Reading:
     """How many processes are on the GPUs. 0 is an empty process table: a container may be shown
     one while others compute.
     """
-    for listing in _listings(bundle):
-        if listing.holders is not None:
-            return listing.text.seen(
-                len({holder.pid for holder in listing.holders}), "count"
-            )
-    return _failure(bundle).missing(unit="count")
+    listing = _with_processes(bundle)
+    if listing is None:
+        return _failure(bundle).missing(unit="count")
+    pids = {holder.pid for holder in listing.holders}
+    return listing.text.seen(len(pids), "count")
 
 
 def driver(bundle: Bundle) -> Reading:
@@ -181,10 +182,18 @@ def driver(bundle: Bundle) -> Reading:
 
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:
-    """The answers with a process table, in the order in which they are believed."""
+    """The answers of nvidia-smi and NVML, in the order in which they are believed."""
     return bundle.once(
         "nvidia", lambda: (parse_xml(bundle.read(XML)), _of_nvml(bundle))
     )
+
+
+def _with_processes(bundle: Bundle) -> Listing | None:
+    """The first answer with a process table."""
+    for listing in _listings(bundle):
+        if listing.lists_processes:
+            return listing
+    return None
 
 
 def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]:
@@ -192,8 +201,7 @@ def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]
     not available.
     """
     readings = {}
-    names = [row.name for row in fields(NvidiaGpu) if row.name not in ("pci", "slices")]
-    for name in names:
+    for name in ("index", "name", *SIZES, "cuda"):
         value = raw.get(name)
         if isinstance(value, Reading):
             readings[name] = value
@@ -208,43 +216,54 @@ def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]
 
 def parse_xml(text: Text) -> Listing:
     """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
-    root, elements = _elements(stdout_of(text))
+    cuda, elements = _gpu_elements(stdout_of(text))
     readings: dict[str, dict[str, Reading]] = {}
     slices: dict[str, tuple[MigSlice, ...]] = {}
     running: list[NvidiaHolder] = []
-    is_listed = False
+    lists_processes = False
     for index, gpu in enumerate(elements):
-        address = pci_address(gpu.get("id")) or pci_address(
-            gpu.findtext("pci/pci_bus_id")
-        )
-        if not address or root is None:
+        address = pci_address(gpu.get("id"))
+        if not address:
+            address = pci_address(gpu.findtext("pci/pci_bus_id"))
+        if not address:
             continue
-        raw: JsonRow = _framebuffer(gpu)
-        for part in ("total", "used"):
-            raw["bar1_" + part] = gpu.findtext("bar1_memory_usage/" + part)
-        raw.update(index=index, name=gpu.findtext("product_name"))
-        slices[address] = tuple(
-            _mig_slice(device, text)
-            for device in gpu.iterfind("mig_devices/mig_device")
-        )
-        readings[address] = _readings(
-            {**raw, "cuda": root.findtext("cuda_version")}, text
-        )
-        is_listed = is_listed or gpu.find("processes") is not None
-        for process in gpu.iterfind("processes/process_info"):
-            pid = process.findtext("pid", "").strip()
-            if not _PID.fullmatch(pid):
-                continue
-            instance = process.findtext("gpu_instance_id", "").strip()
-            holder = NvidiaHolder(
+        raw: JsonRow = {
+            "index": index,
+            "name": gpu.findtext("product_name"),
+            **_framebuffer(gpu),
+            "bar1_total": gpu.findtext("bar1_memory_usage/total"),
+            "bar1_used": gpu.findtext("bar1_memory_usage/used"),
+            "cuda": cuda,
+        }
+        readings[address] = _readings(raw, text)
+        devices = gpu.iterfind("mig_devices/mig_device")
+        slices[address] = tuple(_mig_slice(device, text) for device in devices)
+        if gpu.find("processes") is not None:
+            lists_processes = True
+            running += _xml_processes(gpu, address, text)
+    return Listing(text, readings, tuple(running), lists_processes, slices)
+
+
+def _xml_processes(
+    gpu: ElementTree.Element, address: str, text: Text
+) -> Iterator[NvidiaHolder]:
+    for process in gpu.iterfind("processes/process_info"):
+        pid = process.findtext("pid", "").strip()
+        if _PID.fullmatch(pid):
+            yield NvidiaHolder(
                 pci=address,
                 pid=int(pid),
                 name=process.findtext("process_name", "").strip(),
                 memory=size(process.findtext("used_memory"), text, "MiB"),
-                gpu_instance="" if instance == "N/A" else instance,
+                gpu_instance=_instance(process.findtext("gpu_instance_id", "").strip()),
             )
-            running.append(holder)
-    return Listing(text, readings, tuple(running) if is_listed else None, slices)
+
+
+def _instance(number: object) -> str:
+    """The GPU instance of a process; empty on a card that is not cut."""
+    if number in _NO_INSTANCE:
+        return ""
+    return str(number)
 
 
 def _framebuffer(element: ElementTree.Element) -> JsonRow:
@@ -262,45 +281,47 @@ def _mig_slice(device: ElementTree.Element, text: Text) -> MigSlice:
     )
 
 
-def _elements(
-    words: str,
-) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
+def _gpu_elements(words: str) -> tuple[str | None, list[ElementTree.Element]]:
+    """The CUDA release that the XML names, and the element of each GPU that is whole."""
     if re.search(r"<!ENTITY|<!DOCTYPE[^>\[]{0,400}\[", words, re.IGNORECASE):
         return None, []
     start = words.find("<?xml")
     if start < 0:
         start = max(words.find("<nvidia_smi_log"), 0)
-    root: ElementTree.Element | None = None
+    cuda: str | None = None
     complete: list[ElementTree.Element] = []
     depth = 0
     source = io.BytesIO(words[start:].encode("utf-8", "replace"))
-    try:  # what is refused on the way is never built whole
-        for event, element in ElementTree.iterparse(source, ("start", "end")):
-            if root is None:
-                root = element
-            depth += 1 if event == "start" else -1
-            if event == "end" and depth == 1 and element.tag == "gpu":
-                complete.append(element)
-            if depth > MOST_DEPTH:
-                return None, []
     # Cut off, or followed by a warning: what was whole until there stands.
-    except (ElementTree.ParseError, ValueError):
-        return root, complete
-    return root, complete
+    with suppress(ElementTree.ParseError, ValueError):
+        # What is refused on the way is never built whole.
+        for event, element in ElementTree.iterparse(source, ("start", "end")):
+            if event == "start":
+                depth += 1
+                if depth > MOST_DEPTH:
+                    return None, []
+                continue
+            depth -= 1
+            if depth == 1 and element.tag == "gpu":
+                complete.append(element)
+            elif depth == 1 and element.tag == "cuda_version":
+                cuda = element.text
+    return cuda, complete
 
 
 def _of_nvml(bundle: Bundle) -> Listing:
     """The table ``nvml``, in bytes; NVML gives no names of processes."""
     text = bundle.read(TABLE)
-    is_listed = False
+    lists_processes = False
     readings: dict[str, dict[str, Reading]] = {}
     running: list[NvidiaHolder] = []
     for row in bundle.table(TABLE):
         address = pci_address(row.get("pci"))
         if not address:
             continue
-        raw = {**row, **{part: row.get(part + "_bytes") for part in SIZES}}
-        raw["cuda"] = row.get("cuda_driver")
+        raw = {**row, "cuda": row.get("cuda_driver")}
+        for part in SIZES:
+            raw[part] = row.get(part + "_bytes")
         for column in row.inner("unread"):
             name = column.replace("_bytes", "")
             reason = row.inner("unread").inner(column)
@@ -308,18 +329,27 @@ def _of_nvml(bundle: Bundle) -> Listing:
             why = str(reason.get("why") or NOT_READ)
             raw[name] = text.refused(reason.get("status"), why, unit)
         readings[address] = _readings(raw, text, "B")
-        is_listed = is_listed or isinstance(row.get("compute"), list)
-        memory: dict[tuple[int, str], Any] = {}
-        for process in rows(row.get("compute")) + rows(row.get("graphics")):
-            pid = process.number("pid")
-            instance = process.get("gpu_instance")
-            if pid is not None and pid >= 0:
-                instance = "" if instance in _NO_INSTANCE else str(instance)
-                memory.setdefault((pid, instance), process.get("used_bytes"))
-        for (pid, instance), used in memory.items():
-            measured = size("N/A" if used is None else used, text, "B")
-            running.append(NvidiaHolder(address, pid, "", measured, instance))
-    return Listing(text, readings, tuple(running) if is_listed else None)
+        if isinstance(row.get("compute"), list):
+            lists_processes = True
+        running += _nvml_processes(row, address, text)
+    return Listing(text, readings, tuple(running), lists_processes)
+
+
+def _nvml_processes(row: Row, address: str, text: Text) -> list[NvidiaHolder]:
+    """The processes of a GPU; one that computes and draws is in both lists."""
+    by_place: dict[tuple[int, str], NvidiaHolder] = {}
+    for process in rows(row.get("compute")) + rows(row.get("graphics")):
+        pid = process.number("pid")
+        if pid is None or pid < 0:
+            continue
+        instance = _instance(process.get("gpu_instance"))
+        used = process.get("used_bytes")
+        if used is None:
+            used = "N/A"
+        memory = size(used, text, "B")
+        holder = NvidiaHolder(address, pid, "", memory, instance)
+        by_place.setdefault((pid, instance), holder)
+    return list(by_place.values())
 
 
 def _of_driver(bundle: Bundle) -> Listing:
@@ -331,10 +361,13 @@ def _of_driver(bundle: Bundle) -> Listing:
         text = bundle.read(source)
         address = pci_address(source.split("/")[-2])
         model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
-        if address:
-            name = model.group(1).strip() if model else None
-            readings[address] = _readings({**unread, "name": name}, text)
-    return Listing(nothing, readings, None)
+        if not address:
+            continue
+        raw: JsonRow = {**unread}
+        if model:
+            raw["name"] = model[1].strip()
+        readings[address] = _readings(raw, text)
+    return Listing(nothing, readings)
 
 
 def _failure(bundle: Bundle) -> Text:
@@ -342,8 +375,9 @@ def _failure(bundle: Bundle) -> Text:
     nothing = why_nothing(bundle.read(XML), "nvidia-smi", "list of GPUs")
     row = next(iter(bundle.table(TABLE)), Row())
     why = row.text("why")
-    if why and why not in nothing.why:
-        status = NOT_ALLOWED if row.get("status") == NOT_ALLOWED else nothing.status
-        words = f"nvidia-smi: {nothing.why}; NVML: {why}"
-        return replace(nothing, status=status, why=words[:400])
-    return nothing
+    if not why or why in nothing.why:
+        return nothing
+    words = f"nvidia-smi: {nothing.why}; NVML: {why}"
+    if row.get("status") == NOT_ALLOWED:
+        nothing = replace(nothing, status=NOT_ALLOWED)
+    return replace(nothing, why=words[:400])

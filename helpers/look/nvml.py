@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -93,7 +94,9 @@ class NvmlError(Exception):
     @property
     def unread(self) -> dict[str, str]:
         """Why a field has no value."""
-        status = "not_allowed" if self.code == NO_PERMISSION else "not_available"
+        status = "not_available"
+        if self.code == NO_PERMISSION:
+            status = "not_allowed"
         return {"status": status, "why": str(self)}
 
 
@@ -132,8 +135,10 @@ class Nvml:
     def _words(self, code: int) -> str:
         describe = self._library.nvmlErrorString
         describe.restype = ctypes.c_char_p
-        words: bytes = describe(code) or b""
-        return words.decode("utf-8", "replace") or f"error {code}"
+        words: bytes | None = describe(code)
+        if not words:
+            return f"error {code}"
+        return words.decode("utf-8", "replace")
 
     def text(self, name: str, *handle: object) -> str:
         """The answer of a function that fills a buffer."""
@@ -153,23 +158,24 @@ class Nvml:
         """
         row: dict[str, Any] = {"index": index, "status": "ok", "unread": {}}
         handle = ctypes.c_void_p()
+        pointer = ctypes.byref(handle)
         try:
-            self.call(
-                "nvmlDeviceGetHandleByIndex_v2",
-                ctypes.c_uint(index),
-                ctypes.byref(handle),
-            )
+            self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), pointer)
         except NvmlError as error:
             return {**row, **error.unread}
-        for fields, read in (
-            (("pci",), self._pci),
-            (("name",), self._name),
-            (SIZES, self._memory),
-            (WINDOW, self._window),
-            (LINK, self._link),
-            (("compute",), partial(self._processes, "Compute")),
-            (("graphics",), partial(self._processes, "Graphics")),
-        ):
+        # Each of them gives one value for each of its fields.
+        readers: dict[
+            tuple[str, ...], Callable[[ctypes.c_void_p], Iterable[object]]
+        ] = {
+            ("pci",): self._pci,
+            ("name",): self._name,
+            SIZES: self._memory,
+            WINDOW: self._window,
+            LINK: self._link,
+            ("compute",): partial(self._processes, "Compute"),
+            ("graphics",): partial(self._processes, "Graphics"),
+        }
+        for fields, read in readers.items():
             try:
                 row.update(zip(fields, read(handle)))  # noqa: B905 - Python 3.8
             except NvmlError as error:
@@ -196,15 +202,17 @@ class Nvml:
         return [window.bar1Total, window.bar1Used]
 
     def _link(self, handle: ctypes.c_void_p) -> list[int]:
-        kinds = ("Generation", "Width")
-        names = [
-            f"{which}PcieLink{kind}" for kind in kinds for which in ("Curr", "Max")
-        ]
-        return [self.number(f"nvmlDeviceGet{name}", handle) for name in names]
+        names = (
+            "nvmlDeviceGetCurrPcieLinkGeneration",
+            "nvmlDeviceGetMaxPcieLinkGeneration",
+            "nvmlDeviceGetCurrPcieLinkWidth",
+            "nvmlDeviceGetMaxPcieLinkWidth",
+        )
+        return [self.number(name, handle) for name in names]
 
     def _processes(
         self, kind: str, handle: ctypes.c_void_p
-    ) -> list[list[dict[str, Any]]]:
+    ) -> list[list[dict[str, int | None]]]:
         """The processes of one kind, ``Compute`` or ``Graphics``: one value, a list of rows."""
         name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
         size = 32
@@ -220,12 +228,14 @@ class Nvml:
                 size = min(MOST_PROCESSES, max(size, count.value) * 2)
 
 
-def _process_row(process: NvmlProcess) -> dict[str, Any]:
-    used = process.usedGpuMemory
+def _process_row(process: NvmlProcess) -> dict[str, int | None]:
+    used: int | None = process.usedGpuMemory
+    if used == NOT_MEASURED:
+        used = None
     return {
         "pid": process.pid,
         "gpu_instance": process.gpuInstanceId,
-        "used_bytes": None if used == NOT_MEASURED else used,
+        "used_bytes": used,
     }
 
 

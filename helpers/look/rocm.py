@@ -33,8 +33,6 @@ from helpers.look.vendor_text import (
     word,
 )
 
-from .files import sources
-
 BUS = "rocm-smi --showbus --showproductname --showuniqueid --json"
 MEMORY_JSON = "rocm-smi --showmeminfo all --json"
 MEMORY = "rocm-smi --showmeminfo all"
@@ -44,17 +42,25 @@ STATIC = "amd-smi static --json"
 USAGE = "amd-smi metric --mem-usage --json"
 PROCESS = "amd-smi process --json"
 ROCMINFO = "rocminfo"
-FILES = sources("files", "rocm")
 POSTED = "rocm-smi --showmeminfo vram"
-POOLS = ("vram total", "vram used", "gtt total", "gtt used")
+VERSION_FILES = "/opt/rocm*/.info/version*"
+_LABELS = {
+    "vram total memory (b)": "vram total",
+    "vram total used memory (b)": "vram used",
+    "gtt total memory (b)": "gtt total",
+    "gtt total used memory (b)": "gtt used",
+}
+"""What rocm-smi calls the figures of its pools, in lower case, and what they are called here."""
+POOLS = tuple(_LABELS.values())
 _CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\](?:\s+XCP\[[0-9]+\])?\s*:?")
 _CARD_KEY = re.compile(r"card[0-9]{1,4}")
-_POOL = re.compile(r"(vram|gtt)\s+total\s+(used\s+)?memory \(b\)")
 
 _FIELD_LINE = re.compile(r" *([^:\n]{1,40}):+(.*)")
 _AGENT_LINE = re.compile(r"\s*Agent [0-9]{1,4}\s*")
 _POOL_LINE = re.compile(r"\s*Pool [0-9]{1,4}\s*")
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "DSP": "npu"}
+HIDDEN_NAMES = ("N/A", "UNKNOWN")
+"""What amd-smi prints for the name of another user's process."""
 
 
 @dataclass(frozen=True)
@@ -119,39 +125,42 @@ def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
     A pip or conda ROCm has no such file.
     """
     versions = []
-    for source in sorted(
-        {source for pattern in FILES for source in bundle.sources(pattern)}
-    ):
+    for source in bundle.sources(VERSION_FILES):
         text = bundle.read(source)
         if text.ok and text.text.strip():
             versions.append(word(text.text, text))
-    none = not_available("no ROCm tree with a version file", "text", FILES[1])
-    return tuple(versions) or (none,)
+    if not versions:
+        why = "no ROCm tree with a version file"
+        versions.append(not_available(why, "text", VERSION_FILES))
+    return tuple(versions)
 
 
 def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
     """Cards with memory pools, in rocm-smi's order; empty when it gave none."""
-    text = bundle.read(MEMORY_JSON)
     lines = bundle.read(MEMORY)
+    answer = bundle.read(MEMORY_JSON)
     memory: dict[int, dict[str, Reading]] = {}
     # What people post is often the short form, which has the VRAM alone.
-    for source in (bundle.read(POSTED), lines, text):
-        for index, pools in parse_memory(source).items():
+    for text in (bundle.read(POSTED), lines, answer):
+        for index, pools in parse_memory(text).items():
             memory.setdefault(index, {}).update(pools)
-    answers = lines if lines.text and not text.text else text
-    nothing = why_nothing(answers, "rocm-smi", "memory pools").missing(unit="bytes")
-    no_pool = answers.refused("", "rocm-smi printed no such pool", "bytes")
+    if lines.text and not answer.text:
+        answer = lines
+    nothing = why_nothing(answer, "rocm-smi", "memory pools").missing(unit="bytes")
+    no_pool = answer.refused("", "rocm-smi printed no such pool", "bytes")
     bus = bundle.read(BUS)
     named = _by_card(find_object(bus))
     listed = []
     for index in sorted(memory.keys() | named.keys()):
         fields = {key.lower(): value for key, value in named.get(index, {}).items()}
-        missing = no_pool if index in memory else nothing
+        pools = dict.fromkeys(POOLS, nothing)
+        if index in memory:
+            pools = {**dict.fromkeys(POOLS, no_pool), **memory[index]}
         card = SmiCard(
             index=index,
             pci=_address((bus, fields.get("pci bus"))),
             name=word(fields.get("card series") or fields.get("card model"), bus),
-            pools={pool: memory.get(index, {}).get(pool, missing) for pool in POOLS},
+            pools=pools,
         )
         listed.append(card)
     return tuple(listed)
@@ -182,12 +191,11 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
     for index, fields in _by_card(find_object(text)).items():
         printed += [(index, label, value) for label, value in fields.items()]
     if not printed:
-        printed = list(_memory_lines(stdout_of(text)))
+        printed += _memory_lines(stdout_of(text))
     memory: dict[int, dict[str, Reading]] = {}
     for index, label, value in printed:
-        match = _POOL.fullmatch(label.lower())
-        if match:
-            pool = f"{match[1]} {'used' if match[2] else 'total'}"
+        pool = _LABELS.get(" ".join(label.lower().split()))
+        if pool:
             memory.setdefault(index, {})[pool] = size(value, text)
     return memory
 
@@ -200,57 +208,60 @@ def _memory_lines(words: str) -> Iterator[tuple[int, str, str]]:
             label, colon, value = line[card.end() :].rpartition(":")
             # rocm_smi.py, printLog: a pool that could not be read is printed without colon and
             # value.
-            if colon:
-                yield int(card[1]), label.strip(), value
-            else:
-                yield int(card[1]), value.strip(), "N/A"
-
-
-def _process(pci: str, pid: int, name: str, vram: Reading) -> SmiProcess:
-    is_hidden = name.upper() in ("N/A", "UNKNOWN")
-    return SmiProcess(pci, pid, "" if is_hidden else name, vram)
+            if not colon:
+                label = value
+                value = "N/A"
+            yield int(card[1]), label, value
 
 
 def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
     """GPUs in amd-smi's order; empty when it gave none."""
-    texts = {source: bundle.read(source) for source in (LIST, LIST_ALL, STATIC, USAGE)}
-    answers = {source: _by_gpu(text) for source, text in texts.items()}
-    nothing = why_nothing(texts[USAGE], "amd-smi", "memory usage").missing(unit="bytes")
-    no_field = texts[USAGE].refused("", "no such field", "bytes")
-    listed = []
-    for index in sorted(set().union(*answers.values())):
-        row = {source: by_gpu.get(index, Row()) for source, by_gpu in answers.items()}
-        named = Row({**row[LIST], **row[LIST_ALL]})
-        usage = row[USAGE].inner("mem_usage")
-        pools = {}
-        for pool in POOLS:
-            key = "_".join(reversed(pool.split()))
-            pools[pool] = no_field if usage else nothing
-            if key in usage:
-                pools[pool] = size(usage[key], texts[USAGE])
+    list_text = bundle.read(LIST)
+    static_text = bundle.read(STATIC)
+    usage_text = bundle.read(USAGE)
+    listed = _by_gpu(list_text)
+    listed_with_hip = _by_gpu(bundle.read(LIST_ALL))
+    statics = _by_gpu(static_text)
+    usages = _by_gpu(usage_text)
+    nothing = why_nothing(usage_text, "amd-smi", "memory usage").missing(unit="bytes")
+    cards = []
+    for index in sorted({*listed, *listed_with_hip, *statics, *usages}):
+        named = {**listed.get(index, {}), **listed_with_hip.get(index, {})}
+        static = statics.get(index, Row())
+        usage = usages.get(index, Row()).inner("mem_usage")
+        pools = dict.fromkeys(POOLS, nothing)
+        if usage:
+            for pool in POOLS:
+                memory, figure = pool.split()
+                pools[pool] = size(usage.get(f"{figure}_{memory}"), usage_text)
         hip = named.get("hip_id")
+        if hip in (None, "N/A"):
+            hip = ""
         card = SmiCard(
             index=index,
             pci=_address(
-                (texts[LIST], named.get("bdf")),
-                (texts[STATIC], row[STATIC].inner("bus").get("bdf")),
+                (list_text, named.get("bdf")),
+                (static_text, static.inner("bus").get("bdf")),
             ),
-            name=word(row[STATIC].inner("asic").get("market_name"), texts[STATIC]),
+            name=word(static.inner("asic").get("market_name"), static_text),
             pools=pools,
-            hip="" if hip in (None, "N/A") else str(hip),
+            hip=str(hip),
         )
-        listed.append(card)
-    return tuple(listed)
+        cards.append(card)
+    return tuple(cards)
 
 
 def _by_gpu(text: Text) -> dict[int, Row]:
     """GPU index -> its object, from either JSON root; objects of CPUs and NICs are left out."""
-    data = find_json(stdout_of(text))
-    listed = rows(data.get("gpu_data") if isinstance(data, Row) else data)
-    numbers = ((row.number("gpu"), row) for row in listed)
-    return {
-        number: row for number, row in numbers if number is not None and number >= 0
-    }
+    answer = find_json(stdout_of(text))
+    if isinstance(answer, Row):
+        answer = answer.get("gpu_data")
+    by_gpu = {}
+    for row in rows(answer):
+        number = row.number("gpu")
+        if number is not None and number >= 0:
+            by_gpu[number] = row
+    return by_gpu
 
 
 def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
@@ -266,11 +277,13 @@ def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, 
         for entry in rows(row.get("process_list")):
             info = entry.inner("process_info")
             pid = info.number("pid")
-            if pid is not None and pid > 0:
-                vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
-                listed.append(
-                    _process(addresses.get(index, ""), pid, info.text("name"), vram)
-                )
+            if pid is None or pid <= 0:
+                continue
+            name = info.text("name")
+            if name.upper() in HIDDEN_NAMES:
+                name = ""
+            vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
+            listed.append(SmiProcess(addresses.get(index, ""), pid, name, vram))
     return tuple(listed)
 
 
@@ -315,26 +328,40 @@ def parse_agents(text: Text) -> tuple[Agent, ...]:
                 printed[-1].fields.setdefault(name, match[2].strip())
             elif section == "pools" and printed[-1].pools:
                 printed[-1].pools[-1].setdefault(name, match[2].strip())
-    return tuple(_agent(agent.fields, agent.pools, text) for agent in printed)
+    return tuple(_agent(agent, text) for agent in printed)
 
 
-def _agent(fields: dict[str, str], pools: list[dict[str, str]], text: Text) -> Agent:
+def _agent(printed: _PrintedAgent, text: Text) -> Agent:
+    fields = printed.fields
     kind = _KINDS.get(fields.get("Device Type", ""), "")
-    bdf = count(fields.get("BDFID"), text)
-    pci = text.refused("", "rocminfo prints none" if bdf.ok else bdf.why)
+    integrated = None
+    if kind == "gpu" and "Memory Properties" in fields:
+        integrated = "APU" in fields["Memory Properties"]
+    return Agent(
+        kind=kind,
+        name=word(fields.get("Name"), text),
+        marketing_name=word(fields.get("Marketing Name"), text),
+        pci=_address_of_agent(kind, count(fields.get("BDFID"), text), text),
+        integrated=integrated,
+        memory=_first_global_pool(printed.pools, text),
+    )
+
+
+def _address_of_agent(kind: str, bdf: Reading, text: Text) -> Reading:
+    """The PCI address that the bits of a GPU's BDFID say: bus, device and function."""
+    if not bdf.ok:
+        return text.refused("", bdf.why)
     if kind == "gpu" and 0 < bdf.bytes < 1 << 16:
-        pci = text.seen(
-            f"0000:{bdf.bytes >> 8:02x}:{bdf.bytes >> 3 & 31:02x}.{bdf.bytes & 7}"
-        )
-    properties = fields.get("Memory Properties") if kind == "gpu" else None
-    integrated = None if properties is None else "APU" in properties
-    names = word(fields.get("Name"), text), word(fields.get("Marketing Name"), text)
-    return Agent(kind, *names, pci, integrated, _memory(pools, text))
+        bus = bdf.bytes >> 8
+        device = bdf.bytes >> 3 & 31
+        return text.seen(f"0000:{bus:02x}:{device:02x}.{bdf.bytes & 7}")
+    return text.refused("", "rocminfo prints none")
 
 
-def _memory(pools: list[dict[str, str]], text: Text) -> Reading:
+def _first_global_pool(pools: list[dict[str, str]], text: Text) -> Reading:
     for pool in pools:
-        if pool.get("Segment", "").partition("; FLAGS:")[0].strip() in ("GLOBAL", ""):
-            kib = re.match(r"([0-9]{1,18})\(0x[0-9a-f]+\) ?KB", pool.get("Size", ""))
-            return size(f"{kib.group(1)} KiB" if kib else pool.get("Size"), text)
+        segment = pool.get("Segment", "").partition("; FLAGS:")[0].strip()
+        if segment in ("GLOBAL", ""):
+            printed = re.sub(r"\(0x[0-9a-f]+\) ?KB.*", " KiB", pool.get("Size", ""))
+            return size(printed, text)
     return text.refused("", "this agent has no global pool", "bytes")

@@ -19,7 +19,7 @@ STDERR_MARK = "--- stderr ---"
 LONGEST_WHY = 300
 MOST_STARTS = 50
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NOT_MEASURED = "n/a|unknown|none|not supported|not available|not found|unknown error|gpu is lost|".split(
+_NOT_MEASURED = "n/a|unknown|none|not supported|not available|not found|unknown error|gpu is lost".split(
     "|"
 )
 _REFUSED = ("insufficient permissions", "permission denied", "no permission")
@@ -52,16 +52,16 @@ def why_nothing(text: Text, tool: str, expected: str) -> Text:
     lines = [" ".join(line.split()) for line in plain(text.text).splitlines()]
     phrases = failures().get(tool, {})
     reasons: list[str] = []
-    first_status = ""
+    statuses: list[str] = []
     for status in (NOT_ALLOWED, NOT_AVAILABLE):
         for phrase in phrases.get(status, ()):
             quoted = [line for line in lines if phrase.lower() in line.lower()]
             if quoted:
-                first_status = first_status or status
+                statuses.append(status)
                 reasons += quoted
     if reasons:
         why = "; ".join(dict.fromkeys(reasons))[:LONGEST_WHY]
-        return replace(text, status=first_status, why=why)
+        return replace(text, status=statuses[0], why=why)
     if not text.ok:
         return replace(text, why=text.why or text.status)
     first_words = next((line for line in lines if line and line != STDERR_MARK), "")
@@ -74,8 +74,7 @@ def why_nothing(text: Text, tool: str, expected: str) -> Text:
 def find_object(text: Text) -> Row:
     """The first JSON object in a tool's stdout, or an empty one; of an array its first."""
     answer = find_json(stdout_of(text))
-    objects = rows([answer]) or rows(answer)
-    return objects[0] if objects else Row()
+    return next(iter(rows([answer]) + rows(answer)), Row())
 
 
 def find_json(text: str) -> object:
@@ -110,7 +109,8 @@ def size(raw: object, text: Text, unit: str = "") -> Reading:
     zero); "[Insufficient Permissions]" as not allowed.
     """
     if isinstance(raw, dict):
-        unit = str(raw.get("unit") or unit)
+        if raw.get("unit"):
+            unit = str(raw["unit"])
         raw = raw.get("value")
     return _read(raw, text, "bytes", lambda words: printed_size(words, unit))
 
@@ -122,20 +122,22 @@ def count(raw: object, text: Text) -> Reading:
 
 def word(raw: object, text: Text) -> Reading:
     """A name or version as printed, or why there is none."""
-    return _read(None if isinstance(raw, (dict, list)) else raw, text, "text", str)
+    if isinstance(raw, (dict, list)):
+        raw = None
+    return _read(raw, text, "text", str)
 
 
 def _read(
     raw: object, text: Text, unit: str, read: Callable[[str], int | str]
 ) -> Reading:
     words = _words(raw)
+    if not words:
+        return text.refused("", "no such field", unit)
     if words.lower() in _REFUSED:
         return text.refused(NOT_ALLOWED, words, unit)
-    if raw is None or words.lower() in _NOT_MEASURED:
+    if words.lower() in _NOT_MEASURED:
         missing = "reported" if unit == "text" else "measured"
-        return text.refused(
-            "", f"not {missing} ({words})" if words else "no such field", unit
-        )
+        return text.refused("", f"not {missing} ({words})", unit)
     try:
         return text.seen(read(words), unit)
     except ValueError as error:
