@@ -10,6 +10,7 @@ characters without a digit, ``{_}`` the punctuation between a key and its value,
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from re import Pattern
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from helpers.ground.grammar import (
     Gap,
     Node,
     anchors,
-    outer_text,
     parsed,
 )
 from helpers.ground.tables import data
@@ -57,7 +57,7 @@ class FigureForm:
     ``each``: the first match is of device 0, the next of device 1.
     """
 
-    def __init__(self, row: dict[str, Any]):
+    def __init__(self, row: Mapping[str, Any]):
         self.id: str = row["id"]
         self.form: str = row["form"]
         self.pool: str = row["pool"]
@@ -68,41 +68,23 @@ class FigureForm:
         self.each: bool = row.get("each", False)
         self.inside: bool = row.get("inside", False)
         self.sizes: list[Size] = []
-        self._words = self._plain_words()
-        self._alternatives: tuple[str, ...] = ()
-        if not self._words:
-            self._alternatives = anchors(self._nodes(), _longest_word)
-
-    def _nodes(self) -> list[Node]:
-        return parsed(self.form, FIELDS)
-
-    def _plain_words(self) -> list[str]:
-        """The words that stand in every text that fits, in their order."""
-        pieces = outer_text(self.form)
-        if not pieces:
-            pieces = [node for node in self._nodes() if isinstance(node, str)]
-        return " ".join(pieces).lower().split()
+        self._nodes = parsed(self.form, FIELDS)
+        self._anchors = anchors(self._nodes, _longest_word)
 
     def among(self, lower: str) -> bool:
-        """Whether a text in lower case can hold the form at all: its words stand there in their
-        order, or one of its alternatives does.
-        """
-        if self._alternatives and not any(map(lower.__contains__, self._alternatives)):
-            return False
-        at = 0
-        for word in self._words:
-            at = lower.find(word, at)
-            if at < 0:
-                return False
-            at += len(word)
-        return True
+        """Whether a text in lower case can hold the form at all."""
+        return not self._anchors or any(map(lower.__contains__, self._anchors))
 
     def is_of(self, source: str) -> bool:
         """Whether the row is for a source of that name: a word of it, or with ``=`` the whole
         name.
         """
         for word in self.sources:
-            if source == word[1:] if word.startswith("=") else word in source:
+            if word.startswith("="):
+                is_named = source == word[1:]
+            else:
+                is_named = word in source
+            if is_named:
                 return True
         return not self.sources
 
@@ -114,20 +96,22 @@ class FigureForm:
             before = r"(?<![\w.-])"
         elif self.form[0] == "{":
             before = r"(?<![\w.,-])"
-        return re.compile(before + self._sequence(self._nodes()), re.IGNORECASE)
+        return re.compile(before + self._sequence(self._nodes), re.IGNORECASE)
 
     def _sequence(self, nodes: list[Node]) -> str:
         return "".join(map(self._expression, nodes))
 
     def _expression(self, node: Node) -> str:
         if isinstance(node, Gap):
-            characters = r"[\s\S]" if node.over_lines else r"[^\n]"
-            return f"{characters}{{0,{node.characters}}}?"
+            character = r"[\s\S]" if node.over_lines else r"[^\n]"
+            return f"{character}{{0,{node.characters}}}?"
         if isinstance(node, Field):
             return _PASSED_OVER.get(node.name) or self._size(node)
         if isinstance(node, Alternatives):
-            branches = "|".join(map(self._sequence, node.branches))
-            return f"(?:{branches}){'?' if node.optional else ''}"
+            expression = f"(?:{'|'.join(map(self._sequence, node.branches))})"
+            if node.optional:
+                expression += "?"
+            return expression
         return r"\s{0,40}".join(map(re.escape, re.split(" +", node)))
 
     def _size(self, field: Field) -> str:
@@ -140,7 +124,7 @@ def _longest_word(text: str) -> str:
     return max(text.lower().split(), key=len, default="")
 
 
-def rows() -> tuple[dict[str, Any], ...]:
+def rows() -> tuple[Mapping[str, Any], ...]:
     """The table as it is written: id, form, pool, unit, example, reads, source."""
     return tuple(data("look/figures"))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from helpers.ground.tables import lazy
-from helpers.ground.units import quantity
+from helpers.ground.units import Quantity, quantity
 from helpers.look.bundle import Text
 from helpers.look.figure_forms import FigureForm, Size, figure_forms
 from helpers.look.message import Message
@@ -51,6 +51,37 @@ class Figure:
     name: str = ""
     when: int = 0
 
+    @property
+    def size(self) -> int:
+        """Its bytes, 0 where they were not measured."""
+        return self.bytes or 0
+
+    def of_size(self, measure: str, pool: str, size: Quantity | None) -> Figure:
+        """A figure of the same place, with what it measures and its size; None: not measured."""
+        figure = replace(self, measure=measure, pool=pool, text="N/A")
+        if size is None:
+            return figure
+        return replace(
+            figure,
+            bytes=size.bytes,
+            precision_bytes=size.precision_bytes,
+            text=size.text,
+        )
+
+
+def _without_size(source: str, origin: str, row: str = "", device: str = "") -> Figure:
+    """A figure of which only the place is known."""
+    return Figure(
+        measure="",
+        pool="",
+        device=device,
+        bytes=None,
+        precision_bytes=0,
+        source=source,
+        origin=origin,
+        row=row,
+    )
+
 
 _DESCRIBED = lazy(
     r"described|description|screenshot|in words|from memory|picture", re.I
@@ -81,6 +112,7 @@ class _StatedText:
         self.source = source
         self.text = text
         self.body = f"{source}: {text}"
+        """What the forms are looked for in."""
         self.taken: set[int] = set()
         self.prints: Counter[tuple[str, str]] = Counter()
 
@@ -107,22 +139,15 @@ class _StatedText:
             if not device and any(pool == "vram" for _, pool, _ in row.sizes):
                 device = str(devices[row.when])
                 devices[row.when] += 1
+            figure = replace(
+                _without_size(self.source, self.origin, "table", device),
+                line=row.start,
+                pid=row.pid,
+                name=row.name,
+                when=row.when,
+            )
             for measure, pool, size in row.sizes:
-                yield Figure(
-                    measure=measure,
-                    pool=pool,
-                    device=device,
-                    bytes=size.bytes if size else None,
-                    precision_bytes=size.precision_bytes if size else 0,
-                    source=self.source,
-                    origin=self.origin,
-                    text=size.text if size else "N/A",
-                    row="table",
-                    line=row.start,
-                    pid=row.pid,
-                    name=row.name,
-                    when=row.when,
-                )
+                yield figure.of_size(measure, pool, size)
 
     def _matches(self, form: FigureForm) -> Iterator[Figure]:
         for ordinal, match in enumerate(form.pattern.finditer(self.body)):
@@ -140,28 +165,25 @@ class _StatedText:
         self, form: FigureForm, ordinal: int, match: re.Match[str]
     ) -> list[Figure]:
         """The figures of one printed line; none where one of its numbers is no size."""
-        device = match.groupdict().get("device") or (str(ordinal) if form.each else "")
-        blank = Figure(
-            measure="",
-            pool="",
-            device=device,
-            bytes=None,
-            precision_bytes=0,
-            source=self.source,
-            origin=self.origin,
-            row=form.id,
+        device = match.groupdict().get("device")
+        if not device:
+            device = str(ordinal) if form.each else ""
+        place = replace(
+            _without_size(self.source, self.origin, form.id, device),
             hearsay=self._is_described(match),
             line=match.start(),
             when=self.prints[form.id, device],
         )
         figures = []
         for size in form.sizes:
-            if match.group(size.group + "printed") is None:
+            if match[size.group + "printed"] is None:
                 continue
-            figure = self._figure(form, match, size, blank)
-            if figure is None:
-                return []
-            figures.append(figure)
+            printed_size = None
+            if match[size.group] is not None:
+                printed_size = self._quantity(form, match, size)
+                if printed_size is None:
+                    return []
+            figures.append(place.of_size(size.measure, size.pool, printed_size))
         self.prints[form.id, device] += 1
         return figures
 
@@ -175,27 +197,17 @@ class _StatedText:
         line = self.body[max(start, match.start() - 200) : end][:500]
         return _DESCRIBED.search(line) is not None
 
-    def _figure(
-        self, form: FigureForm, match: re.Match[str], size: Size, blank: Figure
-    ) -> Figure | None:
-        number = match.group(size.group)
-        unit = match.group(size.group + "unit") or ""
-        if number is None:
-            return replace(blank, measure=size.measure, pool=size.pool, text="N/A")
-        if (size.pool == "stated" or self.source == "gpu") and "b" not in unit.lower():
+    def _quantity(
+        self, form: FigureForm, match: re.Match[str], size: Size
+    ) -> Quantity | None:
+        """A number that a form has found; None where it is no size."""
+        unit = match[size.group + "unit"]
+        may_be_a_name = size.pool == "stated" or self.source == "gpu"
+        if may_be_a_name and (not unit or "b" not in unit.lower()):
             return None  # 890M is a name
-        read = _bytes_of(number, unit or form.unit)
-        if read is None:
-            return None
-        count, precision = read
-        return replace(
-            blank,
-            measure=size.measure,
-            pool=size.pool,
-            bytes=count,
-            precision_bytes=precision,
-            text=f"{number} {unit or form.unit}",
-        )
+        if not unit:
+            unit = form.unit
+        return _signed_quantity(match[size.group], unit)
 
     def _pools_of_agents(self) -> list[Figure]:
         """The pools of rocminfo's GPU agents: the CPU's pools have the same form."""
@@ -206,30 +218,27 @@ class _StatedText:
         figures: list[Figure] = []
         for agent in rocm.parse_agents(Text(self.text, "ok", "", self.source, "")):
             if agent.kind == "gpu" and agent.memory.ok:
-                figures.append(
-                    Figure(
-                        measure="total",
-                        pool="hsa",
-                        device=str(len(figures)),
-                        bytes=agent.memory.bytes,
-                        precision_bytes=512,
-                        source=self.source,
-                        origin=self.origin,
-                    )
-                )
+                device = str(len(figures))
+                place = _without_size(self.source, self.origin, device=device)
+                size = Quantity(agent.memory.bytes, precision_bytes=512, text="")
+                figures.append(place.of_size("total", "hsa", size))
         return figures
 
 
-def _bytes_of(number: str, unit: str) -> tuple[int, int] | None:
-    """(bytes, half of the last printed digit) of a size. None: it is none."""
-    unit = unit.lower()
-    if unit == "pages":
-        return int(number.replace(",", "")) * PAGE, 0
-    size = quantity(number.lstrip("-"), unit, commas=True) if unit else None
+def _signed_quantity(number: str, unit: str) -> Quantity | None:
+    """A size with a sign, in bytes or pages; None where it is none."""
+    printed = f"{number} {unit}"
+    if unit.lower() == "pages":
+        return Quantity(int(number.replace(",", "")) * PAGE, 0, printed)
+    if not unit:
+        return None
+    size = quantity(number.lstrip("-"), unit, commas=True)
     if size is None:
         return None
-    sign = -1 if number.startswith("-") else 1
-    return sign * size.bytes, size.precision_bytes
+    size = replace(size, text=printed)
+    if number.startswith("-"):
+        return replace(size, bytes=-size.bytes)
+    return size
 
 
 def beside(figure: Figure, figures: Iterable[Figure], measure: str) -> list[Figure]:
@@ -248,7 +257,9 @@ def beside(figure: Figure, figures: Iterable[Figure], measure: str) -> list[Figu
         return same_line
     sizes = {other.bytes for other in same_place if other.measure == figure.measure}
     wanted_sizes = {other.bytes for other in wanted}
-    return wanted if len(sizes) == 1 and len(wanted_sizes) == 1 else []
+    if len(sizes) == 1 and len(wanted_sizes) == 1:
+        return wanted
+    return []
 
 
 def lone_free(figures: Iterable[Figure]) -> list[Figure]:
@@ -269,24 +280,14 @@ def lone_free(figures: Iterable[Figure]) -> list[Figure]:
 def figures_of_message(message: Message) -> tuple[Figure, ...]:
     """The runtime's figures of an out-of-memory message."""
     device = "" if message.device is None else str(message.device)
-    figures = []
-    for size, measure, pool in (
-        (message.capacity, "total", "runtime"),
-        (message.free, "free", "runtime"),
-        (message.process, "used", "process"),
-    ):
-        if size is not None:
-            figures.append(
-                Figure(
-                    measure=measure,
-                    pool=pool,
-                    device=device,
-                    bytes=size.bytes,
-                    precision_bytes=size.precision_bytes,
-                    source="error text",
-                    origin="message",
-                    text=size.text,
-                    row="message",
-                )
-            )
-    return tuple(figures)
+    place = _without_size("error text", "message", row="message", device=device)
+    sizes = (
+        ("total", "runtime", message.capacity),
+        ("free", "runtime", message.free),
+        ("used", "process", message.process),
+    )
+    return tuple(
+        place.of_size(measure, pool, size)
+        for measure, pool, size in sizes
+        if size is not None
+    )

@@ -38,9 +38,8 @@ UNIT = (
 )
 NUMBER = r"[0-9][0-9.,']{0,30}(?![0-9.,']{0,30}e[+-]?[0-9])"
 """A number as programs print a size: 1e99 is none, and its 1 is not the size."""
-TELLING = 6
 SHORTEST = 3
-"""Letters of words that few texts hold, and of the fewest that a form may be looked for by."""
+"""Letters of the shortest words that a form may be looked for by."""
 _WHOLE_NUMBER = "[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,12}"
 _NUMBERS = {
     **dict.fromkeys(WHOLE, _WHOLE_NUMBER),
@@ -54,7 +53,8 @@ _NUMBERS = {
 class Template:
     """One form, compiled when it is first needed.
 
-    ``groups``: the pattern's groups as (field, unit); a group of a gap is no field.
+    ``groups``, which ``pattern`` fills: the field and the unit of each group of the pattern; empty
+    for the group of a gap.
     """
 
     def __init__(self, text: str):
@@ -69,7 +69,9 @@ class Template:
     def anchors(self) -> tuple[str, ...]:
         """Squeezed words of which one stands in every text that fits."""
         outer = outer_anchor(self.text)
-        return (outer,) if len(outer) >= TELLING else anchors(self.nodes)
+        if len(outer) >= SHORTEST:
+            return (outer,)
+        return anchors(self.nodes)
 
     @cached_property
     def pattern(self) -> Pattern[str]:
@@ -80,70 +82,69 @@ class Template:
             raise ValueError(
                 f"form {self.text!r}: no words that every such message has"
             )
-        return re.compile(self._expression(self.nodes), re.DOTALL)
+        nodes = self.nodes
+        expression = self._sequence(nodes)
+        if isinstance(nodes[0], Field) and nodes[0].name in SIZES:
+            # Not from the middle of a number on.
+            expression = "(?<![0-9])(?<![0-9]e)" + expression
+        return re.compile(expression, re.DOTALL)
 
     def among(self, text: str) -> bool:
         """Whether a squeezed text can hold it at all."""
         return any(map(text.__contains__, self.anchors))
 
-    def _expression(self, nodes: list[Node]) -> str:
-        """The expression of the form, which may begin or end with a size."""
-        first = nodes and isinstance(nodes[0], Field) and nodes[0].name in SIZES
-        begins = "(?<![0-9])(?<![0-9]e)" if first else ""
-        expression, gap, rest = self._parts(nodes)
-        return begins + expression + self._first_place(gap, rest)
-
-    def _branch(self, nodes: list[Node]) -> str:
-        """The expression of a branch; a gap at its end is up to as many characters as fit."""
-        expression, gap, rest = self._parts(nodes)
-        if gap and not rest:
-            return f"{expression}.{{0,{gap}}}?"
-        return expression + self._first_place(gap, rest)
-
-    def _parts(self, nodes: list[Node]) -> tuple[str, int, str]:
-        """The expression of the nodes up to the last gap, its characters, and the expression of
-        the nodes behind it.
-        """
+    def _sequence(self, nodes: list[Node]) -> str:
+        """The expression of nodes; what follows a gap is looked for at its first place alone."""
         expression = ""
         gap = 0
         behind_gap = ""
         for node in nodes:
             if isinstance(node, Gap):
-                expression += self._first_place(gap, behind_gap)
+                expression += self._with_gap(gap, behind_gap)
                 gap = node.characters
                 behind_gap = ""
-            elif isinstance(node, Field):
-                behind_gap += self._field(node, is_last=node is nodes[-1])
-            elif isinstance(node, Alternatives):
-                branches = "|".join(self._branch(branch) for branch in node.branches)
-                behind_gap += f"(?:{branches}){'?' if node.optional else ''}"
             else:
-                # A wrapped line that begins with one of these has lost it: there it is a
-                # quoting mark.
-                words = re.escape(squeeze(node))
-                behind_gap += words.replace(">", ">?").replace(r"\#", r"\#?")
-        return expression, gap, behind_gap
+                behind_gap += self._expression(node, is_last=node is nodes[-1])
+        if gap and not behind_gap:
+            return f"{expression}.{{0,{gap}}}?"
+        return expression + self._with_gap(gap, behind_gap)
 
-    def _first_place(self, gap: int, expression: str) -> str:
-        """What stands behind a gap is tried once, at its first place: a lookahead is not tried
-        again.
+    def _with_gap(self, characters: int, behind: str) -> str:
+        """A gap and what stands behind it, as an atomic group, which is not tried again at a later
+        place. Python has these from 3.11 on; before, a lookahead and what it saw is one.
         """
-        if not gap or not expression:
-            return expression
+        if not characters or not behind:
+            return behind
         name = f"gap_{len(self.groups)}"
         self.groups[name] = ("", "")
-        return f"(?=(?P<{name}>.{{0,{gap}}}?{expression}))(?P={name})"
+        return f"(?=(?P<{name}>.{{0,{characters}}}?{behind}))(?P={name})"
+
+    def _expression(self, node: Node, is_last: bool) -> str:
+        if isinstance(node, Field):
+            return self._field(node, is_last)
+        if isinstance(node, Alternatives):
+            expression = f"(?:{'|'.join(map(self._sequence, node.branches))})"
+            if node.optional:
+                expression += "?"
+            return expression
+        # A wrapped line that begins with one of these has lost it: there it is a quoting mark.
+        words = re.escape(squeeze(str(node)))
+        return words.replace(">", ">?").replace(r"\#", r"\#?")
 
     def _field(self, field: Field, is_last: bool) -> str:
         group = f"{field.name}__{len(self.groups)}"
         self.groups[group] = (field.name, field.unit)
-        if field.name in SIZES:
-            unit = "" if field.unit else UNIT + "?"
-            return f"(?P<{group}>{NUMBER}{unit})"
         if field.name in _NUMBERS:
-            return f"(?P<{group}>{_NUMBERS[field.name]})"
-        lazily = "" if is_last else "?"
-        return f"(?P<{group}>[\\w.:/@+-]{{1,80}}{lazily})"
+            expression = _NUMBERS[field.name]
+        elif field.name not in SIZES:
+            expression = r"[\w.:/@+-]{1,80}"
+            if not is_last:
+                expression += "?"
+        elif field.unit:
+            expression = NUMBER
+        else:
+            expression = f"{NUMBER}{UNIT}?"
+        return f"(?P<{group}>{expression})"
 
 
 class Entry:
@@ -203,9 +204,11 @@ def form_of(row_id: str, flat: str) -> list[Node]:
     """The form of a row that a squeezed text has, else its first, as its program prints it; empty
     for a row that has none.
     """
-    forms = [Template(form) for form in _forms(_columns().get(row_id, {}))]
-    fitting = [template for template in forms if template.pattern.search(flat)]
-    for template in (*fitting, *forms):
+    forms = list(map(Template, _forms(_columns().get(row_id, {}))))
+    for template in forms:
+        if template.pattern.search(flat):
+            return template.nodes
+    for template in forms:
         return template.nodes
     return []
 
@@ -217,46 +220,25 @@ def remedy_of_row(row_id: str) -> str:
     return str(_columns().get(row_id, {}).get("remedy", ""))
 
 
+@lru_cache(1)
 def rows() -> tuple[WordingRow, ...]:
     """The wordings, the more telling first; the footers among them."""
-    return tuple(_row(number) for number, _ in _anchors_of_rows())
+    return tuple(WordingRow(columns) for columns in table() if "pattern" not in columns)
 
 
 def rows_among(flat: str) -> Iterator[WordingRow]:
     """The wordings of which one form can stand in a squeezed text, the more telling first."""
-    for number, words in _anchors_of_rows():
-        if any(map(flat.__contains__, words)):
-            yield _row(number)
-
-
-@lru_cache(None)
-def _row(number: int) -> WordingRow:
-    return WordingRow(table()[number])
-
-
-@lru_cache(1)
-def _anchors_of_rows() -> list[tuple[int, list[str]]]:
-    """The place of each wording in the table, and the words of which one stands in every text
-    that it fits. Made without a Row, since a text needs few of them.
-    """
-    anchors_of_rows = []
-    for number, columns in enumerate(table()):
-        if "pattern" not in columns:
-            words: list[str] = []
-            for form in _forms(columns):
-                outer = outer_anchor(form)
-                if len(outer) >= SHORTEST:
-                    words.append(outer)
-                else:
-                    words += anchors(parsed(form, FIELDS))
-            anchors_of_rows.append((number, words))
-    return anchors_of_rows
+    for row in rows():
+        if any(form.among(flat) for form in row.forms):
+            yield row
 
 
 def _forms(columns: Mapping[str, Any]) -> list[str]:
     """The forms of a row; none of a row whose message is read by a pattern."""
     form = columns.get("form", [])
-    return [form] if isinstance(form, str) else form
+    if isinstance(form, str):
+        return [form]
+    return list(form)
 
 
 @lru_cache(2)
