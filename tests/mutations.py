@@ -4,6 +4,9 @@
 the checkout, and runs the room's test files there, those that name the module first, with -x and a limit of processor time.
 A change that no test notices is a survivor; a change that runs into the limit counts as neither. The same seed draws the same
 changes of the same tree.
+
+``--coverage FILE`` names what ``pytest --cov --cov-context=test`` left (of pytest-cov): then only the tests that run the changed
+line are run, and the files that name its module.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# The test functions that run each line of each file.
+Covered = dict[str, dict[int, list[str]]]
 ROOMS = ("judge", "allocator", "batch", "share")
 OTHER = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
@@ -99,8 +104,44 @@ def tests_of(root: Path, change: Change) -> list[str]:
     return [name for *_, name in sorted(ranked)]
 
 
-def outcome(tree: Path, change: Change, limit_s: int) -> str:
-    """killed, survived, or limit, where the tests had not ended within their processor time."""
+def tests_through(tree: Path, change: Change, covered: Covered) -> list[str]:
+    """The tests that run the changed line, and the test files that name its module.
+
+    A statement of several lines is recorded by the lines that its bytecode names: the nearest
+    one above the change is taken where the change's own is not among them.
+    """
+    contexts = covered.get(change.path, {})
+    lines = [line for line in contexts if change.line - 5 <= line <= change.line]
+    functions = set()
+    for context in contexts[max(lines)] if lines else []:
+        node, _, phase = context.rpartition("|")
+        if phase == "run":
+            functions.add(node.partition("[")[0])
+    module_name = Path(change.path).stem
+    named = [name for name in tests_of(tree, change) if module_name in (tree / name).read_text()]
+    return sorted(functions) + named
+
+
+def read_coverage(path: Path | None, tree: Path) -> Covered | None:
+    """Which test functions run each line of each file, as coverage.py recorded it."""
+    if path is None:
+        return None
+    import coverage
+
+    data = coverage.CoverageData(basename=str(path))
+    data.read()
+    return {
+        str(Path(file).relative_to(tree)): data.contexts_by_lineno(file)
+        for file in data.measured_files()
+        if Path(file).is_relative_to(tree)
+    }
+
+
+def outcome(tree: Path, change: Change, limit_s: int, covered: Covered | None) -> str:
+    """killed, survived, limit, where the tests had not ended within their processor time, or error.
+
+    An error is none of the tests': pytest found nothing to run, or did not come to run it.
+    """
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
@@ -114,6 +155,7 @@ def outcome(tree: Path, change: Change, limit_s: int) -> str:
         (copy / "outputs").mkdir(exist_ok=True)
         (copy / ".venv").symlink_to(Path(sys.prefix))
         apply(copy, change)
+        chosen = tests_through(copy, change, covered) if covered else tests_of(copy, change)
         argv = [
             sys.executable,
             "-m",
@@ -128,7 +170,7 @@ def outcome(tree: Path, change: Change, limit_s: int) -> str:
         env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
-                [*argv, *tests_of(copy, change)],
+                [*argv, *chosen],
                 cwd=copy,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -141,7 +183,8 @@ def outcome(tree: Path, change: Change, limit_s: int) -> str:
             return "limit"
     if done.returncode < 0:
         return "limit"
-    return "survived" if done.returncode == 0 else "killed"
+    # 2 is what pytest ends with where a test file cannot be imported.
+    return {0: "survived", 1: "killed", 2: "killed"}.get(done.returncode, "error")
 
 
 def main() -> int:
@@ -151,6 +194,7 @@ def main() -> int:
     parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout to ask")
     parser.add_argument("--limit-s", type=int, default=60, help="processor time of each change")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--coverage", type=Path, help="what coverage.py recorded, with contexts")
     asked = parser.parse_args()
     tree = asked.tree.resolve()
     draw = random.Random(asked.seed)
@@ -159,10 +203,13 @@ def main() -> int:
         files = sorted((tree / "helpers" / room).rglob("*.py"))
         every = [one for path in files for one in changes(path, str(path.relative_to(tree)))]
         drawn += draw.sample(every, min(len(every), asked.count // len(ROOMS)))
+    covered = read_coverage(asked.coverage, tree)
     counted: Counter[str] = Counter()
     with ThreadPoolExecutor(asked.processes) as pool:
         for change, how in zip(
-            drawn, pool.map(lambda one: outcome(tree, one, asked.limit_s), drawn), strict=True
+            drawn,
+            pool.map(lambda change: outcome(tree, change, asked.limit_s, covered), drawn),
+            strict=True,
         ):
             counted[how] += 1
             row = {"file": change.path, "line": change.line, "to": change.text, "outcome": how}
