@@ -235,7 +235,7 @@ def test_a_tensor_that_only_a_library_keeps_is_not_called_one_of_a_graph(cells):
 def test_what_was_not_looked_at_in_time_is_counted_once():
     from types import SimpleNamespace
 
-    from helpers.allocator.under_torch.keepers import Storage
+    from helpers.allocator.under_torch.storages import Storage
     from helpers.magics import holdings
 
     storage = Storage(SimpleNamespace(device="cuda:0"), address=512, bytes=100, has_graph=False)

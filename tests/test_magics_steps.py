@@ -226,12 +226,14 @@ def test_what_the_failed_call_holds_is_the_last_step(cells):
 def test_memory_that_the_failed_line_let_go_of_is_not_called_pieces():
     import dataclasses
 
-    from helpers.magics import cards, failure
+    from helpers.magics import cards
     from helpers.magics.devices import DeviceUse
-    from helpers.magics.holdings import Holdings
+    from helpers.magics.failure import CellFailure
+    from helpers.magics.holder import Holdings
+    from helpers.magics.next_steps import next_steps
 
     gib = 1 << 30
-    failed = failure.CellFailure(
+    failed = CellFailure(
         "cell 2, line 1",
         "x = [torch.empty(n) for _ in range(9)]",
         gib,
@@ -240,11 +242,11 @@ def test_memory_that_the_failed_line_let_go_of_is_not_called_pieces():
     )
     failed.use = DeviceUse("cuda:0", gib, 6 * gib, 0, 8 * gib)
     failed.allocated, failed.in_pieces = 6 * gib, 1 << 20
-    steps = list(failure._steps(failed))
+    steps = list(next_steps(failed))
     assert not [step for step in steps if "in pieces" in step]
     assert "the failed line had 5.00 GiB of its own" in cards.of_failure(failed).words()
     scattered = dataclasses.replace(failed, in_pieces=2 * gib)
-    assert [step for step in failure._steps(scattered) if "had 2.00 GiB in pieces" in step]
+    assert [step for step in next_steps(scattered) if "had 2.00 GiB in pieces" in step]
 
 
 def test_open_widgets_are_said_to_keep_what_their_callbacks_hold(cells):
@@ -329,8 +331,8 @@ def test_tensors_that_a_hook_of_a_model_keeps_are_named_with_the_line(cells):
 
 
 def test_a_name_whose_storage_an_earlier_name_counts_has_no_step_of_its_own():
-    from helpers.magics.failure import _step_of_holder
-    from helpers.magics.holdings import NamedTensors
+    from helpers.magics.holder import Holder
+    from helpers.magics.next_steps import step_of_holder
 
-    holder = NamedTensors("loss", "variable", graph_bytes={"cuda:0": 1 << 20})
-    assert _step_of_holder(holder, Mock()) == ""
+    holder = Holder("loss", "variable", graph_bytes={"cuda:0": 1 << 20})
+    assert step_of_holder(holder, Mock()) == ""

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..ground.units import show_bytes
 from .devices import DeviceUse, OtherProcess
-from .failure import CellFailure, how_to_empty
-from .holdings import Holdings, NamedTensors
+from .failure import CellFailure
+from .holder import Holder, Holdings
+from .ledger import Ledger
 from .letting_go import LetGo
 from .names import said
-from .view import Notice, Table
+from .next_steps import how_to_empty, next_steps
+from .view import Notice, Row, Table
 
 MOST_ROWS = 12
 SHARE_WORTH_SAYING = 0.02
 """Of a card, what a sentence is for; less than that is rounding in torch's own text."""
 MOST_OWNERS = 3
+MOST_LINES = 12
+LEAST_WORTH_SAYING = 4096
+"""Bytes on a device, where another has more: counters of steps, and single numbers."""
+DESCRIPTIONS = {
+    "thread": "a function that runs",
+    "widgets": "widgets that are not closed, with their callbacks",
+}
 OFF = "%vram off turns these cards off."
 
 
 def of_failure(failure: CellFailure) -> Notice:
     """The card under an out-of-memory."""
-    request = "asked for memory"
-    if failure.requested is not None:
-        request = f"asked for {show_bytes(failure.requested)}"
-    title = f"Out of memory: {failure.place or 'the cell'} {request} {_on(failure.device)}".rstrip()
+    request = "memory"
+    if failure.requested:
+        request = show_bytes(failure.requested)
+    title = f"Out of memory: {failure.place} asked for {request}{_on(failure.device)}"
+    sentences = []
     use = failure.use
     if use is not None:
         title += (
             f", of which {show_bytes(use.free)} of {show_bytes(use.total)} was free"
         )
-    sentences = []
-    if use is not None:
         sentences.append(_use(use))
-        gone = (failure.allocated or 0) - use.allocated
+        gone = failure.allocated - use.allocated
         if gone > SHARE_WORTH_SAYING * use.total:
             sentences.append(
-                f"At that moment tensors took {show_bytes(failure.allocated or 0)}: the failed "
+                f"At that moment tensors took {show_bytes(failure.allocated)}: the failed "
                 f"line had {show_bytes(gone)} of its own, and has let go of it since."
             )
     growth = failure.growth
@@ -48,7 +58,7 @@ def of_failure(failure: CellFailure) -> Notice:
         code=failure.code,
         sentences=sentences,
         table=_table(failure.holdings, failure.device),
-        steps=failure.steps,
+        steps=list(next_steps(failure)),
         foot=_foot(failure.holdings, OFF),
         is_failure=True,
     )
@@ -58,10 +68,10 @@ def of_holdings(
     holdings: Holdings, uses: list[DeviceUse], others: list[OtherProcess]
 ) -> Notice:
     """The answer of ``%vram``."""
-    total = sum(holder.total for holder in holdings.holders)
+    totals = holdings.totals()
     title = "No tensor of this notebook is on a GPU, and none in host memory is large."
-    if total:
-        title = f"Tensors of this notebook take {_by_device(holdings)}."
+    if totals:
+        title = f"Tensors of this notebook take {_by_device(totals)}."
     sentences = [_use(use) for use in uses]
     sentences += [_process(process) for process in others]
     return Notice(
@@ -74,14 +84,10 @@ def of_holdings(
 
 def of_letting_go(result: LetGo) -> Notice:
     """The answer of ``%vram free``."""
-    came = [
-        f"{show_bytes(size)} on {device}"
-        for device, size in result.tensors.items()
-        if size
-    ]
+    returned = {device: size for device, size in result.tensors.items() if size}
     title = "Nothing came back."
-    if came:
-        title = f"{' and '.join(came)} came back."
+    if returned:
+        title = f"{_by_device(returned)} came back."
     sentences = []
     if result.names:
         sentences.append(f"Let go: {', '.join(result.names)}.")
@@ -95,14 +101,38 @@ def of_letting_go(result: LetGo) -> Notice:
         title=title,
         sentences=sentences,
         table=_table(result.left, lets_go=True),
-        foot=_foot(result.left, ""),
+        foot=_foot(result.left),
+    )
+
+
+def of_cell(ledgers: Mapping[str, Ledger]) -> Notice:
+    """The answer of ``%%vram``: what the cell asked for, by device."""
+    largest = max(ledger.peak for ledger in ledgers.values())
+    least = max(1, min(largest, LEAST_WORTH_SAYING))
+    used = {
+        device: ledger for device, ledger in ledgers.items() if ledger.peak >= least
+    }
+    if not used:
+        return Notice("This cell made no tensors.")
+    peaks = _by_device({device: ledger.peak for device, ledger in used.items()})
+    kept = _by_device({device: ledger.total for device, ledger in used.items()})
+    rows: list[Row] = []
+    for device, ledger in used.items():
+        for line, at_peak, now in ledger.lines()[:MOST_LINES]:
+            rows.append((device, show_bytes(at_peak), show_bytes(now), line))
+    return Notice(
+        title=f"At its peak this cell had {peaks} more than before.",
+        sentences=[f"Of that it keeps {kept}."],
+        table=Table(
+            ("on", "at the peak", "kept", "line"), rows, numbers=frozenset([1, 2])
+        ),
     )
 
 
 def _on(device: str) -> str:
     if device == "cpu":
-        return "of host memory"
-    return f"on {device}" if device else ""
+        return " of host memory"
+    return f" on {device}" if device else ""
 
 
 def _use(use: DeviceUse) -> str:
@@ -113,23 +143,21 @@ def _use(use: DeviceUse) -> str:
 
 
 def _process(process: OtherProcess) -> str:
-    size = (
-        show_bytes(process.bytes)
-        if process.bytes is not None
-        else "memory of unknown size"
-    )
+    size = "memory of unknown size"
+    if process.bytes is not None:
+        size = show_bytes(process.bytes)
     return f"Process {process.pid} ({process.name}) holds {size}."
 
 
-def _by_device(holdings: Holdings) -> str:
-    devices = sorted({device for holder in holdings.holders for device in holder.bytes})
+def _by_device(sizes: Mapping[str, int]) -> str:
     return " and ".join(
-        f"{show_bytes(holdings.total(device))} on {device}" for device in devices
+        f"{show_bytes(size)} on {device}" for device, size in sizes.items()
     )
 
 
 def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table:
-    rows: list[tuple[str, ...]] = []
+    """The holders, on one device or on all; ``lets_go``: with what lets go of each."""
+    rows: list[Row] = []
     holders = [
         holder for holder in holdings.holders if not device or holder.bytes.get(device)
     ]
@@ -138,9 +166,8 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
         about = [_description(holder, holdings, after_free=lets_go)]
         if holder.also:
             about.append(f"also reached from {', '.join(holder.also)}")
-        line = _let_go_with(holder, holdings) if lets_go else ""
-        if line:
-            about.append(f"let go with: {line}")
+        if lets_go:
+            about += _let_go_with(holder, holdings)
         devices = " and ".join(sorted(holder.bytes))
         rows.append((holder.name, show_bytes(size), devices, "\n".join(about)))
     rest = holders[MOST_ROWS:]
@@ -150,7 +177,8 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
     return Table(("name", "size", "on", "what"), rows, numbers=frozenset([1]))
 
 
-def _description(holder: NamedTensors, holdings: Holdings, after_free: bool) -> str:
+def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
+    """What a holder is, where in it most lies, and which line put that there."""
     if holder.kind == "error":
         parts = [f"{part.name} in {said(part.where)}" for part in holder.parts[:2]]
         return "; ".join([*parts, *_graph(holder)])
@@ -162,24 +190,22 @@ def _description(holder: NamedTensors, holdings: Holdings, after_free: bool) -> 
     if holder.kind == "graph":
         owners = _owners_of_graphs(holdings)
         return f"{_tensors(holder.tensors)} that a backward pass of {owners} would need"
-    words = holder.what
-    if holder.kind == "thread":
-        words = "a function that runs"
-    if holder.kind == "widgets":
-        words = "widgets that are not closed, with their callbacks"
+    words = DESCRIPTIONS.get(holder.kind, holder.description)
     if holder.lacks_model:
         return f"{words}; no model has its parameters"
     if not holder.parts:
         return words
     part = holder.main_part
-    leads_on = part.tensors > 1 if part.collection else holder.grows
+    leads_on = holder.grows
+    if part.collection:
+        leads_on = part.tensors > 1
     if leads_on and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
-    lines = [f"put there by {said(line)}" for line in (holder.joins or part.lines)[:1]]
-    return "; ".join([words, *_graph(holder), *lines])
+    lines = [f"put there by {said(line)}" for line in holder.joins + part.lines]
+    return "; ".join([words, *_graph(holder), *lines[:1]])
 
 
-def _graph(holder: NamedTensors) -> list[str]:
+def _graph(holder: Holder) -> list[str]:
     """What the graph of a holder keeps, where it has one."""
     size = sum(holder.graph_bytes.values())
     if size:
@@ -192,27 +218,33 @@ def _tensors(count: int) -> str:
 
 
 def _owners_of_graphs(holdings: Holdings) -> str:
-    owners = holdings.owners_of_graphs() or ["a variable"]
+    """The names that reach a tensor with a graph; what that keeps, this torch does not show."""
+    owners = [holder.name for holder in holdings.holders if holder.has_graph]
+    if not owners:
+        return "a variable"
     return " or ".join(owners[:MOST_OWNERS])
 
 
-def _let_go_with(holder: NamedTensors, holdings: Holdings) -> str:
+def _let_go_with(holder: Holder, holdings: Holdings) -> list[str]:
+    """What lets go of what a holder has; empty where nothing known does."""
     if holder.kind == "variable":
-        return f"%vram free {' '.join([holder.name, *holder.other_variables])}"
-    if holder.kind == "module":
-        return how_to_empty(holder)
-    if holder.kind == "widgets":
-        return "ipywidgets.Widget.close_all()"
-    if holder.kind == "graph":
-        return f"deleting what has the graph: {_owners_of_graphs(holdings)}"
-    return "%vram free" if holder.kind in ("output", "error", "unknown") else ""
+        way = f"%vram free {' '.join([holder.name, *holder.other_variables])}"
+    elif holder.kind == "module":
+        way = how_to_empty(holder)
+    elif holder.kind == "widgets":
+        way = "ipywidgets.Widget.close_all()"
+    elif holder.kind == "graph":
+        way = f"deleting what has the graph: {_owners_of_graphs(holdings)}"
+    elif holder.kind in ("output", "error", "unknown"):
+        way = "%vram free"
+    else:
+        return []
+    return [f"let go with: {way}"]
 
 
-def _foot(holdings: Holdings, last: str) -> str:
-    sentences = [holdings.stopped] if holdings.stopped else []
+def _foot(holdings: Holdings, last: str = "") -> str:
+    sentences = [holdings.stopped]
     if holdings.other_libraries:
         names = ", ".join(holdings.other_libraries)
         sentences.append(f"Arrays of other libraries are not counted: {names}.")
-    if last:
-        sentences.append(last)
-    return " ".join(sentences)
+    return " ".join(filter(None, [*sentences, last]))

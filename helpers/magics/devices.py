@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .workbook import WorkbookCommand
@@ -73,8 +74,7 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
 
 def question_of_others() -> WorkbookCommand | None:
     """Ask who else has a GPU of this box open; None where the box has none."""
-    has_gpu = any(os.path.exists(path) for path in DEVICE_FILES)
-    if not has_gpu:
+    if not any(map(os.path.exists, DEVICE_FILES)):
         return None
     from .workbook import WorkbookCommand  # here: the extension is loaded without it
 
@@ -83,9 +83,10 @@ def question_of_others() -> WorkbookCommand | None:
 
 def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
     """The answer, as far as this user may see them and as it came in time."""
-    answer = None if question is None else question.answer()
+    if question is None:
+        return []
     processes = {}
-    for holder in (answer or {}).get("holders", ()):
+    for holder in question.answer().get("holders", ()):
         pid = holder.get("pid")
         if pid != os.getpid():
             processes[pid] = OtherProcess(
@@ -94,9 +95,8 @@ def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
     return list(processes.values())
 
 
-def _size(holder: dict[str, Any]) -> int | None:
+def _size(holder: Mapping[str, object]) -> int | None:
     """Bytes on the card and in the host memory that it maps, as far as they were measured."""
-    sizes = [
-        holder[pool] for pool in ("vram", "gtt") if isinstance(holder.get(pool), int)
-    ]
+    pools = (holder.get("vram"), holder.get("gtt"))
+    sizes = [size for size in pools if isinstance(size, int)]
     return sum(sizes) if sizes else None

@@ -9,17 +9,24 @@ from __future__ import annotations
 import re
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .runs import CellRuns
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.interactiveshell import (
+        ExecutionInfo,
+        ExecutionResult,
+        InteractiveShell,
+    )
 
+    from .cell_memory import Following
+    from .ledger import Ledger
 
 NO_TORCH = "%vram: torch has not been imported in this notebook"
+MEASURED = re.compile(r"%%vram\b")
 USAGE = "expected %vram, %vram free [NAME ...], %vram on or %vram off"
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, Extension] = {}
 
 
 class Extension:
@@ -29,10 +36,10 @@ class Extension:
         self.shell = shell
         self.runs = CellRuns()
         self.explains = True
-        self._following: Any = None
-        self._running: Any = None
+        self._following: Following | None = None
+        self._running: ExecutionInfo | None = None
 
-    def before_cell(self, info: Any) -> None:
+    def before_cell(self, info: ExecutionInfo) -> None:
         """Follow a cell that begins with ``%%vram``. IPython runs it as it runs any other."""
         if self._running is not None:
             return  # a cell that the running one has IPython run
@@ -51,7 +58,7 @@ class Extension:
         except Exception as error:  # noqa: BLE001 - the cell runs, measured or not
             print(f"%vram: no answer, because of {_short(error)}")
 
-    def after_cell(self, result: Any) -> None:
+    def after_cell(self, result: ExecutionResult) -> None:
         """Keep what the cell left, and explain an out-of-memory under its traceback."""
         following = None
         if result.info is self._running:
@@ -63,14 +70,14 @@ class Extension:
         if torch is None or not isinstance(cell, str):
             return
         try:
-            measured = following.end() if following is not None else None
+            ledgers = {}
+            if following is not None:
+                ledgers = following.end()
             self.runs.add(cell, torch, self.shell)
             if result.error_in_exec is not None and self.explains:
                 self._explain(result.error_in_exec, cell, torch)
-            if measured is not None:
-                from . import view
-
-                view.show(measured)
+            if ledgers:
+                self._show_peaks(ledgers)
         except Exception as error:  # noqa: BLE001 - the person's cell must not suffer
             print(f"vram_casebook: no answer, because of {_short(error)}")
 
@@ -81,19 +88,22 @@ class Extension:
         out_of_memory = failure.out_of_memory(error)
         if out_of_memory is None:
             return
-        from . import cards, view
+        from . import cards
 
         answer = failure.explained(out_of_memory, cell, torch, self.shell, self.runs)
-        view.show(cards.of_failure(answer))
+        cards.of_failure(answer).show()
 
     def without_its_magic(self, lines: list[str]) -> list[str]:
-        """A transformation of IPython's: the cell without its first line ``%%vram``."""
+        """A transformation of IPython's: a cell without its first line ``%%vram``. An empty line
+        stands for it, so that the others keep their numbers; none before another magic, which must
+        come first.
+        """
         is_inner = self._running is not None
-        if is_inner or not lines or not lines[0].startswith("%%vram"):
+        if is_inner or not lines or not MEASURED.match(lines[0]):
             return lines
-        from .cell_memory import without_its_magic
-
-        return without_its_magic(lines)
+        rest = lines[1:]
+        first = next((line for line in rest if line.strip()), "")
+        return rest if first.startswith("%%") else ["\n", *rest]
 
     def vram(self, line: str, cell: str | None = None) -> None:
         """GPU memory of this notebook, by the names of its variables.
@@ -131,7 +141,7 @@ class Extension:
             print(f"%vram: seen {' '.join(words)!r}; {USAGE}")
 
     def _list(self, torch: ModuleType) -> None:
-        from . import cards, devices, view
+        from . import cards, devices
         from .holdings import add_lines, find_holdings
         from .unnamed import add_unnamed
 
@@ -141,10 +151,10 @@ class Extension:
         add_unnamed(torch, holdings)
         uses = devices.devices_in_use(torch)
         others = devices.other_processes(question)
-        view.show(cards.of_holdings(holdings, uses, others))
+        cards.of_holdings(holdings, uses, others).show()
 
     def _free(self, torch: ModuleType, names: list[str]) -> None:
-        from . import cards, letting_go, view
+        from . import cards, letting_go
 
         try:
             result = letting_go.let_go(torch, self.shell, names)
@@ -153,12 +163,22 @@ class Extension:
                 f"%vram free: seen {error}; expected the name of a variable of this notebook"
             )
             return
-        view.show(cards.of_letting_go(result))
+        cards.of_letting_go(result).show()
 
     def _measure(self, cell: str, torch: ModuleType) -> None:
-        from . import cell_memory
+        """Run a cell inside another magic, and show its peak, and what it keeps, by line."""
+        from .cell_memory import Following
 
-        cell_memory.run(cell, torch, self.shell)
+        following = Following(torch)
+        try:
+            self.shell.run_cell(cell, store_history=False)
+        finally:
+            self._show_peaks(following.end())
+
+    def _show_peaks(self, ledgers: dict[str, Ledger]) -> None:
+        from . import cards
+
+        cards.of_cell(ledgers).show()
 
 
 def _short(error: BaseException) -> str:

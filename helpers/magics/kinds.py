@@ -5,12 +5,12 @@ Only types are looked at, and what torch itself counts: nothing of the person's 
 
 from __future__ import annotations
 
-import gc
 import itertools
 from types import ModuleType
 from typing import Any
 
-from ..allocator.under_torch.keepers import length_of
+from ..allocator.under_torch.references import length_of
+from ..allocator.under_torch.storages import instances_of
 from .runs import COLLECTIONS
 
 MOST_PARAMETERS = 100_000
@@ -24,7 +24,7 @@ def name_of(kind: type) -> str:
     return str(type.__getattribute__(kind, "__name__"))
 
 
-def rank(value: Any, torch: ModuleType) -> int:
+def rank(value: object, torch: ModuleType) -> int:
     """The place of a value in the order in which names are asked what they reach.
 
     A tensor belongs to its own name before all others, a parameter to its module before the
@@ -42,7 +42,7 @@ def rank(value: Any, torch: ModuleType) -> int:
     return OTHER
 
 
-def described(value: Any, torch: ModuleType) -> str:
+def described(value: object, torch: ModuleType) -> str:
     """A value in a few words: "Linear, 1,050,624 parameters", "list of 268"."""
     kind = type(value)
     order = rank(value, torch)
@@ -59,7 +59,7 @@ def described(value: Any, torch: ModuleType) -> str:
     return name_of(kind)
 
 
-def is_of_another_library(value: Any) -> bool:
+def is_of_another_library(value: object) -> bool:
     """Whether a value is an array of a library other than torch that may lie on a GPU."""
     home = type.__getattribute__(type(value), "__module__")
     is_other = isinstance(home, str) and home.startswith(OTHER_LIBRARIES)
@@ -72,8 +72,9 @@ def _tensor(tensor: Any) -> str:
         element = str(tensor.dtype).partition(".")[2]
     except Exception:  # noqa: BLE001 - a class of the person's may answer with any error
         return name_of(type(tensor))
-    part = ", a view that keeps a larger tensor" if _is_small_part(tensor) else ""
-    return f"tensor {element}, {shape}{part}"
+    if _is_small_part(tensor):
+        shape += ", a view that keeps a larger tensor"
+    return f"tensor {element}, {shape}"
 
 
 def _is_small_part(tensor: Any) -> bool:
@@ -85,34 +86,31 @@ def _is_small_part(tensor: Any) -> bool:
         return False
 
 
-def lacks_model(optimizer: Any, torch: ModuleType) -> bool:
+def lacks_model(optimizer: object, torch: ModuleType) -> bool:
     """Whether no module in this kernel has any of the parameters that an optimizer changes."""
     groups = object.__getattribute__(optimizer, "__dict__").get("param_groups", ())
-    changed = {id(parameter) for group in groups for parameter in group["params"]}
-    for candidate in gc.get_objects():
-        if issubclass(type(candidate), torch.nn.Module):
-            attributes = object.__getattribute__(candidate, "__dict__")
-            if not changed.isdisjoint(
-                map(id, attributes.get("_parameters", {}).values())
-            ):
-                return False
+    changed: set[int] = set()
+    for group in groups:
+        changed.update(map(id, group["params"]))
+    for module in instances_of(torch.nn.Module):
+        attributes = object.__getattribute__(module, "__dict__")
+        parameters = attributes.get("_parameters", {}).values()
+        if not changed.isdisjoint(map(id, parameters)):
+            return False
     return bool(changed)
 
 
 def states_of_optimizers(torch: ModuleType) -> frozenset[int]:
     """The ids of the tensors that optimizers of this kernel keep for their parameters."""
     tensors: set[int] = set()
-    for candidate in gc.get_objects():
-        if issubclass(type(candidate), torch.optim.Optimizer):
-            states = object.__getattribute__(candidate, "__dict__").get("state", {})
-            for state in dict.values(states):
-                tensors.update(map(id, dict.values(state)))
+    for optimizer in instances_of(torch.optim.Optimizer):
+        states = object.__getattribute__(optimizer, "__dict__").get("state", {})
+        for state in dict.values(states):
+            tensors.update(map(id, dict.values(state)))
     return frozenset(tensors)
 
 
-def _count(module: Any, torch: ModuleType) -> str:
+def _count(module: object, torch: ModuleType) -> str:
     parameters = torch.nn.Module.parameters(module)
-    counted = sum(
-        part.numel() for part in itertools.islice(parameters, MOST_PARAMETERS)
-    )
-    return f"{counted:,}"
+    counted = itertools.islice(parameters, MOST_PARAMETERS)
+    return f"{sum(parameter.numel() for parameter in counted):,}"

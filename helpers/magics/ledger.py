@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from ..allocator.under_torch.cells import place
 from ..allocator.under_torch.own_files import is_own
 
 ELSEWHERE = "a library, or a thread of its own"
+
+
+class Frame(TypedDict):
+    """A call in torch's memory snapshot."""
+
+    filename: str
+    line: int
+
+
+class AllocatorEntry(TypedDict, total=False):
+    """An event or a block of torch's memory snapshot; an event has an action, a block a state."""
+
+    action: str
+    state: str
+    addr: int
+    size: int
+    frames: list[Frame]
 
 
 @dataclass
@@ -35,6 +52,14 @@ class Ledger:
             self.now[line] -= size
             self.total -= size
 
+    def lines(self) -> list[tuple[str, int, int]]:
+        """Each line with its bytes at the peak and now, most at the peak first."""
+        lines = [
+            (line, self.at_peak.get(line, 0), size) for line, size in self.now.items()
+        ]
+        lines.sort(key=lambda line: -line[1])
+        return [line for line in lines if any(line[1:])]
+
     def note_peak(self) -> None:
         """Keep what is held now as the peak, where it is more than before."""
         if self.total > self.peak:
@@ -59,6 +84,6 @@ def line_of(frames: Iterable[tuple[str, int]]) -> str:
     return place(*frame) if frame else ELSEWHERE
 
 
-def frames_of(entry: dict[str, Any]) -> list[tuple[str, int]]:
+def frames_of(entry: AllocatorEntry) -> list[tuple[str, int]]:
     """The frames of a block or an event of torch's memory snapshot."""
     return [(frame["filename"], frame["line"]) for frame in entry.get("frames", ())]

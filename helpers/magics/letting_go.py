@@ -13,31 +13,23 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.under_torch.keepers import Storage
+from ..allocator.under_torch.storages import Storage, instances_of
 from .devices import allocated_bytes, initialised
-from .holdings import (
-    Holdings,
-    holdings_of,
-    is_large,
-    kept_errors,
-    large_storages,
-    looking,
-    outputs_with_tensors,
-)
-from .names import names_of_the_person
+from .holder import Holdings, is_large
+from .holdings import holdings_of, large_storages, looking, outputs_with_tensors
+from .names import UNDERSCORES, names_of_the_person
+from .roots import kept_errors
 from .unnamed import add_unnamed
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 
 OF_AN_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
-UNDERSCORES = ("_", "__", "___")
 OF_THE_NOTEBOOK = re.compile(r"Out\[|_+$|the last error")
 """Names by which nothing with tensors is reached any more."""
 
@@ -84,22 +76,22 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         _drop_aliases(shell, shell.user_ns.pop(name))
         dropped.append(name)
     for number in outputs:
-        dropped += _drop_output(shell, number)
+        if number in shell.user_ns["Out"]:
+            _drop_aliases(shell, shell.user_ns["Out"][number])
+            dropped.append(f"Out[{number}]")
     gc.collect()
-    if initialised(torch):
-        clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-        if clear_workspaces is not None:
-            clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
-        torch.cuda.empty_cache()
+    _empty_caches(torch)
     gone = {
-        address for address, holder in followed.items() if holder.reference.expired()
+        address for address, storage in followed.items() if storage.reference.expired()
     }
     left = _left(holdings, dropped, gone, frozenset(followed) - gone)
     if left is None:
         with looking(torch):
             left = holdings_of(large_storages(torch), torch, shell, began)
     add_unnamed(torch, left)
-    tensors = _bytes_by_device(followed[address] for address in gone)
+    tensors: collections.Counter[str] = collections.Counter()
+    for address in gone:
+        tensors[followed[address].device] += followed[address].bytes
     for device, size in allocated_bytes(torch).items():
         tensors[device] = before[device] - size
     returned = max(0, reserved - _reserved_bytes(torch))
@@ -117,9 +109,8 @@ class Followed(NamedTuple):
 def _staying(holdings: Holdings, names: list[str]) -> frozenset[int]:
     """The storages, by their addresses, that something keeps which is not let go of."""
     holders = holdings.of_kind("variable", "module", "thread", "widgets")
-    return frozenset().union(
-        *(one.addresses for one in holders if one.name not in names)
-    )
+    kept = [holder.addresses for holder in holders if holder.name not in names]
+    return frozenset().union(*kept)
 
 
 def _followed(
@@ -127,25 +118,15 @@ def _followed(
 ) -> dict[int, Followed]:
     """The storages that may go, by their addresses. Keeps none of them."""
     reference_to = torch.multiprocessing.reductions.StorageWeakRef
-    by_address = {
-        storage.address: storage.tensor
+    return {
+        storage.address: Followed(
+            reference_to(storage.tensor.untyped_storage()),
+            str(storage.tensor.device),
+            storage.bytes,
+        )
         for storage in storages.values()
         if storage.address not in staying and is_large(storage)
     }
-    followed = {}
-    for address, tensor in by_address.items():
-        storage = tensor.untyped_storage()
-        followed[address] = Followed(
-            reference_to(storage), str(tensor.device), storage.nbytes()
-        )
-    return followed
-
-
-def _bytes_by_device(followed: Iterable[Followed]) -> dict[str, int]:
-    sizes: collections.Counter[str] = collections.Counter()
-    for storage in followed:
-        sizes[storage.device] += storage.bytes
-    return dict(sizes)
 
 
 def _left(
@@ -165,6 +146,15 @@ def _left(
         elif not holder.addresses.isdisjoint(alive):
             return None
     return dataclasses.replace(holdings, holders=left)
+
+
+def _empty_caches(torch: ModuleType) -> None:
+    """Have torch give back to the driver what it keeps for later."""
+    if initialised(torch):
+        clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear_workspaces is not None:
+            clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
+        torch.cuda.empty_cache()
 
 
 def _reserved_bytes(torch: ModuleType) -> int:
@@ -194,35 +184,24 @@ def _drop_error(shell: InteractiveShell) -> list[str]:
     return ["the last error"] if errors else []
 
 
-def _results_with(errors: list[BaseException], shell: InteractiveShell) -> list[Any]:
+def _results_with(
+    errors: list[BaseException], shell: InteractiveShell
+) -> list[ExecutionResult]:
     """The results of IPython's cells that keep one of these errors, and are no variable's: frames
     of IPython have them, and an exception that a variable keeps may have these frames.
     """
     if not errors:
         return []
-    kind = type(shell.last_execution_result)
-    results: list[Any] = [
-        candidate for candidate in gc.get_objects() if type(candidate) is kind
-    ]
     kept = set(map(id, errors))
     named = set(map(id, names_of_the_person(shell).values()))
     return [
-        result
-        for result in results
-        if id(result.error_in_exec) in kept and id(result) not in named
+        candidate
+        for candidate in instances_of(type(shell.last_execution_result))
+        if id(candidate.error_in_exec) in kept and id(candidate) not in named
     ]
 
 
-def _drop_output(shell: InteractiveShell, number: int) -> list[str]:
-    """Drop the output of a cell, where it is still there."""
-    outputs = shell.user_ns["Out"]
-    if number not in outputs:
-        return []
-    _drop_aliases(shell, outputs[number])
-    return [f"Out[{number}]"]
-
-
-def _drop_aliases(shell: InteractiveShell, value: Any) -> None:
+def _drop_aliases(shell: InteractiveShell, value: object) -> None:
     """Drop a value wherever IPython keeps the outputs of cells (IPython/core/displayhook.py)."""
     outputs = shell.user_ns.get("Out", {})
     for number in [

@@ -12,6 +12,8 @@ OF_IPYTHON = re.compile(
     r"_{1,3}|_i{1,3}|_i?\d+|_oh|_ih|_dh|In|Out|exit|quit|get_ipython|open"
 )
 """Names that IPython gives (IPython/core/displayhook.py and history.py)."""
+UNDERSCORES = ("_", "__", "___")
+"""Those of the last three outputs."""
 
 
 def names_of_the_person(shell: InteractiveShell) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import atexit
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..allocator.under_torch.recording import BlockRecording, recording
 
@@ -31,9 +31,8 @@ class _Watch:
         if self.recording is None:
             self.recording = recording(self.out)
             self.recording.__enter__()
-            atexit.register(
-                self.end
-            )  # no callback hears of an error in Hugging Face's Trainer
+            # No callback hears of an error in Hugging Face's Trainer.
+            atexit.register(self.end)
 
     def end(self) -> None:
         """Stop, and print the answer where memory ran out."""
@@ -53,36 +52,29 @@ class _Watch:
             subprocess.run(command, stdout=sys.stderr, timeout=LONGEST_S, check=False)
 
 
-def transformers_callback(out: str = "out_of_memory.pickle") -> Any:
+def transformers_callback(out: str = "out_of_memory.pickle") -> object:
     """A callback for ``transformers.Trainer``; ``out`` is the snapshot's file."""
-    base: Any = importlib.import_module("transformers").TrainerCallback
+    base = importlib.import_module("transformers").TrainerCallback
     watch = _Watch(out)
-
-    class OutOfMemoryAnswer(base):
-        def on_train_begin(self, *arguments: Any, **more: Any) -> None:
-            watch.begin()
-
-        def on_train_end(self, *arguments: Any, **more: Any) -> None:
-            watch.end()
-
-    return OutOfMemoryAnswer()
+    return _callback(base, on_train_begin=watch.begin, on_train_end=watch.end)
 
 
-def lightning_callback(out: str = "out_of_memory.pickle") -> Any:
+def lightning_callback(out: str = "out_of_memory.pickle") -> object:
     """A callback for Lightning's ``Trainer``; ``out`` is the snapshot's file."""
-    base: Any = importlib.import_module("lightning.pytorch").Callback
+    base = importlib.import_module("lightning.pytorch").Callback
     watch = _Watch(out)
+    return _callback(
+        base, on_fit_start=watch.begin, on_exception=watch.end, on_fit_end=watch.end
+    )
 
-    class OutOfMemoryAnswer(base):
-        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            watch.begin()
 
-        def on_exception(
-            self, trainer: Any, pl_module: Any, exception: BaseException
-        ) -> None:
-            watch.end()
+def _callback(base: type, **hooks: Callable[[], None]) -> object:
+    """An object of a trainer's own class of callbacks, with some of its methods: whatever the
+    trainer passes to them, they take it and call their hook.
+    """
 
-        def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-            watch.end()
+    def method(hook: Callable[[], None]) -> Callable[..., None]:
+        return lambda *_arguments, **_more: hook()
 
-    return OutOfMemoryAnswer()
+    methods = {name: method(hook) for name, hook in hooks.items()}
+    return type("OutOfMemoryAnswer", (base,), methods)()

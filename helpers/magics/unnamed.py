@@ -12,7 +12,7 @@ from typing import Any
 
 from ..allocator.under_torch.cells import place
 from .devices import initialised
-from .holdings import Holdings, NamedTensors
+from .holder import Holder, Holdings
 from .ledger import frames_of, own_frame
 
 NAME = "no name in Python"
@@ -24,22 +24,22 @@ def add_unnamed(torch: ModuleType, holdings: Holdings) -> None:
     if not initialised(torch):
         return
     of_tensors = frozenset().union(*(holder.addresses for holder in holdings.holders))
-    holder = NamedTensors(NAME, "unnamed")
+    holder = Holder(NAME, "unnamed")
     lines: collections.Counter[tuple[str, int]] = collections.Counter()
     for segment in _segments(torch):
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and address not in of_tensors:
                 device = f"cuda:{segment['device']}"
-                holder.bytes[device] = holder.bytes.get(device, 0) + block["size"]
+                holder.bytes[device] += block["size"]
                 frame = own_frame(frames_of(block))
                 if frame:
                     lines[frame] += block["size"]
             address += block["size"]
-    holder.what = "tensors that backward needs, workspaces of libraries"
+    holder.description = "tensors that backward needs, workspaces of libraries"
     if lines:
         largest = [place(*frame) for frame, _ in lines.most_common(MOST_LINES)]
-        holder.what += f"; asked for by {', '.join(largest)}"
+        holder.description += f"; asked for by {', '.join(largest)}"
     if holder.total:
         holdings.holders.append(holder)
         holdings.holders.sort(key=lambda holder: -holder.total)

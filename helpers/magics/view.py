@@ -88,17 +88,16 @@ class Notice:
             parts.append(f'<div style="opacity:.75">{html.escape(self.foot)}</div>')
         return "".join(parts) + "</div>"
 
+    def show(self) -> None:
+        """Show the card as the output of the running cell."""
+        # Here: the package is imported without IPython, too.
+        from IPython.display import display
 
-def show(card: Notice) -> None:
-    """Show a card as the output of the running cell."""
-    from IPython.display import (
-        display,
-    )  # here: the package is imported without IPython, too
-
-    width = UNLIMITED  # a notebook wraps by itself
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-    display({"text/html": card.html(), "text/plain": card.words(width)}, raw=True)
+        width = UNLIMITED  # a notebook wraps by itself
+        if sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns
+        answer = {"text/html": self.html(), "text/plain": self.words(width)}
+        display(answer, raw=True)
 
 
 def _wrapped(text: str, width: int, first: str = "") -> list[str]:

@@ -36,14 +36,15 @@ class WorkbookCommand:
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 
-    def answer(self) -> Any:
-        """The JSON that it printed, and None where there is none in time."""
+    def answer(self) -> dict[str, Any]:
+        """The JSON that it printed; empty where there is none in time."""
         left_s = max(0.0, self._ends_at - time.monotonic())
         try:
             printed, _ = self._child.communicate(timeout=left_s)
-            return json.loads(printed)
+            answer: dict[str, Any] = json.loads(printed)
+            return answer
         except subprocess.TimeoutExpired:
             self._child.kill()
-            return None
+            return {}
         except ValueError:
-            return None
+            return {}

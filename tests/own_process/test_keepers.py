@@ -9,8 +9,12 @@ import weakref
 
 import pytest
 
-from helpers.allocator.under_torch import keepers
-from helpers.allocator.under_torch.keeping_lines import carrying_lines, keeping_lines
+from helpers.allocator.under_torch import keepers, walk
+from helpers.allocator.under_torch.keeping_lines import (
+    carrying_lines,
+    keeping_lines,
+    remaking_lines,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -44,7 +48,7 @@ def keeper_of(name):
 @pytest.fixture(autouse=True)
 def room_for_every_keeper(monkeypatch):
     monkeypatch.setattr(keepers, "MOST_KEEPERS", 10_000)
-    monkeypatch.setattr(keepers, "MOST_OBJECTS", 100_000_000)
+    monkeypatch.setattr(walk, "MOST_OBJECTS", 100_000_000)
     monkeypatch.setattr(keepers, "LONGEST_S", 60.0)
 
 
@@ -215,7 +219,7 @@ def test_nothing_of_the_program_is_called():
 
 
 def test_a_walk_that_takes_too_long_is_said_to_be_incomplete(monkeypatch):
-    monkeypatch.setattr(keepers, "MOST_OBJECTS", 3)
+    monkeypatch.setattr(walk, "MOST_OBJECTS", 3)
     kept = [[[[tensor()]]]]
     answer = keepers.keepers_of(torch, "cpu")
     assert not answer["complete"]
@@ -292,6 +296,12 @@ def test_the_lines_that_bind_a_state_which_steps_go_on_with_are_found():
 def test_an_attribute_that_nothing_reads_carries_nothing():
     assert carrying_lines(CARRIED, "run.shown") == ()
     assert carrying_lines("self.state = (", "self.state") == ()
+
+
+def test_an_entry_that_is_made_anew_beside_another_name_is_found():
+    source = "def step(x):\n    x, stats['loss'] = cell(x, stats['loss'])\n    return stats"
+    assert remaking_lines(source, "self.stats['loss']") == (2,)
+    assert remaking_lines(source, "self.stats['other']") == ()
 
 
 class Circle:

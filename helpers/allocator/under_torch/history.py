@@ -7,13 +7,14 @@ import inspect
 import pickle
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from .cells import cells
 from .private_files import replacing
 
 
-def start_history(torch: Any, max_events: int, stacks: bool = True) -> str:
+def start_history(torch: ModuleType, max_events: int, stacks: bool = True) -> str:
     """Turn torch's memory history on, as since torch 2.1; empty, or why this torch has none."""
     record = getattr(torch.cuda.memory, "_record_memory_history", None)
     names = inspect.signature(record).parameters if record else {}
@@ -26,24 +27,23 @@ def start_history(torch: Any, max_events: int, stacks: bool = True) -> str:
     return ""
 
 
-def write_snapshot(torch: Any, path: str) -> dict[str, Any]:
+def write_snapshot(torch: ModuleType, path: str) -> dict[str, Any]:
     """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot.
     ``casebook_cells`` of it says which files are cells of a notebook.
 
     Raises OSError, RuntimeError.
     """
     with _compiler_left_alone(torch):
-        snapshot = torch.cuda.memory._snapshot()
+        snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
     snapshot["casebook_cells"] = cells()
-    # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue
-    # 183842).
+    # MemoryViz does not read protocol 5, the default of Python 3.14 (pytorch issue 183842).
     with replacing(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=4)
     return snapshot
 
 
 @contextlib.contextmanager
-def _compiler_left_alone(torch: Any) -> Iterator[None]:
+def _compiler_left_alone(torch: ModuleType) -> Iterator[None]:
     """Keep torch from importing its compiler, which takes some seconds.
 
     It asks the compiler which frames are of compiled code (torch/csrc/profiler/python/

@@ -7,16 +7,20 @@ of each model before). After ``model.eval()`` it keeps every activation and says
 
 from __future__ import annotations
 
-import gc
 import re
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from .own_files import only_line
+from .storages import instances_of
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 EVALUATION = re.compile(r"\.(?:eval\(\)|train\(False\)|train\(mode=False\))")
 
 
-def idle_checkpointing(torch: Any) -> dict[str, str]:
+def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
     """The model whose checkpointing is on and has no effect, and the line that may be why.
 
     ``model``: the name of its class. ``where``: the one line of the program that switches to
@@ -25,16 +29,17 @@ def idle_checkpointing(torch: Any) -> dict[str, str]:
     """
     if not _gradients_are_recorded(torch):
         return {}
-    checkpointed = [module for module in _modules(torch) if _has_checkpointing(module)]
+    modules = instances_of(torch.nn.Module)
+    checkpointed = [module for module in modules if _has_checkpointing(module)]
     if not checkpointed or any(module.training for module in checkpointed):
         return {}
-    model = max(checkpointed, key=_parts)
+    model = max(checkpointed, key=_count_of_parts)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return {}
     return {"model": type(model).__name__, "where": only_line(EVALUATION)}
 
 
-def _gradients_are_recorded(torch: Any) -> bool:
+def _gradients_are_recorded(torch: ModuleType) -> bool:
     """In a forward pass that records a graph, or in a backward pass."""
     if torch.is_grad_enabled():
         return True
@@ -42,20 +47,11 @@ def _gradients_are_recorded(torch: Any) -> bool:
     return in_backward is not None and in_backward() >= 0
 
 
-def _modules(torch: Any) -> list[Any]:
-    objects = gc.get_objects()
-    return [
-        candidate
-        for candidate in objects
-        if issubclass(type(candidate), torch.nn.Module)
-    ]
-
-
-def _parts(module: Any) -> int:
+def _count_of_parts(module: Module) -> int:
     return len(list(module.modules()))
 
 
-def _has_checkpointing(module: Any) -> bool:
+def _has_checkpointing(module: Module) -> bool:
     """Other libraries have a switch of this name, too; theirs does not ask for training mode."""
     is_on = vars(module).get("gradient_checkpointing") is True
     return is_on and any(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
+from collections.abc import Callable
 
 ADDING = frozenset(
     "add add_param_group append appendleft extend extendleft insert put setdefault update".split()
@@ -46,15 +43,10 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     same object by another way. Empty where no line does so, or where the source is no Python.
     """
     name = last_name(collection)
-    if not name:
-        return ()
     if name in INNER and "." in collection:
         name = last_name(collection.rpartition(".")[0])
     words = HOOKS.get(name, (name,))
-    if not any(re.search(rf"\b{re.escape(word)}\b", source) for word in words):
-        return ()
-    lines = {node.lineno for node in _nodes_of(source) if _adds_to(node, name)}
-    return tuple(sorted(lines))
+    return _lines_where(lambda node: _adds_to(node, name), source, *words)
 
 
 def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
@@ -63,18 +55,18 @@ def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
     reads it, and where the source is no Python. Where an object is made, nothing is gone on with.
     """
     name = last_name(attribute)
-    if f".{name}" not in source:
+
+    def is_attribute(node: ast.AST, context: type[ast.expr_context]) -> bool:
+        if not isinstance(node, ast.Attribute) or node.attr != name:
+            return False
+        return isinstance(node.ctx, context)
+
+    reading = _lines_where(lambda node: is_attribute(node, ast.Load), source, name)
+    if not reading:
         return ()
-    nodes = [
-        node
-        for node in _nodes_of(source)
-        if isinstance(node, ast.Attribute) and node.attr == name
-    ]
-    if not any(isinstance(node.ctx, ast.Load) for node in nodes):
-        return ()
+    binding = _lines_where(lambda node: is_attribute(node, ast.Store), source, name)
     functions = functions_by_line(source)
-    bound = {node.lineno for node in nodes if isinstance(node.ctx, ast.Store)}
-    return tuple(line for line in sorted(bound) if functions.get(line) != "__init__")
+    return tuple(line for line in binding if functions.get(line) != "__init__")
 
 
 def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
@@ -82,10 +74,10 @@ def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
     empty where none does, and where the source is no Python.
     """
     written = _without_owner(entry)
-    if last_name(entry) not in source:
-        return ()
-    return tuple(
-        sorted(node.lineno for node in _nodes_of(source) if _remakes(node, written))
+    return _lines_where(
+        lambda node: _is_made_of_itself(node, written, _is_written),
+        source,
+        last_name(entry),
     )
 
 
@@ -94,47 +86,63 @@ def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
     result: it grows each time that they run. In order; empty where none does so, and where the
     source is no Python.
     """
-    if last_name(tensor) not in source:
-        return ()
     written = _without_owner(tensor)
-    return tuple(
-        sorted(node.lineno for node in _nodes_of(source) if _joins(node, written))
-    )
+    return _lines_where(lambda node: _joins(node, written), source, last_name(tensor))
 
 
-def _joins(node: ast.AST, tensor: str) -> TypeGuard[ast.stmt]:
+def _lines_where(
+    matches: Callable[[ast.AST], bool], source: str, *words: str
+) -> tuple[int, ...]:
+    """The lines of a source on which a statement or an expression that matches begins, in order.
+    Only a source with one of the words can have some. Empty where it is no Python.
+    """
+    if not any(word and re.search(rf"\b{re.escape(word)}\b", source) for word in words):
+        return ()
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    lines = {
+        node.lineno
+        for node in nodes
+        if isinstance(node, (ast.stmt, ast.expr)) and matches(node)
+    }
+    return tuple(sorted(lines))
+
+
+def _joins(node: ast.AST, tensor: str) -> bool:
+    """Whether a statement binds a tensor to the result of joining it with others."""
     if not isinstance(node, ast.Assign):
         return False
     if not any(_is_written(target, tensor) for target in node.targets):
         return False
-    calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
-    joins = [
-        call for call in calls if ast.unparse(call.func).rpartition(".")[2] in JOINING
-    ]
-    joined = [
-        part for call in joins for argument in call.args for part in _parts(argument)
-    ]
-    return any(_is_written(part, tensor) for part in joined)
+    for call in ast.walk(node.value):
+        if isinstance(call, ast.Call) and last_name(ast.unparse(call.func)) in JOINING:
+            for argument in call.args:
+                if any(_is_written(part, tensor) for part in _parts(argument)):
+                    return True
+    return False
 
 
-def _nodes_of(source: str) -> list[ast.AST]:
-    """All parts of a source; none where it is no Python."""
-    try:
-        return list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-
-
-def _remakes(node: ast.AST, entry: str) -> TypeGuard[ast.stmt]:
+def _is_made_of_itself(
+    node: ast.AST, name: str, has_name: Callable[[ast.expr, str], bool]
+) -> bool:
+    """Whether a statement binds a name to something made of what it was: total += loss,
+    total = total + loss, or output, state = cell(output, state).
+    """
     if isinstance(node, ast.AugAssign):
-        return _is_written(node.target, entry)
+        return has_name(node.target, name)
     if not isinstance(node, ast.Assign) or _is_moved(node.value):
         return False
-    is_bound = any(_is_written(target, entry) for target in node.targets)
-    return is_bound and any(_is_written(part, entry) for part in ast.walk(node.value))
+    targets = [part for target in node.targets for part in _parts(target)]
+    if not any(has_name(target, name) for target in targets):
+        return False
+    parts = ast.walk(node.value)
+    return any(isinstance(part, ast.expr) and has_name(part, name) for part in parts)
 
 
-def _is_written(expression: ast.AST, name: str) -> bool:
+def _is_written(expression: ast.expr, name: str) -> bool:
+    """Whether an expression is written with this name and these keys, whosever it is."""
     is_name = isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript))
     return is_name and _without_owner(ast.unparse(expression)) == name
 
@@ -150,9 +158,13 @@ def functions_by_line(source: str) -> dict[int, str]:
     functions: dict[int, str] = {}
     for node in ast.walk(ast.parse(source)):  # outer functions come before inner ones
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            functions.update(dict.fromkeys(lines, node.name))
+            functions.update(dict.fromkeys(lines_of(node), node.name))
     return functions
+
+
+def lines_of(node: ast.stmt | ast.expr) -> range:
+    """The lines of a statement or an expression."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def last_name(collection: str) -> str:
@@ -161,46 +173,29 @@ def last_name(collection: str) -> str:
     return without_keys.rpartition(".")[2]
 
 
-def _adds_to(node: ast.AST, name: str) -> TypeGuard[ast.expr | ast.stmt]:
+def _adds_to(node: ast.AST, name: str) -> bool:
     """Whether a statement or call puts something into what has this name."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if name in HOOKS:
             return node.func.attr in HOOKS[name]
         return node.func.attr in ADDING and _is_named(node.func.value, name)
     if isinstance(node, ast.Assign):
-        joined = _is_made_of(node, name)
-        return any(_is_entry(target, name) for target in node.targets) or joined
-    if isinstance(node, ast.AugAssign):
-        return _is_named(node.target, name) or _is_entry(node.target, name)
-    return False
-
-
-def _is_made_of(node: ast.Assign, name: str) -> bool:
-    """Whether a name is bound to something made of what it was: total = total + loss, or
-    output, state = cell(output, state).
-    """
-    targets = [part for target in node.targets for part in _parts(target)]
-    bound = any(_is_named(target, name) for target in targets)
-    if not bound or _is_moved(node.value):
-        return False
-    return any(
-        isinstance(part, ast.expr) and _is_named(part, name)
-        for part in ast.walk(node.value)
-    )
+        entries = [part for part in node.targets if isinstance(part, ast.Subscript)]
+        if any(_is_named(entry.value, name) for entry in entries):
+            return True
+    return _is_made_of_itself(node, name, _is_named)
 
 
 def _is_moved(value: ast.expr) -> bool:
+    """Whether a value is a tensor in another place or form, such as state.cuda()."""
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
         return False
     return value.func.attr in MOVING
 
 
 def _parts(target: ast.expr) -> list[ast.expr]:
+    """The parts of a tuple or list, and anything else as its one part."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-
-
-def _is_entry(target: ast.expr, name: str) -> bool:
-    return isinstance(target, ast.Subscript) and _is_named(target.value, name)
 
 
 def _is_named(expression: ast.expr, name: str) -> bool:

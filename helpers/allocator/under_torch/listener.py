@@ -7,14 +7,16 @@ import os
 import select
 import signal
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 
 from .quiet_watch import QuietWatch
 
-SIGNALS = ("SIGUSR1", "SIGTERM")
-THEIRS = "the program's own handler, which ran as ever"
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 NO_PIPE = (-1, -1)
-COOKED = 128
+FROM_PYTHON = 128
+"""Added to the number of a signal that the Python handler writes, not the C handler."""
 
 
 class Listener:
@@ -22,15 +24,14 @@ class Listener:
     after it.
 
     A signal that the program handles itself, now or later, is its own: the handler runs as
-    ever, and ``on_signal`` hears of it beside that. SIGTERM ends the process as ever where the
+    before, and ``on_signal`` is called as well. SIGTERM ends the process as before where the
     program has no handler: by the signal itself, not an exit code.
     """
 
     def __init__(self, on_signal: Callable[[int, bool], None]):
         self.on_signal = on_signal
-        self.whose: dict[str, str] = {}
         self._pipe = NO_PIPE
-        self._raw: dict[int, int] = {}
+        self._from_c: Counter[int] = Counter()
         self._thread: threading.Thread | None = None
 
     def listen(self) -> str:
@@ -47,22 +48,28 @@ class Listener:
         earlier = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         if earlier != -1:
             signal.set_wakeup_fd(earlier)
-        for name in SIGNALS:
-            free = signal.getsignal(getattr(signal, name)) == signal.SIG_DFL
-            self.whose[name] = "recorder" if free else THEIRS
-            if free:
-                signal.signal(getattr(signal, name), self._handle)
+        for number in SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._handle)
         return ""
 
     def owners(self) -> dict[str, str]:
-        """Whose handler each signal has in the end."""
-        for name, who in self.whose.items():
-            if (
-                who == "recorder"
-                and signal.getsignal(getattr(signal, name)) != self._handle
-            ):
-                self.whose[name] = THEIRS
-        return self.whose
+        """Whose handler each signal has now; empty where nobody listens."""
+        if self._pipe == NO_PIPE:
+            return {}
+        owners = {
+            number.name: "the program's own handler, which ran as ever"
+            for number in SIGNALS
+        }
+        for number in self._handled():
+            owners[number.name] = "recorder"
+        return owners
+
+    def _handled(self) -> list[signal.Signals]:
+        """The signals whose handler is the recorder's."""
+        return [
+            number for number in SIGNALS if signal.getsignal(number) == self._handle
+        ]
 
     def attend(self, tick: Callable[[], QuietWatch]) -> None:
         """Start the thread that hears signals and calls ``tick``, as often as the watch that it
@@ -70,10 +77,10 @@ class Listener:
         makes Python 3.12 warn at every fork, so it starts late.
         """
         if self._thread is None:
-            thread = threading.Thread(target=self._attend, args=(tick,), daemon=True)
-            thread.name = "casebook-recorder"
-            self._thread = thread
-            thread.start()
+            self._thread = threading.Thread(
+                target=self._attend, args=(tick,), name="casebook-recorder", daemon=True
+            )
+            self._thread.start()
 
     def forget(self) -> None:
         """In a forked child: its signals are not its parent's."""
@@ -81,26 +88,24 @@ class Listener:
             signal.set_wakeup_fd(-1)
             for end in self._pipe:
                 os.close(end)
-            for name in SIGNALS:
-                if signal.getsignal(getattr(signal, name)) == self._handle:
-                    signal.signal(getattr(signal, name), signal.SIG_DFL)
+            for number in self._handled():
+                signal.signal(number, signal.SIG_DFL)
         self._pipe = NO_PIPE
-        self._raw = {}
+        self._from_c.clear()
         self._thread = None
-        self.whose = {}
 
-    def _handle(self, number: int, frame: object) -> None:
+    def _handle(self, number: int, _frame: object) -> None:
         if self._thread is None:
             self._act(number)
         else:
-            os.write(self._pipe[1], bytes([number + COOKED]))
+            os.write(self._pipe[1], bytes([number + FROM_PYTHON]))
 
     def _act(self, number: int) -> None:
-        ends = number == signal.SIGTERM and signal.getsignal(number) == self._handle
+        ends = number == signal.SIGTERM and number in self._handled()
         self.on_signal(number, ends)
         if ends:
             # signal.signal is for the main thread alone, which may be waiting in a driver for ever.
-            ctypes.CDLL(None).signal(int(number), None)
+            ctypes.CDLL(None).signal(number, None)
             os.kill(os.getpid(), number)
 
     def _attend(self, tick: Callable[[], QuietWatch]) -> None:
@@ -120,19 +125,20 @@ class Listener:
         writes it again, later, which counts only where the first went to another owner of that
         descriptor (asyncio).
         """
-        pipe = self._pipe[0]
-        watched = [pipe] if pipe >= 0 else []
-        readable, _, _ = select.select(watched, [], [], wait_s)
+        if self._pipe == NO_PIPE:
+            time.sleep(wait_s)
+            return []
+        readable, _, _ = select.select([self._pipe[0]], [], [], wait_s)
         if not readable:
             return []
         heard = []
-        for byte in os.read(pipe, 64):
-            number = byte % COOKED
-            if byte < COOKED:
-                self._raw[number] = self._raw.get(number, 0) + 1
-            elif self._raw.get(number, 0) > 0:
-                self._raw[number] -= 1
+        for byte in os.read(self._pipe[0], 64):
+            number = byte % FROM_PYTHON
+            if byte < FROM_PYTHON:
+                self._from_c[number] += 1
+            elif self._from_c[number]:
+                self._from_c[number] -= 1
                 continue
-            if number in (signal.SIGUSR1, signal.SIGTERM):
+            if number in SIGNALS:
                 heard.append(number)
         return heard

@@ -21,19 +21,21 @@ def files_of_the_program() -> set[str]:
     """The files of the program's own code, as far as it was imported or runs; cells that ran, too."""
     files = {frame.f_code.co_filename for frame in running_frames()}
     files.update(cells())
-    for module in list(sys.modules.values()):
-        file = (
-            vars(module).get("__file__")
-            if isinstance(module, types.ModuleType)
-            else None
-        )
-        if isinstance(file, str) and file.endswith(".py"):
-            files.add(file)
+    of_modules = map(file_of, list(sys.modules.values()))
+    files.update(file for file in of_modules if file.endswith(".py"))
     return {
         file if file[:1] == "<" else os.path.abspath(file)
         for file in files
         if is_own(file)
     }
+
+
+def file_of(module: object) -> str:
+    """The file of a module; empty where it has none, and of what is no module."""
+    if not isinstance(module, types.ModuleType):
+        return ""
+    file = vars(module).get("__file__")
+    return file if isinstance(file, str) else ""
 
 
 def running_frames() -> Iterator[types.FrameType]:
@@ -104,12 +106,15 @@ def is_own(file: str) -> bool:
     return not path.startswith(_libraries())
 
 
+def is_own_module(module: object) -> bool:
+    """Whether a module was imported from a file of the program."""
+    file = file_of(module)
+    return bool(file) and is_own(file)
+
+
 def is_own_class(kind: type) -> bool:
-    home = type.__getattribute__(
-        kind, "__module__"
-    )  # a metaclass of the program's is not asked
-    module = sys.modules.get(home) if isinstance(home, str) else None
-    file = (
-        vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
-    )
-    return home == "__main__" or (isinstance(file, str) and is_own(file))
+    """Whether a class is the program's; a metaclass of the program's is not asked."""
+    home = type.__getattribute__(kind, "__module__")
+    if not isinstance(home, str):
+        return False
+    return home == "__main__" or is_own_module(sys.modules.get(home))

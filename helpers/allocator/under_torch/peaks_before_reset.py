@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
 
 RESETS = "_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"
 """torch's own functions, in torch._C, behind torch.cuda.reset_peak_memory_stats and its like."""
@@ -16,14 +16,16 @@ class PeaksBeforeReset:
     def __init__(self) -> None:
         self.by_device: dict[int, dict[str, int]] = {}
 
-    def watch(self, torch: Any) -> None:
+    def watch(self, torch: ModuleType) -> None:
         """Note the counters from now on before each reset."""
         for name in RESETS:
             reset = getattr(torch._C, name, None)
             if reset is not None:
                 setattr(torch._C, name, self.noting(torch, reset))
 
-    def noting(self, torch: Any, reset: Callable[[int], None]) -> Callable[[int], None]:
+    def noting(
+        self, torch: ModuleType, reset: Callable[[int], None]
+    ) -> Callable[[int], None]:
         """The reset, with the counters noted before."""
 
         @functools.wraps(reset)

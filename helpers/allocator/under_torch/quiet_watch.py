@@ -5,7 +5,8 @@ from __future__ import annotations
 import faulthandler
 import os
 import time
-from typing import Any
+from types import ModuleType
+from typing import IO, Any
 
 from .private_files import open_text
 
@@ -16,33 +17,35 @@ IDLE_POLL_S = 5.0
 class QuietWatch:
     """Does the program still do anything?
 
-    ``newly_quiet`` answers again and again. ``after_s`` 0: nobody wants to watch.
+    ``newly_quiet`` is called every ``poll_s`` seconds. ``after_s``: seconds of quiet after which a
+    program counts as hung; 0 where nobody wants to watch.
 
     Output is every byte that this process wrote to any file, pipe or terminal, as the kernel
     counts them (/proc/self/io, see proc(5)), so no stream is touched. Allocations are counted
     on the GPU only. Where a call that holds the interpreter's lock never returns (the start of
     a sick driver, or the allocator's own lock), ``newly_quiet`` is not called any more: then the
-    timer of faulthandler, which needs no lock, writes the stacks. There is one such timer: a
-    program that sets it takes it away. It is armed only while the watching thread does nothing longer
-    than to wait for that lock: so when it fires, no thread has run Python for long. Stacks read
-    without the lock while a thread does run crash the process (seen, Python 3.11).
+    timer of faulthandler, which needs no lock, writes the stacks. A process has one such timer: a
+    program that sets it takes it from here. It is armed only while the watching thread waits for
+    that lock, so when it fires, no thread has run Python for long: stacks that are read without
+    the lock while a thread runs crash the process (seen in Python 3.11).
     """
 
     def __init__(self, base: str, after_s: float):
         self.base = base
         self.after_s = after_s
-        self.poll_s = (
-            max(0.05, min(IDLE_POLL_S, after_s / 4)) if after_s else IDLE_POLL_S
-        )
+        self.poll_s = IDLE_POLL_S
         self.reports = 0
         self._quiet_since = time.monotonic()
         self._reported = False
         self._written = written_bytes()
         self._allocations = -1
-        self._timer = open_text(f"{base}-stuck.stacks") if after_s else None
+        self._timer: IO[str] | None = None
         self._armed = False
+        if after_s:
+            self.poll_s = max(0.05, min(IDLE_POLL_S, after_s / 4))
+            self._timer = open_text(f"{base}-stuck.stacks")
 
-    def newly_quiet(self, torch: Any) -> dict[str, Any] | None:
+    def newly_quiet(self, torch: ModuleType | None) -> dict[str, Any] | None:
         """The hang that has just become one, as facts; None otherwise.
 
         ``torch`` is None where it has used no GPU.
@@ -61,14 +64,15 @@ class QuietWatch:
             return None
         self.disarm()
         self._reported = True
-        self.reports = self.reports + 1
+        self.reports += 1
         signs = []
         if torch is not None:
             signs.append("allocation on the GPU")
         if written is not None:
             signs.append("output")
-        missing = " and no ".join(signs) or "sign of life that could be seen"
-        says = f"no {missing} for {quiet_s:.1f} s"
+        if not signs:
+            signs.append("sign of life that could be seen")
+        says = f"no {' and no '.join(signs)} for {quiet_s:.1f} s"
         number = "" if self.reports == 1 else str(self.reports)
         path = self.write_stacks(f"hang{number}", says)
         return {"says": says, "stacks": os.path.basename(path), "at": time.time()}
@@ -124,7 +128,7 @@ def written_bytes() -> int | None:
         return None
 
 
-def allocation_count(torch: Any) -> int:
+def allocation_count(torch: ModuleType) -> int:
     """Allocations on all devices since the start of the process."""
     devices = range(torch.cuda.device_count())
     stats = [torch.cuda.memory_stats(index) for index in devices]

@@ -17,7 +17,9 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
 
 from . import allocator_variables
 from .cells import cells
@@ -98,7 +100,7 @@ class Recorder:
         self.note(f"{NOT_AVAILABLE}import torch failed: {words(error)}"[:300])
         self._write()
 
-    def torch_imported(self, module: Any) -> None:
+    def torch_imported(self, module: ModuleType) -> None:
         """From here on there is a torch to record."""
         if self.torch is not None:
             return
@@ -145,9 +147,9 @@ class Recorder:
                 self._peaks.watch(self.torch)
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
-            missing = (
-                "out-of-memory cannot be observed: " if self.history else NOT_AVAILABLE
-            )
+            missing = NOT_AVAILABLE
+            if self.history:
+                missing = "out-of-memory cannot be observed: "
             self.note(missing + words(error))
         if self.whole_program:
             self.note(self._listener.listen())
@@ -160,39 +162,34 @@ class Recorder:
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
             self._look_for_keepers()
-            self._look_at_checkpointing()
-            self._look_at_step()
+            self._look(
+                "idle_checkpointing",
+                lambda: idle_checkpointing(self.torch),
+                "its gradient checkpointing could not be looked at",
+            )
+            self._look(
+                "part_of_step",
+                running_part_of_step,
+                "which part of a step runs could not be found out",
+            )
             self.keep(
                 "oom", device=device, size_bytes=size, device_free_bytes=device_free
             )
 
     def _look_for_keepers(self) -> None:
         """Which names of the program keep the tensors of the card, while they still do."""
-        try:
-            self.facts["keepers"] = keepers_of(self.torch)
-            self.facts["cells"] = cells()
-        except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the program must go on
-            self.note(f"who keeps the tensors could not be found out: {words(error)}")
+        why_not = "who keeps the tensors could not be found out"
+        self._look("keepers", lambda: keepers_of(self.torch), why_not)
+        self._look("cells", cells, why_not)
 
-    def _look_at_checkpointing(self) -> None:
-        """Whether the program's gradient checkpointing has an effect."""
+    def _look(self, fact: str, look: Callable[[], object], why_not: str) -> None:
+        """Keep what a look at the program's own objects and sources says."""
         try:
-            self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.note(
-                f"its gradient checkpointing could not be looked at: {words(error)}"
-            )
+            self.facts[fact] = look()
+        except Exception as error:  # noqa: BLE001 - these are of any kind; the program must go on
+            self.note(f"{why_not}: {words(error)}")
 
-    def _look_at_step(self) -> None:
-        """Which part of a step runs."""
-        try:
-            self.facts["part_of_step"] = running_part_of_step()
-        except Exception as error:  # noqa: BLE001 - any source is read; the program must go on
-            self.note(
-                f"which part of a step runs could not be found out: {words(error)}"
-            )
-
-    def keep(self, reason: str, **more: Any) -> None:
+    def keep(self, reason: str, **more: int) -> None:
         """Keep a snapshot now; what went wrong stands in its entry.
 
         Without a history there is nothing to keep.
@@ -266,11 +263,13 @@ class Recorder:
         self.facts["signals"] = self._listener.owners()
         self._write()
 
-    def _finishing(self, leave: Any, reason: str) -> Any:
+    def _finishing(
+        self, leave: Callable[..., NoReturn], reason: str
+    ) -> Callable[..., NoReturn]:
         """A function that leaves this process, with the recording finished before it is called."""
 
         @functools.wraps(leave)
-        def finish_first(first: Any, *rest: Any) -> None:
+        def finish_first(first: str | bytes | int, *rest: object) -> NoReturn:
             if reason != "exec" or os.access(first, os.X_OK):
                 self.finish(reason)
             leave(first, *rest)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import itertools
 import linecache
 import os
 import types
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .cells import place
-from .keeping_lines import ADDING
+from .keeping_lines import ADDING, lines_of
 from .own_files import is_own, running_frames
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -29,7 +30,7 @@ class PartOfStep(NamedTuple):
 
     backward: int
     lines: tuple[int, ...]
-    loops: tuple[int, ...] = ()
+    loops: tuple[int, ...]
 
 
 def running_part_of_step() -> dict[str, Any]:
@@ -83,19 +84,26 @@ def part_of_step(source: str, line: int) -> PartOfStep | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     for suite, running in _suites_around(tree, line):
-        for at, statement in enumerate(suite[running:], running):
+        for number, statement in enumerate(suite[running:], running):
             for call in _backward_calls(statement):
-                makers = _makers(suite[:at], _read_in(call))
-                calls_it = at == running and line in _lines_of(call)
-                if calls_it or suite[running] in makers:
-                    parts = [node for maker in makers for node in ast.walk(maker)]
-                    loops = [node for node in parts if isinstance(node, LOOPS)]
-                    return PartOfStep(call.lineno, _in(*makers, call), _in(*loops))
+                makers = _makers(suite[:number], _read_in(call))
+                runs_now = number == running and line in lines_of(call)
+                if runs_now or suite[running] in makers:
+                    return PartOfStep(
+                        backward=call.lineno,
+                        lines=_lines_in(*makers, call),
+                        loops=_lines_in(*_loops_in(makers)),
+                    )
     return None
 
 
-def _in(*nodes: ast.stmt | ast.expr) -> tuple[int, ...]:
-    return tuple(sorted({line for node in nodes for line in _lines_of(node)}))
+def _lines_in(*nodes: ast.stmt | ast.expr) -> tuple[int, ...]:
+    return tuple(sorted(set().union(*map(lines_of, nodes))))
+
+
+def _loops_in(statements: list[ast.stmt]) -> list[ast.For | ast.AsyncFor | ast.While]:
+    nodes = itertools.chain(*map(ast.walk, statements))
+    return [node for node in nodes if isinstance(node, LOOPS)]
 
 
 def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], int]]:
@@ -107,7 +115,7 @@ def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], in
     while suites:
         suite = suites.pop(0)
         for number, statement in enumerate(suite):
-            if line in _lines_of(statement):
+            if line in lines_of(statement):
                 around.insert(0, (suite, number))
                 if isinstance(statement, FUNCTIONS):
                     around.clear()
@@ -122,10 +130,6 @@ def _suites_of(statement: ast.stmt) -> list[list[ast.stmt]]:
     return [suite for suite in inside if suite] + [part.body for part in parts]
 
 
-def _lines_of(node: ast.stmt | ast.expr) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
-
-
 def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
     """The calls of a backward pass in a statement, such as loss.backward(), fabric.backward(loss) and
     torch.autograd.grad(loss, x). A loop has steps of its own.
@@ -133,10 +137,11 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
     if isinstance(statement, (*LOOPS, *FUNCTIONS)):
         return
     suites = _suites_of(statement)
-    for suite in suites:
-        for inner in suite:
+    if suites:
+        for inner in itertools.chain(*suites):
             yield from _backward_calls(inner)
-    for node in () if suites else ast.walk(statement):
+        return
+    for node in ast.walk(statement):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if _is_backward(node.func.attr) and not _keeps_graph(node):

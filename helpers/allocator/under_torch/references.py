@@ -1,0 +1,252 @@
+"""What an object of the program refers to, each with the expression that leads there.
+
+Nothing of the program is called: no repr, no property, no __getattr__.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .cells import place
+from .own_files import is_own, is_own_class
+
+LONGEST_KEY = 40
+MOST_NAMED = 16
+"""A dictionary of more entries is one of data, and its entries are one name together."""
+ANY_ENTRY = "[...]"
+PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
+SEQUENCES = (list, tuple, set, frozenset, collections.deque)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
+NOT_WALKED = frozenset(map(id, (*PLAIN, *weakref.ProxyTypes)))
+"""The ids of types: a metaclass is not asked for a hash. A weak proxy keeps nothing, and one whose
+object is gone answers no question.
+"""
+
+
+class Reference(NamedTuple):
+    """An object, and how the program reaches it.
+
+    ``name``: the expression that leads there, "history[...]['logits']". ``kind`` and ``where``: what
+    the first name in it is, and which frame, function or module has that name (see ``Keeper``).
+    ``collection``, ``container``: the longest collection on the way, as an expression and itself.
+    """
+
+    value: Any
+    name: str
+    kind: str
+    where: str
+    collection: str = ""
+    container: object = None
+
+
+def is_plain(value: object) -> bool:
+    """Whether an object refers to nothing that could lead to a tensor."""
+    return id(type(value)) in NOT_WALKED
+
+
+def length_of(collection: Any) -> int:
+    """The length of a collection; the program's own __len__ is not called."""
+    if type(collection) in (list, dict):
+        return len(collection)
+    kinds = (dict, *SEQUENCES)
+    kind = next(kind for kind in kinds if issubclass(type(collection), kind))
+    return int(kind.__len__(collection))
+
+
+def variables_of(frame: types.FrameType, kind: str) -> Iterator[Reference]:
+    """The local variables of a frame; those of a module's frame are the module's names."""
+    if frame.f_locals is frame.f_globals:
+        return
+    where = f"{place(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
+    for name, value in list(frame.f_locals.items()):
+        yield Reference(value, name, kind, where)
+
+
+def variables_kept_by(candidate: Any) -> Iterator[Reference]:
+    """The variables of the frames that an exception or a suspended generator keeps."""
+    kind = type(candidate)
+    if issubclass(kind, BaseException):
+        # The slot itself is asked: a subclass may have a property of this name.
+        trace = BaseException.__dict__["__traceback__"].__get__(candidate)
+        while trace is not None:
+            yield from variables_of(trace.tb_frame, "exception")
+            trace = trace.tb_next
+    elif kind is types.GeneratorType and candidate.gi_frame is not None:
+        yield from variables_of(candidate.gi_frame, "generator")
+
+
+def inside_tensor(reference: Reference) -> Iterator[Reference]:
+    """What a tensor of the program refers to, its gradient first."""
+    tensor = reference.value
+    if tensor.is_leaf and tensor.requires_grad:
+        yield _extended(reference, tensor.grad, f"{reference.name}.grad")
+    yield from _attributes(reference)
+
+
+def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch for each kind of object
+    """What any other object refers to."""
+    value = reference.value
+    kind = type(value)
+    if issubclass(kind, type) and not is_own_class(value):
+        return
+    if issubclass(kind, dict):
+        yield from _entries(reference)
+    elif issubclass(kind, SEQUENCES):
+        yield from _alike(reference, _items(value), value)
+    elif issubclass(kind, types.FunctionType):
+        yield from _of_function(reference)
+    elif issubclass(kind, functools._lru_cache_wrapper):
+        yield from _of_lru_cache(value)
+    elif issubclass(kind, types.MethodType):
+        yield _extended(reference, value.__self__, f"{reference.name}.__self__")
+    elif issubclass(kind, functools.partial):
+        yield _extended(reference, value.args, f"{reference.name}.args")
+        yield _extended(reference, value.keywords, f"{reference.name}.keywords")
+    elif issubclass(kind, (types.GeneratorType, BaseException)):
+        for variable in variables_kept_by(value):
+            yield variable._replace(
+                collection=reference.collection, container=reference.container
+            )
+    elif _is_array_of_objects(value):
+        entries = sys.modules["numpy"].ndarray.tolist(value)
+        yield from _alike(reference, entries, entries)
+    elif not issubclass(kind, (types.ModuleType, types.FrameType)):
+        yield from _attributes(reference)
+
+
+def _is_array_of_objects(value: Any) -> bool:
+    """Whether it is an array of numpy that refers to objects, which Python's collector never sees."""
+    array: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
+    return issubclass(type(value), array) and value.dtype.hasobject
+
+
+def _items(collection: Any) -> list[object]:
+    """What is in a sequence or set; the program's own __iter__ is not called."""
+    if type(collection) in SEQUENCES:
+        return list(collection)
+    return gc.get_referents(collection)
+
+
+def _entries(reference: Reference) -> Iterator[Reference]:
+    """The entries of a dictionary, by their keys where they are few."""
+    dictionary = reference.value
+    entries = list(dict.items(dictionary))
+    if len(entries) > MOST_NAMED:
+        yield from _alike(reference, [entry for _, entry in entries], dictionary)
+        return
+    for key, entry in entries:
+        if not is_plain(entry):
+            name = f"{reference.name}[{_key(key)}]"
+            yield _extended(reference, entry, name, container=dictionary)
+
+
+def _alike(
+    reference: Reference, entries: list[object], collection: object
+) -> Iterator[Reference]:
+    """The entries of a collection, all by one name."""
+    name = reference.name + ANY_ENTRY
+    way: tuple[Any, ...] = _extended(reference, None, name, container=collection)[1:]
+    return (Reference(entry, *way) for entry in entries if not is_plain(entry))
+
+
+def _of_function(reference: Reference) -> Iterator[Reference]:
+    """What a function of the program keeps: its closure and its defaults."""
+    function = reference.value
+    code = function.__code__
+    if not is_own(code.co_filename):
+        return
+    where = f"{place(code.co_filename, code.co_firstlineno)} {function.__qualname__}"
+    of_function = reference._replace(kind="function", where=where)
+    for number, cell in enumerate(function.__closure__ or ()):
+        name = code.co_freevars[number]
+        try:
+            yield of_function._replace(value=cell.cell_contents, name=name)
+        except ValueError:
+            continue  # not filled yet
+    for default in function.__defaults__ or ():
+        yield of_function._replace(value=default, name="a default")
+
+
+def _of_lru_cache(cache: Any) -> Iterator[Reference]:
+    """What functools.lru_cache keeps for a function of the program: results and arguments."""
+    code = getattr(inspect.unwrap(cache), "__code__", None)
+    if code is None or not is_own(code.co_filename):
+        return
+    name = f"the lru_cache of {code.co_name}"
+    where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
+    referents = [value for value in gc.get_referents(cache) if value is not vars(cache)]
+    # The last dictionary is that of the results by arguments.
+    *_, results = (value for value in referents if type(value) is dict)
+    for value in referents:
+        yield Reference(value, name, "cache", where, collection=name, container=results)
+
+
+def _attributes(reference: Reference) -> Iterator[Reference]:
+    """What an object refers to, by the names of its attributes where it has some; they are read
+    where they stand: no property of it is called.
+    """
+    owner = reference.value
+    kind = type(owner)
+    referents = [value for value in gc.get_referents(owner) if value is not kind]
+    if not referents:
+        return
+    if issubclass(kind, type):
+        attributes = dict(type.__dict__["__dict__"].__get__(owner))
+    else:
+        try:
+            attributes = dict(object.__getattribute__(owner, "__dict__"))
+        except AttributeError:
+            attributes = dict(_slots(owner))
+    for group in PARTS_OF_MODULES:  # a module's parts are written as its attributes
+        if isinstance(attributes.get(group), dict):
+            attributes.update(attributes.pop(group))
+    for name, value in attributes.items():
+        yield _extended(reference, value, f"{reference.name}.{name}")
+    for value in referents:
+        if not issubclass(type(value), (dict, type, types.ModuleType, types.FrameType)):
+            yield _extended(reference, value, reference.name)
+
+
+def _slots(owner: object) -> Iterator[tuple[str, object]]:
+    """The attributes of an object whose class names them in __slots__."""
+    for kind in type.__dict__["__mro__"].__get__(type(owner)):
+        for name, member in type.__dict__["__dict__"].__get__(kind).items():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    yield name, member.__get__(owner)
+                except AttributeError:
+                    continue  # not set yet
+
+
+def _extended(
+    reference: Reference, value: object, name: str, container: object = None
+) -> Reference:
+    """One object further; the longest collection on the way stays."""
+    longest = reference.container
+    if container is None or (
+        longest is not None and length_of(longest) >= length_of(container)
+    ):
+        return reference._replace(value=value, name=name)
+    return Reference(
+        value=value,
+        name=name,
+        kind=reference.kind,
+        where=reference.where,
+        collection=reference.name,
+        container=container,
+    )
+
+
+def _key(key: object) -> str:
+    """A key as it is written, where that is short and calls nothing of the program's."""
+    if type(key) is str and len(key) <= LONGEST_KEY:
+        return repr(key)
+    return "..."

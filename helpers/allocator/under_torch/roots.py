@@ -1,0 +1,59 @@
+"""Where a walk to the program's tensors begins: with the names that the program's own code has."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+from .own_files import file_of, is_own, is_own_module, running_frames
+from .references import Reference, variables_kept_by, variables_of
+
+
+def roots() -> list[Iterable[Reference]]:
+    """Frames come before modules, and the program's own names before those of libraries."""
+    return [_variables(), _globals(), _left_behind(), *_variables_of_libraries()]
+
+
+def _variables() -> Iterator[Reference]:
+    """The variables of the program's own functions that run now, the innermost first."""
+    for frame in running_frames():
+        if is_own(frame.f_code.co_filename):
+            yield from variables_of(frame, "variable")
+
+
+def _variables_of_libraries() -> list[list[Reference]]:
+    """The variables of each running function of a library, the outermost function first: what a
+    caller has outlives what it handed on.
+    """
+    frames = [
+        frame for frame in running_frames() if not is_own(frame.f_code.co_filename)
+    ]
+    return [list(variables_of(frame, "variable")) for frame in reversed(frames)]
+
+
+def _globals() -> Iterator[Reference]:
+    for references in globals_by_module().values():
+        yield from references
+
+
+def globals_by_module() -> dict[str, list[Reference]]:
+    """The global names of each module of the program, by the name with which it is imported."""
+    references = {}
+    for module_name, module in list(sys.modules.items()):
+        if module_name == "__main__" or is_own_module(module):
+            where = os.path.basename(file_of(module))
+            if not where:
+                where = module_name
+            references[module_name] = [
+                Reference(value, name, "global", where)
+                for name, value in list(vars(module).items())
+            ]
+    return references
+
+
+def _left_behind() -> Iterator[Reference]:
+    """What no running frame has: the variables that kept exceptions and suspended generators keep."""
+    for candidate in gc.get_objects():
+        yield from variables_kept_by(candidate)

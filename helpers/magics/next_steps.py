@@ -1,0 +1,329 @@
+"""What to do about an out-of-memory in a cell, the surest first."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Collection, Iterator
+
+from ..allocator.under_torch.keepers import Keeper
+from ..allocator.under_torch.own_files import only_line
+from ..ground.units import show_bytes
+from .failure import WORTH, CellFailure
+from .holder import Holder
+from .names import said
+
+KEEPING_FRAMES = {
+    "exception": "exceptions",
+    "generator": "generators that have not ended",
+}
+INSTEAD_OF_FRAMES = {
+    "exception": "keep str(error) instead",
+    "generator": "call close() on each that you no longer need",
+}
+CREATES_GRAPHS = re.compile(r"\bcreate_graph\s*=\s*True")
+FEWEST_USES = 5
+"""Of the same parameter in one graph: a network may use its weights a few times in one pass."""
+LARGEST_NUMBER = 16
+"""Bytes of a complex number."""
+MOST_NAMED = 3
+
+
+def next_steps(failure: CellFailure) -> Iterator[str]:
+    """What to do, the surest first."""
+    yield from _let_go_of_leftovers(failure)
+    steps = {}
+    for holder in failure.holdings.of_kind(
+        "variable", "module", "error", "thread", "widgets"
+    ):
+        most = failure.on_device(holder.bytes) + _most_in_graphs(holder, failure)
+        step = step_of_holder(holder, failure)
+        if step and failure.is_worth_a_step(most):
+            steps[holder.name] = step
+    yield from steps.values()
+    yield from _shrink_the_pass(failure, besides=steps)
+    yield from _end_others(failure)
+    yield from _join_the_pieces(failure)
+    yield from _delete_variables(failure, besides=steps)
+    yield from _let_go_of_failed_call(failure)
+
+
+def step_of_holder(holder: Holder, failure: CellFailure) -> str:
+    """What to change about what a name holds; empty where it does not look as if it kept results."""
+    size = failure.on_device(holder.bytes)
+    if holder.is_exception:
+        return (
+            f"{holder.name} is a kept exception, and keeps the variables of the functions that it "
+            f"came through, {show_bytes(size)}: keep str({holder.name}) instead. %vram free "
+            f"{holder.name} deletes it."
+        )
+    if holder.lacks_model:
+        return (
+            f"{holder.name} keeps {show_bytes(size)} for parameters that no model has. If their "
+            f"model was deleted or made anew, %vram free {holder.name} lets go of them."
+        )
+    if holder.kind == "thread":
+        part = holder.parts[0]
+        return (
+            f"A function that runs in {holder.name} keeps {show_bytes(size)} ({part.name} in "
+            f"{said(part.where)}): end it, or have it let go of these tensors."
+        )
+    if holder.kind == "widgets":
+        return (
+            f"Widgets that were not closed keep {show_bytes(size)} in their callbacks: call close() "
+            "on each that you replace. ipywidgets.Widget.close_all() closes all."
+        )
+    if holder.joins and failure.is_large(holder.parts[0].bytes):
+        return _about_joined(holder)
+    for part in holder.parts_worth_a_line:
+        step = _step_of_part(holder, part, failure)
+        if step:
+            return step
+    if holder.parts and _grows(holder, failure):
+        return _about_collection(holder, holder.parts[0], failure)
+    return ""
+
+
+def _step_of_part(holder: Holder, part: Keeper, failure: CellFailure) -> str:
+    """What to change about the way in which a part keeps tensors; empty where there is none."""
+    if part.name in holder.with_parameters:
+        return ""
+    if part.kind in KEEPING_FRAMES:
+        return _about_frames(holder, part, failure)
+    if part.graphs and part.name.endswith(".grad"):
+        return _about_gradients(holder, failure)
+    if part.name in holder.of_optimizers and part.lines:
+        return _about_optimizers(holder, part, failure)
+    if part.collection and part.tensors > 1 and part.graphs > 1:
+        return _about_collection(holder, part, failure)
+    is_sum = part.graphs == 1 and part.lines and not part.collection
+    if is_sum and holder.uses >= FEWEST_USES:
+        return _about_sum(holder, part, failure)
+    return ""
+
+
+def _grows(holder: Holder, failure: CellFailure) -> bool:
+    """Whether a collection grows: with each run of the cell, or by a line that adds to it."""
+    if holder.name in failure.growth.entries_each:
+        return True
+    part = holder.parts[0]
+    is_collection = part.collection and part.tensors > 1
+    if not is_collection and part.kind != "function":
+        return False
+    if not part.lines or part.name in holder.with_parameters:
+        return False
+    size = part.bytes
+    if holder.is_mutable:
+        size = failure.on_device(holder.bytes)
+    return failure.is_large(size)
+
+
+def _about_collection(holder: Holder, part: Keeper, failure: CellFailure) -> str:
+    name = part.collection or part.name
+    tensors = f"{part.tensors:,} tensors"
+    size = part.bytes
+    if holder.is_mutable and len(holder.parts) > 1 and not holder.has_graph:
+        name = holder.name
+        tensors = f"{holder.tensors:,} tensors"
+        size = failure.on_device(holder.bytes)
+    in_graphs = 0
+    if part.graphs:
+        tensors += " with their graphs"
+        in_graphs = _most_in_graphs(holder, failure)
+    if in_graphs:
+        sizes = f"{show_bytes(size)} and up to {show_bytes(in_graphs)} in those graphs"
+    else:
+        sizes = show_bytes(size + failure.on_device(holder.graph_bytes))
+    step = (
+        f"{name} keeps {tensors}, {sizes}{_added_at(part)}: keep "
+        "numbers (.item()) or copies on the CPU (.detach().cpu()), or only the last ones."
+    )
+    if holder.kind == "module":
+        step += f" {how_to_empty(holder)} empties it."
+    return step
+
+
+def _about_joined(holder: Holder) -> str:
+    tensor = holder.parts[0]
+    line = said(holder.joins[0])
+    return (
+        f"{tensor.name} takes {show_bytes(tensor.bytes)} and grows each time {line} runs, which "
+        "needs the old and the new tensor at once: put the parts into a list on the CPU (.cpu()) "
+        "and join them once, or make the tensor once in its final size and fill it."
+    )
+
+
+def _about_frames(holder: Holder, part: Keeper, failure: CellFailure) -> str:
+    """Exceptions and generators in a collection or an object: they keep variables of functions."""
+    size = show_bytes(failure.on_device(holder.bytes))
+    return (
+        f"{holder.name} keeps {KEEPING_FRAMES[part.kind]}, and they keep variables of their "
+        f"functions ({part.name} in {said(part.where)}), {size}{_added_at(part)}: "
+        f"{INSTEAD_OF_FRAMES[part.kind]}."
+    )
+
+
+def _about_gradients(holder: Holder, failure: CellFailure) -> str:
+    size = show_bytes(failure.on_device(holder.graph_bytes))
+    where = ""
+    line = only_line(CREATES_GRAPHS)
+    if line:
+        where = f" ({said(line)})"
+    return (
+        f"Gradients of {holder.name} carry graphs, {size}, which backward(create_graph=True) "
+        f"makes{where}: leave create_graph out, or call zero_grad() after each step."
+    )
+
+
+def _about_optimizers(holder: Holder, part: Keeper, failure: CellFailure) -> str:
+    size = show_bytes(failure.on_device(holder.bytes))
+    return (
+        f"{holder.name} keeps states of optimizers, {size}{_added_at(part)}: keep only the "
+        "optimizer that still trains."
+    )
+
+
+def _about_sum(holder: Holder, part: Keeper, failure: CellFailure) -> str:
+    """A tensor that is computed from its own previous value, and keeps the graph of every step."""
+    size = show_bytes(failure.on_device(holder.graph_bytes))
+    most = _most_in_graphs(holder, failure)
+    if most:
+        size = f"up to {show_bytes(most)}"
+    cut = f"use {part.name}.detach()"
+    if part.bytes <= LARGEST_NUMBER:
+        cut = "add the number alone, with .item()"
+    return (
+        f"{part.name} is computed from its own previous value ({said(part.lines[0])}), so it keeps "
+        f"the graph of every step, {size}: at that line {cut}, unless a backward pass goes through "
+        "all of them."
+    )
+
+
+def _added_at(part: Keeper) -> str:
+    if not part.lines:
+        return ""
+    return f" (added to at {', '.join(map(said, part.lines))})"
+
+
+def how_to_empty(holder: Holder) -> str:
+    """A statement that lets go of what a name of a module holds."""
+    module = holder.name.rpartition(".")[0]
+    end = ".clear()" if holder.is_mutable else " = None"
+    return f"import {module}; {holder.name}{end}"
+
+
+def _let_go_of_leftovers(failure: CellFailure) -> Iterator[str]:
+    """Nobody needs outputs and circles."""
+    leftovers = failure.holdings.of_kind("output", "circle")
+    sizes = {holder.name: failure.on_device(holder.bytes) for holder in leftovers}
+    size = sum(sizes.values())
+    if not failure.is_worth_a_step(size):
+        return
+    names = ", ".join(name for name, size in sizes.items() if size)
+    least = "at least " if failure.holdings.of_kind("graph") else ""
+    again = "Then run the cell again."
+    if failure.holdings.of_kind("circle") and not gc.isenabled():
+        again = "Python's garbage collector is off: gc.enable() has it let go of such objects."
+    yield (
+        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). {again}"
+    )
+
+
+def _shrink_the_pass(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
+    """A forward pass that is too large for the card, ``besides`` names that have a step."""
+    size = 0
+    if not besides:
+        size = _of_no_name(failure)
+    for holder in failure.holdings.holders:
+        if holder.name not in besides:
+            size += failure.on_device(holder.graph_bytes)
+    if failure.is_large(size) and failure.is_worth_a_step(size):
+        yield (
+            f"{show_bytes(size)} is kept for a backward pass, and grows with the batch: make the "
+            "batch smaller and accumulate gradients, use activation checkpointing "
+            "(torch.utils.checkpoint), or torch.no_grad() where nothing is trained."
+        )
+
+
+def _end_others(failure: CellFailure) -> Iterator[str]:
+    for process in failure.others:
+        if process.bytes is not None and failure.is_worth_a_step(process.bytes):
+            yield (
+                f"Process {process.pid} ({process.name}) has {show_bytes(process.bytes)} of the "
+                "card: end it if it is yours, or use another card."
+            )
+
+
+def _join_the_pieces(failure: CellFailure) -> Iterator[str]:
+    if failure.requested and failure.in_pieces >= failure.requested:
+        yield (
+            f"torch had {show_bytes(failure.in_pieces)} in pieces, none of them large enough. "
+            "Restart the kernel with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True set before "
+            "torch uses the GPU."
+        )
+
+
+def _delete_variables(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
+    """The largest variables, ``besides`` those that have a step."""
+    variables = failure.holdings.of_kind("variable")
+    sizes = [failure.on_device(holder.bytes) for holder in variables]
+    least = WORTH * max([*sizes, failure.requested])
+    others = [holder for holder in variables if holder.name not in besides]
+    named = [
+        _named(holder, failure)
+        for holder in others[:MOST_NAMED]
+        if failure.on_device(holder.bytes) > least
+    ]
+    smaller = "make the batch or the model smaller"
+    if not named and not besides:
+        yield (
+            "No variable holds much, compared with what was asked for. If the cell itself needs "
+            f"more than there is, {smaller}."
+        )
+    if not named:
+        return
+    are = "variables are" if len(named) > 1 else "variable is"
+    which = "next largest" if besides else "largest"
+    yield (
+        f"The {which} {are} {', '.join(named)}. %vram free NAME deletes one that you no longer "
+        f"need; if you need them all, {smaller}."
+    )
+
+
+def _named(holder: Holder, failure: CellFailure) -> str:
+    """A variable with its size, who else reaches it, and since when no cell has named it."""
+    words = [show_bytes(failure.on_device(holder.bytes))]
+    if holder.other_variables:
+        words.append(f"also reached from {' and '.join(holder.other_variables)}")
+    last = failure.last_named.get(holder.name, 0)
+    if last:
+        words.append(f"no cell after cell {last} names it")
+    return f"{holder.name} ({', '.join(words)})"
+
+
+def _let_go_of_failed_call(failure: CellFailure) -> Iterator[str]:
+    """What the failed call has, the next one needs again: it comes last."""
+    errors = failure.holdings.of_kind("error")
+    size = sum(failure.on_device(holder.bytes) for holder in errors)
+    if failure.is_worth_a_step(size):
+        yield (
+            f"Before the next try, %vram free lets go of {show_bytes(size)} that variables of the "
+            "failed call hold."
+        )
+
+
+def _most_in_graphs(holder: Holder, failure: CellFailure) -> int:
+    """What its graphs may keep where this torch does not show whose graph keeps what. A failed
+    call has several variables, and nobody knows whose graph it is.
+    """
+    if holder.kind == "error":
+        return failure.on_device(holder.graph_bytes)
+    if not holder.has_graph or holder.graph_bytes:
+        return 0
+    return _of_no_name(failure)
+
+
+def _of_no_name(failure: CellFailure) -> int:
+    """What only graphs keep, of which nobody knows whose they are."""
+    graphs = failure.holdings.of_kind("graph")
+    return sum(failure.on_device(holder.bytes) for holder in graphs)

@@ -1,0 +1,125 @@
+"""Where the tensors of a kernel are looked for: names of the person first, then what the notebook
+keeps by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ..allocator.under_torch.own_files import is_own
+from ..allocator.under_torch.references import Reference, length_of, variables_of
+from ..allocator.under_torch.roots import globals_by_module
+from .kinds import COLLECTION, rank
+from .names import UNDERSCORES, names_of_the_person
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+OF_A_LIBRARY = "variable of a library"
+"""The kind of what a library's function has: no line of the notebook puts anything there."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where the look begins: an object, and the name and the kind under which it is listed.
+
+    ``references``: where to begin inside it, where that is not the object itself.
+    """
+
+    value: object
+    name: str
+    kind: str
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def beginnings(self) -> tuple[Reference, ...]:
+        if self.references:
+            return self.references
+        return (Reference(self.value, self.name, self.kind, ""),)
+
+
+def roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
+    """Where tensors are looked for, in the order in which they are counted."""
+    variables = names_of_the_person(shell)
+    for name in sorted(variables, key=lambda name: _turn(variables[name], torch)):
+        yield Root(variables[name], name, "variable")
+    by_module = globals_by_module()
+    by_module.pop("__main__", None)
+    for module, references in by_module.items():
+        for reference in references:
+            if not reference.name.startswith("__"):
+                yield Root(reference.value, f"{module}.{reference.name}", "module")
+    yield from _threads()
+    yield from _open_widgets()
+    for number, value in shell.user_ns.get("Out", {}).items():
+        yield Root(value, f"Out[{number}]", "output")
+    for name in UNDERSCORES:
+        if name in shell.user_ns:
+            yield Root(shell.user_ns[name], name, "output")
+    for error in kept_errors(shell):
+        variables_of_calls = tuple(_variables_of_failed_calls(error))
+        if variables_of_calls:
+            yield Root(error, "the last error", "error", variables_of_calls)
+
+
+def _turn(value: object, torch: ModuleType) -> tuple[int, int]:
+    """When a value is looked at: a collection of many after those of few, where time may end."""
+    order = rank(value, torch)
+    return order, length_of(value) if order == COLLECTION else 0
+
+
+def _threads() -> Iterator[Root]:
+    """The variables of the program's own functions that run in other threads."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, innermost in sys._current_frames().items():
+        if ident == threading.get_ident():
+            continue
+        variables: list[Reference] = []
+        for frame, _ in traceback.walk_stack(innermost):
+            if is_own(frame.f_code.co_filename):
+                variables += variables_of(frame, "thread")
+        if variables:
+            name = f"thread {names.get(ident, ident)}"
+            yield Root(None, name, "thread", tuple(variables))
+
+
+def _open_widgets() -> Iterator[Root]:
+    """ipywidgets keeps each widget, with its callbacks, until it is closed
+    (ipywidgets/widgets/widget.py: _instances).
+    """
+    module = sys.modules.get("ipywidgets.widgets.widget")
+    instances = getattr(module, "_instances", None)
+    if isinstance(instances, dict):
+        yield Root(instances, "open widgets", "widgets")
+
+
+def kept_errors(shell: InteractiveShell) -> list[BaseException]:
+    """The exceptions that Python and IPython keep of cells that failed, each once."""
+    candidates = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
+    candidates.append(getattr(shell.last_execution_result, "error_in_exec", None))
+    errors: dict[int, BaseException] = {}
+    while candidates:
+        error = candidates.pop()
+        if isinstance(error, BaseException) and id(error) not in errors:
+            errors[id(error)] = error
+            candidates += [error.__cause__, error.__context__]
+    return list(errors.values())
+
+
+def _variables_of_failed_calls(error: BaseException) -> Iterator[Reference]:
+    """The variables of the functions that an error came through, from the notebook's first on:
+    the frames before it are IPython's.
+    """
+    is_notebooks = False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if is_own(frame.f_code.co_filename):
+            is_notebooks = True
+            yield from variables_of(frame, "error")
+        elif is_notebooks:
+            yield from variables_of(frame, OF_A_LIBRARY)
