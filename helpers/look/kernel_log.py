@@ -43,16 +43,14 @@ _SCALES = {"_kib": KIB, "_mib": MIB, "_gib": GIB}
 class Event:
     """One thing that happened.
 
-    ``when`` is seconds since boot (a number) or a wall clock time (text), as the log gives it.
-
-    ``detail`` tells kinds apart further (gpu_reset: begin, mode1, resuming, succeeded, failed;
-    xid: its number; ring_timeout: the ring). ``facts`` holds numbers and words of the line:
-    sizes end in _bytes; a fault's address and status are hex text. A storm of one kind from one
-    process is one event with ``count`` lines until ``until``. ``boot`` is 0 for the running
-    boot,
-    -1 for the one before. ``line`` counts in the captured text, from 1. ``pid`` is None where
-      no process is named; it is the
-    host's number, also in a container. ``row`` is the rule's id in the table of messages.
+    ``when`` is seconds since boot (a number) or a wall clock time (text), as the log gives it;
+    ``boot`` is 0 for the running boot, -1 for the one before. ``detail`` tells kinds apart further
+    (gpu_reset: begin, mode1, resuming, succeeded, failed; xid: its number; ring_timeout: the
+    ring). ``facts`` holds numbers and words of the line: sizes end in _bytes; a fault's address
+    and status are hex text. A storm of one kind from one process is one event with ``count`` lines
+    until ``until``. ``line`` counts in the captured text, from 1. ``pid`` is None where no process
+    is named; it is the host's number, also in a container. ``row`` is the rule's id in the table
+    of messages.
     """
 
     kind: str
@@ -73,7 +71,9 @@ class Event:
     @property
     def meaning(self) -> str:
         """What an Xid number stands for; empty for other kinds and rarer numbers."""
-        return xids().get(self.detail, "") if self.kind == "xid" else ""
+        if self.kind != "xid":
+            return ""
+        return xids().get(self.detail, "")
 
 
 def xids() -> dict[str, str]:
@@ -122,7 +122,13 @@ def _begin(text: str) -> int:
 
 
 class _Log:
-    """A log, read line by line."""
+    """A log, read line by line.
+
+    ``latest`` is the place among ``events`` of the latest one of each kind, by which a storm is
+    known; a storm ends at ``milestone``, the place of the last boot or reset. ``opened`` are the
+    events of which the next lines may say more, by PCI address: place and line. ``memory_group``
+    is the control group that the kernel named before a kill.
+    """
 
     def __init__(self, source: str, item: str, boot: int):
         self.source = source
@@ -140,9 +146,10 @@ class _Log:
             return
         lower = message.lower()
         if "oom_memcg=" in lower:
+            self.memory_group = ""
             match = _MEMCG.search(message)
-            of_group = match is not None and match[1] == "CONSTRAINT_MEMCG"
-            self.memory_group = match[2] if match and of_group else ""
+            if match and match[1] == "CONSTRAINT_MEMCG":
+                self.memory_group = match[2]
         event = self._event(number, when, message, lower)
         if event is None:
             self._follow(number, message, lower)
@@ -180,8 +187,10 @@ class _Log:
         self, number: int, when: float | str | None, message: str, lower: str
     ) -> Event | None:
         for row in _rules().values():
-            match = row.pattern.search(message) if row.literal in lower else None
-            if match is not None:
+            if row.literal not in lower:
+                continue
+            match = row.pattern.search(message)
+            if match:
                 return self._of_row(row, match, self._time(when), message, number)
         return None
 
@@ -195,9 +204,10 @@ class _Log:
         }
         pid = int(groups.pop("pid", "0")) or None
         process = groups.pop("process", "").strip()
-        address = groups.pop("pci", "") or _address_in(
-            message, last=row.kind == "pcie_aer"
-        )
+        addresses = _PCI.findall(message)
+        if row.kind == "pcie_aer":
+            addresses.reverse()  # first the port that reports it, then the device
+        address = groups.pop("pci", "".join(addresses[:1]))
         detail = _detail(row.kind, groups.pop("detail", row.detail), groups)
         facts = dict(_fact(name, value) for name, value in groups.items())
         if row.kind == "oom_killer":
@@ -233,7 +243,8 @@ class _Log:
         """
         if not self.opened:
             return
-        at, since = self.opened.get(pci_address(_address_in(message)), (-1, 0))
+        address = pci_address("".join(_PCI.findall(message)[:1]))
+        at, since = self.opened.get(address, (-1, 0))
         if at < 0 or number - since > _FOLLOWING_LINES:
             return
         event = self.events[at]
@@ -247,21 +258,14 @@ class _Log:
         self.events[at] = event
 
 
-def _address_in(message: str, last: bool = False) -> str:
-    """The first PCI address that a message names, or the last; "" where it names none."""
-    addresses: list[str] = _PCI.findall(message)
-    if not addresses:
-        return ""
-    return addresses[-1] if last else addresses[0]
-
-
 def _fact(name: str, value: str) -> tuple[str, int | str]:
     """A fact of a line: a size in bytes, a number or words."""
-    is_number = re.fullmatch(r"-?[0-9]{1,20}", value) is not None
+    if re.fullmatch(r"-?[0-9]{1,20}", value) is None:
+        return name, value
     scale = _SCALES.get(name[-4:])
     if scale is None:
-        return name, int(value) if is_number else value
-    return name[:-4] + "_bytes", int(value) * scale if is_number else value
+        return name, int(value)
+    return name[:-4] + "_bytes", int(value) * scale
 
 
 def _detail(kind: str, detail: str, groups: dict[str, str]) -> str:
@@ -362,11 +366,11 @@ def _logs(bundle: Bundle) -> Iterator[tuple[Text, int]]:
     running one).
     """
     for item in bundle.items:
-        words = item.source.split() or [""]
-        name = item.source.rsplit("/", 1)[-1]
-        if words[0] == "journalctl":
-            yield bundle.read(item.source), -1 if "-1" in words else 0
-        elif words[0] == "dmesg" or name in _LOG_FILES:
+        program, *arguments = item.source.split(" ")
+        is_file_of_it = item.source.rsplit("/", 1)[-1] in _LOG_FILES
+        if program == "journalctl" and "-1" in arguments:
+            yield bundle.read(item.source), -1
+        elif program in ("journalctl", "dmesg") or is_file_of_it:
             yield bundle.read(item.source), 0
 
 
@@ -383,9 +387,9 @@ def not_whole(bundle: Bundle) -> str:
     """Which logs were read from their end alone, a sentence each; "" where all were read whole."""
     sentences = []
     for _, text in _logs_read(bundle):
-        begin = _begin(text.text)
-        if begin:
-            read = len(text.text[begin:].encode("utf-8", "replace"))
+        end = text.text[_begin(text.text) :]
+        if end != text.text:
+            read = len(end.encode("utf-8", "replace"))
             everything = len(text.text.encode("utf-8", "replace"))
             sentences.append(
                 f"The kernel log ({text.source}) was read from its end: "
@@ -409,4 +413,6 @@ def readable(bundle: Bundle) -> Reading:
             text.status != "not_allowed",
         ),
     )
-    return best.seen(best.source) if best.ok else best.missing()
+    if not best.ok:
+        return best.missing()
+    return best.seen(best.source)

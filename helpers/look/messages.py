@@ -122,16 +122,13 @@ class _Reader:
 
     def reading(self) -> MessageReading:
         numbered = {message.row for message in self.kept.values() if message.numbers}
-        messages = []
-        for message in self.kept.values():
-            repeats_without_number = (
-                message.event == "refused"
-                and message.side == "device"
-                and message.row in numbered
-                and not message.numbers
-            )
-            if not repeats_without_number:
-                messages.append(message)
+        messages = [
+            message
+            for message in self.kept.values()
+            if message.numbers
+            or message.row not in numbered
+            or (message.event, message.side) != ("refused", "device")
+        ]
         messages.sort(key=lambda message: message.start)
         return MessageReading(
             messages=tuple(_with_buffers(messages)),
@@ -163,8 +160,10 @@ class _Reader:
             remarks.append(
                 f"{self.passed} characters before its end, after so many messages"
             )
-        if not count:
-            remarks.append(NOTHING_KNOWN if self.text else "the text is empty")
+        if not self.text:
+            remarks.append("the text is empty")
+        elif not count:
+            remarks.append(NOTHING_KNOWN)
         return "; ".join(remarks)
 
     def read(self, start: int, stop: int) -> None:
@@ -190,17 +189,13 @@ class _Reader:
         """What one region names, in its order. A line of the kernel's belongs to the reader of
         its log, a line that stands alone to whoever names more of it.
         """
-        events = list(self._events(text, base))
-        claims = Claims((event.start, event.end) for event in events)
-        failures = list(events)
+        failures = list(self._events(text, base))
+        claims = Claims((event.start, event.end) for event in failures)
         for message in messages_in(squeezed.flat):
             start, end = squeezed.span(message.start, message.end)
             if claims.are_free_of(start, start + 1):
-                failures.append(
-                    _Placed(
-                        start, end, {**_head(message.row), **message.values}, message
-                    )
-                )
+                values = {**_head(message.row), **message.values}
+                failures.append(_Placed(start, end, values, message))
         claims = Claims((failure.start, failure.end) for failure in failures)
         for line in _lines_alone(text, base):
             if claims.are_free_of(line.start, line.end):
@@ -259,8 +254,9 @@ def _with_buffers(messages: list[Message]) -> Iterator[Message]:
         if message.event == "refused":
             refusals[message.program] = message
         elif refusal and message.event in PARTS_WITHOUT_ROOM and not message.numbers:
-            device = message.device if refusal.device is None else refusal.device
-            message = replace(message, buffer=refusal.requested, device=device)
+            message = replace(message, buffer=refusal.requested)
+            if refusal.device is not None:
+                message = replace(message, device=refusal.device)
         yield message
 
 
@@ -306,11 +302,12 @@ def _of_event(event: Event, row: Line) -> dict[str, Any]:
             values[name] = Quantity(size, 0, f"{size} bytes")
     if event.pid is not None:
         values["pids"] = (event.pid,)
-    is_xid = event.kind == "xid"
-    if is_xid and event.detail.isdigit():
-        values["code"] = int(event.detail)
     values["name"] = event.process or event.detail
-    values["backend"] = "cuda" if is_xid else backend_of(event.text.lower())
+    values["backend"] = backend_of(event.text.lower())
+    if event.kind == "xid":
+        values["backend"] = "cuda"
+        if event.detail.isdigit():
+            values["code"] = int(event.detail)
     return values
 
 
@@ -321,26 +318,24 @@ def _quoted(text: str, failure: _Placed) -> str:
     start = failure.start
     end = failure.end
     if any(isinstance(value, Quantity) for value in failure.values.values()):
-        return _shortened(_words(text[start : min(end, start + 4 * WORDS_LIMIT)]))
+        words = _words(text[start : min(end, start + 4 * WORDS_LIMIT)])
+    else:
+        words = _words(_in_its_line(text, start, end, LONGEST_ALONE))
+        if len(words) > WORDS_LIMIT:
+            words = _words(_in_its_line(text, start, end, QUOTED_BESIDE))
+    if len(words) <= WORDS_LIMIT:
+        return words
+    return words[: WORDS_LIMIT - 1] + "…"
+
+
+def _in_its_line(text: str, start: int, end: int, beside: int) -> str:
+    """A stretch of a text with at most so many characters of its line on either side."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end)
     if line_end < 0:
         line_end = len(text)
-    line = text[
-        max(line_start, start - LONGEST_ALONE) : min(line_end, end + LONGEST_ALONE)
-    ]
-    words = _words(line)
-    if len(words) > WORDS_LIMIT:
-        beside = text[
-            max(line_start, start - QUOTED_BESIDE) : min(line_end, end + QUOTED_BESIDE)
-        ]
-        words = _words(beside)
-    return _shortened(words)
+    return text[max(line_start, start - beside) : min(line_end, end + beside)]
 
 
 def _words(text: str) -> str:
     return " ".join(undecorated(text).split())
-
-
-def _shortened(words: str) -> str:
-    return words if len(words) <= WORDS_LIMIT else words[: WORDS_LIMIT - 1] + "…"

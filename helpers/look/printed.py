@@ -151,7 +151,7 @@ def _lines_of_tools(text: str) -> Iterator[PrintedLine]:
 def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
     """The heads of tables and their rows, in the order of the text."""
     columns: tuple[PrintedColumn, ...] = ()
-    separator = ""
+    is_csv = False
     misses = 0
     prints: Counter[tuple[PrintedColumn, ...]] = Counter()
     for match in re.finditer(r".*\S.*", text):
@@ -160,13 +160,13 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
         printed = None
         if head:
             columns = head
-            separator = "," if "," in line and not _PS.search(line) else ""
+            is_csv = "," in line and not _PS.search(line)
             prints[columns] += 1
-            tools = [column.tool for column in columns if column.tool]
+            tool = next((column.tool for column in columns if column.tool), "a table")
             pools = tuple((column.means, column.pool, None) for column in columns)
-            printed = PrintedLine(tool=tools[0] if tools else "a table", sizes=pools)
+            printed = PrintedLine(tool=tool, sizes=pools)
         elif columns:
-            printed = _row(line, columns, separator)
+            printed = _row(line, columns, is_csv)
         misses += 1
         if printed:
             misses = 0
@@ -220,7 +220,9 @@ def _head(line: str) -> tuple[PrintedColumn, ...]:
     )
     if "," not in line and 2 * len(known_columns) < len(heads):
         return ()
-    return columns if is_list or (has_size and len(meanings) >= 2) else ()
+    if is_list or (has_size and len(meanings) >= 2):
+        return columns
+    return ()
 
 
 def _head_of_ps(line: str) -> tuple[PrintedColumn, ...]:
@@ -241,23 +243,27 @@ def _head_of_ps(line: str) -> tuple[PrintedColumn, ...]:
             row["columns"] for row in of_ps["options"] if re.match(row["form"], options)
         )
         heads = next(forms, "").split()
-    return tuple(map(_column, heads)) if "PID" in heads else ()
+    if "PID" not in heads:
+        return ()
+    return tuple(map(_column, heads))
 
 
 def _column(head: str) -> PrintedColumn:
     words, unit = _HEAD.findall(head)[0]
     column = _columns().get(words, UNKNOWN)
-    return column._replace(unit=unit) if unit else column
+    if unit:
+        return column._replace(unit=unit)
+    return column
 
 
 def _row(
-    line: str, columns: tuple[PrintedColumn, ...], separator: str
+    line: str, columns: tuple[PrintedColumn, ...], is_csv: bool
 ) -> PrintedLine | None:
     """A line as a row of the table; None where a cell is not what its column holds."""
     values: dict[str, str] = {}
     sizes = []
-    for place, cell in enumerate(_cells(line, columns, separator)):
-        column = columns[place]
+    cells = _cells(line, columns, is_csv)
+    for column, cell in zip(columns, cells):  # noqa: B905 - Python 3.8
         values.setdefault(column.means, cell)
         if not column.pool:
             continue
@@ -267,7 +273,10 @@ def _row(
         means = (column.means, column.pool)
         if column.pool == "row":
             means = data("look/printed")["labels"].get(values.get("name"), means)
-        sizes.append((*means, quantity(size[1] or "", size[2] or column.unit)))
+        measured = None
+        if size[1]:
+            measured = quantity(size[1], size[2] or column.unit)
+        sizes.append((*means, measured))
     pid = values.get("pid", "0")
     parent = values.get("parent", "0")
     if not values or not re.fullmatch(r"\d{1,10} \d{1,10}", f"{pid} {parent}"):
@@ -285,17 +294,23 @@ def _row(
     )
 
 
-def _cells(line: str, columns: tuple[PrintedColumn, ...], separator: str) -> list[str]:
+def _cells(line: str, columns: tuple[PrintedColumn, ...], is_csv: bool) -> list[str]:
     """The cells of a line, one for each column; none where it has not so many."""
     meanings = [column.means for column in columns]
-    if "kind" not in meanings and not separator:
-        line = _CLIENT.sub(r"\1", line)
-    cells = [cell.strip() for cell in line.translate(_BORDERS).split(separator or None)]
-    if "name" not in meanings:
-        return cells if len(cells) == len(columns) else []
-    # A name may hold blanks and commas, every other cell is one word; of two names the last.
-    first = len(meanings) - 1 - meanings[::-1].index("name")
-    last = len(cells) - (len(columns) - first - 1)
-    if last < first:
+    if is_csv:
+        separator = ", "
+        cells = [cell.strip() for cell in line.translate(_BORDERS).split(",")]
+    else:
+        separator = " "
+        if "kind" not in meanings:
+            line = _CLIENT.sub(r"\1", line)
+        cells = line.translate(_BORDERS).split()
+    if "name" in meanings:
+        # A name may hold blanks and commas, every other cell is one word; of two names the last.
+        first = len(meanings) - 1 - meanings[::-1].index("name")
+        last = len(cells) - (len(columns) - first - 1)
+        if first <= last:
+            cells[first:last] = [separator.join(cells[first:last])]
+    if len(cells) != len(columns):
         return []
-    return [*cells[:first], f"{separator} ".join(cells[first:last]), *cells[last:]]
+    return cells

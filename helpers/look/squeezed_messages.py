@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helpers.ground.tables import data, lazy
@@ -67,17 +67,16 @@ def messages_in(flat: str) -> tuple[FoundRow, ...]:
     """
     rows = list(rows_among(flat))
     advice = footers(flat, rows)
-    flat = blanked(flat, [(start, end) for start, end, _ in advice], lambda _: FILLER)
+    flat = blanked(flat, [(start, end) for start, end, _ in advice], FILLER)
     claims = Claims()
     messages: list[FoundRow] = []
     for row in rows:
-        if row.event == "footer":
-            continue
-        for message in _messages_of_row(row, flat, claims):
-            hints = [*row.hints, *_hints_near(message, advice)]
-            message.values["hints"] = tuple(dict.fromkeys(hints))
-            message.values["backend"] = row.backend or _backend(row, flat, message)
-            messages.append(message)
+        if row.event != "footer":
+            messages += _messages_of_row(row, flat, claims)
+    for message in messages:
+        hints = [*message.row.hints, *_hints_near(message, advice)]
+        message.values["hints"] = tuple(dict.fromkeys(hints))
+        message.values["backend"] = _backend(flat, message)
     return tuple(sorted(messages, key=lambda message: message.start))
 
 
@@ -94,22 +93,15 @@ def footers(flat: str, rows: Iterable[WordingRow]) -> list[tuple[int, int, Wordi
     return sorted(advice, key=lambda footer: footer[:2])
 
 
-def blank(character: str) -> str:
-    """What stands in place of a character, so that lines stay lines."""
-    return "\n" if character == "\n" else " "
-
-
-def blanked(
-    text: str, spans: Iterable[Span], filler: Callable[[str], str] = blank
-) -> str:
-    """The text with each character of the stretches replaced by what ``filler`` makes of it."""
+def blanked(text: str, spans: Iterable[Span], filler: str = " ") -> str:
+    """The text with ``filler`` for each character of the stretches but line breaks."""
     parts = []
     at = 0
     for start, end in spans:
         if end > at:
             start = max(at, start)
             parts.append(text[at:start])
-            parts += map(filler, text[start:end])
+            parts.append(re.sub(r"[^\n]", filler, text[start:end]))
             at = end
     return "".join([*parts, text[at:]])
 
@@ -145,7 +137,7 @@ def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Fou
         next_head = bisect_left(heads, match.end())
         if next_head < len(heads):
             stop = min(stop, heads[next_head])
-        previous = _read(row, template, match, flat, stop, claims)
+        previous = _with_clauses(row, template, match, flat[:stop], claims)
         yield previous
 
 
@@ -173,12 +165,11 @@ def _matches(templates: Iterable[Template], flat: str) -> list[Match]:
     return sorted(matches, key=lambda pair: (pair[0].start(), -pair[0].end()))
 
 
-def _read(
+def _with_clauses(
     row: WordingRow,
     template: Template,
     match: re.Match[str],
     flat: str,
-    stop: int,
     claims: Claims,
 ) -> FoundRow:
     """The fields of a message: its form's, then those of the clauses that follow it, each at
@@ -187,15 +178,15 @@ def _read(
     start, end = match.span()
     fields = _Fields(row)
     fields.take(template, match)
-    for clause, clause_template in _matches(row.clauses, flat[start:stop]):
+    for clause, clause_template in _matches(row.clauses, flat[start:]):
         clause_start = start + clause.start()
         clause_end = start + clause.end()
         if clause_start - end > LONGEST_REACH:
             break
-        is_behind = clause_start >= match.end() and claims.are_free_of(
-            clause_start, clause_end
-        )
-        if is_behind and fields.take(clause_template, clause):
+        if clause_start < match.end():
+            continue
+        is_free = claims.are_free_of(clause_start, clause_end)
+        if is_free and fields.take(clause_template, clause):
             claims.add(clause_start, clause_end)
             end = max(end, clause_end)
     fields.take_array_size()
@@ -272,17 +263,24 @@ def _plain(name: str, text: str, unit: str) -> int | float | str:
         return share / 100 if unit == "%" else share
     if name == "device" and text < "\t":
         return ord(text)  # torch 2.3 printed the index as a character
-    return int(text.replace(",", "")) if name in WHOLE else text
+    if name in WHOLE:
+        return int(text.replace(",", ""))
+    return text
 
 
-def _backend(row: WordingRow, flat: str, message: FoundRow) -> str:
-    end = message.end + ADVICE_REACH
-    named = re.search(
-        "(cuda|hip|xpu)outofmemory", flat[message.start : min(end, message.start + 80)]
-    )
+def _backend(flat: str, message: FoundRow) -> str:
+    """The row's own backend, else the one that the message names, else one just beside it."""
+    row = message.row
+    if row.backend:
+        return row.backend
+    exception = flat[message.start : message.start + 80]
+    named = re.search("(cuda|hip|xpu)outofmemory", exception)
     if named:
         return named[1]
-    backend = backend_of(flat[message.start : end if row.clauses else message.end])
+    end = message.end
+    if row.clauses:
+        end += ADVICE_REACH
+    backend = backend_of(flat[message.start : end])
     if backend or row.event == "option-refused":
         return backend
     return backend_of(flat[max(0, message.start - 60) : message.end + 20])
