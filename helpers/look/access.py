@@ -85,12 +85,8 @@ def walk_access() -> Iterator[JsonRow]:
     groups = {gid: name for name, gid, _ in _group_lines()}
     for path, row, why in hanging.read_each(paths, _node, OPEN_LIMIT_S):
         if row is None:
-            row = {
-                "path": path,
-                "status": "not_available",
-                "errno": "",
-                "why": f"open() {why}",
-            }
+            why = f"open() {why}"
+            row = {"path": path, "status": "not_available", "errno": "", "why": why}
         if "gid" in row:
             row["group"] = groups.get(row["gid"], "")
         yield row
@@ -100,24 +96,21 @@ def _node(path: str) -> JsonRow:
     row: JsonRow = {"path": path, "status": "ok", "errno": "", "why": ""}
     try:
         state = os.stat(path)
-        row.update(
-            uid=state.st_uid,
-            gid=state.st_gid,
-            mode=f"{stat.S_IMODE(state.st_mode):04o}",
-        )
-        if not stat.S_ISCHR(state.st_mode):
-            row.update(
-                status="not_available", errno="ENODEV", why="not a character device"
-            )
+        row["uid"] = state.st_uid
+        row["gid"] = state.st_gid
+        row["mode"] = f"{stat.S_IMODE(state.st_mode):04o}"
+        if stat.S_ISCHR(state.st_mode):
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            os.close(os.open(path, flags))
         else:
-            os.close(
-                os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-            )
+            why = "not a character device"
+            row.update(status="not_available", errno="ENODEV", why=why)
     except OSError as error:
         status, why = files.fault(error)
-        row.update(
-            status=status, errno=errno.errorcode.get(error.errno or 0, ""), why=why
-        )
+        name = ""
+        if error.errno is not None:
+            name = errno.errorcode.get(error.errno, "")
+        row.update(status=status, errno=name, why=why)
     return row
 
 
@@ -125,11 +118,8 @@ def _group_lines() -> Iterator[tuple[str, int, list[str]]]:
     for line in files.text("/", "/etc/group", files.FILE_LIMIT_BYTES).splitlines():
         parts = line.split(":")
         if len(parts) >= 4 and parts[2].isdigit():
-            yield (
-                parts[0],
-                int(parts[2]),
-                [member.strip() for member in parts[3].split(",")],
-            )
+            members = [member.strip() for member in parts[3].split(",")]
+            yield parts[0], int(parts[2]), members
 
 
 def _text(source: str) -> str:
@@ -145,30 +135,36 @@ def collect_identity() -> list[JsonRow]:
     names: dict[int, str] = {}
     memberships = []
     for name, gid, members in _group_lines():
-        is_private = name == user and gid >= 1000
-        names[gid] = "(the user's own)" if is_private else name
+        names[gid] = name
+        if name == user and gid >= 1000:
+            names[gid] = "(the user's own)"
         if user and user in members:
             memberships.append(names[gid])
     groups = sorted({os.getegid(), *os.getgroups()})
     mode, context = _selinux()
-    space = _link("/proc/self/ns/pid")
-    gid_map = [
-        " ".join(line.split()) for line in _text("/proc/self/gid_map").splitlines()
-    ]
+    gid_map = _text("/proc/self/gid_map").splitlines()
     return [
         {
             "uid": os.geteuid(),
             "groups": [{"gid": gid, "name": names.get(gid, "")} for gid in groups],
             "groups_in_database": sorted(memberships),
-            "gid_map": "; ".join(gid_map),
+            "gid_map": "; ".join(" ".join(line.split()) for line in gid_map),
             "selinux_mode": mode,
             "selinux_context": context,
             "container": _container(),
-            "init_pid_ns": space == INIT_NAMESPACES["pid"] if space else None,
+            "init_pid_ns": _is_init_namespace("pid"),
             "hidepid": _hidepid(),
             "wsl": "microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
         }
     ]
+
+
+def _is_init_namespace(name: str) -> bool | None:
+    """Whether a namespace of this process is the machine's own; None where that cannot be read."""
+    try:
+        return os.readlink(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name]
+    except OSError:
+        return None
 
 
 def _selinux() -> tuple[str, str]:
@@ -183,7 +179,9 @@ def _selinux() -> tuple[str, str]:
         return "enforcing", label
     if enforcing == "0":
         return "permissive", label
-    return "unknown" if label else "disabled", label
+    if label:
+        return "unknown", label
+    return "disabled", ""
 
 
 def _hidepid() -> str:
@@ -197,13 +195,6 @@ def _hidepid() -> str:
     return "0"
 
 
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 def _container() -> str:
     """The kind of container; the first sign of one in this order names it."""
     kinds = [kind for path, kind in _SIGNS["paths"].items() if os.path.lexists(path)]
@@ -212,17 +203,13 @@ def _container() -> str:
     for source in ("/proc/self/cgroup", "/proc/1/cgroup"):
         text = _text(source)
         kinds += [kind for word, kind in _SIGNS["cgroups"].items() if word in text]
-    kinds.append(
-        _text("/run/systemd/container") or os.environ.get(CONTAINER_VARIABLE, "")
-    )
+    kinds.append(_text("/run/systemd/container"))
+    kinds.append(os.environ.get(CONTAINER_VARIABLE, ""))
     mounts = _text("/proc/self/mounts").splitlines()
     if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
         kinds.append("container")
     kinds = [kind for kind in kinds if kind not in ("", "none")]
-    if all(
-        _link(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name]
-        for name in INIT_NAMESPACES
-    ):
+    if all(map(_is_init_namespace, INIT_NAMESPACES)):
         # A machine made from a container's image carries its signs; apptainer alone leaves all
         # of these to the machine.
         kinds = [kind for kind in kinds if kind == "apptainer"]

@@ -143,11 +143,11 @@ def _read_folder(path: Path) -> dict[str, bytes]:
         for full in (Path(folder, name) for name in subfolders + names):
             state = full.lstat()
             name = full.relative_to(path).as_posix()
-            folder_too = stat.S_ISDIR(state.st_mode)
-            size = 0 if folder_too else state.st_size
-            limits.check(name, size, folder_too or stat.S_ISREG(state.st_mode))
-            if not folder_too:
-                files[name] = read_whole(full, MEMBER_LIMIT_BYTES)
+            if stat.S_ISDIR(state.st_mode):
+                limits.check(name, 0)
+                continue
+            limits.check(name, state.st_size, plain=stat.S_ISREG(state.st_mode))
+            files[name] = read_whole(full, MEMBER_LIMIT_BYTES)
     return files
 
 
@@ -157,7 +157,8 @@ class _Limits:
     def __init__(self) -> None:
         self.bytes = self.count = 0
 
-    def check(self, name: str, size: int, plain: bool) -> None:
+    def check(self, name: str, size: int, plain: bool = True) -> None:
+        """``plain``: it is a folder or a file of bytes. Raises BundleHostile."""
         self.bytes += size
         self.count += 1
         if not plain:
@@ -191,14 +192,11 @@ def _read_archive(path: Path) -> dict[str, bytes]:
         except (tarfile.TarError, EOFError, OSError, zlib.error, *_ODD) as error:
             why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
             raise BundleError(why) from error
-    tops = {name.split("/", 1)[0] for name in files}
-    if (
-        "manifest.json" in files
-        or len(tops) != 1
-        or not all("/" in name for name in files)
-    ):
+    tops = {name.partition("/")[0] for name in files}
+    is_in_a_folder = len(tops) == 1 and all("/" in name for name in files)
+    if not is_in_a_folder or "manifest.json" in files:
         return files
-    return {name.split("/", 1)[1]: content for name, content in files.items()}
+    return {name.partition("/")[2]: content for name, content in files.items()}
 
 
 class _Member(tarfile.TarInfo):
@@ -220,16 +218,15 @@ def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as tar:
         for member in tar:
             name = _safe(member.name)
-            size = 0 if member.isdir() else member.size
-            limits.check(
-                name, size, member.isdir() or (member.isreg() and not member.issparse())
-            )
             if member.isdir():
+                limits.check(name, 0)
                 continue
+            plain = member.isreg() and not member.issparse()
+            limits.check(name, member.size, plain)
             if name in files:
                 raise BundleHostile(f"member {name[:80]!r} is there twice")
             content = tar.extractfile(member)
             files[name] = content.read() if content else b""
-            if len(files[name]) != size:
+            if len(files[name]) != member.size:
                 raise BundleError(f"{name[:80]!r} ends early; copy the archive again")
     return files

@@ -206,23 +206,22 @@ def _commands(collection: Collection, options: Options) -> None:
         ended = commands.run(argv)
         if ended.status == "timeout":
             hangs[argv[0]] += 1
-        text = None if ended.status in ("not_available", "not_allowed") else ended.text
+        text: bytes | None = ended.text
+        if ended.status in ("not_available", "not_allowed"):
+            text = None
         collection.add(
             source, text, ended.status, ended.why, ended.seconds, ended.exit, "command"
         )
 
 
 def _kernel_log(collection: Collection, options: Options) -> None:
-    if options.no_commands:
-        collection.add(
-            "dmesg", None, "not_available", options.no_commands, kind="command"
-        )
+    unless = options.no_commands
+    if unless:
+        collection.add("dmesg", None, "not_available", unless, kind="command")
         return
-    for source, content, status, why in kernel_log_capture.collect(
-        KERNEL_LOG_LIMIT_BYTES
-    ):
-        kind = "file" if source.startswith("/") else "command"
-        collection.add(source, content, status, why, kind=kind)
+    for tried in kernel_log_capture.collect(KERNEL_LOG_LIMIT_BYTES):
+        kind = "file" if tried.name.startswith("/") else "command"
+        collection.add(tried.name, tried.content, tried.status, tried.why, kind=kind)
 
 
 def _torch(options: Options) -> list[JsonRow]:
@@ -252,26 +251,24 @@ def box_name(root: str) -> str:
         identity = os.uname().nodename
     elif not identity:
         identity = os.path.realpath(root)
-    return (
-        "box-"
-        + hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:6]
-    )
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"box-{digest[:6]}"
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BundleError(
-            f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}"
-        )
+        usage = self.format_usage().partition("usage: ")[2].strip()
+        raise BundleError(f"{message}; expected: {usage}")
 
-    def print_help(
-        self, _file: object = None
-    ) -> None:  # argparse is silent where it cannot be written
+    # argparse is silent where it cannot be written.
+    def print_help(self, _file: object = None) -> None:
         print(self.format_help(), end="", flush=True)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
-    name = PROGRAM if not CHECKOUT.is_dir() else f"{PROGRAM} capture"
+    name = f"{PROGRAM} capture"
+    if not CHECKOUT.is_dir():
+        name = PROGRAM  # the one file that holds this command alone
     about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
     parser = _Parser(
         name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False
@@ -288,31 +285,34 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
     """Options and where to write; bad use is refused before anything is measured."""
-    root = arguments.root
-    if not root:
-        root = "/"
-    python = arguments.torch_python
+    root = os.path.abspath(arguments.root or "/")
     if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
         expected = "expected a tree with proc and sys in it"
-        raise BundleError(f"--root {root}: no folder that can be listed; {expected}")
-    program = shutil.which(python) if python else None
-    if python and not program:
         raise BundleError(
-            f"--torch-python {python}: no such program; expected a Python's path"
+            f"--root {arguments.root}: no folder that can be listed; {expected}"
         )
-    if arguments.box and not re.fullmatch(
-        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", arguments.box
-    ):
+    if os.path.samefile(root, "/"):
+        root = "/"
+    python = arguments.torch_python
+    if python:
+        program = shutil.which(python)
+        if program is None:
+            raise BundleError(
+                f"--torch-python {python}: no such program; expected a Python's path"
+            )
+        python = os.path.abspath(program)
+    box = arguments.box
+    if box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", box):
         raise BundleError(
-            f"--box {arguments.box!r}: expected up to 64 letters, digits, dots, dashes"
+            f"--box {box!r}: expected up to 64 letters, digits, dots, dashes"
         )
     options = Options(
-        root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
-        torch_python=os.path.abspath(program) if program else "",
+        root=root,
+        torch_python=python,
         commands=not arguments.no_commands,
         torch=not arguments.no_torch,
         torch_devices=arguments.torch_devices,
-        box=arguments.box,
+        box=box,
     )
     if arguments.out:
         out = Path(arguments.out)
@@ -330,9 +330,8 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
 def _default_out(options: Options) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     out = Path(f"{options.box or box_name(options.root)}-{stamp}.tar.gz")
-    if (
-        CHECKOUT.is_dir()
-    ):  # else it is a file to copy to a box, and writes where it is started
+    # Without a checkout it is a file to copy to a box, and writes where it is started.
+    if CHECKOUT.is_dir():
         out = OUTPUTS / "captures" / out
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -386,7 +385,9 @@ def main(argv: list[str] | None = None) -> int:
     else:
         head = f"{collection.writer.box}, {seconds} s"
         print("\n".join([head, *collection.report(), f"Written to {out}"]))
-    return 130 if collection.interrupted else 0
+    if collection.interrupted:
+        return 130
+    return 0
 
 
 if __name__ == "__main__":

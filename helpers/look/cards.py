@@ -88,7 +88,9 @@ def cards() -> dict[str, GpuCard]:
     limits = {row["arch"]: row for row in _rows_of("capabilities.csv")}
     by_key = {}
     for row in _rows_of("cards.csv"):
-        arch = row["arch"] if row["vendor"] == "cuda" else STAND_IN
+        arch = row["arch"]
+        if row["vendor"] != "cuda":
+            arch = STAND_IN
         limit = limits[arch]
         by_key[row["key"]] = GpuCard(
             name=row["name"],
@@ -115,8 +117,10 @@ def named_card(name: str) -> GpuCard:
         card = card_alike(name)
     if card is not None:
         return card
-    near = ", ".join(get_close_matches(name.lower(), cards(), n=3, cutoff=0.5))
-    meant = f" (near it: {near})" if near else ""
+    meant = ""
+    near = get_close_matches(name.lower(), cards(), n=3, cutoff=0.5)
+    if near:
+        meant = f" (near it: {', '.join(near)})"
     raise CardError(
         f"--gpu {cut(name, 40)!r}: not in the table{meant}; expected a name that --gpu list shows, "
         "or --capacity SIZE"
@@ -171,16 +175,19 @@ def find_card(
         )
         raise CardError(f"no card; {expected}")
     try:
-        total_bytes = parse_capacity(capacity) if capacity else base.total_bytes
-        held_bytes = parse_size(held_by_others) if held_by_others else base.held_bytes
+        if capacity:
+            base = replace(base, total_bytes=parse_capacity(capacity))
+        if held_by_others:
+            base = replace(base, held_bytes=parse_size(held_by_others))
     except ValueError as error:
         raise CardError(f"--capacity or --held: {error}") from error
-    if held_bytes >= total_bytes:
-        all_of_it = f"others hold {show_bytes(held_bytes)} of {show_bytes(total_bytes)}"
+    if base.held_bytes >= base.total_bytes:
+        total = show_bytes(base.total_bytes)
+        all_of_it = f"others hold {show_bytes(base.held_bytes)} of {total}"
         raise CardError(
             f"{all_of_it}: nothing is left; expected less --held or more --capacity"
         )
-    return replace(base, total_bytes=total_bytes, held_bytes=held_bytes)
+    return base
 
 
 def card_of_box(bundle: Bundle) -> GpuCard:
@@ -234,22 +241,17 @@ def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
     0, 0 and None without one. GTT is no room for a tensor: on a card it is the host's, and on an
     APU another layer says what compute gets of it.
     """
-    pools = [
-        (
-            int(pool.total.value or 0),
-            int(pool.used.value or 0) if pool.used.ok else 0,
-            gpu,
-        )
-        for gpu in gpus(bundle)
-        for pool in gpu.pools
-        if pool.total.ok and ("GTT" not in pool.layer or not _has_compute_layer(gpu))
-    ]
-    return max(pools, key=lambda row: row[0], default=(0, 0, None))
+    sizes = []
+    for gpu in gpus(bundle):
+        pools = [pool for pool in gpu.pools if pool.total.ok]
+        if _has_compute_layer(gpu):
+            pools = [pool for pool in pools if "GTT" not in pool.layer]
+        sizes += [(pool.total.bytes, pool.used.bytes, gpu) for pool in pools]
+    return max(sizes, key=lambda size: size[0], default=(0, 0, None))
 
 
 def _has_compute_layer(gpu: Gpu) -> bool:
     """Whether a layer beside GTT says what a program gets: always of a card, compute's of an APU."""
     layers = {pool.layer for pool in gpu.pools if pool.total.ok}
-    return gpu.integrated is False or not layers.isdisjoint(
-        ("KFD bank", "HSA pool", "torch")
-    )
+    has_one = not layers.isdisjoint(("KFD bank", "HSA pool", "torch"))
+    return gpu.integrated is False or has_one

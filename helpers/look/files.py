@@ -18,16 +18,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from helpers.ground.tables import data
 from helpers.ground.units import show_bytes
 
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10
-WHOLE_LIMIT_BYTES = (
-    256 << 20
-)  # of a record, a notebook, a case: read whole or not at all
+WHOLE_LIMIT_BYTES = 256 << 20
+"""Of a record, a notebook, a case: read whole or not at all."""
 JSON_LIMIT_BYTES = 64 << 20
 MOST_VALUES = 1_000_000
 MATCH_LIMIT = 5000
@@ -90,7 +89,9 @@ def fault(error: OSError) -> tuple[str, str]:
     EPERM and EACCES are refusals; anything else means there is no value.
     """
     number = error.errno or 0
-    status = "not_allowed" if number in (errno.EACCES, errno.EPERM) else "not_available"
+    status = "not_available"
+    if number in (errno.EACCES, errno.EPERM):
+        status = "not_allowed"
     if number in _WORDS:
         return status, _WORDS[number]
     words = error.strerror or str(error)
@@ -210,7 +211,7 @@ def read_whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
     return content
 
 
-def json_of(path: str | Path) -> Any:
+def json_of(path: str | Path) -> object:
     """What a regular file of JSON holds, of bounded size and with a bounded number of values.
 
     Raises OSError, whose ``strerror`` says what else it is, and ValueError in one line.
@@ -219,9 +220,10 @@ def json_of(path: str | Path) -> Any:
     if content.count(b",") > MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES:,} values")
     try:
-        return json.loads(content.decode("utf-8", "replace"))
+        parsed: object = json.loads(content.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("values within values without end") from None
+    return parsed
 
 
 def _start(path: str | Path, most: int) -> bytes:
@@ -242,7 +244,9 @@ def boot_id(root: str = "") -> str:
 def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
     """The text of one small file without the white space around it; empty where there is none."""
     content, _, _ = read(root, source, limit_bytes)
-    return content.decode("utf-8", "replace").strip() if content else ""
+    if content is None:
+        return ""
+    return content.decode("utf-8", "replace").strip()
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

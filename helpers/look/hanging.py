@@ -15,18 +15,22 @@ import signal
 import struct
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-# A box that swaps is slow without being sick.
 READ_LIMIT_S = 5.0
+"""A box that swaps is slow without being sick."""
 GROUP_LIMIT = 2
 LOST_LIMIT = 8
 GRACE_S = 1.0
+GIVEN_UP = "not read: others of its kind hung or died before it"
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+if TYPE_CHECKING:
+    Frame = tuple[Any, str]
+    """What a read gave, or None and why it gave nothing."""
 
 
 def read_each(
@@ -37,47 +41,42 @@ def read_each(
 ) -> Iterator[tuple[Key, Value | None, str]]:
     """Yield ``(key, read(key), "")`` in order; ``(key, None, why)`` for a read that gave nothing.
 
-    A read may take ``limit_s`` seconds (READ_LIMIT_S by default); its result is made of what marshal carries. One that
-    hangs, dies or raises costs itself alone. After GROUP_LIMIT reads of one ``group`` hung or
-    died, the rest of that group is not tried; after LOST_LIMIT of any group, nothing more is.
+    A read may take ``limit_s`` seconds (READ_LIMIT_S by default); its result is made of what
+    marshal carries. One that hangs, dies or raises costs itself alone. After GROUP_LIMIT reads of
+    one ``group`` hung or died, the rest of that group is not tried; after LOST_LIMIT of any group,
+    nothing more is.
     """
     limit_s = limit_s or READ_LIMIT_S
-    lost: Counter[object] = Counter()
-    at = 0
+    lost: list[Key] = []
+    lost_of_group: Counter[object] = Counter()
+    left = deque(keys)
 
     def is_given_up(key: Key) -> bool:
-        if sum(lost.values()) >= LOST_LIMIT:
+        if len(lost) >= LOST_LIMIT:
             return True
-        return group is not None and lost[group(key)] >= GROUP_LIMIT
+        return group is not None and lost_of_group[group(key)] >= GROUP_LIMIT
 
-    while at < len(keys):
-        pid, pipe = _fork([key for key in keys[at:] if not is_given_up(key)], read)
+    while left:
+        pid, pipe = _fork([key for key in left if not is_given_up(key)], read)
+        why = ""
         try:
             frames = _frames(pipe, limit_s)
-            while at < len(keys):
-                if is_given_up(keys[at]):
-                    yield (
-                        keys[at],
-                        None,
-                        "not read: others of its kind hung or died before it",
-                    )
-                else:
-                    frame, end = next(frames)
-                    if end:
-                        break
-                    yield keys[at], frame[0], frame[1]
-                at += 1
-            else:
-                return
+            while left and not why:
+                key = left.popleft()
+                if is_given_up(key):
+                    yield key, None, GIVEN_UP
+                    continue
+                frame, why = next(frames)
+                if not why:
+                    yield key, *frame
         finally:
             os.close(pipe)
             _end(pid)
-        lost[group(keys[at]) if group else None] += 1
-        why = "the process that read it died"
-        if end == "hung":
-            why = f"hung for {limit_s:g} s"
-        yield keys[at], None, why
-        at += 1
+        if why:
+            lost.append(key)
+            if group is not None:
+                lost_of_group[group(key)] += 1
+            yield key, None, why
 
 
 def _fork(keys: Sequence[Key], read: Callable[[Key], object]) -> tuple[int, int]:
@@ -102,7 +101,7 @@ def _serve(keys: Sequence[Key], read: Callable[[Key], object], pipe: int) -> NoR
             os.dup2(null, stream)
         for key in keys:
             try:
-                frame: tuple[Any, str] = (read(key), "")
+                frame: Frame = (read(key), "")
             except Exception as error:  # noqa: BLE001 - a fault in one reading must cost that reading alone
                 frame = (None, f"{type(error).__name__}: {error}")
             raw = marshal.dumps(frame)
@@ -113,8 +112,8 @@ def _serve(keys: Sequence[Key], read: Callable[[Key], object], pipe: int) -> NoR
         os._exit(0)
 
 
-def _frames(pipe: int, limit_s: float) -> Iterator[tuple[Any, str]]:
-    """What the child answers, one frame a read; last a frame with ``hung`` or ``died``."""
+def _frames(pipe: int, limit_s: float) -> Iterator[tuple[Frame, str]]:
+    """What the child answers, one frame a read; last an empty one, and why no more come."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     data = bytearray()
@@ -127,11 +126,11 @@ def _frames(pipe: int, limit_s: float) -> Iterator[tuple[Any, str]]:
                 yield frame, ""
                 continue
         if not poll.poll(limit_s * 1000):
-            yield None, "hung"
+            yield (None, ""), f"hung for {limit_s:g} s"
             return
         more = os.read(pipe, 1 << 20)
         if not more:
-            yield None, "died"
+            yield (None, ""), "the process that read it died"
             return
         data += more
 

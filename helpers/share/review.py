@@ -135,8 +135,11 @@ def save_choices(folder: Path, name: str, choices: Choices) -> Path:
 def read_choices(path: Path) -> Choices:
     """The choices that the review page saved. Raises ShareError in one line for another file."""
     try:
-        return frozenset(map(str, json_of(path)["include"]))
+        saved = json_of(path)
     except OSError as error:
         raise ShareError(f"{path}: {error.strerror}; {EXPECTED}") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise ShareError(f"{path}: no list 'include' in it; {EXPECTED}") from error
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict) or not isinstance(saved.get("include"), list):
+        raise ShareError(f"{path}: no list 'include' in it; {EXPECTED}")
+    return frozenset(map(str, saved["include"]))
