@@ -12,7 +12,6 @@ _HOMES = {
     "Subject": "subject",
     "ShareError": "subject",
     "subject_of": "subject",
-    "SharedPage": "page",
     "page_of": "page",
     "Review": "review",
     "review_of": "page",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from helpers.ground.shapes import seen
+from helpers.ground.shapes import Reading, seen
 from helpers.judge.ceilings import Stack, ceilings
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import ledgers_of
@@ -37,28 +37,32 @@ def releases(bundle: Bundle) -> dict[str, str]:
     """
     system = machine(bundle)
     torch = framework.framework(bundle)
-    trees = map(public.version, map(text_of, rocm.rocm_versions(bundle)))
+    trees = map(_version, rocm.rocm_versions(bundle))
     container = ""
     who = identity(bundle)
     if who is not None:
         container = public.typed("container", who.container)
     facts = {
-        "PyTorch version": public.version(text_of(torch.version)),
-        "ROCM used to build PyTorch": public.version(text_of(torch.hip)),
-        "CUDA used to build PyTorch": public.version(text_of(torch.cuda)),
+        "PyTorch version": _version(torch.version),
+        "ROCM used to build PyTorch": _version(torch.hip),
+        "CUDA used to build PyTorch": _version(torch.cuda),
         "OS": public.distribution(text_of(system.distribution)),
-        "Kernel": public.version(text_of(system.kernel)),
-        "Python version": public.version(text_of(torch.python)),
+        "Kernel": _version(system.kernel),
+        "Python version": _version(torch.python),
         "CPU": public.chip(text_of(system.cpu)),
         "RAM": public.number(system.ram_total),
-        "amdgpu out of tree": public.version(text_of(kfd.driver_version(bundle))),
-        "NVIDIA driver": public.version(text_of(nvidia.driver(bundle))),
+        "amdgpu out of tree": _version(kfd.driver_version(bundle)),
+        "NVIDIA driver": _version(nvidia.driver(bundle)),
         "ROCm of the system": ", ".join(filter(None, trees)),
         "Allocator settings": public.allocator_settings(text_of(torch.settings)),
         "Kernel parameters": public.kernel_parameters(text_of(system.cmdline)),
         "Container": container,
     }
     return {name: text or UNSET.get(name, NOT_READ) for name, text in facts.items()}
+
+
+def _version(release: Reading) -> str:
+    return public.version(text_of(release))
 
 
 def gpu_names(bundle: Bundle) -> list[str]:
@@ -71,7 +75,9 @@ def gpu_names(bundle: Bundle) -> list[str]:
 
 def _gpu_name(gpu: Gpu) -> str:
     """A GPU by its chip's name, else by its vendor."""
-    name = public.chip(text_of(gpu.name)) or "GPU"
+    name = public.chip(text_of(gpu.name))
+    if not name:
+        return f"{gpu.vendor} GPU"
     if gpu.vendor in name:
         return name
     return f"{gpu.vendor} {name}"
@@ -125,8 +131,11 @@ def box_views(
         box.access_table(bundle),
         readings_table(bundle),
     ]
-    rows = list(releases(bundle).items())
-    system = Shown("Releases and settings of the system", ["what", "value"], rows)
+    system = Shown(
+        "Releases and settings of the system",
+        ["what", "value"],
+        list(releases(bundle).items()),
+    )
     return [system, *(view.passing(copies.rules) for view in views), events]
 
 
@@ -135,15 +144,12 @@ def limits_of(stacks: tuple[Stack, ...]) -> list[Shown]:
     views = []
     for number, stack in enumerate(stacks, 1):
         drawn = ceilings_bars(stack)
+        label = drawn.label if len(stacks) == 1 else f"Limits of GPU {number}"
         table = ceilings_table(stack)
-        if len(stacks) > 1:
-            drawn = replace(drawn, label=f"Limits of GPU {number}")
-        views.append(
-            replace(table, title=drawn.title, label=drawn.label, draw=drawn.draw)
-        )
+        views.append(replace(table, title=drawn.title, label=label, draw=drawn.draw))
     return views
 
 
 def filled_readings(bundle: Bundle) -> int:
     """How many readings of a box no machine printed."""
-    return sum(1 for item in bundle.items if item.constructed)
+    return sum(item.constructed for item in bundle.items)

@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 from unicodedata import category
 
 from helpers.look.files import json_of
@@ -135,11 +136,9 @@ def save_choices(folder: Path, name: str, choices: Choices) -> Path:
 def read_choices(path: Path) -> Choices:
     """The choices that the review page saved. Raises ShareError in one line for another file."""
     try:
-        saved = json_of(path)
+        saved = cast("dict[str, list[str]]", json_of(path))
+        return frozenset(map(str, saved["include"]))
     except OSError as error:
         raise ShareError(f"{path}: {error.strerror}; {EXPECTED}") from error
-    except ValueError:
-        saved = None
-    if not isinstance(saved, dict) or not isinstance(saved.get("include"), list):
-        raise ShareError(f"{path}: no list 'include' in it; {EXPECTED}")
-    return frozenset(map(str, saved["include"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ShareError(f"{path}: no list 'include' in it; {EXPECTED}") from error
