@@ -9,10 +9,9 @@ from typing import Any
 
 import nbformat
 
-from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.batch.shapes import Run
 from helpers.ground.contract import as_dict, from_json
-from helpers.ground.shapes import Reading, Verdict, not_allowed, not_available, seen
+from helpers.ground.shapes import VERDICT_MIME, Reading, Verdict, not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.look.gpus import Gpu, Pool
 from helpers.look.holders import Holder

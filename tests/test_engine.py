@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -21,9 +22,10 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from run_stand_in import NOTEBOOKS, ROOT, go, plan
 
 from helpers.batch import kernel_process as kernel
-from helpers.batch import papermill_engine as engine
+from helpers.batch import notebook_kernel as engine
 from helpers.batch import record
-from helpers.batch.papermill_engine import execute
+from helpers.batch.execute import execute
+from helpers.batch.execution import Execution
 from helpers.batch.record import read_batch, read_run
 from helpers.batch.runner import read_back
 from helpers.batch.status import status_text
@@ -35,6 +37,13 @@ F = "failed"
 P = "pending"
 FAULTS = {row["notebook"]: row for row in read_rows("notebook ends")}
 GOOD = ["prints_20_mb", "answers_with_a_figure"]
+
+
+def executed_as(source, out, **limits):
+    """A notebook executed here and saved as ``out``: its execution, with what came of it."""
+    execution = Execution(out, uuid.uuid4().hex, **limits)
+    execute(source, execution, {})
+    return execution
 
 
 def working_in(folder):
@@ -67,7 +76,7 @@ class Ran:
         (folder / "helpers").mkdir(parents=True)
         (folder / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
         source = NOTEBOOKS / f"{name}.ipynb"
-        done = execute(source, folder / "notebook.ipynb", cell_s=cell_s)
+        done = executed_as(source, folder / "notebook.ipynb", cell_s=cell_s)
         self.fault = done.fault
         self.left_behind = done.left_behind
         self.nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
@@ -155,7 +164,7 @@ def test_endless_printing_is_cut_in_the_middle_and_its_end_kept(ran):
 
 
 def test_a_run_passes_its_own_limit_whatever_its_cells_may(tmp_path):
-    fault = execute(
+    fault = executed_as(
         NOTEBOOKS / "counts_slowly.ipynb", tmp_path / "n.ipynb", cell_s=60, run_s=8
     ).fault
     assert fault.state == "timed_out"
@@ -166,7 +175,7 @@ def test_a_run_passes_its_own_limit_whatever_its_cells_may(tmp_path):
 def test_a_kernel_that_cannot_start_is_a_death_at_the_first_cell(tmp_path, monkeypatch):
     argv = [sys.executable, "-c", "import no_such_module", "{connection_file}"]
     monkeypatch.setattr(kernel, "ARGV", argv)
-    fault = execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb").fault
+    fault = executed_as(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb").fault
     why = "the kernel ended by itself with exit status 1; before cell 0"
     assert fault.state == "died" and fault.cause.startswith(why)
     assert "No module named 'no_such_module'" in fault.last_words
@@ -188,7 +197,7 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
         return sweep(mark, adopted)[1], ["python (4711)"]
 
     monkeypatch.setattr(kernel, "sweep", deaf)
-    fault = execute(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1).fault
+    fault = executed_as(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1).fault
     late = "passed the limit of 1 s of cell 2 (while True:)"
     assert fault.state == "stuck"
     assert fault.cause == f"{late}; SIGKILL does not end python (4711)"
@@ -197,9 +206,12 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
 STOPPED = """
 import sys
 from pathlib import Path
-from helpers.batch.papermill_engine import execute
+from helpers.batch.execution import Execution
+from helpers.batch.execute import execute
 says = lambda i, n: print(i, flush=True)
-fault = execute(Path(sys.argv[1]), Path(sys.argv[2]) / "n.ipynb", cell_s=60, on_cell=says).fault
+execution = Execution(Path(sys.argv[2]) / "n.ipynb", "mark-of-test-" + sys.argv[2], cell_s=60, on_cell=says)
+execute(Path(sys.argv[1]), execution, {})
+fault = execution.fault
 print(fault.state, fault.signal, fault.cell, fault.cause, sep="|")
 """
 
@@ -234,7 +246,7 @@ def test_no_other_kernel_startup_file_or_startup_variable_gets_in(tmp_path, monk
     monkeypatch.setenv("PYTHONSTARTUP", str(home / "start.py"))
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("JUPYTER_PATH", str(home / ".local/share/jupyter"))
-    done = execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
+    done = executed_as(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
     nb = nbformat.read(tmp_path / "n.ipynb", as_version=4)
     assert done.left_behind == () and printed(nb) == "before\nafter\n"
 
@@ -244,7 +256,7 @@ def test_a_notebook_is_replaced_and_never_written_over_in_place(tmp_path):
     other = tmp_path / "other-name.ipynb"
     out.write_text("before")
     other.hardlink_to(out)
-    execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30)
+    executed_as(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30)
     assert other.read_text() == "before"
     saved = nbformat.read(out, as_version=4)
     assert saved.metadata.papermill.output_path == str(out)
@@ -263,7 +275,7 @@ def files_of_at_most(size):
 
 def test_a_notebook_that_does_not_fit_on_the_disk_fails_and_keeps_what_was_saved(tmp_path):
     with files_of_at_most(500_000):
-        fault = execute(NOTEBOOKS / "prints_20_mb.ipynb", tmp_path / "n.ipynb").fault
+        fault = executed_as(NOTEBOOKS / "prints_20_mb.ipynb", tmp_path / "n.ipynb").fault
     why = "the notebook cannot be saved: File too large"
     assert (fault.state, fault.cause) == ("failed", why)
     saved = nbformat.read(tmp_path / "n.ipynb", as_version=4)
@@ -276,7 +288,7 @@ def test_a_long_folder_for_temporary_files_still_gives_short_sockets(tmp_path, m
     monkeypatch.setattr(kernel.tempfile, "tempdir", str(long))
     folder = kernel.short_folder("0123456789abcdef")
     assert len(os.fsencode(folder / "k-ipc-5")) < 107
-    kernel.clear_sockets("0123456789abcdef")
+    kernel.sweep("0123456789abcdef")
     assert not folder.exists()
 
 
@@ -347,7 +359,7 @@ def test_a_kernel_that_the_oom_killer_chose_and_that_still_ends_at_its_limit_was
     text = "import os, threading, time\nthreading.Timer(1.6, os.kill, (os.getpid(), 9)).start()"
     executed(tmp_path, new_code_cell(text + "\ntime.sleep(60)"))
     (tmp_path / "notebook.ipynb").rename(tmp_path / "source.ipynb")
-    done = execute(tmp_path / "source.ipynb", tmp_path / "notebook.ipynb", cell_s=1.0)
+    done = executed_as(tmp_path / "source.ipynb", tmp_path / "notebook.ipynb", cell_s=1.0)
     killed = "the kernel was killed by SIGKILL; the cgroup counted 1 OOM kill; in cell 0"
     assert (done.fault.state, done.fault.signal) == ("died", "SIGKILL")
     assert done.fault.cause.startswith(killed)

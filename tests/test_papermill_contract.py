@@ -1,6 +1,6 @@
-"""What we rely on in the pinned papermill, and the flaw that our engine is for.
+"""What we rely on in the pinned papermill, and the flaw that our client is for.
 
-When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/batch/papermill_engine.py.
+When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/batch/notebook_client.py.
 """
 
 import json
@@ -13,18 +13,17 @@ import papermill
 import pytest
 from in_shell import carried_out
 from nbclient.exceptions import DeadKernelError
-from papermill.engines import papermill_engines
 from papermill.iorw import LocalHandler, load_notebook_node, papermill_io
 from papermill.parameterize import parameterize_notebook
 from run_stand_in import NOTEBOOKS
 
+from helpers.batch.execute import WHOLE, AtomicFiles
 from helpers.batch.notebook_file import (
     NotebookError,
     open_notebook,
     parameters,
     refuse_wrong_parameters,
 )
-from helpers.batch.papermill_engine import CasebookEngine
 
 OWN_NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
@@ -111,17 +110,10 @@ def test_outside_a_kernel_there_is_nothing_to_check():
     assert refuse_wrong_parameters() is None
 
 
-def test_the_engine_is_known_by_name_and_leaves_papermills_own_files_as_they_are():
-    assert papermill_engines.get_engine("casebook") is CasebookEngine
+def test_papermills_own_files_stay_with_its_own_handlers():
+    assert isinstance(papermill_io.get_handler(f"{WHOLE}/tmp/a.ipynb"), AtomicFiles)
     kinds = [type(papermill_io.get_handler(path)) for path in ("/tmp/a.ipynb", "a.ipynb")]
     assert "AtomicFiles" not in {kind.__name__ for kind in kinds} and kinds[0] is LocalHandler
-
-
-def test_plain_papermill_runs_our_engine_by_name(tmp_path):
-    options = {"engine_name": "casebook", "progress_bar": False}
-    with pytest.raises(papermill.PapermillExecutionError) as caught:
-        papermill.execute_notebook(KILLS_ITSELF, str(tmp_path / "out.ipynb"), **options)
-    assert caught.value.ename == "Died" and "killed by SIGKILL" in caught.value.evalue
 
 
 REFUSED = [

@@ -19,12 +19,12 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 from helpers.batch import record as record_of_run
 from helpers.batch import report
 from helpers.batch.batch_table import NO_BATCH, runs_table
-from helpers.batch.notebook_file import VERDICT as MIME
 from helpers.batch.record import boot_id, read_run
 from helpers.batch.section import STATE_WORDS, answers_of
 from helpers.batch.shapes import STATES
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shapes import VERDICT_MIME as MIME
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
 from helpers.look.earlier_boot import last_lines

@@ -22,10 +22,9 @@ from toy_allocator import MIB, Toy
 
 from helpers import share
 from helpers.batch import report
-from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
 from helpers.ground.contract import as_dict
-from helpers.ground.shapes import Alternative, Evidence, NextStep, seen
+from helpers.ground.shapes import VERDICT_MIME, Alternative, Evidence, NextStep, seen
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.judge.observation import WRITTEN_UP

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 from tell_boxes import HOSTILE, VERDICT
 
-from helpers.batch.notebook_file import VERDICT as MIME
 from helpers.ground.contract import from_json, to_json
+from helpers.ground.shapes import VERDICT_MIME as MIME
 from helpers.ground.shapes import Confidence, Evidence, NextStep, Verdict, not_allowed, seen
 from helpers.tell import verdict as words
 from helpers.tell.markdown_html import Prose

@@ -53,9 +53,8 @@ class Local:
             try:
                 future.set_result(self.carry(folder.resolve(), run, job, tick))
             except BaseException as error:  # noqa: BLE001  a fault of ours is this run's record, not the end of the batch
-                started = run if run.state == "started" else move(run, "started")
                 why = f"its supervisor broke: {in_words(error)}"
-                future.set_result(move(started, "failed", cause=why))
+                future.set_result(move(move(run, "started"), "failed", cause=why))
 
         threading.Thread(target=fulfil, daemon=True).start()
         return future

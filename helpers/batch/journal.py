@@ -8,7 +8,6 @@ and written when there is room.
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import signal
 import time
@@ -80,12 +79,13 @@ class Journal:
             for run in journal.runs:
                 (folder / run.run_id).mkdir()
                 write_run(folder / run.run_id, run)
-            write_atomic(
-                folder / PLAN, checked.text
-            )  # last: a folder without it is no batch
+            # Last: a folder without a plan is no batch.
+            write_atomic(folder / PLAN, checked.text)
         except OSError as error:
-            why = f"cannot be written: {error.strerror}; expected room for the batch; free some"
-            raise PlanError(f"{folder}: {why}") from error
+            raise PlanError(
+                f"{folder}: cannot be written: {error.strerror}; expected room "
+                "for the batch; free some"
+            ) from error
         journal.reserve.fill()
         return journal
 
@@ -103,19 +103,23 @@ class Journal:
         try:
             text = read_whole(folder / PLAN).decode()
             if not any(folder.glob("*/run.json")):
-                expected = "expected the folder of a batch; start a new one"
-                raise PlanError(f"{folder}: holds no record of a run; {expected}")
+                raise PlanError(
+                    f"{folder}: holds no record of a run; expected the folder "
+                    "of a batch; start a new one"
+                )
             journal = cls(folder, checked, _locked(folder))
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "no text"
-            expected = f"expected the folder of a batch with its {PLAN}"
             raise PlanError(
-                f"{folder}: cannot be resumed: {why}; {expected}"
+                f"{folder}: cannot be resumed: {why}; expected the folder of a "
+                f"batch with its {PLAN}"
             ) from error
         try:
             if text != checked.text:
-                expected = f"expected the same as its {PLAN}; start a new batch"
-                raise PlanError(f"{folder}: was begun with another plan; {expected}")
+                raise PlanError(
+                    f"{folder}: was begun with another plan; expected the same "
+                    f"as its {PLAN}; start a new batch"
+                )
             journal._read()
             journal._settle()
             journal._put_back_to_planned(repeat)
@@ -171,9 +175,8 @@ class Journal:
         missing = []
         for number, run in enumerate(planned):
             folder = self.folder / run.run_id
-            if run.run_id not in recorded and not (
-                folder.is_dir() and any(folder.iterdir())
-            ):
+            has_files = folder.is_dir() and any(folder.iterdir())
+            if run.run_id not in recorded and not has_files:
                 missing.append(run)
                 continue
             try:
@@ -190,8 +193,10 @@ class Journal:
             seen = "other runs; expected the same"
             if others:
                 seen = f"the box {others[0][0]!r}; expected {others[0][1]!r}"
-            advice = "as when the batch was begun; give the same --box and plan"
-            raise PlanError(f"{self.folder}: seen {seen} {advice}")
+            raise PlanError(
+                f"{self.folder}: seen {seen} as when the batch was begun; give "
+                "the same --box and plan"
+            )
         for run in missing:
             with suppress(OSError):
                 (self.folder / run.run_id).mkdir(exist_ok=True)
@@ -204,17 +209,19 @@ class Journal:
                 self.put(_ended_since(self.folder / run.run_id, run))
             elif run.stopped_by == "record":
                 _end_processes(self.folder / run.run_id)
-        # Of writers that were killed, and by now none of them is left.
-        for folder in [self.folder, *(self.folder / run.run_id for run in self.runs)]:
-            for orphan in folder.glob(".*.tmp"):
-                with suppress(OSError):
-                    orphan.unlink()
+        # Files of writers that were killed. By now no writer is left.
+        orphans = [*self.folder.glob(".*.tmp"), *self.folder.glob("*/.*.tmp")]
+        for orphan in orphans:
+            with suppress(OSError):
+                orphan.unlink()
 
     def _put_back_to_planned(self, repeat: Collection[str]) -> None:
         unknown = sorted(set(repeat) - set(self._number))
         if unknown:
-            expected = f"expected one such as {self.runs[0].run_id}; see: status"
-            raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
+            raise PlanError(
+                f"{unknown[0]}: no run of {self.folder}; expected one such as "
+                f"{self.runs[0].run_id}; see: status"
+            )
         for run in list(self.runs):
             if run.run_id in repeat:
                 self.put(_from_its_start(run))
@@ -261,8 +268,9 @@ def _from_its_start(run: Run) -> Run:
     starts does not make it go on from the old one.
     """
     if run.stopped_by == "record":
-        advice = "expected a record; move its folder away and resume"
-        raise PlanError(f"{run.cause}; {advice}")
+        raise PlanError(
+            f"{run.cause}; expected a record; move its folder away and resume"
+        )
     never_ran = run.state in ("planned", "skipped")
     attempt = run.attempt if never_ran else run.attempt + 1
     return run.model_copy(update={"from_start": attempt})
@@ -295,24 +303,21 @@ def _ended_since(folder: Path, run: Run) -> Run:
     Its processes are ended if they are still there.
     """
     if run.boot_id and run.boot_id != boot_id():
-        state = "rebooted"
-        cause = "the machine restarted while it ran"
         if run.node not in ("", node()):
-            state = "node_lost"
-            why = "nothing more was heard of it"
-            cause = f"its batch ended while it ran on {run.node}; {why}"
-        notes = run.notes
-        if state == "rebooted":
-            notes = [*notes, *last_words_before(run)]
-        return closed(folder, run, state, cause, notes=notes)
+            cause = (
+                f"its batch ended while it ran on {run.node}; "
+                "nothing more was heard of it"
+            )
+            return closed(folder, run, "node_lost", cause)
+        notes = [*run.notes, *last_words_before(run)]
+        cause = "the machine restarted while it ran"
+        return closed(folder, run, "rebooted", cause, notes=notes)
     _wait_for_end(folder, run, LAST_RUNNER_S)
     if run.pid is not None and _is_its_runner(folder, run):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(run.pid, signal.SIGKILL)
         _wait_for_end(folder, run, KILL_S)
-    mark = mark_of(folder, run.attempt)
-    ended, deaf = kernel_process.sweep(mark)
-    kernel_process.clear_sockets(mark)
+    ended, deaf = kernel_process.sweep(mark_of(folder, run.attempt))
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
     if run.state != "started":
@@ -321,8 +326,10 @@ def _ended_since(folder: Path, run: Run) -> Run:
     kills = kernel_process.kills_since(run.ooms_before, kernel_process.oom_kills())
     if kills:
         cause += f"; OOM kills counted since its start: {kills}"
-    if deaf or _is_its_runner(folder, run):
-        cause += f"; SIGKILL does not end {', '.join(deaf) or 'its runner'}"
+    if _is_its_runner(folder, run) and not deaf:
+        deaf = ["its runner"]
+    if deaf:
+        cause += f"; SIGKILL does not end {', '.join(deaf)}"
         return closed(folder, run, "stuck", cause, left_behind=ended)
     return closed(folder, run, "died", cause, left_behind=ended, stopped_by="batch_end")
 
@@ -337,12 +344,9 @@ def _end_processes(folder: Path) -> None:
     """End what still works for a run whose record cannot be read: its runner by the command
     line, the rest by its marks.
     """
+    its_last_words = [b"--one", os.fsencode(folder), b""]
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and command_line(entry)[-3:] == [
-            b"--one",
-            os.fsencode(folder),
-            b"",
-        ]:
+        if entry.isdigit() and command_line(entry)[-3:] == its_last_words:
             with suppress(OSError):
                 os.kill(int(entry), signal.SIGKILL)
     for attempt in range(1, 2 + len(list(folder.glob(f"{EARLIER}/*")))):
@@ -353,7 +357,9 @@ def _is_its_runner(folder: Path, run: Run) -> bool:
     """Whether the process of a record works in this very folder, and not in one that this is a
     copy of.
     """
-    return is_alive(run) and os.fsencode(folder.resolve()) in command_line(run.pid or 0)
+    if run.pid is None or not is_alive(run):
+        return False
+    return os.fsencode(folder.resolve()) in command_line(run.pid)
 
 
 def _locked(folder: Path) -> int:
@@ -364,17 +370,18 @@ def _locked(folder: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        who = (
-            os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
-            or "another process"
-        )
+        who = os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
         os.close(lock)
-        advice = "expected none; wait for it or stop it"
-        raise PlanError(f"{folder}: {who} is running this batch; {advice}") from None
+        raise PlanError(
+            f"{folder}: {who or 'another process'} is running this batch; expected none; wait for "
+            "it or stop it"
+        ) from None
     except OSError as error:
         os.close(lock)
-        why = f"cannot be locked: {error.strerror}; expected one with locks; give another --out"
-        raise PlanError(f"{folder}: {why}") from error
+        raise PlanError(
+            f"{folder}: cannot be locked: {error.strerror}; expected one with "
+            "locks; give another --out"
+        ) from error
     with suppress(OSError):  # a full disk: the lock itself needs no room
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {node()}\n".encode(), 0)
@@ -387,15 +394,17 @@ def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
     boxes = {step.box_name for step in checked.steps} - {""}
     if len(boxes) == 1 and boxes <= {*recorded_names()}:
         stem += f"-{boxes.pop()}"
-    for number in itertools.count(1):
-        folder = out_root.resolve() / (stem if number == 1 else f"{stem}-{number}")
+    folder = out_root.resolve() / stem
+    number = 1
+    while True:
         try:
             folder.mkdir(parents=True)
-            break
+            return folder
         except FileExistsError:
-            continue
+            number += 1
+            folder = folder.with_name(f"{stem}-{number}")
         except OSError as error:
-            expected = "expected a folder for results; give another"
-            why = f"cannot be written: {error.strerror}; {expected}"
-            raise PlanError(f"{out_root}: {why}") from error
-    return folder
+            raise PlanError(
+                f"{out_root}: cannot be written: {error.strerror}; "
+                "expected a folder for results; give another"
+            ) from error

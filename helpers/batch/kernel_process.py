@@ -32,9 +32,8 @@ ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
 SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
-LONGEST_PLACE_BYTES = (
-    70  # of the 107 bytes that a unix socket's path may have (unix(7))
-)
+LONGEST_PLACE_BYTES = 70
+"""Of the 107 bytes that the path of a unix socket may have (unix(7))."""
 
 
 def main() -> None:
@@ -75,17 +74,10 @@ def short_folder(mark: str) -> Path:
     for place in _places():
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
-    refused = f"none of {', '.join(_places())} can be written"
     raise OSError(
-        f"no folder for sockets: {refused}; set TMPDIR to a short path that can"
+        f"no folder for sockets: none of {', '.join(_places())} can be "
+        "written; set TMPDIR to a short path that can"
     )
-
-
-def clear_sockets(mark: str) -> None:
-    """Remove what ``short_folder`` made for a run whose runner was killed."""
-    for place in _places():
-        for folder in Path(place).glob(f"cb-{mark[:8]}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _places() -> list[str]:
@@ -96,18 +88,21 @@ def _places() -> list[str]:
 def how_it_ended(
     returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = ""
 ) -> tuple[str, str]:
-    """What ended a process, in words, and its signal.
+    """(what ended a process, in words; its signal, or nothing).
 
-    ``unknown`` where nothing proves a cause; the kernel log is not read.
+    The cause is unknown where nothing proves one; the kernel log is not read.
     """
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
     name = signal_name(-returncode)
     kills = kills_since(ooms_before, ooms_now)
     if kills:
-        why = f"the cgroup counted {kills} OOM kill{'s' if kills > 1 else ''}"
+        count = "1 OOM kill" if kills == 1 else f"{kills} OOM kills"
+        why = f"the cgroup counted {count}"
+    elif name in OWN_FAULTS and words:
+        why = "see its last words"
     elif name in OWN_FAULTS:
-        why = "see its last words" if words else "cause unknown; it left no last words"
+        why = "cause unknown; it left no last words"
     elif kills is None:
         why = "cause unknown; no OOM counter can be read here"
     else:
@@ -133,18 +128,24 @@ def last_words(path: Path) -> str:
         return ""
 
 
+def write_threads(folder: Path, pids: list[int]) -> None:
+    """Write to stacks/threads.txt where in the system each thread of these processes waits."""
+    stacks = [child.stacks_of(pid, [pid]) for pid in pids]
+    with contextlib.suppress(OSError):
+        (folder / "stacks").mkdir(exist_ok=True)
+        (folder / "stacks" / "threads.txt").write_text("\n".join(stacks) + "\n")
+
+
 def where_it_stood(stacks: Path) -> list[str]:
     """The frames of the notebook's own code at the end, innermost first, from what faulthandler
     wrote.
     """
     frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
     files = [line.strip() for line in frames if line.strip().startswith("File ")]
-    shell = [
-        at
-        for at, line in enumerate(files)
-        if "/IPython/core/interactiveshell.py" in line
-    ]
-    return files[: min(shell, default=0)]
+    for number, line in enumerate(files):
+        if "/IPython/core/interactiveshell.py" in line:
+            return files[:number]
+    return []
 
 
 def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
@@ -152,9 +153,13 @@ def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
 
     Recognised by the mark in the environment that its kernel was started with, whatever session
     it moved to, and with ``adopted`` also as a descendant of this process (``adopt_orphans``),
-    whatever its environment.
+    whatever its environment. The folders of its sockets are removed.
     """
-    return child.sweep(lambda: _left_behind(mark, adopted))
+    ended, deaf = child.sweep(lambda: _left_behind(mark, adopted))
+    for place in _places():
+        for folder in Path(place).glob(f"cb-{mark[:8]}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+    return ended, deaf
 
 
 def _left_behind(mark: str, adopted: bool) -> list[int]:

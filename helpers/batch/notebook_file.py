@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import lru_cache
-from math import inf
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType, ModuleType, TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.contract import from_json
-from helpers.ground.shapes import VERDICT_MIME as VERDICT
-from helpers.ground.shapes import Verdict
+from helpers.ground.shapes import VERDICT_MIME, Verdict
 from helpers.ground.units import parse_size
 from helpers.look.files import json_of
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
@@ -30,17 +27,10 @@ if TYPE_CHECKING:
 
 NBFORMAT = 4
 INJECTED_FIRST = "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
-CHECKS_OF_FORMATS = """
-rfc3987_syntax rfc3986_validator rfc3339_validator isoduration idna fqdn webcolors uri_template
-""".split()
-"""What jsonschema imports to check dates, addresses and colours, of which a notebook has none; it
-takes longer than all else: 1.1 s, with jsonschema 4.26 and rfc3987-syntax 1.1.
-"""
 GUARD = "refuse_wrong_parameters"
-SIZE = "size"
 Allowed = str | list[str] | tuple[float | None, float | None]
 """What a parameter may be: a "size", one of a list of values, or a number between two."""
-TYPES: dict[str, Any] = {
+TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
     "float": (int, float),
@@ -48,27 +38,6 @@ TYPES: dict[str, Any] = {
     "dict": dict,
     "tuple": list,
 }
-
-
-@contextmanager
-def without(*packages: str) -> Iterator[None]:
-    """Within, packages read as not installed to whoever imports them for the first time."""
-    absent = [package for package in packages if package not in sys.modules]
-    for package in absent:
-        # Its import raises ImportError (the import system, 5.3.1).
-        cast(Any, sys.modules)[package] = None
-    try:
-        yield
-    finally:
-        for package in absent:
-            del sys.modules[package]
-
-
-@lru_cache(maxsize=1)
-def _nbformat() -> ModuleType:
-    """The package, imported when it is needed: a kernel that checks its parameters does without."""
-    with without(*CHECKS_OF_FORMATS):
-        return importlib.import_module("nbformat")
 
 
 class NotebookError(ValueError):
@@ -86,20 +55,24 @@ class VerdictError(ValueError):
 
 
 def open_notebook(path: Path) -> NotebookNode:
-    """The notebook at ``path`` as nbformat 4, whole and for Python, as a run needs it.
+    """The notebook at ``path`` as nbformat 4, for Python and with limits that are seconds.
 
     Raises NotebookError.
     """
     nb = read_notebook(path)
-    spec = nb.metadata.get("kernelspec", {}).get("language")
-    language = spec or nb.metadata.get("language_info", {}).get("name") or "python"
-    if language != "python":
+    metadata = nb.metadata
+    language = metadata.get("kernelspec", {}).get("language")
+    if not language:
+        language = metadata.get("language_info", {}).get("name")
+    if language not in (None, "", "python"):
         raise NotebookError(f"{path}: written for {language}; expected Python")
     for index, cell in enumerate(nb.cells):
         limit = cell.metadata.get("timeout", 1)
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
-            seen = f"metadata.timeout: seen {limit!r}; expected seconds above 0"
-            raise NotebookError(f"{path}: cell {index}: {seen}")
+            raise NotebookError(
+                f"{path}: cell {index}: metadata.timeout: seen {limit!r}; "
+                "expected seconds above 0"
+            )
     return nb
 
 
@@ -108,25 +81,31 @@ def read_notebook(path: Path) -> NotebookNode:
     try:
         raw = json_of(path)
     except OSError as error:
-        why = f"cannot be read: {error.strerror}; expected a notebook"
-        raise NotebookError(f"{path}: {why}") from error
+        raise NotebookError(
+            f"{path}: cannot be read: {error.strerror}; expected a notebook"
+        ) from error
     except ValueError as error:
-        why = f"no JSON ({str(error)[:80]}); expected a notebook (.ipynb)"
-        raise NotebookError(f"{path}: {why}") from error
+        raise NotebookError(
+            f"{path}: no JSON ({str(error)[:80]}); expected a notebook (.ipynb)"
+        ) from error
     version = raw.get("nbformat") if isinstance(raw, dict) else None
     if not isinstance(version, int):
         raise NotebookError(f"{path}: no nbformat number; expected a notebook (.ipynb)")
     if version > NBFORMAT:
-        advice = f"this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
-        raise NotebookError(f"{path}: nbformat {version}; {advice}")
-    nbformat = _nbformat()
+        raise NotebookError(
+            f"{path}: nbformat {version}; this workbook reads up to "
+            f"{NBFORMAT}; save it as nbformat {NBFORMAT}"
+        )
+    import nbformat  # here: a kernel that checks its parameters does without it
+
     try:
-        nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
+        nb: NotebookNode = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
         nbformat.validate(nb)
     # nbformat's readers raise whatever a broken file makes them stumble over.
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise NotebookError(f"{path}: broken notebook: {first[:200]}") from error
+        why = str(error).strip() or type(error).__name__
+        first_line, _, _ = why.partition("\n")
+        raise NotebookError(f"{path}: broken notebook: {first_line[:200]}") from error
     return nb
 
 
@@ -147,8 +126,9 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
-        where = f"line {error.lineno}: {error.msg}"
-        raise NotebookError(f"its parameters cell cannot be read: {where}") from error
+        raise NotebookError(
+            f"its parameters cell cannot be read: line {error.lineno}: {error.msg}"
+        ) from error
     kinds: dict[str, ast.expr | None] = {}
     for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -167,23 +147,18 @@ def allowed_values(nb: NotebookNode) -> dict[str, Allowed]:
         if GUARD not in source:
             continue
         with suppress(SyntaxError, ValueError):  # a magic, or values that are computed
-            calls = [
-                node
-                for node in ast.walk(ast.parse(source))
-                if isinstance(node, ast.Call)
-            ]
-            call = next(node for node in calls if ast.unparse(node.func) == GUARD)
-            return {
-                word.arg: ast.literal_eval(word.value)
-                for word in call.keywords
-                if word.arg
-            }
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == GUARD:
+                    return {
+                        str(keyword.arg): ast.literal_eval(keyword.value)
+                        for keyword in node.keywords
+                    }
     return {}
 
 
 def check_parameters(
     annotations: dict[str, ast.expr | None],
-    values: dict[str, Any],
+    values: Mapping[str, object],
     allowed: Mapping[str, Allowed] = MappingProxyType({}),
 ) -> None:
     """Refuse names that the notebook does not have, values of another type than annotated, and
@@ -193,69 +168,78 @@ def check_parameters(
     """
     for name, value in values.items():
         if name not in annotations:
-            names = ", ".join(annotations) or "(it has no parameters)"
+            names = "(it has no parameters)"
+            if annotations:
+                names = ", ".join(annotations)
             raise NotebookError(f"no parameter {name!r}; expected one of {names}")
         kind = annotations[name]
         expected = ""
         if kind is not None and not _fits(value, kind):
             expected = ast.unparse(kind)
-            expected += " (quote it; with papermill: -r)" if expected == "str" else ""
+            if expected == "str":
+                expected += " (quote it; with papermill: -r)"
         elif not _is_json(value):
             expected = "text, numbers, lists; quote it"
         elif name in allowed:
-            expected = _what_else(value, allowed[name])
+            expected = _expected_instead(value, allowed[name])
         if expected:
-            shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
-            seen = f"{shown} ({type(value).__name__})"
-            raise NotebookError(f"parameter {name!r}: seen {seen}; expected {expected}")
+            shown = repr(value)
+            if len(shown) >= 60:
+                shown = shown[:57] + "..."
+            raise NotebookError(
+                f"parameter {name!r}: seen {shown} ({type(value).__name__}); "
+                f"expected {expected}"
+            )
 
 
-def _what_else(value: Any, allowed: Allowed) -> str:
+def _expected_instead(value: object, allowed: Allowed) -> str:
     """What was expected in place of a value; empty where it is allowed."""
-    if allowed == SIZE:
-        with suppress(ValueError):
-            return "" if value == "" or parse_size(value) else "a size above 0"
-        return "a size such as 8GiB, or nothing"
+    if allowed == "size":
+        if value == "":
+            return ""
+        try:
+            return "" if parse_size(str(value)) else "a size above 0"
+        except ValueError:
+            return "a size such as 8GiB, or nothing"
     if isinstance(allowed, tuple):
         least, most = allowed
-        bounds = (-inf if least is None else least, inf if most is None else most)
-        if isinstance(value, (int, float)) and bounds[0] <= value <= bounds[1]:
+        if isinstance(value, (int, float)) and _is_between(value, least, most):
             return ""
-        return f"{least} or more" if most is None else f"{bounds[0]} to {most}"
+        return f"{least} or more" if most is None else f"{least} to {most}"
     chosen = value if isinstance(value, list) else [value]
-    return (
-        ""
-        if all(item in allowed for item in chosen)
-        else f"one of {', '.join(allowed)}"
-    )
+    if all(item in allowed for item in chosen):
+        return ""
+    return f"one of {', '.join(allowed)}"
+
+
+def _is_between(value: float, least: float | None, most: float | None) -> bool:
+    """Whether a number lies between two, of which each may be open."""
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def refuse_wrong_parameters(**allowed: Allowed) -> None:
-    """In a notebook's kernel: ``check_parameters`` of the cell of parameters, and of what
-    papermill injected behind it; from now on a value that the workbook refuses is refused in one
-    line as well.
+    """Check the parameters of the notebook whose kernel this is, with those that papermill injected
+    (``check_parameters``); from then on a value that the workbook refuses is refused in one line.
 
     ``allowed`` says of a parameter that it is a "size", one of a list of values, or a number from
-    the first to the second of two, such as ``seed=(0, None)``. A plan is held to the same before
-    its first run. papermill only warns of a name that a notebook does not have. Outside a kernel nothing is
-    checked. Raises NotebookError.
+    the first to the second of two, such as ``seed=(0, None)``. A plan is checked in the same way
+    before its first run. papermill only warns of a name that a notebook does not have. Outside a
+    kernel nothing is checked. Raises NotebookError.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None:
         return
     shell.set_custom_exc((ValueError, OSError), _refuse_in_one_line)
     cells = shell.user_ns.get("In", ())
-    for source, behind in zip(cells, [*cells[1:], ""], strict=False):
+    for source, next_source in zip(cells, [*cells[1:], ""], strict=False):
         with suppress(SyntaxError):  # a magic: no cell of parameters
             body = ast.parse(source).body
             if body and isinstance(body[0], ast.AnnAssign):
                 annotations = _assigned(source)
-                injected = (
-                    _assigned(behind) if behind.startswith(INJECTED_FIRST) else {}
-                )
-                values = {
-                    name: shell.user_ns.get(name) for name in annotations | injected
-                }
+                names = dict(annotations)
+                if next_source.startswith(INJECTED_FIRST):
+                    names.update(_assigned(next_source))
+                values = {name: shell.user_ns.get(name) for name in names}
                 check_parameters(annotations, values, allowed)
                 return
 
@@ -315,16 +299,12 @@ def needs_verdict(nb: NotebookNode) -> bool:
 
 def cell_counts(nb: NotebookNode) -> dict[str, int]:
     """How many code cells ended in each status of papermill, the injected one not counted."""
-    cells = (
-        cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip()
-    )
-    metadata = [
-        cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])
-    ]
-    statuses = [
-        about.get("papermill", {}).get("status") or "pending" for about in metadata
-    ]
-    return dict(Counter(statuses))
+    counts: Counter[str] = Counter()
+    for cell in nb.cells:
+        is_injected = INJECTED in cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and cell.source.strip() and not is_injected:
+            counts[cell.metadata.get("papermill", {}).get("status", "pending")] += 1
+    return dict(counts)
 
 
 def verdict_of(nb: NotebookNode) -> Verdict | None:
@@ -332,9 +312,9 @@ def verdict_of(nb: NotebookNode) -> Verdict | None:
 
     Raises VerdictError where that is no verdict.
     """
-    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
-    for output in reversed(outputs):
-        emitted = output.get("data", {}).get(VERDICT)
+    outputs = chain(*(cell.get("outputs", []) for cell in nb.cells))
+    for output in reversed(list(outputs)):
+        emitted = output.get("data", {}).get(VERDICT_MIME)
         if emitted is not None:
             try:
                 return from_json(Verdict, emitted, "not a verdict")

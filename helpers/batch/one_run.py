@@ -14,15 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import kernel_process
-from .record import (
-    RecordUnreadable,
-    boot_id,
-    move,
-    node,
-    now,
-    read_run,
-    write_run,
-)
+from .record import RecordUnreadable, boot_id, move, node, now, read_run, write_run
 from .runner import LAST_WORDS, closed
 from .shapes import Run
 from .stop import Stop
@@ -84,15 +76,8 @@ def run_one(
     watched.give_job()
     watched.wait(tick)
     run = _completed(folder, started, watched)
-    name = watched.stop.signal
-    if run.stopped_by == "interrupt" and not name:
-        run = run.model_copy(
-            update={"stopped_by": ""}
-        )  # it was no user who interrupted it
-    elif (
-        run.stopped_by == "interrupt" and run.signal != name
-    ):  # a runner hears SIGINT in any case
-        run = run.model_copy(update={"signal": name, "cause": f"interrupted by {name}"})
+    if run.stopped_by == "interrupt":
+        run = _with_true_signal(run, watched.stop.signal)
     log = folder / LOG
     with suppress(OSError):
         if run.state == "answered" or not log.stat().st_size:
@@ -101,6 +86,21 @@ def run_one(
         if run == read_run(folder / "run.json"):
             return run
     return kept(folder, run)
+
+
+def _with_true_signal(run: Run, signal: str) -> Run:
+    """The record of an interrupted run with the signal that the batch was stopped by, or none.
+
+    The runner is sent SIGINT in any case; without a signal to the batch it was not the user who
+    interrupted the run.
+    """
+    if not signal:
+        return run.model_copy(update={"stopped_by": ""})
+    if run.signal == signal:
+        return run
+    return run.model_copy(
+        update={"signal": signal, "cause": f"interrupted by {signal}"}
+    )
 
 
 def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
@@ -124,11 +124,10 @@ def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _completed(folder: Path, run: Run, watched: Watched) -> Run:
-    """The record of a run whose runner has ended or was ended: its own, else what can be seen
-    from here.
+    """The record of a run whose runner has ended or was ended: its own, else what is seen from
+    outside.
     """
     ended, deaf = kernel_process.sweep(watched.job["mark"])
-    kernel_process.clear_sockets(watched.job["mark"])
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
     if run.state != "started":
@@ -136,18 +135,20 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
     if watched.record is not None:
         return watched.record  # it did not fit on the disk
     process = watched.process
-    (state, cause, name) = watched.verdict
+    state, cause, name = watched.verdict
     words = kernel_process.last_words(folder / LOG)
-    if deaf or process.poll() is None:
+    if process.poll() is None and not deaf:
+        deaf = ["its runner"]
+    if deaf:
         state = "stuck"
-        who = ", ".join(deaf) or "its runner"
-        cause = f"{cause or 'its runner ended'}; SIGKILL does not end {who}"
+        cause = cause or "its runner ended"
+        cause += f"; SIGKILL does not end {', '.join(deaf)}"
     elif not state:
         code = process.returncode
         ooms = kernel_process.oom_kills()
         how, name = kernel_process.how_it_ended(code, run.ooms_before, ooms, words)
         state = "died"
-        cause = f"its runner {'was ' if name else ''}{how}"
+        cause = f"its runner was {how}" if name else f"its runner {how}"
     return closed(
         folder,
         run,
@@ -170,7 +171,7 @@ def not_started(run: Run, error: OSError) -> Run:
 
 
 def kept(folder: Path, run: Run) -> Run:
-    """Write a record; where the disk refuses it, whoever asked for the run holds the only one."""
+    """The record, written to the disk if there is room; else the caller has the only one."""
     with suppress(OSError):
         write_run(folder, run)
     return run

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -39,8 +40,13 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             self.aliases += 1
             if self.anchored or self.aliases > MOST_ALIASES:
-                expected = f"expected at most {MOST_ALIASES}, and none inside an anchor"
-                raise _wrong(f"alias *{event.anchor}: {expected}", event)
+                raise _wrong(
+                    (
+                        f"alias *{event.anchor}: expected at most {MOST_ALIASES}, "
+                        "and none inside an anchor"
+                    ),
+                    event,
+                )
             return super().compose_node(parent, index)
         is_anchored = bool(event.anchor)
         self.anchored += is_anchored
@@ -55,12 +61,13 @@ class _Loader(yaml.SafeLoader):
         as in YAML 1.2.
         """
         tag: str | None = super().resolve(kind, value, implicit)
-        is_number = str(tag).endswith((":int", ":float"))
-        return TEXT_TAG if is_number and ":" in str(value) else tag
+        if str(tag).endswith((":int", ":float")) and ":" in str(value):
+            return TEXT_TAG
+        return tag
 
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
-    ) -> dict[Any, Any]:
+    ) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -72,11 +79,13 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _wrong(problem: str, where: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
+def _wrong(problem: str, where: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    """The error of a place in the file."""
+    mark = cast(yaml.error.Mark, where.start_mark)
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
-def read_yaml(path: Path) -> tuple[str, Any]:
+def read_yaml(path: Path) -> tuple[str, object]:
     """(text of a plan file, what it holds).
 
     Raises PlanError; nothing is built before its size with aliases is known.
@@ -93,33 +102,31 @@ def read_yaml(path: Path) -> tuple[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         problem = " ".join(str(error.problem).split())
-        why = (
-            f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
-            if mark
-            else problem
-        )
+        why = problem
+        if mark:
+            why = f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     except (yaml.YAMLError, RecursionError) as error:
         why = f"no YAML ({type(error).__name__})"
-    except (
-        ValueError
-    ) as error:  # no UTF-8, a date such as 2024-13-45, a number of too many digits
+    # No UTF-8, a date such as 2024-13-45, a number of too many digits.
+    except ValueError as error:
         why = str(error)[:100]
     raise PlanError(f"{path}: {why}; expected a plan in YAML")
 
 
-def check_value(value: Any, name: str) -> None:
+def check_value(value: object, name: str) -> None:
     """Refuse a value of a parameter that no record can keep. Raises PlanError."""
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             seen = str(value)[:40]
             raise PlanError(f"{name}: seen {seen}; expected text as keys; quote them")
-        for part in (*value, *value.values()):
-            check_value(part, name)
+        check_value([*value, *value.values()], name)
     elif isinstance(value, list):
         for part in value:
             check_value(part, name)
     elif isinstance(value, float) and not math.isfinite(value):
         raise PlanError(f"{name}: seen {value}; expected a finite number")
     elif isinstance(value, str) and UNKEPT.search(value):
-        expected = "expected text without NUL bytes or lone surrogates"
-        raise PlanError(f"{name}: seen {value[:40]!r}; {expected}")
+        raise PlanError(
+            f"{name}: seen {value[:40]!r}; expected text without NUL bytes or "
+            "lone surrogates"
+        )

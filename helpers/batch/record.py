@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -24,20 +23,20 @@ from helpers.look.files import read, read_whole, write_atomic
 
 from .shapes import Run
 
-EARLIER = "earlier"  # below a run's folder: what its earlier attempts left, by number
+EARLIER = "earlier"
+"""The folder below a run's own in which its earlier attempts lie, by number."""
 BLAMED = ("died", "timed_out", "stuck", "rebooted", "node_lost")
 """What a run is to blame for: each is a strike, and such a run is never repeated by itself."""
 LEGAL = {"planned": ("started", "skipped"), "started": ("answered", "failed", *BLAMED)}
-"""What may have kept a skipped run from its start that need not be so the next time."""
-PLANNED = {
-    *("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu"),
-    *("estimate_s", "from_start", "strikes", "plan_sha256", "tool_version"),
-}
+"""The states that a run may go to from a state that is no end."""
+KEPT = set(
+    "run_id batch_id box notebook parameters preset danger gpu estimate_s from_start "
+    "strikes plan_sha256 tool_version".split()
+)
 """What the record of another attempt keeps."""
 MOST_BYTES = 16 << 20
-MOST_VALUES = (
-    100_000  # of one record: a report on the faults of each would not fit into memory
-)
+# Of one record: a report on the faults of each would not fit into memory.
+MOST_VALUES = 100_000
 
 
 class IllegalMove(ValueError):
@@ -51,20 +50,19 @@ class RecordUnreadable(ValueError):
 def move(run: Run, state: str, **changes: object) -> Run:
     """The run in its next state, with a strike where it is to blame.
 
-    Raises IllegalMove: what ended never changes its state.
-
-    Another attempt at a run that ended is another record: ``again``.
+    Raises IllegalMove: what ended never changes its state. Another attempt at a run that ended
+    is another record: ``again``.
     """
-    allowed = LEGAL.get(run.state, ())
+    allowed = LEGAL.get(run.state, ("no further move",))
     if state not in allowed:
-        expected = " or ".join(allowed) or "no further move"
         raise IllegalMove(
-            f"{run.run_id}: from {run.state} to {state}; expected {expected}"
+            f"{run.run_id}: from {run.state} to {state}; expected "
+            f"{' or '.join(allowed)}"
         )
-    strikes = run.strikes + 1 if state in BLAMED else run.strikes
-    return Run.model_validate(
-        {**run.model_dump(), "state": state, "strikes": strikes, **changes}
-    )
+    moved = {**run.model_dump(), "state": state, **changes}
+    if state in BLAMED:
+        moved["strikes"] = run.strikes + 1
+    return Run.model_validate(moved)
 
 
 def again(run: Run, attempt: int) -> Run:
@@ -74,7 +72,7 @@ def again(run: Run, attempt: int) -> Run:
     """
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
-    return Run(**run.model_dump(include=PLANNED), attempt=attempt)
+    return Run(**run.model_dump(include=KEPT), attempt=attempt)
 
 
 def write_run(folder: Path, run: Run) -> None:
@@ -87,22 +85,27 @@ def read_run(path: Path) -> Run:
     try:
         raw = read_whole(path, MOST_BYTES)
         if raw.count(b",") > MOST_VALUES:
-            many = f"more than {MOST_VALUES:,} values; expected a record; its run counts as unknown"
-            raise RecordUnreadable(f"{path}: {many}")
+            raise RecordUnreadable(
+                f"{path}: more than {MOST_VALUES:,} values; expected a record; "
+                "its run counts as unknown"
+            )
         run = Run.model_validate_json(raw)
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         if error.errors()[0]["type"] != "json_invalid":
             raise RecordUnreadable(one_line(error, str(path))) from error
-        why = "no whole JSON; expected a record; its run counts as unknown"
-        raise RecordUnreadable(f"{path}: {why}") from error
+        raise RecordUnreadable(
+            f"{path}: no whole JSON; expected a record; its run counts as unknown"
+        ) from error
     folder = path.absolute().parent
     if folder.parent.name == EARLIER:
         folder = folder.parents[1]
     if folder.is_symlink() or run.run_id != folder.name:
-        why = f"is the record of {run.run_id}, and its folder another's or a link"
-        raise RecordUnreadable(f"{path}: {why}; its run counts as unknown")
+        raise RecordUnreadable(
+            f"{path}: is the record of {run.run_id}, and its folder another's "
+            "or a link; its run counts as unknown"
+        )
     return run
 
 
@@ -146,17 +149,16 @@ def is_alive(run: Run) -> bool:
     """Whether the process of a started run is there on this machine: its number, and its run's
     name on its command line.
     """
-    words = (
-        command_line(run.pid)
-        if run.pid is not None and process_of(run.pid).running
-        else []
-    )
-    return any(word.endswith(f"/{run.run_id}".encode()) for word in words)
+    if run.pid is None or not process_of(run.pid).running:
+        return False
+    folder = f"/{run.run_id}".encode()
+    return any(word.endswith(folder) for word in command_line(run.pid))
 
 
 def command_line(pid: int | str) -> list[bytes]:
     """The words of a process's command line; none where it is gone or may not be read."""
-    return (read("", f"/proc/{pid}/cmdline")[0] or b"").split(b"\0")
+    content, _, _ = read("", f"/proc/{pid}/cmdline")
+    return [] if content is None else content.split(b"\0")
 
 
 def gone(run: Run) -> str:
@@ -168,26 +170,26 @@ def gone(run: Run) -> str:
     if run.state != "started":
         return ""
     if run.boot_id and run.boot_id != boot_id():
-        return "started under another boot" if run.node in ("", node()) else ""
-    return (
-        "started, and its process is gone"
-        if run.pid is not None and not is_alive(run)
-        else ""
-    )
+        was_here = run.node in ("", node())
+        return "started under another boot" if was_here else ""
+    if run.pid is None or is_alive(run):
+        return ""
+    return "started, and its process is gone"
 
 
 def in_words(error: BaseException) -> str:
-    """An exception in one line: its kind and what it says."""
-    return (
-        f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
-    )
+    """An exception in one line: its kind and the first line of what it says."""
+    first_line, _, _ = str(error).strip().partition("\n")
+    return f"{type(error).__name__}: {first_line[:300]}"
 
 
-def replaced(value: Any, old: str, new: str) -> Any:
-    """A parameter with ``new`` for ``old`` in its text, also in lists of texts."""
+def replaced(value: object, old: str, new: str) -> object:
+    """The value of a parameter with ``new`` for ``old`` in its text, also in lists of texts."""
     if isinstance(value, list):
         return [replaced(item, old, new) for item in value]
-    return value.replace(old, new) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.replace(old, new)
+    return value
 
 
 def last_words_before(run: Run) -> list[str]:
@@ -215,15 +217,12 @@ def files_below(folder: Path) -> list[str]:
     """Files of a run, relative to its folder, without its record, empty ones and those of
     earlier attempts.
     """
-    skip = ("run.json", "runner.log")
-    paths = [
-        path
-        for path in folder.rglob("*")
-        if path.name not in skip and path.name[0] != "."
-    ]
-    files = [
-        path.relative_to(folder)
-        for path in paths
-        if path.is_file() and path.stat().st_size
-    ]
-    return sorted(str(path) for path in files if path.parts[0] != EARLIER)
+    names = []
+    for path in folder.rglob("*"):
+        below = path.relative_to(folder)
+        is_ours = path.name in ("run.json", "runner.log") or path.name.startswith(".")
+        if is_ours or below.parts[0] == EARLIER:
+            continue
+        if path.is_file() and path.stat().st_size:
+            names.append(str(below))
+    return sorted(names)

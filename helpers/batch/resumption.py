@@ -2,10 +2,10 @@
 
 A notebook that says ``casebook: {"resumes": true}`` goes on at its first cell that did not finish. Of
 the finished cells those that only look at names are not executed again: they keep their outputs.
-Those that bind a name or call something are: nobody knows what a call left in the kernel or outside of
-it. They are given the same box, which is a bundle in the batch's folder, and the trials that
-finished, which are records in the run's folder. All of it is JSON that is checked as it
-is read; no object of a kernel is stored.
+Those that bind a name or call something are executed again: nobody knows what a call left in the
+kernel or outside of it. The notebook is given the same box, which is a bundle in the batch's folder,
+and the trials that finished, which are records in the run's folder. All of it is JSON that is checked
+as it is read; no object of a kernel is stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ast
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers import __version__
 from helpers.look.files import boot_id
@@ -51,16 +51,18 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
         return run.attempt + 1
     if run.state != "died" or run.strikes > 1:
         return 0
-    kills = kills_since(run.ooms_before, ooms) if run.boot_id == boot_id() else None
-    if kills:
+    oom_kills = None
+    if run.boot_id == boot_id():
+        oom_kills = kills_since(run.ooms_before, ooms)
+    if oom_kills:
         return 0
-    was_killed = resumes and kills == 0 and run.signal in FROM_OUTSIDE
+    was_killed = resumes and oom_kills == 0 and run.signal in FROM_OUTSIDE
     return run.attempt + 1 if was_killed or run.stopped_by == "batch_end" else 0
 
 
 def earlier_attempt(folder: Path, run: Run) -> Path | None:
-    """The folder of the attempt before this one, where it can be gone on from: it came to no
-    answer, on this boot of this machine, with this version of the workbook.
+    """The folder of the attempt before this one, if it can be continued: it came to no answer, on
+    this boot of this machine, with this version of the workbook.
     """
     past = folder / EARLIER / str(run.attempt - 1)
     with suppress(RecordUnreadable):
@@ -81,18 +83,20 @@ def earlier_box(past: Path, batch: Path) -> str:
     return ""
 
 
-def finished_outputs(past: Path, notebook: NotebookNode) -> dict[int, list[Any]]:
+def finished_outputs(
+    past: Path, notebook: NotebookNode
+) -> dict[int, list[NotebookNode]]:
     """The outputs of those cells of a notebook that an earlier attempt finished and that need not
     be executed again, by their place in it.
 
-    A cell or a parameter that differs ends it: what stood behind was computed from others.
+    They end before the first cell or parameter that differs: later ones were computed from it.
     """
     before = open_notebook(past / NOTEBOOK)
     past_cells = [cell for cell in before.cells if cell.cell_type == "code"]
     cells = [
         (at, cell) for at, cell in enumerate(notebook.cells) if cell.cell_type == "code"
     ]
-    outputs: dict[int, list[Any]] = {}
+    outputs: dict[int, list[NotebookNode]] = {}
     for (at, cell), past_cell in zip(cells, past_cells, strict=False):
         status = past_cell.metadata.get("papermill", {}).get("status")
         if cell.source != past_cell.source or status != "completed":

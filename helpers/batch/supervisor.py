@@ -48,10 +48,8 @@ class BatchResult:
         """0: every run answered, and its record is kept; 1: some did not; 130: interrupted."""
         if self.interrupted:
             return 130
-        is_whole = (
-            all(run.state == "answered" for run in self.runs) and not self.unrecorded
-        )
-        return 0 if is_whole else 1
+        all_answered = all(run.state == "answered" for run in self.runs)
+        return 0 if all_answered and not self.unrecorded else 1
 
 
 def run_plan(
@@ -69,7 +67,7 @@ def run_plan(
 ) -> BatchResult:
     """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``.
 
-    Raises PlanError before anything ran; afterwards records say it all.
+    Raises PlanError before the first run; later faults are in the records.
 
     ``box`` takes the place of ``live``. ``capture`` is called once, before the first run, where
     a run needs it. ``again`` names runs of a resumed batch that are repeated whatever they did.
@@ -78,8 +76,10 @@ def run_plan(
     """
     checked = load_plan(path, box, seconds_by_notebook(out_root))
     if capture is None and any(map(_wants_live, checked.steps)):
-        why = "a run wants the box 'live' and nothing captures it here; give a recorded box"
-        raise PlanError(f"{path}: {why}")
+        raise PlanError(
+            f"{path}: a run wants the box 'live' and nothing captures it here; "
+            "give a recorded box"
+        )
     stop = stop or Stop()
     carrier = carrier or Local(checked.plan.jobs, stop)
     journal = None
@@ -154,34 +154,38 @@ class _Supervisor:
         )
 
     def _start_what_may(self) -> None:
+        """Start the next runs as long as there is room, and skip those that must not start."""
         while self.waiting:
             number = self.waiting[0]
             run = self.journal.runs[number]
-            why, kind = self._refusal(number)
+            why, stopped_by = self._refusal(number)
             if not why and not self._has_room(number):
                 return
             if not why and self.carrier.one_box:
                 why = self.box.holds_back(run, self.journal.runs)
-                kind = "box"
-                if self.stop.signal:
+                stopped_by = "box"
+                if self.stop.signal:  # it ended the wait for the box
                     continue
             self.waiting.popleft()
             if why:
-                self._ended({number: move(run, "skipped", cause=why, stopped_by=kind)})
+                skipped = move(run, "skipped", cause=why, stopped_by=stopped_by)
+                self._ended({number: skipped})
             else:
                 self._start(number)
 
     def _wait(self) -> None:
+        """Wait a moment for runs to end. A run whose start did not fit on the disk is tried again
+        where it only looks and room could be made.
+        """
         done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
         for number in self.going.values():
             if number in self.places:
                 self.progress.tick(number, *self.places[number])
         runs = {self.going.pop(future): future.result() for future in done}
-        for number, run in [*runs.items()]:
-            looks = run.danger == "looks" and run.stopped_by == "disk"
-            if looks and self.journal.make_room(
-                "the start of a run could not be recorded"
-            ):
+        why = "the start of a run could not be recorded"
+        for number, run in list(runs.items()):
+            may_retry = run.danger == "looks" and run.stopped_by == "disk"
+            if may_retry and self.journal.make_room(why):
                 self.waiting.appendleft(number)
                 del runs[number]
         self._ended(runs)
@@ -207,6 +211,7 @@ class _Supervisor:
         return _wants_live(step) and (self.carrier.one_box or step.waits)
 
     def _has_room(self, number: int) -> bool:
+        """Whether a run may start beside those that are going on."""
         if not self.going:
             return True
         step = self.checked.steps[number]
@@ -225,9 +230,8 @@ class _Supervisor:
             self.journal.make_room(shortage)
         self.progress.run_started(number, run)
 
-        def tick(
-            cell: int, cells: int, seconds: float
-        ) -> None:  # from the thread of the run
+        # Called from the thread of the run.
+        def tick(cell: int, cells: int, seconds: float) -> None:
             self.places[number] = (cell, cells, seconds)
 
         folder = self.journal.folder / run.run_id
@@ -243,31 +247,36 @@ class _Supervisor:
         run = self.journal.runs[number]
         batch = str(self.journal.folder)
         folder = self.journal.folder / run.run_id
+        box = step.box
+        if box == "live" and self.live:
+            box = self.live
+        earlier = None
+        if step.resumes and run.from_start != run.attempt:
+            earlier = earlier_attempt(folder, run)
+        if earlier and _wants_live(step):
+            box = earlier_box(earlier, self.journal.folder) or box
         offered = {
-            "box": (self.live or "live") if step.box == "live" else step.box,
+            "box": box,
             "batch": batch,
             "out": str(folder),
             "preset": step.preset,
         }
-        parameters = {
+        parameters: dict[str, object] = {
             name: value
             for name, value in offered.items()
             if name in step.takes and value
         }
         for name, value in step.parameters.items():
             parameters[name] = replaced(value, "{batch}", batch)
-        goes_on = step.resumes and run.from_start != run.attempt
-        past = earlier_attempt(folder, run) if goes_on else None
-        if past and _wants_live(step):
-            parameters["box"] = (
-                earlier_box(past, self.journal.folder) or parameters["box"]
-            )
+        run_s = step.run_s
+        if not step.closes:
+            run_s = min(run_s, self._left_s())
         return {
-            "earlier": str(past or ""),
+            "earlier": str(earlier or ""),
             "source": str(step.source),
             "parameters": parameters,
             "cell_s": step.cell_s,
-            "run_s": step.run_s if step.closes else min(step.run_s, self._left_s()),
+            "run_s": run_s,
             "mark": mark_of(folder, run.attempt),
         }
 
@@ -290,20 +299,19 @@ class _Supervisor:
         return self.checked.total_s - (time.monotonic() - self.began)
 
     def _capture(self, capture: Capture | None) -> None:
-        """The bundle of this box that live runs are given, or why there is none; another one
-        each time the batch is resumed.
+        """Capture the bundle of this box that live runs are given, or note why there is none;
+        another one each time the batch is resumed.
         """
         wanted = any(
             self._is_given_live(self.checked.steps[number]) for number in self.waiting
         )
         if capture is None or self.stop.signal or not wanted:
             return
-        number = len(list(self.journal.folder.glob("box*")))
+        captured_before = len(list(self.journal.folder.glob("box*")))
+        name = f"box-{captured_before + 1}" if captured_before else "box"
         try:
             self.stop.raises = True
-            place = capture(
-                self.journal.folder / (f"box-{number + 1}" if number else "box")
-            )
+            place = capture(self.journal.folder / name)
             self.live = str(place.resolve())
         except KeyboardInterrupt:
             self.no_live = "interrupted"

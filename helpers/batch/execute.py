@@ -1,0 +1,81 @@
+"""A notebook executed as papermill does it, with the truth about a kernel that died, hung or was
+interrupted.
+
+papermill 2.7.0 itself marks the cell that died, and those after it, as completed
+(tests/test_papermill_contract.py watches for the release that stops doing so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from papermill.engines import NotebookExecutionManager
+from papermill.exceptions import PapermillExecutionError
+from papermill.execute import (
+    prepare_notebook_metadata,
+    raise_for_execution_errors,
+    remove_error_markers,
+)
+from papermill.iorw import load_notebook_node, papermill_io
+from papermill.parameterize import parameterize_notebook
+
+from helpers.look.files import write_atomic
+
+from .execution import Execution, RunFault
+from .notebook_client import CasebookClient
+from .notebook_kernel import KERNEL, LANGUAGE
+from .record import in_words
+
+WHOLE = "casebook://"
+"""Before a path: papermill saves that file whole or not at all.
+
+Every other path stays with papermill's own handlers.
+"""
+AUTOSAVE_S = 5
+
+
+class AtomicFiles:
+    """Saves notebooks whole or not at all; papermill itself rewrites the file in place."""
+
+    def write(self, text: str, path: str) -> None:
+        write_atomic(Path(path.removeprefix(WHOLE)), text)
+
+
+papermill_io.register(WHOLE, AtomicFiles())
+
+
+def execute(
+    source: Path, execution: Execution, parameters: Mapping[str, object]
+) -> None:
+    """Run the notebook ``source`` with ``parameters`` in a kernel of its own, and write into
+    ``execution`` what came of it. What goes wrong is its fault, and is not raised.
+
+    The notebook is saved whole at every step. A limit of a cell's own is ``metadata.timeout``.
+    """
+    out = f"{WHOLE}{execution.out}"
+    fault = None
+    try:
+        notebook = load_notebook_node(str(source))
+        if parameters:
+            notebook = parameterize_notebook(
+                notebook, parameters, kernel_name=KERNEL, language=LANGUAGE
+            )
+        prepare_notebook_metadata(notebook, str(source), str(execution.out))
+        remove_error_markers(notebook)
+        manager = NotebookExecutionManager(
+            notebook, out, progress_bar=False, autosave_cell_every=AUTOSAVE_S
+        )
+        manager.notebook_start()
+        try:
+            CasebookClient(manager, execution).run_notebook()
+        finally:
+            manager.notebook_complete()
+        # Puts a banner above a notebook with an error, and saves it.
+        raise_for_execution_errors(notebook, out)
+    except PapermillExecutionError as raised:
+        fault = RunFault("failed", in_words(raised))
+    except OSError as raised:
+        why = raised.strerror or raised
+        fault = RunFault("failed", f"the notebook cannot be saved: {why}")
+    execution.fault = execution.fault or fault

@@ -1,0 +1,271 @@
+"""The client that executes the cells of a notebook one by one and writes down how each ended.
+
+It takes the place of papermill's own client, which marks the cell whose kernel died, and the
+cells after it, as completed.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import IO, Any
+
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from papermill.engines import NotebookExecutionManager
+
+from helpers.tell.notebook_cells import INJECTED
+
+from . import kernel_process
+from .execution import Execution, RunFault
+from .notebook_file import NotebookError
+from .notebook_kernel import KERNEL, LANGUAGE, STACKS, STDERR, NotebookKernel
+from .printed_text import PrintedText
+from .record import in_words
+from .resumption import finished_outputs
+
+START_S = 60
+OUTPUTS_S = 60
+STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
+
+
+class CasebookClient(NotebookClient):
+    """Runs the cells of an execution, and writes into it what came of them.
+
+    ``papermill`` keeps the status and times of each cell in the notebook, and saves it.
+    """
+
+    def __init__(self, papermill: NotebookExecutionManager, execution: Execution):
+        super().__init__(
+            papermill.nb,
+            timeout_func=self._limit_s,
+            startup_timeout=START_S,
+            extra_arguments=["--IPKernelApp.capture_fd_output=False"],
+            kernel_name=KERNEL,
+            coalesce_streams=True,
+            iopub_timeout=OUTPUTS_S,
+            raise_on_iopub_timeout=True,
+        )
+        self.papermill = papermill
+        self.run = execution
+        self.kernel = NotebookKernel(execution.folder, execution.mark)
+        self.deadline = time.monotonic() + execution.run_s
+        self.printed = PrintedText()
+        self.finished = self._finished()
+
+    def _finished(self) -> dict[int, list[NotebookNode]]:
+        """The outputs of cells that an earlier attempt finished and that are not executed again."""
+        earlier = self.run.earlier
+        if earlier is None:
+            return {}
+        try:
+            outputs = finished_outputs(earlier, self.nb)
+        except NotebookError as error:
+            why = f"its earlier notebook cannot be read: {error}"
+            self.run.notes.append(f"begun anew: {why}")
+            return {}
+        note = f"went on where attempt {earlier.name} stopped"
+        if outputs:
+            note += f"; outputs of cells kept: {len(outputs)}"
+        self.run.notes.append(note)
+        return outputs
+
+    def run_notebook(self) -> None:
+        """Execute all cells up to the first that fails; the execution then holds its fault.
+
+        Raises OSError where the notebook cannot be saved.
+        """
+        try:
+            with self.kernel.stop.listening(), ExitStack() as until_the_end:
+                try:
+                    stderr = until_the_end.enter_context(open(self.kernel.stderr, "ab"))
+                    self._start_kernel(stderr)
+                    until_the_end.enter_context(self.setup_kernel())
+                except (RuntimeError, OSError) as error:
+                    self._record_that_no_kernel_started(error)
+                else:
+                    self._run_cells()
+        finally:
+            self._clean_up()
+
+    def _start_kernel(self, stderr: IO[bytes]) -> None:
+        """Start the process of the kernel, which need not answer yet."""
+        manager = self.kernel.manager()
+        self.km = manager
+        self.start_new_kernel(
+            env=self.kernel.environment(),
+            cwd=str(self.run.folder),
+            stdout=stderr,
+            stderr=stderr,
+        )
+        self.kernel.started(manager)
+
+    def _run_cells(self) -> None:
+        for index, cell in enumerate(self.nb.cells):
+            self.papermill.cell_start(cell, index)
+            self.run.on_cell(index, len(self.nb.cells))
+            self.printed = PrintedText()
+            fault = self._run_cell(cell, index)
+            cell.get("outputs", []).extend(self.printed.end())
+            if fault:
+                self.run.fault = fault
+                self.papermill.cell_exception(cell, index)
+            self.papermill.cell_complete(cell, index)
+            if fault:
+                break
+        self.nb.metadata.setdefault("language_info", {"name": LANGUAGE})
+        self.set_widgets_metadata()
+
+    def _run_cell(self, cell: NotebookNode, index: int) -> RunFault | None:
+        """Run one cell: what stopped it, or None where it was completed."""
+        stopped_by = self.kernel.stop.signal
+        if stopped_by and cell.cell_type == "code":
+            why = f"interrupted by {stopped_by} before"
+            return self._lost(cell, index, "interrupted", why, stopped_by)
+        if index in self.finished:
+            cell.outputs = self.finished[index]
+            return None
+        try:
+            self.execute_cell(cell, index)
+        except CellExecutionError as error:
+            return self._raised(error, index)
+        except DeadKernelError:
+            return self._died(cell, index)
+        except CellTimeoutError as error:
+            if self.kernel.has_ended_at_its_limit():
+                return self._died(cell, index)
+            self.kernel.write_stacks()
+            return self._lost(cell, index, "timed_out", self._overran(cell, error))
+        except Exception as error:  # noqa: BLE001  whatever breaks here, the cell must not read as completed
+            why = f"the runner broke ({in_words(error)}) in"
+            return self._lost(cell, index, "failed", why)
+        return None
+
+    def process_message(
+        self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
+    ) -> NotebookNode | None:
+        """Take one message of the kernel, and keep only part of a text that is too long."""
+        if msg["msg_type"] == "clear_output":
+            self.printed = PrintedText()
+        if msg["msg_type"] == "stream":
+            content = msg["content"]
+            content["text"] = self.printed.head(content["text"], content["name"])
+            if not content["text"]:
+                return None
+        output = super().process_message(msg, cell, cell_index)
+        self.papermill.autosave_cell()
+        return output
+
+    def _limit_s(self, cell: NotebookNode) -> float:
+        """Seconds that a cell may still run: its own limit, or what is left of the run's."""
+        left_s = self.deadline - time.monotonic()
+        return max(0.001, min(self._cell_limit_s(cell), left_s))
+
+    def _cell_limit_s(self, cell: NotebookNode) -> float:
+        return float(cell.metadata.get("timeout", self.run.cell_s))
+
+    def _overran(self, cell: NotebookNode, error: CellTimeoutError) -> str:
+        if time.monotonic() >= self.deadline:
+            return f"the run passed its limit of {self.run.run_s:.3g} s in"
+        if "IOPub" in str(error):
+            return f"the output did not arrive within {OUTPUTS_S} s of the end of"
+        return f"passed the limit of {self._cell_limit_s(cell):g} s of"
+
+    def _raised(self, error: CellExecutionError, index: int) -> RunFault:
+        """The fault of a cell that raised an exception, which is an output of it already."""
+        stopped_by = self.kernel.stop.signal
+        if stopped_by:
+            cause = f"interrupted by {stopped_by}"
+            return self._fault(index, "interrupted", cause, stopped_by)
+        cause = str(error.ename)
+        value = _first_line(str(error.evalue))
+        if value:
+            cause += f": {value[:300]}"
+        return self._fault(index, "failed", cause)
+
+    def _died(self, cell: NotebookNode, index: int) -> RunFault:
+        stopped_by = self.kernel.stop.signal
+        if stopped_by:
+            why = f"interrupted by {stopped_by}; in"
+            return self._lost(cell, index, "interrupted", why, stopped_by)
+        how, signal = self.kernel.how_it_ended()
+        return self._lost(cell, index, "died", f"{how}; in", signal)
+
+    def _lost(
+        self, cell: NotebookNode, index: int, state: str, why: str, signal: str = ""
+    ) -> RunFault:
+        """The fault of a cell that the kernel reports no exception of; it is written below the cell.
+
+        ``why`` is a sentence that the number of the cell ends.
+        """
+        line = _first_line(cell.source)
+        if len(line) > 60:
+            line = line[:57] + "..."
+        cause = f"{why} cell {self._source_index(index)} ({line})"
+        fault = self._fault(index, state, cause, signal)
+        title = state.title().replace("_", "")
+        traceback = [f"{title}: {cause}"]
+        if fault.last_words:
+            traceback.append(f"Last words of the kernel ({STDERR}):")
+            traceback += fault.last_words.splitlines()
+        frames = kernel_process.where_it_stood(self.kernel.stacks)
+        if frames:
+            traceback.append(f"Where it stood, innermost first ({STACKS}):")
+            traceback += frames
+        error = new_output("error", ename=title, evalue=cause, traceback=traceback)
+        cell.outputs.append(error)
+        return fault
+
+    def _fault(self, index: int, state: str, cause: str, signal: str = "") -> RunFault:
+        words = self.kernel.last_words()
+        if state in ("timed_out", "interrupted"):
+            with open(self.kernel.stderr, "a") as file:
+                file.write(STOPPING)
+        return RunFault(state, cause, signal, self._source_index(index), words)
+
+    def _source_index(self, index: int) -> int:
+        """A cell's place in the source notebook, into which papermill has injected one cell."""
+        for cell in self.nb.cells[: index + 1]:
+            if INJECTED in cell.metadata.get("tags", []):
+                return max(0, index - 1)
+        return index
+
+    def _record_that_no_kernel_started(self, error: Exception) -> None:
+        """Write the fault below the first code cell, so that no cell reads as completed.
+
+        Raises the error where the notebook has no code cell.
+        """
+        kinds = [cell.cell_type for cell in self.nb.cells]
+        if "code" not in kinds:
+            raise error
+        index = kinds.index("code")
+        cell = self.nb.cells[index]
+        state = "failed"
+        how = f"the kernel was not ready: {in_words(error)}"
+        signal = ""
+        if self.kernel.has_ended():
+            state = "died"
+            how, signal = self.kernel.how_it_ended()
+        if self.kernel.stop.signal:
+            state = "interrupted"
+            signal = self.kernel.stop.signal
+        self.run.fault = self._lost(cell, index, state, f"{how}; before", signal)
+        self.papermill.cell_exception(cell, index)
+
+    def _clean_up(self) -> None:
+        """End what the kernel left behind; where SIGKILL does not, the run is stuck."""
+        ended, deaf = self.kernel.clean_up(self.run.adopted)
+        self.run.left_behind = tuple(ended)
+        if deaf:
+            fault = self.run.fault or RunFault("stuck", "every cell completed")
+            cause = f"{fault.cause}; SIGKILL does not end {', '.join(deaf)}"
+            self.run.fault = replace(fault, state="stuck", cause=cause)
+
+
+def _first_line(text: str) -> str:
+    """The first line that is not blank, or nothing."""
+    lines = (line.strip() for line in text.splitlines())
+    return next(filter(None, lines), "")
