@@ -34,8 +34,8 @@ class _Interrupted(Exception):
 class BoxWatch:
     """Looks at the box of a batch while nothing runs.
 
-    Without ``measure`` nothing is looked at. ``interrupted`` says whether the batch is to stop:
-    it ends a wait.
+    Without ``measure`` it never looks. ``interrupted`` says whether the batch is to stop, which
+    ends a wait.
     """
 
     def __init__(
@@ -72,9 +72,8 @@ class BoxWatch:
         before = self.troubles
 
         def may_be_theirs(trouble: Trouble) -> bool:
-            if (
-                trouble.scope == "host memory"
-            ):  # other programs take it and give it back all night
+            # Other programs take host memory and give it back all night.
+            if trouble.scope == "host memory":
                 return False
             return not trouble.passes or any(_concerns(trouble, run) for run in runs)
 
@@ -88,18 +87,17 @@ class BoxWatch:
         ]
         if not new:
             return []
-        beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""
-        why = "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in new) + beside
+        why = "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in new)
+        if len(runs) > 1:
+            why += f" (after {len(runs)} runs side by side)"
         stays = dict.fromkeys(
             trouble.scope + FOR_GOOD for trouble in new if not trouble.passes
         )
-        return [
-            run.model_copy(update={"gate": why, "quarantined": ", ".join(stays)})
-            for run in runs
-        ]
+        update = {"gate": why, "quarantined": ", ".join(stays)}
+        return [run.model_copy(update=update) for run in runs]
 
     def look(self, waits_for: Callable[[Trouble], bool]) -> None:
-        """What is wrong with the box, after what is worth a wait had time to settle."""
+        """Find out what is wrong with the box, after what is worth a wait had time to settle."""
         self.blind = ""
         self.troubles = ()
         if self.measure is None:
@@ -152,6 +150,4 @@ def lost(runs: Iterable[Run]) -> Iterator[Trouble]:
             yield Trouble(scope, f"{run.run_id}: {run.cause}", passes=False)
         for scope in run.quarantined.split(", "):
             if scope.endswith(FOR_GOOD):
-                yield Trouble(
-                    scope[: -len(FOR_GOOD)], run.gate or run.cause, passes=False
-                )
+                yield Trouble(scope.removesuffix(FOR_GOOD), run.gate, passes=False)

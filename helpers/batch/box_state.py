@@ -7,11 +7,12 @@ alone: a scheduler's prolog has nothing else.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from typing import Any
 from helpers import __version__
 from helpers.ground.child import field as status_field
 from helpers.ground.child import process_of
+from helpers.ground.shapes import Reading
 from helpers.ground.units import now, pci_address
 from helpers.look import access, drm, files, hanging, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
-from helpers.look.holders import numbered_by_host, one_each
+from helpers.look.holders import Holder, numbered_by_host, one_each
 
 from .kernel_errors import new_errors
 from .look_shapes import BoxState, GpuState, Held, Trouble
@@ -34,11 +36,11 @@ ANSWER_S = 2.0
 NVML_S = 20.0
 _HWMON = tuple(
     f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}"
-    for card in ("card[0-9]", "card[0-9][0-9]")
-    for name in ("input", "crit", "label")
+    for card, name in itertools.product(
+        ("card[0-9]", "card[0-9][0-9]"), ("input", "crit", "label")
+    )
 )
-_NOT_KFD = ("mem_banks", "queues", "sdma")
-_KFD = tuple(name for name in kfd.FILES if not any(part in name for part in _NOT_KFD))
+_KFD = tuple(path for path in kfd.FILES if not re.search("mem_banks|queues|sdma", path))
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
 
@@ -63,33 +65,25 @@ def measure(
     began = time.monotonic()
     bundle, sick = _bundle(root)
     addresses = [pci_address(gpu) or gpu for gpu in gpus]
-    wanted = [gpu for gpu in gpus_of(bundle) if not addresses or gpu.pci in addresses]
-    meminfo = f"{root}/proc/meminfo"
-    total, available = (
-        status_field(meminfo, name) for name in ("MemTotal:", "MemAvailable:")
-    )
-    free = None
-    read_only = False
-    with suppress(OSError):
-        disk = os.statvfs(folder)
-        free = disk.f_bavail * disk.f_frsize
-        read_only = bool(disk.f_flag & os.ST_RDONLY)
+    looked_at = [
+        gpu_state(gpu, bundle, root)
+        for gpu in gpus_of(bundle)
+        if not addresses or gpu.pci in addresses
+    ]
     boot = files.boot_id(root)
-    last = since if since and since.boot_id == boot else BoxState(boot)
-    log, errors, is_whole = new_errors(root, last.log)
-    kills = status_field(f"{root}/proc/vmstat", "oom_kill")
-    before = last.oom_kills
-    if not is_whole and kills is not None and before is not None and kills > before:
-        ended = "more process(es) that the kernel's OOM killer ended, expected none"
-        errors += (Trouble("box", f"/proc/vmstat counts {kills - before} {ended}"),)
+    if since is None or since.boot_id != boot:
+        since = BoxState(boot)
+    oom_kills = status_field(f"{root}/proc/vmstat", "oom_kill")
+    log, errors = _logged_since(since, root, oom_kills)
+    free_bytes, is_read_only = _disk(folder)
     return BoxState(
         boot_id=boot,
-        gpus=tuple(gpu_state(gpu, bundle, root) for gpu in wanted),
-        total_bytes=None if total is None else total << 10,
-        available_bytes=None if available is None else available << 10,
-        disk_free_bytes=free,
-        read_only=read_only,
-        oom_kills=kills,
+        gpus=tuple(looked_at),
+        total_bytes=_memory_bytes(root, "MemTotal:"),
+        available_bytes=_memory_bytes(root, "MemAvailable:"),
+        disk_free_bytes=free_bytes,
+        read_only=is_read_only,
+        oom_kills=oom_kills,
         log=log,
         errors=(*sick, *errors),
         unanswered=tuple(unanswered(bundle, root)),
@@ -99,21 +93,68 @@ def measure(
     )
 
 
-def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
+def _memory_bytes(root: str, field: str) -> int | None:
+    """A field of /proc/meminfo, which counts in KiB."""
+    kib = status_field(f"{root}/proc/meminfo", field)
+    return None if kib is None else kib << 10
+
+
+def _disk(folder: str | Path) -> tuple[int | None, bool]:
+    """(free bytes of the disk of a folder, whether it is mounted read-only)."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return None, False
+    return disk.f_bavail * disk.f_frsize, bool(disk.f_flag & os.ST_RDONLY)
+
+
+def _logged_since(
+    since: BoxState, root: str, oom_kills: int | None
+) -> tuple[str, tuple[Trouble, ...]]:
+    """(position of the kernel log's end, the errors after that of an earlier look).
+
+    Where not all of the log could be read, the kernel's count of OOM kills speaks for it.
+    """
+    position, errors, is_whole = new_errors(root, since.log)
+    if is_whole or oom_kills is None or since.oom_kills is None:
+        return position, errors
+    new_kills = oom_kills - since.oom_kills
+    if new_kills > 0:
+        ended = "more process(es) that the kernel's OOM killer ended, expected none"
+        errors += (Trouble("box", f"/proc/vmstat counts {new_kills} {ended}"),)
+    return position, errors
+
+
+def _bundle(root: str) -> tuple[Bundle, list[Trouble]]:
     """The evidence that the readers of helpers.look need, and the drivers that did not answer."""
     writer = BundleWriter("", "live", __version__, "")
-    sick: dict[str, str] = {}
-    paths = [path for pattern in _FILES for path in files.find(root, pattern)]
-    for path in paths:
-        if path.status != "ok":
+    hung = [*_add_files(writer, root), *_add_tables(writer, root)]
+    first_of_scope: dict[str, Trouble] = {}
+    for trouble in hung:
+        first_of_scope.setdefault(trouble.scope, trouble)
+    return writer.bundle(), list(first_of_scope.values())
+
+
+def _add_files(writer: BundleWriter, root: str) -> Iterator[Trouble]:
+    """Read the files of the evidence; the troubles are those whose driver did not answer."""
+    readable = []
+    for path in itertools.chain(*(files.find(root, pattern) for pattern in _FILES)):
+        if path.status == "ok":
+            readable.append(path.source)
+        else:
             writer.add("file", path.source, None, status=path.status, why=path.why)
     read = partial(files.read, root)
-    readable = [path.source for path in paths if path.status == "ok"]
     for source, answer, why in hanging.read_each(readable, read, ANSWER_S, _card):
-        content, status, words = answer or (None, "not_available", why)
+        if answer is None:
+            answer = (None, "not_available", why)
+        content, status, words = answer
         writer.add("file", source, content, status=status, why=words)
         if why.startswith("hung"):
-            sick.setdefault(_scope(root, source), f"{source} {why}, {NOW}")
+            yield Trouble(_scope(root, source), f"{source} {why}, {NOW}")
+
+
+def _add_tables(writer: BundleWriter, root: str) -> Iterator[Trouble]:
+    """Collect the tables of the evidence; the troubles are rows whose driver did not answer."""
     for name, collect in _tables(root):
         try:
             rows = list(collect())
@@ -122,12 +163,12 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
             writer.add("file", name, None, status=status, why=why)
             continue
         for row in rows:
-            if str(row.get("why", "")).startswith("hung"):
-                card = str(row.get("target", "")).rpartition("/")[2]
-                scope = _scope(root, f"/sys/class/drm/{card}" if card else "")
-                sick.setdefault(scope, f"{row.get('target', name)} {row['why']}, {NOW}")
+            why = str(row.get("why", ""))
+            if why.startswith("hung"):
+                target = str(row.get("target", ""))
+                scope = _scope(root, f"/sys/class/drm/{os.path.basename(target)}")
+                yield Trouble(scope, f"{target or name} {why}, {NOW}")
         writer.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
-    return writer.bundle(), tuple(Trouble(scope, why) for scope, why in sick.items())
 
 
 def _tables(root: str) -> Iterator[tuple[str, Callable[[], Iterable[dict[str, Any]]]]]:
@@ -142,9 +183,7 @@ def _tables(root: str) -> Iterator[tuple[str, Callable[[], Iterable[dict[str, An
 
 
 def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
-    """What says that there should be a GPU which does not answer, and what hides whether there
-    is one.
-    """
+    """The signs of a GPU that does not answer, and what keeps this from being seen."""
     for row in bundle.table("nvml"):
         if row.get("status") != "ok":
             why = f"NVML does not answer: {row.text('why')}, expected its figures"
@@ -164,11 +203,15 @@ def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
 def _in_child(
     produce: Callable[[], list[dict[str, Any]]], limit_s: float
 ) -> list[dict[str, Any]]:
+    """The rows that a child produces, or one row that says why it produced none."""
     _, rows, why = next(iter(hanging.read_each((0,), lambda _: produce(), limit_s)))
-    return [{"status": "not_available", "why": why}] if rows is None else rows
+    if rows is None:
+        return [{"status": "not_available", "why": why}]
+    return rows
 
 
 def _card(source: str) -> str:
+    """The card's folder below /sys/class/drm to which a file belongs."""
     return "/".join(source.split("/")[:5])
 
 
@@ -177,38 +220,51 @@ def _scope(root: str, source: str) -> str:
 
     The link is read without asking the driver.
     """
-    name = pci_address(
-        os.path.basename(os.path.realpath(f"{root}{_card(source)}/device"))
-    )
-    return f"gpu {name}" if name else "box"
+    device = os.path.realpath(f"{root}{_card(source)}/device")
+    address = pci_address(os.path.basename(device))
+    return f"gpu {address}" if address else "box"
 
 
 def gpu_state(gpu: Gpu, bundle: Bundle, root: str) -> GpuState:
     """The state of one GPU of a bundle."""
     pools = tuple(
-        (pool.layer, int(pool.used.value or 0), int(pool.total.value or 0))
+        (pool.layer, pool.used.bytes, pool.total.bytes)
         for pool in gpu.pools
         if pool.layer in _POOLS and pool.used.ok and pool.total.ok
     )
-    holders = []
-    for holder in one_each(gpu.holders):
-        # A host's number is one of another namespace.
-        process = process_of(-1 if numbered_by_host(holder) else holder.pid, root)
-        size = holder.memory.bytes if holder.memory.ok else None
-        holders.append(
-            Held(holder.pid, process.name, process.state, process.start_ticks, size)
-        )
-    return GpuState(gpu.pci, pools, tuple(holders), tuple(_celsius(gpu, bundle)))
+    holders = tuple(_held(holder, root) for holder in one_each(gpu.holders))
+    return GpuState(gpu.pci, pools, holders, tuple(_celsius(gpu, bundle)))
+
+
+def _held(holder: Holder, root: str) -> Held:
+    """A process with a GPU open, and what /proc says of it."""
+    pid = holder.pid
+    if numbered_by_host(holder):
+        pid = -1  # the host's number means another process, or none, in this namespace
+    process = process_of(pid, root)
+    size = holder.memory.bytes if holder.memory.ok else None
+    return Held(holder.pid, process.name, process.state, process.start_ticks, size)
 
 
 def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | None]]:
-    card = gpu.indices.get("drm card", "")
+    """(sensor, degrees, critical degrees or None) of each sensor of a GPU."""
+    card = gpu.indices.get("drm card")
+    if not card:
+        return
     pattern = f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_input"
-    for source in bundle.sources(pattern) if card else ():
+    for source in bundle.sources(pattern):
         stem = source[: -len("input")]
-        now, crit = (bundle.number(name, "count") for name in (source, stem + "crit"))
-        label = bundle.word(stem + "label")
-        if now.ok:
-            name = str(label.value) if label.ok else source.rsplit("/", 1)[-1]
-            critical = int(crit.value or 0) / 1000 if crit.ok and crit.value else None
-            yield name, int(now.value or 0) / 1000, critical
+        degrees = _degrees(bundle.number(source, "count"))
+        if degrees is None:
+            continue
+        critical = _degrees(bundle.number(f"{stem}crit", "count"))
+        if critical == 0:  # a driver that knows none
+            critical = None
+        label = bundle.word(f"{stem}label")
+        sensor = str(label.value) if label.ok else os.path.basename(source)
+        yield sensor, degrees, critical
+
+
+def _degrees(reading: Reading) -> float | None:
+    """Degrees Celsius of what hwmon counts in thousandths; None where it was not read."""
+    return reading.value / 1000 if isinstance(reading.value, int) else None

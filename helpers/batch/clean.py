@@ -1,4 +1,4 @@
-"""May this box be used for the next job? What a look at it may not show, and how long that may take.
+"""May this box be used for the next job? What must not be seen on it, and how long to wait for that.
 
 One judgement for the verb ``gate`` and for a batch. Standard library of Python 3.8 alone.
 """
@@ -16,7 +16,6 @@ from .look_shapes import BoxState, Gates, GpuState, Trouble
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
-NEW = " that was not there before"
 NOTHING_SEEN = Trouble(
     scope="box",
     why="no GPU is seen and no sign of one; on a node without GPUs say so with --gpus 0",
@@ -26,15 +25,12 @@ NOTHING_SEEN = Trouble(
 
 def idle(state: BoxState) -> BoxState:
     """What this box is like when nobody uses its GPUs."""
-    unused = [
-        replace(
-            gpu,
-            holders=(),
-            pools=tuple((layer, 0, total) for layer, _, total in gpu.pools),
-        )
-        for gpu in state.gpus
-    ]
-    return replace(state, gpus=tuple(unused))
+    return replace(state, gpus=tuple(map(_unused, state.gpus)))
+
+
+def _unused(gpu: GpuState) -> GpuState:
+    empty = tuple((layer, 0, total) for layer, _, total in gpu.pools)
+    return replace(gpu, pools=empty, holders=())
 
 
 def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, ...]:
@@ -46,8 +42,9 @@ def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, .
     all.
     """
     troubles = list(after.errors)
-    same_boot = before.boot_id == after.boot_id
-    earlier = {gpu.pci: gpu for gpu in before.gpus} if same_boot else {}
+    earlier = {}
+    if before.boot_id == after.boot_id:
+        earlier = {gpu.pci: gpu for gpu in before.gpus}
     for gone in sorted(earlier.keys() - {gpu.pci for gpu in after.gpus}):
         why = "the GPU is gone: it was there before and no layer shows it now"
         troubles.append(Trouble(f"gpu {gone}", why, False))
@@ -68,9 +65,10 @@ def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Tr
     least = gates.host_free_bytes
     as_before = ""
     if had is not None and after.gpus and before.boot_id == after.boot_id:
-        back = had - _allowed(after.total_bytes or 0, gates)
-        as_before = " as before" if back > least else ""
-        least = max(least, back)
+        at_least_before = had - _allowed(after.total_bytes, gates)
+        if at_least_before > least:
+            least = at_least_before
+            as_before = " as before"
     if has < least:
         expected = f"expected at least {show_bytes(least)}{as_before}"
         yield Trouble("host memory", f"{show_bytes(has)} available, {expected}")
@@ -88,7 +86,10 @@ def _disk(after: BoxState, gates: Gates) -> Iterator[Trouble]:
         yield Trouble("box", f"{show_bytes(free)} free on {disk}, {expected}")
 
 
-def _allowed(total_bytes: int, gates: Gates) -> int:
+def _allowed(total_bytes: int | None, gates: Gates) -> int:
+    """How much more of a memory of this size may be in use than before."""
+    if total_bytes is None:
+        return SLACK_BYTES
     return max(SLACK_BYTES, int(gates.memory_back_fraction * total_bytes))
 
 
@@ -97,26 +98,30 @@ def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str
         size = "memory that was not measured"
         if holder.bytes is not None:
             size = show_bytes(holder.bytes)
-        state = " and waits inside the kernel (state D)" if holder.state == "D" else ""
-        who = f"{holder.name or 'a process'} ({holder.pid})"
-        yield f"{who} holds {size}{state}, expected no holder{NEW if before.holders else ''}"
+        if holder.state == "D":
+            size += " and waits inside the kernel (state D)"
+        expected = "expected no holder"
+        if before.holders:
+            expected += " that was not there before"
+        name = holder.name or "a process"
+        yield f"{name} ({holder.pid}) holds {size}, {expected}"
     earlier = {layer: used for layer, used, _ in before.pools}
     for layer, used, total in after.pools:
-        most = earlier.get(layer, used) + _allowed(total, gates)
+        used_before = earlier.get(layer, used)
+        most = used_before + _allowed(total, gates)
         if used > most:
-            was = (
-                f" ({show_bytes(earlier[layer])} before)" if earlier.get(layer) else ""
-            )
-            yield f"{layer}: {show_bytes(used)} used, expected at most {show_bytes(most)}{was}"
+            expected = f"expected at most {show_bytes(most)}"
+            if used_before:
+                expected += f" ({show_bytes(used_before)} before)"
+            yield f"{layer}: {show_bytes(used)} used, {expected}"
 
 
 def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
     for sensor, degrees, critical in gpu.celsius:
-        most = min(
-            (degree for degree in (limit, critical) if degree is not None), default=None
-        )
-        if most is not None and degrees >= most:
-            yield f"{sensor}: {degrees:g} degrees Celsius, expected below {most:g}"
+        limits = [each for each in (limit, critical) if each is not None]
+        if limits and degrees >= min(limits):
+            expected = f"expected below {min(limits):g}"
+            yield f"{sensor}: {degrees:g} degrees Celsius, {expected}"
 
 
 def settle(
@@ -129,9 +134,9 @@ def settle(
     """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong,
     or nothing.
 
-    It waits only for what may pass (memory, holders, heat) and is worth it by ``waits_for``, not for
-    errors that have happened. Give the batch's first look as ``before``, so that many small leaks
-    add up, and a ``look`` since the latest one, so that one fault counts once.
+    It waits only for what may pass (memory, holders, heat) and what ``waits_for`` says is worth a
+    wait, not for errors that have happened. Give the batch's first look as ``before``, so that many
+    small leaks add up, and a ``look`` since the latest one, so that one fault counts once.
     """
     happened: tuple[Trouble, ...] = ()
     waited = 0.0
@@ -184,6 +189,7 @@ def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -
             trouble.scope in ("host memory", "a GPU", f"gpu {address}") or not address
         )
         if is_general or (is_near and not elsewhere):
-            state = "short" if trouble.scope == "host memory" else "not clean"
-            return f"{trouble.scope} is {state}: {trouble.why}"
+            if trouble.scope == "host memory":
+                return f"host memory is short: {trouble.why}"
+            return f"{trouble.scope} is not clean: {trouble.why}"
     return ""

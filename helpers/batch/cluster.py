@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from helpers import __version__
 from helpers.ground.units import show_bytes
@@ -30,11 +30,24 @@ from .shapes import Run
 from .stop import Stop
 from .watched import Job, Tick
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 TICK_S = 0.5
 ANSWER_S = 10
 GUIDE = "see env/FLEET.md"
-Workers = dict[str, dict[str, Any]]
-"""Workers by their addresses, as the scheduler describes them."""
+
+
+class Worker(TypedDict):
+    """What the scheduler says of a worker."""
+
+    name: str
+    memory_limit: int
+    resources: dict[str, float]
+
+
+Workers = dict[str, Worker]
+"""Workers by their addresses."""
 
 
 class Cluster(Local):
@@ -88,9 +101,10 @@ class Cluster(Local):
         """
         for worker in self.workers.values():
             if worker["memory_limit"]:
-                seen = f"worker {worker['name']}: seen a memory limit, at which Dask would end it"
                 raise PlanError(
-                    f"{seen}; expected none; start it with --memory-limit 0"
+                    f"worker {worker['name']}: seen a memory limit, at which "
+                    "Dask would end it; expected none; start it with "
+                    "--memory-limit 0"
                 )
         refused = self._refused()
         if refused:
@@ -205,6 +219,7 @@ class Cluster(Local):
 
         Raises OSError where it does not answer, PlanError where one can be reached without TLS.
         """
+        assert self.client.scheduler is not None
         seen = self.client.sync(self.client.scheduler.identity, callback_timeout=5)
         workers: Workers = seen["workers"]
         for address in (seen["address"], *workers):
@@ -306,12 +321,12 @@ def reads_home(folder: Path, run: Run, job: Job) -> bool:
     return str(folder.parent) in str(texts).replace(str(folder), "")
 
 
-def _connected(address: str, connect_s: float) -> Any:
+def _connected(address: str, connect_s: float) -> Client:
+    """A client of the scheduler at this address. Raises PlanError where none answers."""
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(
-        logging.CRITICAL
-    )  # records say what is lost
+    # The records say what is lost.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         return Client(address, timeout=connect_s, set_as_default=False, name="casebook")
     except (
@@ -320,8 +335,10 @@ def _connected(address: str, connect_s: float) -> Any:
         ValueError,
         RuntimeError,
     ) as error:  # TypeError: TLS without keys
-        why = f"no scheduler answers ({in_words(error)}); expected one"
-        raise PlanError(f"{address}: {why}; {GUIDE}") from error
+        raise PlanError(
+            f"{address}: no scheduler answers ({in_words(error)}); expected "
+            f"one; {GUIDE}"
+        ) from error
 
 
 def _brought(folder: Path, started: Run, outcome: RunOutcome) -> Run:

@@ -135,7 +135,7 @@ def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
     room_bytes = MOST_BYTES
-    for path in sorted(sizes, key=lambda path: sizes[path]):
+    for path in sorted(sizes, key=sizes.__getitem__):
         name = str(path.relative_to(folder))
         room_bytes -= sizes[path]
         if room_bytes < 0:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from helpers.ground.units import show_bytes
 
 from .look_shapes import Gates
-from .plan import CheckedPlan
+from .plan import CheckedPlan, Step
+from .status import aligned
 from .time_left import short_time
 
-FIELDS = (
-    *("run_id", "notebook", "gpu", "preset", "parameters", "danger", "waits"),
-    *("estimate_s", "cell_s", "run_s"),
-)
-COLUMNS = ("run_id", "danger", "box", "took")
+FIELDS = """
+run_id notebook gpu preset parameters danger waits estimate_s cell_s run_s
+""".split()
 THIS_BATCH = "{batch}"
 """What a plan writes for the folder of the batch that it becomes."""
 DOES = {
@@ -38,39 +35,47 @@ def _known_s(checked: CheckedPlan) -> float:
     """Seconds that the runs will take whose notebooks have run here before."""
     known_s = 0.0
     for step in checked.steps:
-        side_by_side = checked.plan.jobs if step.danger == "looks" else 1
-        known_s += (step.estimate_s or 0.0) / side_by_side
+        if step.estimate_s is not None:
+            side_by_side = checked.plan.jobs if step.danger == "looks" else 1
+            known_s += step.estimate_s / side_by_side
     return known_s
 
 
-def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
+def dry_run(checked: CheckedPlan) -> list[dict[str, object]]:
     """The runs of a plan in the order they start, as data."""
-    return [
-        {"box": step.box_name, **{name: getattr(step, name) for name in FIELDS}}
-        for step in checked.steps
-    ]
+    rows = []
+    for step in checked.steps:
+        row: dict[str, object] = {"box": step.box_name}
+        row.update((name, getattr(step, name)) for name in FIELDS)
+        rows.append(row)
+    return rows
 
 
 def dry_run_text(checked: CheckedPlan) -> str:
     """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
-    rows = dry_run(checked)
-    for row in rows:
-        seconds = row["estimate_s"]
-        row["took"] = (
-            "not known yet" if seconds is None else f"about {short_time(seconds)}"
-        )
-    widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
-    lines = []
-    for row in rows:
-        settings = [
-            f"{name}={value}"
-            for name, value in row["parameters"].items()
-            if name != "gpu" and value != THIS_BATCH
-        ]
-        words = " ".join(" ".join([row["gpu"], row["preset"], *settings]).split())[:60]
-        cells = "  ".join(f"{row[name]:<{width}}" for name, width in widths.items())
-        lines.append(f"{cells}  {words}".rstrip())
-    return "\n".join([*lines, *_about_all(checked)])
+    rows = [
+        [step.run_id, step.danger, step.box_name, _took(step), _settings(step)[:60]]
+        for step in checked.steps
+    ]
+    return "\n".join([*aligned(rows), *_about_all(checked)])
+
+
+def _took(step: Step) -> str:
+    """How long a notebook took here before, in words."""
+    if step.estimate_s is None:
+        return "not known yet"
+    return f"about {short_time(step.estimate_s)}"
+
+
+def _settings(step: Step) -> str:
+    """What a run is given beside its box, in words."""
+    parameters = [
+        f"{name}={value}"
+        for name, value in step.parameters.items()
+        if name != "gpu" and value != THIS_BATCH
+    ]
+    words = " ".join([step.gpu, step.preset, *parameters])
+    return " ".join(words.split())
 
 
 def _about_all(checked: CheckedPlan) -> list[str]:
@@ -104,7 +109,9 @@ def _waiting(gates: Gates, dangers: list[str]) -> str:
     """What holds back the runs that load the box, where there are some."""
     if set(dangers) == {"looks"}:
         return "No run waits for the box to be ready, because all of them only look."
-    heat = f", each GPU is below {gates.temperature_c} C" if gates.temperature_c else ""
+    heat = ""
+    if gates.temperature_c:
+        heat = f", each GPU is below {gates.temperature_c} C"
     return (
         f"Runs that only look never wait. Each other run waits up to {gates.settle_s:g} s until "
         f"{show_bytes(gates.disk_free_bytes)} of the disk is free, "

@@ -66,9 +66,11 @@ def _is_error(event: Event) -> bool:
 
 
 def _trouble(event: Event) -> Trouble:
-    passes = event.kind in ("vm_fault", "oom_killer", "hung_task")
-    passes = passes or event.detail.endswith("soft recovered")
-    passes = passes or (event.kind == "xid" and event.detail in OWN_XIDS)
+    passes = (
+        event.kind in ("vm_fault", "oom_killer", "hung_task")
+        or event.detail.endswith("soft recovered")
+        or (event.kind == "xid" and event.detail in OWN_XIDS)
+    )
     why = _why(event.kind.replace("_", " "), event.count, event.text)
     return Trouble(f"gpu {event.pci}" if event.pci else "box", why, passes)
 

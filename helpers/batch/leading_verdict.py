@@ -22,18 +22,14 @@ def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """
 
     def rank(verdict: Verdict) -> tuple[bool, bool, bool, int]:
-        sure = ("confirmed", "likely", "weak").index(verdict.confidence)
-        state = verdict.state
         return (
-            state == "aside",
+            verdict.state == "aside",
             verdict.cause == "cannot-tell",
-            state == "healthy",
-            sure,
+            verdict.state == "healthy",
+            ("confirmed", "likely", "weak").index(verdict.confidence),
         )
 
-    return min(
-        (verdict for verdict in verdicts if verdict is not None), key=rank, default=None
-    )
+    return min(filter(None, verdicts), key=rank, default=None)
 
 
 def about_box(bundle: Bundle) -> set[str]:

@@ -84,8 +84,9 @@ def _steps(
         except (PlanError, NotebookError) as error:
             raise PlanError(f"{where}: {error}") from error
         except (OSError, RuntimeError) as error:  # too long a name, a circle of links
-            why = f"a path cannot be followed: {str(error)[:200]}; correct it"
-            raise PlanError(f"{where}: {why}") from error
+            raise PlanError(
+                f"{where}: a path cannot be followed: {str(error)[:200]}; correct it"
+            ) from error
 
 
 def in_order(steps: list[Step]) -> list[Step]:
@@ -95,10 +96,10 @@ def in_order(steps: list[Step]) -> list[Step]:
     ranks: list[int] = []
     for step in steps:
         rank = DANGERS.index(step.danger)
-        ranks.append(max([rank, *ranks]) if step.waits else rank)
-    return [
-        steps[number] for number in sorted(range(len(steps)), key=lambda at: ranks[at])
-    ]
+        if step.waits:
+            rank = max([rank, *ranks])
+        ranks.append(rank)
+    return [steps[at] for at in sorted(range(len(steps)), key=ranks.__getitem__)]
 
 
 def refuse_many(plan: Plan) -> None:
@@ -113,5 +114,7 @@ def refuse_many(plan: Plan) -> None:
     if count > MOST_RUNS:
         # str() refuses 4,300 digits
         seen = f"{count:,}" if count < 10**15 else f"about 10^{math.log10(count):.0f}"
-        expected = f"expected at most {MOST_RUNS:,}; make it several plans"
-        raise PlanError(f"runs: seen {seen} runs with grids and repeats; {expected}")
+        raise PlanError(
+            f"runs: seen {seen} runs with grids and repeats; expected at most "
+            f"{MOST_RUNS:,}; make it several plans"
+        )

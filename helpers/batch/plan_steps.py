@@ -56,8 +56,10 @@ class NotebookFacts(BaseModel):
             and raised
             and DANGERS.index(raised) < DANGERS.index(self.safety)
         ):
-            seen = f"seen {raised}, and {planned.notebook} {self.safety}"
-            raise PlanError(f"danger: {seen}; a plan may only raise it; leave it out")
+            raise PlanError(
+                f"danger: seen {raised}, and {planned.notebook} {self.safety}; "
+                "a plan may only raise it; leave it out"
+            )
         return raised or self.safety or "loads"
 
 
@@ -109,8 +111,10 @@ class StepReader:
         check_parameters(annotations, values, allowed)
         for name, text in (("box", box), ("preset", preset)):
             if text not in ("", "live") and name not in annotations:
-                wrong = f"{planned.notebook} has no parameter {name!r}"
-                raise PlanError(f"{wrong}; seen {name}: {text}; leave it out")
+                raise PlanError(
+                    f"{planned.notebook} has no parameter {name!r}; seen "
+                    f"{name}: {text}; leave it out"
+                )
         place, box_name = self._box(box)
         identity = [planned.notebook, box, preset, values]
         if gpu:
@@ -144,8 +148,10 @@ class StepReader:
         places = [folder / name for folder in (NOTEBOOKS, self.base)]
         source = next((place for place in places if place.is_file()), None)
         if source is None:
-            expected = f"expected a file in {NOTEBOOKS.name}/ or beside the plan"
-            raise PlanError(f"notebook: seen {name!r}; {expected}")
+            raise PlanError(
+                f"notebook: seen {name!r}; expected a file in "
+                f"{NOTEBOOKS.name}/ or beside the plan"
+            )
         book = open_notebook(source)
         try:
             facts = NotebookFacts.model_validate(book.metadata.get("casebook", {}))
@@ -167,8 +173,10 @@ class StepReader:
         places = [folder / box for folder in (self.base, Path.cwd()) if box]
         place = next((place for place in places if place.exists()), None)
         if place is None:
-            expected = f"expected a bundle's path or one of {', '.join(self.recorded)}"
-            raise PlanError(f"box: seen {box!r}; {expected}")
+            raise PlanError(
+                f"box: seen {box!r}; expected a bundle's path or one of "
+                f"{', '.join(self.recorded)}"
+            )
         try:
             self.opened(place.resolve())
         except BundleError as error:
@@ -197,8 +205,10 @@ class StepReader:
 def _pci(gpu: str) -> str:
     address = pci_address(gpu)
     if gpu and not address:
-        expected = "expected a PCI address such as 0000:03:00.0; see: lspci -D"
-        raise PlanError(f"gpu: seen {gpu!r}; {expected}")
+        raise PlanError(
+            f"gpu: seen {gpu!r}; expected a PCI address such as 0000:03:00.0; "
+            "see: lspci -D"
+        )
     return address
 
 

@@ -53,10 +53,9 @@ class Plain:
             for run, values in zip(runs, swept(runs), strict=True)
         ]
         before = sum(run.state not in ("planned", "started") for run in runs)
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         ended = f", {before} of them ended before" if before else ""
-        self._print(
-            f"{len(runs)} run{'s' if len(runs) != 1 else ''} into {folder}{ended}"
-        )
+        self._print(f"{count} into {folder}{ended}")
         if carried:
             self._print(carried)
 
@@ -79,10 +78,9 @@ class Plain:
         answer = f": {tagged(run.verdict)}" if run.verdict else ""
         if run.cause:
             answer += f"; {run.cause}"
-        seconds = f"({run.seconds or 0:.1f} s)"
-        self._say(
-            number, f"{self.names[number]}: {run.state}{answer} {seconds}{self._left()}"
-        )
+        took = f"({run.seconds or 0:.1f} s)"
+        words = f"{self.names[number]}: {run.state}{answer} {took}{self._left()}"
+        self._say(number, words)
 
     def ended(self) -> None:
         if len(self.runs) > 1:
@@ -90,11 +88,10 @@ class Plain:
 
     def counts(self) -> dict[str, int]:
         """Runs in each state, in the order of the states; ``running`` is what goes on here."""
-        states = [
+        counts = Counter(
             "running" if number in self.going else run.state
             for number, run in enumerate(self.runs)
-        ]
-        counts = Counter(states)
+        )
         return {state: counts[state] for state in ("running", *STATES) if counts[state]}
 
     def summary(self) -> str:
@@ -115,7 +112,6 @@ class Plain:
     def _print(self, line: str) -> None:
         if self.stream is None:
             return
-        with suppress(
-            OSError, ValueError
-        ):  # a closed terminal must not end a night's batch
+        # A closed terminal must not end a night's batch.
+        with suppress(OSError, ValueError):
             print(line, file=self.stream, flush=True)

@@ -13,8 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from helpers.ground.shapes import Verdict
@@ -32,14 +32,7 @@ from .batch_table import counted
 from .kernel_process import last_words
 from .leading_verdict import bundle_of
 from .notebook_file import NotebookError, open_notebook
-from .record import (
-    RecordUnreadable,
-    boot_id,
-    gone,
-    is_batch,
-    last_words_before,
-    read_run,
-)
+from .record import boot_id, gone, is_batch, last_words_before, read_batch
 from .reserve import RELEASED
 from .section import (
     BoxAnswer,
@@ -87,6 +80,11 @@ class Report:
     unreadable: list[str]
 
     @property
+    def page_name(self) -> str:
+        """The file of its page, in its folder."""
+        return "index.html" if len(self.batches) == 1 else OF_SEVERAL
+
+    @property
     def is_large(self) -> bool:
         """Whether the notebooks of its runs are on pages of their own."""
         return len(self.sections) > MOST_EMBEDDED
@@ -99,17 +97,13 @@ def write_index(*folders: Path) -> Path:
     their records; one that is newer than its record is left as it is. Returns the path of the
     page. Raises FileNotFoundError where there is no such folder, and where it holds no batch.
     """
-    batches = [batch for folder in folders for batch in batches_in(folder)]
+    batches = list(chain.from_iterable(map(batches_in, folders)))
     report = read_report(batches)
     text = _page(report)
     if report.is_large:
         for section in report.sections:
             _write_run_page(report, section)
-    if len(batches) > 1:
-        path = report.folder / OF_SEVERAL
-        write_atomic(path, text)
-        return path
-    path = report.folder / "index.html"
+    path = report.folder / report.page_name
     write_atomic(path, text)
     return path
 
@@ -138,14 +132,11 @@ def read_report(batches: Sequence[Path]) -> Report:
     sections: list[Section] = []
     unreadable: list[str] = []
     for batch in batches:
-        for path in sorted(batch.glob("*/run.json")):
-            try:
-                run = read_run(path)
-            except RecordUnreadable as error:
-                unreadable.append(_below(folder, error))
-            else:
-                anchor = f"run-{len(sections) + 1}"
-                sections.append(Section(run, anchor, path.parent, gone(run)))
+        view = read_batch(batch)
+        for run in view.runs:
+            anchor = f"run-{len(sections) + 1}"
+            sections.append(Section(run, anchor, batch / run.run_id, gone(run)))
+        unreadable += [_below(folder, line) for line in view.unreadable]
         for path in _folders_without_record(batch):
             unreadable.append(f"{path.name}: a run's folder without a run.json")
     report = Report(folder, tuple(batches), told_apart(sections), unreadable)
@@ -171,10 +162,10 @@ def _with_links(sections: Sequence[Section], folder: Path) -> list[Section]:
     with_page = {section.anchor for section in ran[:MOST_RUN_PAGES]}
     linked = []
     for section in sections:
-        link = section.link
         if section.anchor in with_page:
-            link = quote(f"{section.folder.relative_to(folder)}/index.html")
-        linked.append(replace(section, link=link))
+            page = quote(f"{section.folder.relative_to(folder)}/index.html")
+            section = replace(section, link=page)
+        linked.append(section)
     return linked
 
 
@@ -189,8 +180,7 @@ def _write_run_page(report: Report, section: Section) -> None:
     is_newer = path.exists() and path.stat().st_mtime >= record.stat().st_mtime
     if not section.link or is_newer:
         return
-    up = os.path.relpath(report.folder, section.folder)
-    up += f"/{'index.html' if len(report.batches) == 1 else OF_SEVERAL}"
+    up = f"{os.path.relpath(report.folder, section.folder)}/{report.page_name}"
     opened = _opened(section, PageRoom(RUN_PAGE_BYTES), set())
     run_report = Report(section.batch, (section.batch,), [opened], [])
     write_atomic(path, _page(run_report, up))
@@ -213,6 +203,7 @@ def _page(report: Report, up: str = "") -> str:
         folded = [section for section in sections if section.kind == "answered"]
     boxes = looked_at(answers, sections)
     urgent_first = in_order_of_trouble(boxes)
+    notes = chain.from_iterable(section.run.notes for section in sections)
     html = render(
         "page.html.j2",
         batch=", ".join(batch.resolve().name for batch in report.batches[:MOST_OPEN]),
@@ -230,7 +221,7 @@ def _page(report: Report, up: str = "") -> str:
         urgent_first=urgent_first,
         search=re.search,
         spoken=" ".join(map(_spoken, answers)),
-        notebooks=sorted({title for box in boxes for title in box.cells}),
+        notebooks=sorted(set().union(*(box.cells for box in boxes))),
         unreadable=report.unreadable,
         counts=counted(section.run for section in sections),
         nodes=_by_node(sections),
@@ -238,9 +229,7 @@ def _page(report: Report, up: str = "") -> str:
         more_troubles=len(kinds) - MOST_TROUBLES,
         most_alike=MOST_ALIKE,
         need=sum(map(len, kinds)) + len(report.unreadable),
-        released=[
-            note for s in sections for note in s.run.notes if note.endswith(RELEASED)
-        ],
+        released=[note for note in notes if note.endswith(RELEASED)],
     )
     return str(html)
 
@@ -257,14 +246,12 @@ def _spoken(answer: BoxAnswer) -> str:
 def _by_node(sections: list[Section]) -> list[str]:
     """How many runs each machine carried out, where it was more than one."""
     counts = Counter(section.run.node for section in sections if section.run.node)
-    return (
-        [f"{node} ({count})" for node, count in counts.most_common()]
-        if len(counts) > 1
-        else []
-    )
+    if len(counts) < 2:
+        return []
+    return [f"{node} ({count})" for node, count in counts.most_common()]
 
 
-def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
+def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, object]:
     """What the page is about (the box, or how many runs and boxes; the day; in its title the
     verdict), and where it is from.
     """
@@ -293,7 +280,9 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
         ],
         "Plan (SHA-256)": [run.plan_sha256 for run in runs],
         "Runs": [
-            _in_words(section) for section in report.sections if len(answers) == 1
+            f"{section.name} {section.state} in {section.time} ({section.run.run_id})"
+            for section in report.sections
+            if len(answers) == 1
         ],
         "Boots": [run.boot_id for run in runs],
         "Started": [start],
@@ -301,27 +290,18 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
         "Notebooks": [run.notebook for run in runs if len(answers) > 1],
         "Code and outputs": ["notebook.ipynb in the folder of each run"],
     }
-    return {
-        "heading": heading,
-        "title": f"{heading}: {verdict.headline}" if verdict else heading,
-        "facts": row,
-        "provenance": [(name, _listed(values)) for name, values in provenance.items()],
-    }
-
-
-def _in_words(section: Section) -> str:
-    """A run of a page that shows its views alone: what, what became of it, and how long it took."""
-    return f"{section.name} {section.state} in {section.time} ({section.run.run_id})"
-
-
-def _listed(values: list[str]) -> str:
-    """The values in order of first appearance, without empty ones."""
-    return ", ".join(value for value in dict.fromkeys(values) if value)
+    # The values in order of first appearance, without empty ones.
+    listed = [
+        (name, ", ".join(filter(None, dict.fromkeys(values))))
+        for name, values in provenance.items()
+    ]
+    title = f"{heading}: {verdict.headline}" if verdict else heading
+    return {"heading": heading, "title": title, "facts": row, "provenance": listed}
 
 
 def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section]:
-    """Each run with its notebook; what one of them shows, and the answer of its box, no other says
-    again, and none shows the verdict that leads the only box.
+    """Each run with its notebook. Nothing is shown twice: neither what an earlier notebook shows,
+    nor the verdict that leads the only box.
     """
     room = PageRoom(PAGE_BYTES)
     shown_before: set[str] = set()
@@ -332,8 +312,9 @@ def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section
     for section in sections:
         verdict = section.run.verdict
         agrees = _agree(verdict, leading.get(section.run.box))
-        own_verdict = None if agrees and is_one_box else verdict
-        section = replace(section, few=few, agrees=agrees, own_verdict=own_verdict)
+        if not (agrees and is_one_box):
+            section = replace(section, own_verdict=verdict)
+        section = replace(section, few=few, agrees=agrees)
         opened.append(_opened(section, room, shown_before))
     return opened
 
@@ -369,7 +350,7 @@ def _before(section: Section) -> str:
     return uncoloured("\n".join(lines))
 
 
-def _below(folder: Path, error: Exception) -> str:
+def _below(folder: Path, error: object) -> str:
     """What went wrong in one line, with paths as seen from the batch, which is the same
     wherever the page is read.
     """

@@ -242,11 +242,9 @@ class BoxAnswer:
     @property
     def sure(self) -> str:
         """How sure a problem is; empty where none was found."""
-        return (
-            self.verdict.confidence
-            if self.verdict and self.finding == "problem"
-            else ""
-        )
+        if self.verdict is None or self.finding != "problem":
+            return ""
+        return self.verdict.confidence
 
     @property
     def needs_a_step(self) -> bool:
@@ -323,8 +321,9 @@ def others_of(answers: list[BoxAnswer]) -> str:
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:
     """What the batch found out about each box, in order of first appearance."""
-    by_box = grouped(sections, lambda section: section.run.box)
-    return [_answer(box, runs) for box, runs in by_box]
+    return [
+        _answer(box, runs) for box, runs in grouped(sections, attrgetter("run.box"))
+    ]
 
 
 def looked_at(answers: list[BoxAnswer], sections: Iterable[Section]) -> list[BoxAnswer]:
@@ -347,7 +346,7 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
     lost = next((section for section in sections if section.lost), None)
     if lost:
         obstacle = f"{lost.name}: {lost.state}. {lost.cause}".rstrip(". ") + "."
-    by_title = grouped(sections, lambda section: section.title)
+    by_title = grouped(sections, attrgetter("title"))
     return BoxAnswer(
         box=box,
         verdict=verdict,
@@ -376,11 +375,9 @@ def _cell(runs: Sections, of_box: Verdict | None) -> Cell:
     words = ""
     if verdict is not None:
         agrees = of_box is not None and verdict.headline == of_box.headline
-        words = (
-            "agrees"
-            if agrees
-            else cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
-        )
+        words = "agrees"
+        if not agrees:
+            words = cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
     return Cell(first, words, _note(first, runs))
 
 

@@ -110,8 +110,10 @@ Id = Annotated[str, AfterValidator(_folder_name)]
 
 def _readable(version: int) -> int:
     if version != RUN_VERSION:
-        advice = f"this workbook reads {RUN_VERSION}; update the workbook"
-        raise ValueError(f"schema_version {version}: {advice}")
+        raise ValueError(
+            f"schema_version {version}: this workbook reads {RUN_VERSION}; "
+            "update the workbook"
+        )
     return version
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from helpers.ground.units import plain
 from helpers.tell.verdict import tagged
 
@@ -12,11 +10,10 @@ from .shapes import Run
 from .time_left import short_time, time_left_s
 from .which_runs import differences
 
-COLUMNS = ("run_id", "box", "state")
 FIELDS = "run_id notebook box state attempt strikes node gpu gate quarantined seconds".split()
 
 
-def status_json(view: BatchView) -> dict[str, Any]:
+def status_json(view: BatchView) -> dict[str, object]:
     """The state of a batch as data."""
     rows = []
     for run in view.runs:
@@ -36,28 +33,28 @@ def status_json(view: BatchView) -> dict[str, Any]:
 
 def status_text(view: BatchView) -> str:
     """The state of a batch for a terminal: one line a run."""
+    heading = ", ".join(f"{count} {state}" for state, count in view.counts.items())
+    if not heading:
+        heading = "no record can be read" if view.unreadable else "no runs"
     left_s = time_left_s(view.runs)
-    left = f"; about {short_time(left_s)} left" if left_s else ""
-    none = "no record can be read" if view.unreadable else "no runs"
-    counts = (
-        ", ".join(f"{count} {state}" for state, count in view.counts.items()) or none
-    )
-    lines = [f"{view.folder.name}: {counts}{left}"]
-    widths = {
-        name: max((len(getattr(run, name)) for run in view.runs), default=0)
-        for name in COLUMNS
-    }
+    if left_s:
+        heading += f"; about {short_time(left_s)} left"
+    lines = [f"{view.folder.name}: {heading}"]
     several_nodes = len({run.node for run in view.runs if run.node}) > 1
+    rows = []
     for run, apart in zip(view.runs, differences(view.runs), strict=True):
-        cells = "  ".join(
-            f"{getattr(run, name):<{width}}" for name, width in widths.items()
-        )
         seconds = " " * 8 if run.seconds is None else f"{run.seconds:6.1f} s"
-        lines.append(
-            f"  {cells}  {seconds}  {'; '.join([*apart, *_remarks(run, several_nodes)])}".rstrip()
-        )
+        remarks = "; ".join([*apart, *_remarks(run, several_nodes)])
+        rows.append([run.run_id, run.box, run.state, seconds, remarks])
+    lines += [f"  {line}" for line in aligned(rows)]
     lines += [f"  not readable: {line}" for line in view.unreadable]
     return "\n".join(map(plain, lines))  # a record may hold anything
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """The rows as lines, each column as wide as its widest text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _remarks(run: Run, several_nodes: bool) -> list[str]:

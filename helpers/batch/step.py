@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .shapes import Limits, Plan
 
@@ -19,15 +18,15 @@ class Step:
     ``box`` is live, a recorded name or an absolute path; ``box_name`` is what records say,
     empty for a notebook that takes no box. ``parameters`` are those of the plan alone;
     ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty. A step that
-    ``waits`` reads the batch's own records: it starts when all before it have ended. One that ``resumes`` goes on
-    where an earlier attempt stopped.
-    ``estimate_s``: the seconds that its notebook took here before; None where it has not run.
+    ``waits`` reads the batch's own records: it starts when all before it have ended. One that
+    ``resumes`` goes on where an earlier attempt stopped. ``estimate_s`` is how many seconds its
+    notebook took here before; None where it has not run.
     """
 
     run_id: str
     notebook: str
     source: Path
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
     takes: frozenset[str]
     box: str
     box_name: str
@@ -42,11 +41,12 @@ class Step:
 
     @property
     def closes(self) -> bool:
-        """Whether it only reads what the others left: it runs whatever became of them, and anew
-        where they do.
+        """Whether it only reads what the others left: it runs whatever became of them, and again
+        when one of them runs again.
         """
         return self.waits and self.danger == "looks"
 
 
 def digest(text: str) -> str:
+    """The SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()

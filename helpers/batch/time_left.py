@@ -31,8 +31,6 @@ def short_time(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     minutes = round(seconds / 60)
-    return (
-        f"{minutes} min"
-        if minutes < 90
-        else f"{minutes // 60} h {minutes % 60:02d} min"
-    )
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

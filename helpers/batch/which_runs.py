@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .shapes import Run
 
@@ -40,7 +40,7 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
         for run, parts in zip(runs, parameters, strict=True)
     ]
     counts = Counter(keys)
-    so_far = Counter[tuple[str, str, tuple[str, ...]]]()
+    so_far: Counter[object] = Counter()
     apart = []
     for key in keys:
         so_far[key] += 1
@@ -65,7 +65,7 @@ def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
     )
 
 
-def _all_parameters(run: Run) -> dict[str, Any]:
+def _all_parameters(run: Run) -> dict[str, object]:
     return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
 
 

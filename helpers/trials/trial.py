@@ -27,12 +27,7 @@ from helpers.trials.ending import ending_of, evidence_of
 from helpers.trials.interpreter import stated_by_torch, torch_files
 from helpers.trials.leftovers import driver_used_bytes, why_not_clean
 from helpers.trials.listener import Listener
-from helpers.trials.record import (
-    TrialError,
-    TrialLimits,
-    TrialRecord,
-    TrialRefused,
-)
+from helpers.trials.record import TrialError, TrialLimits, TrialRecord, TrialRefused
 from helpers.trials.targets import CPU, Target, environment
 from helpers.trials.workload import Workload, argv
 
