@@ -107,7 +107,7 @@ def test_a_single_division_rounds_to_512_bytes():
 
 def test_what_is_proved_and_what_is_not():
     for build in ("cuda", "rocm"):
-        compared = {release(row["torch"]) for row in PROVED if row["build"] == build}
+        compared = {release(row.torch) for row in PROVED if row.build == build}
         for torch in RELEASES:
             found = behaviour(torch, build)
             assert (found.proved == "oracle") is (release(torch) in compared)
@@ -122,8 +122,8 @@ def test_what_is_proved_and_what_is_not():
 
 def test_every_row_of_what_was_proved_says_how_and_none_differs():
     for row in PROVED:
-        assert row["build"] in ("cuda", "rocm") and row["differing"] == 0, row
-        assert row["traces"] >= 100 and row["events"] > 50_000 and "make oracle" in row["source"]
+        assert row.build in ("cuda", "rocm") and row.differing == 0, row
+        assert row.traces >= 100 and row.events > 50_000 and "make oracle" in row.source
 
 
 def test_private_pools_have_expandable_segments():

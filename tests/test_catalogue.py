@@ -131,7 +131,8 @@ def test_an_entry_has_a_cause_a_kind_a_reading_that_decides_a_remedy_and_a_sourc
         assert failure.base in ("plain", "hint"), failure.id
         assert failure.needs, failure.id
         assert all(failure.needs), failure.id
-        assert all(failure.decides), failure.id
+        assert failure.decides.reading, failure.id
+        assert failure.decides.how, failure.id
         assert failure.remedy.advice, failure.id
         assert failure.remedy.precondition, failure.id
         assert failure.remedy.harm, failure.id
@@ -162,15 +163,15 @@ def test_no_observation_speaks_for_an_entry_and_against_it():
 def test_ids_are_unique_and_every_reading_remedy_and_group_is_used():
     ids = [failure.id for failure in failures()]
     assert len(set(ids)) == len(ids)
-    assert {row["decides"] for row in RAW["failures"]} == set(RAW["readings"])
-    rows = (*RAW["failures"], *wordings.table(), *judge.table("ladder"))
+    in_code = "".join(path.read_text() for path in JUDGE.glob("*.py"))
+    asked_for = set(re.findall(r'(?:deciding|missing)_reading\("([a-z-]+)"', in_code))
+    assert {row["decides"] for row in RAW["failures"]} | asked_for == set(RAW["readings"])
+    rows = (*RAW["failures"], *wordings.table(), *judge.table("ladder")["steps"])
     named = {row["remedy"] for row in rows if "remedy" in row}
     for world in judge.table("worlds"):
         assert set(world["remedies"]) <= set(RAW["remedies"]), world["name"]
-        asked_for = {*RAW["readings"], *judge.table("diagnosis")["missing"]}
-        assert set(world["readings"]) <= asked_for, world["name"]
+        assert set(world["readings"]) <= set(RAW["readings"]), world["name"]
         named |= set(world["remedies"].values())
-    in_code = Path(judge.__file__).with_name("next_step.py").read_text()
     named |= {name for name in RAW["remedies"] if f'name = "{name}"' in in_code}
     assert named == set(RAW["remedies"])
     spoken = {name for row in RAW["failures"] for value in row.values() for name in flat(value)}
@@ -204,12 +205,12 @@ def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
 @pytest.mark.parametrize("name", RAW["remedies"])
 def test_a_remedys_placeholders_are_known_and_filled_also_without_a_number(name):
     row = RAW["remedies"][name]
-    assert set(row) == {"advice", "command", "precondition", "harm"}
-    assert all(words or key == "command" for key, words in row.items())
+    words = {key: text for key, text in row.items() if key != "shown_by_capture"}
+    assert all(text or key == "command" for key, text in words.items())
     texts = texts_of((JUDGE / "case_names.py").read_text())
     given = {text for text in texts if re.fullmatch("[a-z_]+", text)}
-    given |= set(judge.table("diagnosis")["tools"]["NVIDIA"])
-    assert set(PLACEHOLDER.findall(" ".join(row.values()))) <= given
+    given |= set(judge.table("names")["tools"]["NVIDIA"])
+    assert set(PLACEHOLDER.findall(" ".join(words.values()))) <= given
     assert not PLACEHOLDER.search(fill(row["advice"] + row["command"] + row["precondition"], {}))
 
 

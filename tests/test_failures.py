@@ -97,6 +97,6 @@ def test_what_refutes_an_entry_ends_it_where_measured_and_weighs_on_it_where_sai
 @pytest.mark.parametrize("build", ["cuda", "rocm"])
 @pytest.mark.parametrize("torch", ["2.5.0", "2.6.0", "2.7.0", "2.9.0", "2.10.0", "2.14.1"])
 def test_expandable_segments_are_turned_off_by_a_name_that_each_torch_reads(torch, build):
-    command = table("failures")["readings"]["without"][1]
+    command = table("failures")["readings"]["without"]["how"]
     names = behaviour(torch, build).own_conf_names
     assert any(f"{name}=expandable_segments:False" in command for name in names)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ttm_boxes import apu
 
 from helpers.ground.shapes import CAUSES
-from helpers.judge.binding import decide, decisions
+from helpers.judge.binding import answers, decide
 from helpers.judge.ceiling_observations import ceiling_observations
 from helpers.judge.ceilings import ceiling_answer, ceilings
 from helpers.judge.evidence import evidence_from_message
@@ -68,7 +68,7 @@ def test_row_names_are_unique_and_every_part_and_decision_has_its_source():
     shared = [(part.vendor, gib) for part in parts() if part.kind != "card" for gib in part.gib]
     # What such a machine shows is less than its RAM: the kernel keeps a share.
     assert shared and not any(is_card_size(int(0.95 * gib * GIB), name) for name, gib in shared)
-    for name, data in decisions().items():
+    for name, data in answers().items():
         assert data["cause"] in CAUSES and data["step"], name
         assert data["source"] or data["cause"] in ("other", "cannot-tell"), name
 

@@ -16,7 +16,7 @@ from helpers.look.boxes import open_box
 from helpers.look.message import Message
 from helpers.tell.verdict import brief
 
-SENTENCES = judge.table("headlines")
+SENTENCES = judge.table("headlines")["titles"]
 FAILURES = {failure.id: failure for failure in failures()}
 NUMBERS = {field.name for shape in (Message, Account) for field in fields(shape)}
 ELSEWHERE = {

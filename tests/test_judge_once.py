@@ -27,8 +27,8 @@ def counts(monkeypatch):
         monkeypatch.setattr(module, name, counted)
 
     count(evidence, "account_of")
-    count(ceilings, "_stacks")
-    count(ledger, "_ledgers")
+    count(ceilings, "_stack")
+    count(ledger, "_of_card")
     count(diagnosis, "observe")
     return calls
 
@@ -44,4 +44,4 @@ def test_a_diagnose_with_its_tables_works_each_out_once(counts, capsys):
         message.message_table(case)
         message.sums(case)
         message.books(case)
-    assert counts == {"account_of": 1, "_stacks": 1, "_ledgers": 1, "observe": 1}
+    assert counts == {"account_of": 1, "_stack": 1, "_of_card": 1, "observe": 1}

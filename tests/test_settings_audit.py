@@ -56,14 +56,14 @@ def test_a_setting_is_judged_for_build_release_and_chip(row):
     if "cause" in row:
         first = next(f for f in here if f.verdict == row["has"])
         assert first.cause == row["cause"]
-        assert first.carries_cause == bool(row["cause"]) == bool(first.why)
+        assert bool(first.cause) == bool(row["cause"]) == bool(first.why)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
 def test_every_setting_says_what_it_is_where_no_rule_holds(setting):
     found = audit({setting.name: "7"}, "2.13.0", setting.build or "cuda")
     assert found and all(f.name == setting.name and f.says and f.source for f in found)
-    taken = not setting.otherwise or re.fullmatch(setting.form, "7")
+    taken = not setting.verdict_otherwise or re.fullmatch(setting.form, "7")
     ruled = any(rule.name == setting.name for rule in RULES) or setting.name in CONF_NAMES
     if taken and not ruled:
         assert [(f.verdict, setting.says in f.says) for f in found] == [(setting.verdict, True)]
@@ -76,10 +76,13 @@ def test_every_row_of_the_tables_is_whole():
         assert rule.name.removeprefix("option:") in {**VARIABLES, **OPTIONS}
         assert all(map(re.compile, (rule.value, *rule.beside[1:])))
     for variable in VARIABLES.values():
-        assert variable.when and variable.source and variable.by, variable
-        assert {variable.verdict, variable.otherwise} <= {"", *VERDICTS} and variable.verdict
+        assert variable.read and variable.source and variable.read_by, variable
+        assert {variable.verdict, variable.verdict_otherwise} <= {
+            "",
+            *VERDICTS,
+        } and variable.verdict
         assert variable.moment in table.MOMENTS and re.compile(variable.form)
-        if variable.otherwise:
+        if variable.verdict_otherwise:
             assert variable.form and variable.expected
     for option in OPTIONS.values():
         assert option.says and option.source and option.expected and re.compile(option.form), option
@@ -143,7 +146,7 @@ os.environ["HOME"] = "/x"
     assert re.search("first use of the GPU in line 7.*first allocation", says[NO_CUDA])
     assert found[HIP].value == "expandable_segments:True"
     assert found["HSA_ENABLE_SDMA"].verdict == "ineffective"
-    assert all(f.carries_cause and f.why for f in found.values())
+    assert all(f.cause and f.why for f in found.values())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +272,7 @@ def value_of(rule, fits):
     options = [one for one in OPTIONS.values() if rule.name == f"option:{one.name}"]
     forms = [] if rule.value else [one.form for one in options]
     row = VARIABLES.get(rule.name)
-    forms += [row.form] if row is not None and row.otherwise else []
+    forms += [row.form] if row is not None and row.verdict_otherwise else []
     form = rule.value or (forms or [".*"])[0]
     return next((t for t in CANDIDATES if (re.fullmatch(form, t) is not None) == fits), None)
 

@@ -14,14 +14,8 @@ from ttm_boxes import DKMS, GIB, apu
 
 from helpers.ground.shapes import TtmPlan
 from helpers.judge import table
-from helpers.judge.ttm_commands import (
-    CONF,
-    NOT_KNOWN,
-    SYSTEMS,
-    commands,
-    stale_settings,
-    systems,
-)
+from helpers.judge.ttm_change import CONF, stale_settings
+from helpers.judge.ttm_commands import NOT_KNOWN, SYSTEMS, commands, systems
 from helpers.judge.ttm_plan import planned_step, ttm_answer
 from helpers.look.boxes import open_box
 from helpers.tell.prose import typed
@@ -168,7 +162,7 @@ def test_only_the_running_kernels_initramfs_is_made_anew_and_boots_room_is_spoke
 
 
 def test_every_distribution_and_every_system_to_be_changed_by_hand_has_its_source_and_lines():
-    rows = table("ttm")["distributions"]
+    rows = table("boot_systems")["distributions"]
     assert [row for row in rows if not row.get("source")] == []
     for row in rows:
         blocks = commands(apu(release=f"ID={row['ids'][0]}\n"), SET, 4096)
@@ -272,7 +266,7 @@ def etc(tmp_path):
 
 
 MODPROBE = [system for system in SYSTEMS if system.startswith("modprobe.d")]
-RELEASES = [row["ids"][0] for row in table("ttm")["distributions"]]
+RELEASES = [row["ids"][0] for row in table("boot_systems")["distributions"]]
 
 
 def as_printed(text):

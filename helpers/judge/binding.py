@@ -8,7 +8,7 @@ larger, until 6.14 (89773b85599a); from 6.15 on TTM's limit where the GTT is lar
 carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30).
 
 Each group of readings has one function below, asked in the order of ``decide``; a function
-without an answer leaves the question to the next. ceilings.json has the words, the cause, the
+without an answer leaves the question to the next. ceiling_answers.json has the words, the cause, the
 next step and the source of each answer.
 """
 
@@ -32,13 +32,6 @@ from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
 
 FAR = 1.3
 """A layer this much above another is no rounding, and no share that firmware keeps."""
-MENU = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
-CARVE_OUTS = tuple(512 * MIB * size for size in MENU)
-"""Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
-SMALL_CARVE_OUTS = (256 * MIB, 512 * MIB, GIB, 2 * GIB)
-"""Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of
-APUs).
-"""
 
 
 def decide(numbers: Numbers) -> Decision:
@@ -64,10 +57,10 @@ def decide(numbers: Numbers) -> Decision:
     return _graded(_undecided(numbers), numbers)
 
 
-def decisions() -> dict[str, dict[str, Any]]:
-    """The answers as data: layer, cause, what each rests on, words, step, source."""
-    answers: dict[str, dict[str, Any]] = table("ceilings")["decisions"]
-    return answers
+def answers() -> dict[str, dict[str, Any]]:
+    """What can bind, by name: layer, cause, the readings it rests on, words, next step, source."""
+    rows: dict[str, dict[str, Any]] = table("ceiling_answers")["answers"]
+    return rows
 
 
 def answer(
@@ -81,7 +74,7 @@ def answer(
 
     ``size`` is what binds, in bytes; ``words`` are those of its sentence beside the readings.
     """
-    row = decisions()[pattern]
+    row = answers()[pattern]
     shown = {
         name: show_bytes(value)
         for name, value in vars(numbers).items()
@@ -89,9 +82,8 @@ def answer(
     }
     shown["ram_any"] = show_bytes(numbers.any_ram)
     shown["pool"] = show_bytes(numbers.low)
-    shown["gtt_any"] = show_bytes(
-        numbers.gtt_wanted if numbers.gtt is None else numbers.gtt
-    )
+    any_gtt = numbers.gtt_wanted if numbers.gtt is None else numbers.gtt
+    shown["gtt_any"] = show_bytes(any_gtt)
     shown.update(words)
     return Decision(
         pattern=pattern,
@@ -107,7 +99,7 @@ def answer(
 
 def _field_read(name: str, numbers: Numbers) -> str:
     """The field that stands for a reading: where several can, the first that was read."""
-    fields: list[str] = table("ceilings")["either"].get(name, [name])
+    fields: list[str] = table("ceiling_answers")["either"].get(name, [name])
     return next(
         (field for field in fields if getattr(numbers, field) is not None), fields[0]
     )
@@ -182,8 +174,9 @@ def _ttm_limit(numbers: Numbers) -> Decision | None:
     ):
         return answer("not_taken", numbers, low, _sure(numbers))
     if _is_half(numbers, low):  # ttm_device.c: half of the total RAM
-        pattern = "gttsize_only" if _below(low, numbers.gtt) else "ttm_default"
-        return answer(pattern, numbers, low, _sure(numbers))
+        if _below(low, numbers.gtt):
+            return answer("gttsize_only", numbers, low, _sure(numbers))
+        return answer("ttm_default", numbers, low, _sure(numbers))
     return _set_limit(numbers, low)
 
 
@@ -229,15 +222,16 @@ def _posted_total(numbers: Numbers) -> Decision | None:
     if numbers.kind == UNKNOWN and not may_be_an_apu:
         return None
     # What torch sees is the carve-out, and another layer is far above it (89773b85599a).
-    if near(torch, numbers.vram, 0.05 if "vram" in numbers.hearsay else 0.005):
+    rounding = 0.05 if "vram" in numbers.hearsay else 0.005
+    if near(torch, numbers.vram, rounding):
         return _carve_out_seen(numbers, torch)
     if numbers.vram is None and _is_a_carve_outs_size(numbers, torch):
         return _carve_out_by_size(numbers, torch)
     if _far(numbers.vram, torch):  # the rule before Linux 6.15, or another limit
         is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
-        is_half = is_half_of_linux or _is_half_of_rest(numbers, torch)
-        pattern = "old_kernel_half" if is_half else "below_carveout"
-        return answer(pattern, numbers, torch, "likely")
+        if is_half_of_linux or _is_half_of_rest(numbers, torch):
+            return answer("old_kernel_half", numbers, torch, "likely")
+        return answer("below_carveout", numbers, torch, "likely")
     # 89773b85599a: the compute pool follows ttm_tt_pages_limit, not amdgpu.gttsize.
     gtt_is_far_above = _far(numbers.gtt, torch) or _far(numbers.gtt_wanted, torch)
     if gtt_is_far_above and numbers.wanted is None:
@@ -271,11 +265,16 @@ def _carve_out_by_size(numbers: Numbers, torch: int) -> Decision:
 
 def _is_a_carve_outs_size(numbers: Numbers, torch: int) -> bool:
     """Whether a total is of a size that firmware offers, far below the RAM or smaller than any."""
-    if torch in SMALL_CARVE_OUTS and (numbers.kind == APU or torch <= GIB):
+    sizes = table("ceiling_answers")
+    is_no_ram = torch in [size * MIB for size in sizes["no_rams_mib"]]
+    if is_no_ram and (numbers.kind == APU or torch <= GIB):
         return True  # ROCm runs on no card of so little memory (parts.json)
     if numbers.kind != APU or not _far(numbers.any_ram, 3 * torch):
         return False
-    return any(abs(torch - size) <= numbers.precision for size in CARVE_OUTS)
+    return any(
+        abs(torch - size * MIB) <= numbers.precision
+        for size in sizes["firmware_menu_mib"]
+    )
 
 
 def _shown_by_a_tool(numbers: Numbers) -> Decision | None:
@@ -324,7 +323,9 @@ def _or_zero(size: int | None) -> int:
 
 
 def _in_brackets(size: int | None) -> str:
-    return "" if size is None else f" ({show_bytes(size)})"
+    if size is None:
+        return ""
+    return f" ({show_bytes(size)})"
 
 
 def _is_half(numbers: Numbers, size: int) -> bool:
@@ -370,15 +371,7 @@ def _graded(decision: Decision, numbers: Numbers) -> Decision:
 
 
 def _undecided(numbers: Numbers) -> Decision:
-    names = {
-        field: data.get("missing")
-        for field, data in table("ceilings")["numbers"].items()
-    }
-    missing = tuple(
-        name
-        for field, name in names.items()
-        if name and getattr(numbers, field) is None
-    )
+    missing = numbers.missing()
     says = "Too few layers were read to say which one decides."
     if (
         numbers.torch is not None

@@ -11,6 +11,7 @@ from helpers.ground.shapes import Reading, seen
 from helpers.ground.units import show_bytes
 from helpers.judge import capitalised, form
 from helpers.judge import holders as whose
+from helpers.judge.contradictions import TOTALS, card_totals
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.failing_card import card_of, holders_beside, slices_of
 from helpers.judge.figure_observations import RAM_SHARE
@@ -37,8 +38,6 @@ STOPPED = ("T", "t")
 STALL_PERCENT = 10
 """A machine whose programs all wait for memory a tenth of the time does little else; one that
 only reads files again stays near 0."""
-TOTALS = ("sysfs VRAM", "nvidia-smi")
-"""The layers whose total is the card's own."""
 
 
 def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation]:
@@ -53,21 +52,25 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         *kernel_observations(evidence, bundle),
     ]
     is_about_the_machine = not (evidence.error_text.strip() or evidence.messages)
-    if is_about_the_machine and any(o.name == "no-gpu" for o in observations):
+    has_no_gpu = any(observation.name == "no-gpu" for observation in observations)
+    if is_about_the_machine and has_no_gpu:
         observations = [*map(_aside, observations), *_without_gpu(bundle)]
     constructed = constructed_items(bundle)
     return [
         replace(
-            o, filled=o.reading.item in constructed or o.reading.source in constructed
+            observation,
+            filled=bool(
+                {observation.reading.item, observation.reading.source} & constructed
+            ),
         )
-        for o in observations
+        for observation in observations
     ]
 
 
 def _observed(
     name: str, reading: Reading, says: str, proof: bool = False
 ) -> Observation:
-    return Observation(name, reading, says, "bundle", hard=True, proof=proof)
+    return Observation(name, reading, says, "bundle", proof=proof)
 
 
 def _aside(observation: Observation) -> Observation:
@@ -117,10 +120,10 @@ def _access(
 def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
     build = framework.framework(bundle)
     vendors = {card.vendor for card in cards}
-    vendor = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build)
-    if build.build and vendors and vendor not in vendors:
+    made_for = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build, "the CPU alone")
+    if build.build and vendors and made_for not in vendors:
         present = " and ".join(sorted(vendors))
-        says = f"torch is built for {vendor or 'the CPU alone'}; {present} is here"
+        says = f"torch is built for {made_for}; {present} is here"
         yield _observed("build-without-this-gpu", build.version, says, proof=True)
     targets = {arch.split(":")[0] for arch in build.archs}
     if build.build != "rocm" or not targets:
@@ -138,9 +141,10 @@ def _targets_that_run(gfx: str) -> set[str]:
 
     gfx11-generic, gfx10-3-generic; gfx950 is of gfx9-4-generic (LLVM's AMDGPUUsage page).
     """
+    if gfx == "gfx950":
+        return {gfx, "gfx9-generic", "gfx9-4-generic"}
     family = gfx[:-2]
-    minor = "4" if gfx == "gfx950" else gfx[-2:-1]
-    return {gfx, f"{family}-generic", f"{family}-{minor}-generic"}
+    return {gfx, f"{family}-generic", f"{family}-{gfx[-2:-1]}-generic"}
 
 
 def _holders(
@@ -151,15 +155,13 @@ def _holders(
     for account in evidence.accounts:
         if account.this_process or account.message.allocated:
             expected = whose.expected_range(account.this_process, account.reserved)
-            failing += [expected] if expected else []
+            if expected:
+                failing.append(expected)
     a_rank_failed = form("rank").search(evidence.error_text) is not None
     for card in cards:
         yield from _of_pools(bundle, card)
         yield from _of_window(card)
-        totals = (
-            pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok
-        )
-        total = next(totals, None)
+        total = next(iter(card_totals(card)), None)
         parts = slices_of(card, evidence)
         if parts:
             total = parts[0].total
@@ -190,9 +192,11 @@ def _others_explained(
 
 def _zombies(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
     """Processes that have ended and still have a device open."""
-    numbers = {holder.pid for card in cards for holder in card.holders}
+    holders: set[int] = set()
+    for card in cards:
+        holders.update(holder.pid for holder in card.holders)
     for process in processes(bundle):
-        if process.state == "Z" and process.pid in numbers:
+        if process.state == "Z" and process.pid in holders:
             says = f"{process.name} is a zombie with the device open"
             reading = seen(process.pid, "count", "processes")
             yield _observed("zombie-listed", reading, says)
@@ -251,15 +255,14 @@ def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
             yield _observed(name, part.free, says)
     if card.slices:
         return  # what is free of the whole card, no program gets
-    totals = [pool for pool in card.pools if pool.layer in TOTALS]
-    with_free = [
-        pool for pool in (card.pools if card.integrated else totals) if pool.free.ok
-    ]
+    of_the_card = [pool for pool in card.pools if pool.layer in TOTALS]
+    counted = card.pools if card.integrated else of_the_card
+    with_free = [pool for pool in counted if pool.free.ok]
     largest = max(with_free, key=lambda pool: pool.total.bytes, default=None)
     if largest is not None:
         says = f"Free on {card.pci} of {largest.total.show()}, according to {largest.layer}"
         yield _observed("free:" + card.pci, largest.free, says)
-    used = next((pool.used for pool in totals if pool.used.ok), None)
+    used = next((pool.used for pool in of_the_card if pool.used.ok), None)
     if used is not None and card.unattributed.ok and not card.integrated:
         yield from _unattributed(bundle, card, used.bytes)
 
@@ -291,12 +294,10 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What is in use and held by no process that is seen, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    totals = [
-        pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok
-    ]
-    says = f"In use on card {card.pci} without a visible owner"
-    if totals:
-        says = f"In use on card {card.pci}, which has {totals[0].show()}, without a visible owner"
+    place_of_use = f"card {card.pci}"
+    for total in card_totals(card)[:1]:
+        place_of_use += f", which has {total.show()},"
+    says = f"In use on {place_of_use} without a visible owner"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return

@@ -5,7 +5,7 @@ missing, which limit binds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from helpers.ground.shell import word
@@ -24,17 +24,26 @@ from helpers.judge.worlds import vendor
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
 """What a process is called in a remedy that SIGTERM does not end, by its state."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-CACHE: dict[str, str] = table("diagnosis")["cache"]
+CACHE: dict[str, str] = table("names")["cache"]
 """The step that makes PyTorch's cache usable, by what its release and build can do."""
 LARGEST_SPLIT_MIB = 512
 SMALLEST_SPLIT_MIB = 32
 WORTH_JOINING_BYTES = 64 * MIB
 """Less cache than that is not worth a setting."""
+NAME_OF_READING = {
+    "limit-binds": "limit",
+    "stranded-decides": "pieces",
+    "stranded-possible": "pieces",
+    "free-and-stranded": "pieces",
+    "weights-above-card": "weights",
+    "device-open": "holder",
+}
+"""The names that readings of observations are, by the observation."""
 NEARLY_ALL = 0.9
 """A process that holds this share of a card leaves no room for another."""
-TOOLS: dict[str, dict[str, str]] = table("diagnosis")["tools"]
+TOOLS: dict[str, dict[str, str]] = table("names")["tools"]
 """Of each vendor, the tool that lists who uses its GPUs, and the device nodes."""
-UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
+UNKNOWN: dict[str, str] = table("names")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its
 [part] is left out.
 """
@@ -50,12 +59,11 @@ class _Holder(NamedTuple):
 
 
 def names_of(
-    evidence: CaseEvidence, observations: Iterable[Observation]
+    evidence: CaseEvidence, observations: Sequence[Observation]
 ) -> dict[str, str]:
     """The words for the placeholders of a remedy, by their names; the first that gives a name
     counts.
     """
-    observations = tuple(observations)
     rows: list[tuple[str, str]] = []
     by_event = sorted(
         evidence.accounts, key=lambda account: account.message.event in SILENT
@@ -65,21 +73,11 @@ def names_of(
     rows += _of_holders(evidence)
     for observation in observations:
         rows += _of_observation(observation)
-    rows.append(("chip", evidence.fact("gfx")))
-    rows.append(("log", evidence.log))
     tools = TOOLS.get(vendor(evidence), {})
-    rows += tools.items()
+    rows += [("chip", evidence.fact("gfx")), ("log", evidence.log), *tools.items()]
     if not any("smi" in tool for tool, _ in evidence.tools):
         rows.append(("list", tools.get("smi", UNKNOWN["smi"])))
-    lost = [m.words for m in evidence.messages if m.event in ("gpu-lost", "gpu-silent")]
-    rows += [
-        ("address", match[0])
-        for words in lost
-        for match in form("address").finditer(words)
-    ]
-    for name in ("address", "pod", "loaded", "installed"):
-        for match in form(name).finditer(evidence.error_text):
-            rows.append((name, match[0].strip()))
+    rows += _in_texts(evidence)
     seen = {observation.name for observation in observations}
     names: dict[str, str] = {}
     for name, words in rows:
@@ -90,12 +88,28 @@ def names_of(
     return names
 
 
+def _in_texts(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
+    """What the texts name: a GPU's address, first that of one that is lost, a pod, and versions."""
+    for message in evidence.messages:
+        if message.event in ("gpu-lost", "gpu-silent"):
+            for match in form("address").finditer(message.words):
+                yield "address", match[0]
+    for name in ("address", "pod", "loaded", "installed"):
+        for match in form(name).finditer(evidence.error_text):
+            yield name, match[0].strip()
+
+
 def fill(text: str, names: Mapping[str, str]) -> str:
     """The text with its placeholders filled in, without the [parts] whose number or name is not
     known.
     """
-    part = r"\[([^\[\]]*\{([a-z]+)\}[^\[\]]*)\]"
-    text = re.sub(part, lambda match: match[1] if match[2] in names else "", text)
+
+    def part_if_known(part: re.Match[str]) -> str:
+        if part[2] in names:
+            return part[1]
+        return ""
+
+    text = re.sub(r"\[([^\[\]]*\{([a-z]+)\}[^\[\]]*)\]", part_if_known, text)
     words = {**UNKNOWN, **names}
     return re.sub(r"\{([a-z]+)\}", lambda match: words.get(match[1], match[0]), text)
 
@@ -153,13 +167,15 @@ def _missing(account: Account) -> str:
         joined = ""
         if message.free and plus(account.stranded).bytes > lacking.precision_bytes:
             joined = ", even if PyTorch could use all that it has cached"
-        least = "" if message.free else " or more"
-        return f"{about(lacking)}{least} is missing{joined}"
+        size = about(lacking)
+        if message.free is None:
+            size += " or more"
+        return f"{size} is missing{joined}"
     sizes = (("free", message.free), ("cached", account.stranded))
     parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
-    return (
-        f"{message.requested.text} failed with {' and '.join(parts)}" if parts else ""
-    )
+    if not parts:
+        return ""
+    return f"{message.requested.text} failed with {' and '.join(parts)}"
 
 
 def _of_what_would_do(
@@ -196,20 +212,23 @@ def _cache_setting(account: Account, evidence: CaseEvidence) -> str:
     """The step that makes PyTorch's cache usable on the release and build that failed."""
     requested = account.message.requested
     assert requested
-    kind = "whole" if has_split_size(account) else ""
+    kind = ""
+    if has_split_size(account):
+        kind = "whole"
     support = has_expandable(account)
     if support is None:
         support = rocm_has_expandable(str(recorded_torch(evidence)["version"]))
-        kind = "perhaps" if support is None else kind
+        if support is None:
+            kind = "perhaps"
     if support:
         kind = "expandable"
+    variable = "PYTORCH_CUDA_ALLOC_CONF"
+    if account.message.backend == "hip":
+        variable = "PYTORCH_HIP_ALLOC_CONF"
     # Blocks of the request's size stay whole if no larger size may be split.
     size = 1 << max(0, (requested.bytes // MIB).bit_length() - 1)
-    is_rocm = account.message.backend == "hip"
-    return CACHE.get(kind, "").format(
-        variable="PYTORCH_HIP_ALLOC_CONF" if is_rocm else "PYTORCH_CUDA_ALLOC_CONF",
-        size=min(LARGEST_SPLIT_MIB, max(SMALLEST_SPLIT_MIB, size)),
-    )
+    size = min(LARGEST_SPLIT_MIB, max(SMALLEST_SPLIT_MIB, size))
+    return CACHE.get(kind, "").format(variable=variable, size=size)
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
@@ -225,7 +244,9 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
         if zombie.parent and zombie.parent != INIT:
             yield "parent", str(zombie.parent)
     holders = [
-        _Holder(row.bytes or 0, row.pid or 0, row.name, row.state) for row in listed
+        _Holder(row.bytes or 0, row.pid, row.name, row.state)
+        for row in listed
+        if row.pid
     ]
     for account in evidence.accounts:
         holders += [_Holder(size.bytes, pid) for pid, size in account.others if pid]
@@ -278,12 +299,13 @@ def _of_largest(
         )
         yield "owner", f"A process outside this container (pid {pid} of the host)"
         return
-    name = "".join(
-        sign for sign in holder.name if sign.isprintable()
-    )  # no escapes for a terminal
+    # A name may hold escapes that a terminal would obey.
+    name = "".join(filter(str.isprintable, holder.name))
     yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
     yield WITHOUT_SIGTERM.get(holder.state, "pid"), str(pid)
-    program = re.split(r"[/\\]", name)[-1] or "A process"
+    program = re.split(r"[/\\]", name)[-1]
+    if not program:
+        program = "A process"
     yield "owner", f"{program} (pid {pid})"
     total = card_bytes(evidence)
     if size <= total:
@@ -303,12 +325,15 @@ def card_bytes(evidence: CaseEvidence) -> int:
         ]
         sizes = {figure.bytes for figure in totals if figure.bytes}
     if not sizes and evidence.bundle is not None:
-        from helpers.judge.box_observations import TOTALS  # reads every layer of a box
+        # Only a captured box needs every layer's reader.
+        from helpers.judge.contradictions import card_totals
         from helpers.look.gpus import gpus
 
-        pools = [pool for card in gpus(evidence.bundle) for pool in card.pools]
-        sizes = {p.total.bytes for p in pools if p.total.ok and p.layer in TOTALS}
-    return sizes.pop() if len(sizes) == 1 else 0
+        for card in gpus(evidence.bundle):
+            sizes.update(total.bytes for total in card_totals(card))
+    if len(sizes) != 1:
+        return 0
+    return sizes.pop()
 
 
 def _explains_a_refusal(size: int, evidence: CaseEvidence) -> bool:
@@ -351,25 +376,16 @@ def _covers(holder: _Holder, evidence: CaseEvidence) -> bool:
 
 def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
     words = observation.reading.show()
+    value = str(observation.reading.value)
     kind = observation.name.split("-")[0]
     if kind == "ceiling":
         yield "binding", f"{words} ({observation.says.rstrip('.')})"
-    if kind == "setting" and re.match(r"\w+=", str(observation.reading.value)):
-        yield "setting", str(observation.reading.value)
-        yield "unset", "unset " + str(observation.reading.value).split("=")[0]
+    if kind == "setting" and re.match(r"\w+=", value):
+        yield "setting", value
+        yield "unset", "unset " + value.split("=")[0]
     if observation.name == "setting-corrected":
-        yield "corrected", word(str(observation.reading.value))
+        yield "corrected", word(value)
     if observation.name == "noted":
         yield "kills", UNKNOWN["kills"]
-    if observation.name == "limit-binds":
-        yield "limit", words
-    if observation.name in (
-        "stranded-decides",
-        "stranded-possible",
-        "free-and-stranded",
-    ):
-        yield "pieces", words
-    if observation.name == "weights-above-card":
-        yield "weights", words
-    if observation.name == "device-open":
-        yield "holder", words
+    if observation.name in NAME_OF_READING:
+        yield NAME_OF_READING[observation.name], words

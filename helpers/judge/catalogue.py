@@ -20,6 +20,8 @@ from helpers.judge import table
 class Remedy:
     """What to do: commands with placeholders in braces, if there are any, what must hold before
     it, and what it may harm.
+
+    ``shown_by_capture``: a captured box already has what the command would show.
     """
 
     id: str
@@ -27,6 +29,22 @@ class Remedy:
     command: str
     precondition: str
     harm: str
+    shown_by_capture: bool = False
+
+
+@dataclass(frozen=True)
+class DecidingReading:
+    """A reading that would decide: its name, what it is, how it is taken, and what its results
+    mean.
+
+    ``while_running``: it has to be taken while the program runs, or just after it failed.
+    """
+
+    name: str
+    reading: str
+    how: str
+    answer: str = ""
+    while_running: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,8 +57,8 @@ class Failure:
     ``sufficient``: of these one alone makes it likely, since it is an exclusion by arithmetic or
     the program's own statement of the cause. ``proof``: of these one that is a proof makes it
     confirmed. ``strong`` and ``weak`` support it; ``refuted_by`` ends it where measured,
-    ``strong_against`` and ``weak_against`` speak against it. ``decides`` is the reading that would
-    decide: its name, what it is, and how it is taken; ``source`` where the mechanism can be read.
+    ``strong_against`` and ``weak_against`` speak against it. ``source`` is where the mechanism
+    can be read.
     """
 
     id: str
@@ -48,7 +66,7 @@ class Failure:
     title: str
     mechanism: str
     needs: tuple[tuple[str, ...], ...]
-    decides: tuple[str, str, str]
+    decides: DecidingReading
     remedy: Remedy
     source: str
     kind: str = "symptom"
@@ -69,17 +87,16 @@ def failures() -> tuple[Failure, ...]:
     Raises KeyError or TypeError, with the word, for a name or a key that is not known.
     """
     data = table("failures")
-    return tuple(_failure(row, data) for row in data["failures"])
+    return tuple(_failure(row, data["groups"]) for row in data["failures"])
 
 
-def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
-    groups = data["groups"]
+def _failure(row: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Failure:
     entry: dict[str, Any] = dict(row)
     for key, value in row.items():
         if isinstance(value, list) and key != "needs":
             entry[key] = _members(value, groups)
     entry["needs"] = tuple(_members(group, groups) for group in row["needs"])
-    entry["decides"] = (row["decides"], *data["readings"][row["decides"]])
+    entry["decides"] = deciding_reading(row["decides"])
     entry["remedy"] = remedy(row["remedy"])
     return Failure(**entry)
 
@@ -87,6 +104,11 @@ def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
 def remedy(name: str) -> Remedy:
     """The remedy of a name. Raises KeyError for another name."""
     return Remedy(id=name, **table("failures")["remedies"][name])
+
+
+def deciding_reading(name: str) -> DecidingReading:
+    """The reading of a name. Raises KeyError for another name."""
+    return DecidingReading(name=name, **table("failures")["readings"][name])
 
 
 def _members(names: list[str], groups: Mapping[str, list[str]]) -> tuple[str, ...]:

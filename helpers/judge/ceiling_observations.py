@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from helpers.judge import table
 from helpers.judge.binding import decide
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip, total_of_message
@@ -63,9 +62,9 @@ def _of_decision(
         name = "cache-counted-as-used"
     elif decision.confidence == "weak":
         name = f"ceiling-{layer}-hint"
-    value = (
-        decision.pattern if decision.binding_bytes is None else decision.binding_bytes
-    )
+    value: int | str = decision.pattern
+    if decision.binding_bytes is not None:
+        value = decision.binding_bytes
     observation = make_observation(
         name,
         value,
@@ -84,12 +83,9 @@ def _of_layers(bundle: Bundle, stack: Stack, name: str) -> Iterator[Observation]
     """
     constructed = constructed_items(bundle)
     for row in stack.rows:
-        if not row.layer or not row.value.ok:
+        if not row.layer_says or not row.value.ok:
             continue
-        words = table("ceilings")["layers"][row.layer]["says"]
-        if not words:
-            continue
-        says = f"{row.name}, {words}"
+        says = f"{row.name}, {row.layer_says}"
         if row.layer == stack.decision.binding:
             says += ": this one decides"
         elif row.layer == "gtt" and stack.decision.pattern == "gttsize_only":

@@ -22,6 +22,7 @@ from helpers.ground.shapes import Confidence, Layer, Reading, not_available, see
 from helpers.ground.units import GIB, MIB
 from helpers.judge import table
 from helpers.judge.binding import answer, decide
+from helpers.judge.evidence import once
 from helpers.judge.numbers import (
     NEW_KFD_LIMIT,
     Decision,
@@ -61,6 +62,18 @@ class Ceiling:
     pending_source: str = ""
     note: str = ""
 
+    @property
+    def layer_says(self) -> str:
+        """What the layer is; empty where that is not said, or for a row without a layer."""
+        return _of_layer(self.layer, "says")
+
+    @property
+    def number(self) -> str:
+        """The field of Numbers that the row gives; empty where it gives none."""
+        if self.key == "free":
+            return "free"
+        return _of_layer(self.layer, "number")
+
     def shape(self) -> shapes.Ceiling:
         """The row as a contract. Only a row with a layer has one."""
         assert self.layer is not None
@@ -71,6 +84,12 @@ class Ceiling:
             self.value.status,  # type: ignore[arg-type]
             self.pending_bytes,
         )
+
+
+def _of_layer(layer: Layer | None, key: str) -> str:
+    if layer is None:
+        return ""
+    return str(table("ceilings")["layers"][layer][key])
 
 
 @dataclass(frozen=True)
@@ -88,22 +107,19 @@ class Stack:
         return next((row for row in self.rows if row.layer == layer), None)
 
 
+@once
 def ceilings(bundle: Bundle) -> tuple[Stack, ...]:
     """A stack for each GPU, APUs first; on a box without one, a single stack of what limits the
     host.
-
-    They are worked out once a bundle.
     """
-    return bundle.once("ceilings", lambda: _stacks(bundle))
 
-
-def _stacks(bundle: Bundle) -> tuple[Stack, ...]:
     def order(gpu: Gpu) -> tuple[bool, bool, str]:
         is_apu = gpu.vendor == "AMD" and bool(gpu.integrated)
         return not is_apu, gpu.vendor != "AMD", gpu.pci
 
-    stacks = tuple(_stack(bundle, gpu) for gpu in sorted(gpus(bundle), key=order))
-    return stacks or (_stack(bundle, None),)
+    if not gpus(bundle):
+        return (_stack(bundle, None),)
+    return tuple(_stack(bundle, gpu) for gpu in sorted(gpus(bundle), key=order))
 
 
 def _row(key: str, value: Reading, name: str = "") -> Ceiling:
@@ -126,10 +142,9 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
     if gpu is not None:
         rows += _gpu_rows(bundle, gpu, kind)
     rows += _process_rows(bundle)
-    order = list(
-        table("ceilings")["layers"]
-    )  # from the RAM upwards; what limits nothing is last
-    rows.sort(key=lambda row: order.index(row.layer) if row.layer else len(order))
+    # From the RAM upwards; what limits nothing is last.
+    order = [*table("ceilings")["layers"], None]
+    rows.sort(key=lambda row: order.index(row.layer))
     numbers = _numbers(bundle, rows)
     if unified:
         numbers = replace(numbers, kind=UNIFIED)
@@ -142,14 +157,9 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
         decision = decide(numbers)
     else:
         decision = _not_an_apu(kind, gpu, numbers)
-    stack = Stack(
-        pci=gpu.pci if gpu else "",
-        name=gpu.name.show() if gpu and gpu.name.ok else "",
-        kind=kind,
-        rows=tuple(rows),
-        numbers=numbers,
-        decision=decision,
-    )
+    pci = "" if gpu is None else gpu.pci
+    name = gpu.name.show() if gpu is not None and gpu.name.ok else ""
+    stack = Stack(pci, name, kind, tuple(rows), numbers, decision)
     return _below_the_fraction(stack)
 
 
@@ -211,8 +221,9 @@ def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
             continue
         value = parameter.live_bytes if parameter.unit else parameter.live
         row = _row(parameter.name, value, name=f"{parameter.module}.{parameter.name}")
-        native = str(parameter.live.value) if parameter.live.ok else ""
-        row = replace(row, native=native, unit=parameter.unit or "text")
+        row = replace(row, unit=parameter.unit or "text")
+        if parameter.live.ok:
+            row = replace(row, native=str(parameter.live.value))
         if parameter.pending:
             pending = parameter.pending
             row = replace(
@@ -273,7 +284,9 @@ def _gpu_rows(bundle: Bundle, gpu: Gpu, kind: str) -> list[Ceiling]:
     totals = {
         pool.layer: pool.total for pool in gpu.pools if pool.total.unit == "bytes"
     }
-    memory = ("card_vram", "card_gtt") if kind == "card" else ("carveout", "gtt")
+    memory = ("carveout", "gtt")
+    if kind == "card":
+        memory = ("card_vram", "card_gtt")
     rows = []
     for name in (*memory, "kfd_bank", "hsa_pool", "hip_total"):
         data = table("ceilings")["pools"][name]
@@ -325,23 +338,17 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
     readings: dict[str, Reading] = {}
     module = ""
     for row in rows:
-        field = "free" if row.key == "free" else ""
-        if row.layer:
-            field = table("ceilings")["layers"][row.layer]["number"]
         if row.layer == "ttm":
             module = row.name.partition(".")[0]
-        if field and row.value.ok:
-            readings.setdefault(field, row.value)
+        if row.number and row.value.ok:
+            readings.setdefault(row.number, row.value)
     constructed = constructed_items(bundle)
-    filled = [
-        field for field, reading in readings.items() if reading.item in constructed
-    ]
+    filled = [field for field in readings if readings[field].item in constructed]
     memory = bundle.read("/proc/meminfo")
     if memory.constructed:
         filled += ["bare_free", "available"]
-    free = {
-        f.pool: f.bytes for f in figures_of([("bundle", "/proc/meminfo", memory.text)])
-    }
+    of_memory = figures_of([("bundle", "/proc/meminfo", memory.text)])
+    free = {figure.pool: figure.bytes for figure in of_memory}
     numbers = Numbers(
         wanted=_wanted(bundle, module),
         kernel=kernel_release(kernel_of(bundle)),
@@ -350,9 +357,7 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
         available=free.get("available"),
         filled=tuple(filled),
     )
-    sizes: dict[str, Any] = {
-        field: reading.bytes for field, reading in readings.items()
-    }
+    sizes: dict[str, Any] = {field: readings[field].bytes for field in readings}
     return replace(numbers, **sizes)
 
 
@@ -414,7 +419,9 @@ def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:
 def _not_an_apu(kind: str, gpu: Gpu | None, numbers: Numbers) -> Decision:
     """The answer on a box that no TTM limit applies to, or of which that is not known."""
     pattern = {"other vendor": "other_vendor", "none": "no_gpu"}.get(kind, kind)
-    sure: Confidence = "weak" if kind in ("wsl", "unsure") else "confirmed"
+    sure: Confidence = "confirmed"
+    if kind in ("wsl", "unsure"):
+        sure = "weak"
     vram_words = ""
     vendor = ""
     if gpu is not None:

@@ -6,6 +6,7 @@ entries, observations or texts decides anything.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,14 +20,15 @@ HINT = 0.7
 SUFFICIENT = 1.0
 PROOF = 3.0
 KIND = {"contrast": 0.5, "symptom": 0.0, "oddity": -0.75}
-STRONG = 1.0
-WEAK = 0.5
-REFUTED_BY = -2.0
-STRONG_AGAINST = -1.5
-WEAK_AGAINST = -0.5
-"""What an entry weighs: a measured need 2, a said one 1, a hint 0.7; an observation beside its
-needs its points, half of them where it is only said.
-"""
+"""What an entry weighs by itself: a measured need 2, a said one 1, a hint 0.7."""
+POINTS = {
+    "strong": 1.0,
+    "weak": 0.5,
+    "refuted_by": -2.0,
+    "strong_against": -1.5,
+    "weak_against": -0.5,
+}
+"""What an observation weighs that an entry names under this key; half where it is only said."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
     if not all(groups) or _hard(_seen(failure.refuted_by, by_name)):
         return None
     measured = all(_hard(group) for group in groups)
-    speaking = [observation for group in groups for observation in group]
+    speaking = list(itertools.chain(*groups))
     for observation in _seen((*failure.strong, *failure.weak), by_name):
         if observation not in speaking:
             speaking.append(observation)
@@ -71,11 +73,8 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
     sufficient = _hard(_seen(failure.sufficient, by_name))
     proofs = [proof for proof in _hard(_seen(failure.proof, by_name)) if proof.proof]
     weight = _base_weight(failure, measured) + KIND[failure.kind]
-    weight += _points(failure.strong, STRONG, by_name)
-    weight += _points(failure.weak, WEAK, by_name)
-    weight += _points(failure.refuted_by, REFUTED_BY, by_name)
-    weight += _points(failure.strong_against, STRONG_AGAINST, by_name)
-    weight += _points(failure.weak_against, WEAK_AGAINST, by_name)
+    for key, points in POINTS.items():
+        weight += _points(getattr(failure, key), points, by_name)
     if sufficient:
         weight += SUFFICIENT
     if proofs:
@@ -92,7 +91,7 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
 
 def may_be_confirmed(proofs: list[Observation], against: list[Observation]) -> bool:
     """Whether there is a proof that was read on the box, and no measurement speaks against it
-    (DESIGN rule 6).
+    .
     """
     if not proofs or _hard(against):
         return False
@@ -106,7 +105,7 @@ def may_be_likely(
     against: list[Observation],
 ) -> bool:
     """Whether two measured observations, or an exclusion by arithmetic, speak for it, and no
-    strong measurement against it (DESIGN rule 6).
+    strong measurement against it.
     """
     if any(
         observation.name in failure.strong_against for observation in _hard(against)
@@ -122,7 +121,10 @@ def _seen(
     names: Iterable[str], by_name: dict[str, list[Observation]]
 ) -> list[Observation]:
     """The observations of these names, in their order."""
-    return [observation for name in names for observation in by_name.get(name, ())]
+    observations: list[Observation] = []
+    for name in names:
+        observations += by_name.get(name, ())
+    return observations
 
 
 def _hard(observations: Iterable[Observation]) -> list[Observation]:
@@ -142,7 +144,6 @@ def _points(
 ) -> float:
     """What observations beside the needs weigh, each name once, half where it is only said."""
     total = 0.0
-    for name in dict.fromkeys(names):
-        if name in by_name:
-            total += points if _hard(by_name[name]) else points / 2
+    for name in by_name.keys() & set(names):
+        total += points if _hard(by_name[name]) else points / 2
     return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from helpers.ground.shapes import Reading
 from helpers.ground.units import MIB, show_bytes
 from helpers.look.gpus import Gpu, Pool
 
@@ -11,11 +12,18 @@ TOTALS_AGREE = 4 * MIB
 # KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
 KFD_BLOCK = 2 * MIB
 RESERVED = "reserved by the driver"
+TOTALS = ("sysfs VRAM", "nvidia-smi")
+"""The layers whose total is the card's own."""
 
 
 def pools_by_layer(gpu: Gpu) -> dict[str, Pool]:
     """The pools of a GPU by the layer that reports each."""
     return {pool.layer: pool for pool in gpu.pools}
+
+
+def card_totals(gpu: Gpu) -> list[Reading]:
+    """What the layers that count the card's own memory give as its total."""
+    return [pool.total for pool in gpu.pools if pool.layer in TOTALS and pool.total.ok]
 
 
 def contradictions(gpu: Gpu) -> Iterator[str]:

@@ -15,7 +15,7 @@ from helpers.ground.shell import word
 from helpers.ground.units import cut, plain
 from helpers.judge.case_names import names_of
 from helpers.judge.confidence import Weighed, weigh_failures
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, once
 from helpers.judge.headlines import headline
 from helpers.judge.missing_readings import (
     NO_EVIDENCE,
@@ -33,6 +33,7 @@ from helpers.judge.verdict_evidence import (
     sums_as_evidence,
     unique_rows,
 )
+from helpers.look.bundle import Bundle
 from helpers.look.message import of_device, of_host
 
 NEAR = 1.0
@@ -50,16 +51,12 @@ follow what was read of it.
 APART = ("noted", "assert", "fault", "wrong-index", "option-refused", "setting-unread")
 
 
+@once
 def diagnose(evidence: CaseEvidence) -> Verdict:
     """The verdict on what was handed over.
 
-    Never raises on odd evidence; says ``cannot-tell`` where it does not decide. It is worked out
-    once for each evidence.
+    Never raises on odd evidence; says ``cannot-tell`` where it does not decide.
     """
-    return evidence.once("verdict", lambda: _diagnose(evidence))
-
-
-def _diagnose(evidence: CaseEvidence) -> Verdict:
     verdict = _judged(evidence)
     verdict = replace(verdict, error=_error_line(verdict, evidence))
     if evidence.bundle is None:
@@ -141,8 +138,9 @@ class Ranking:
     @property
     def gap(self) -> float:
         """By how much the first is above the next one that counts."""
-        close = self.close
-        return self.top.weight - close[0].weight if close else NEAR
+        if not self.close:
+            return NEAR
+        return self.top.weight - self.close[0].weight
 
     @property
     def decides(self) -> bool:
@@ -169,8 +167,7 @@ def verdict_of(
     near = [row for row in ranking.rows if row.weight >= LEAST / 2][:3]
     nothing_failed = not (near or evidence.messages or evidence.error_text)
     if evidence.bundle is not None and nothing_failed:
-        box = evidence.bundle.box if evidence.bundle.kind != "live" else "live"
-        return _healthy(observations, box)
+        return _healthy(observations, evidence.bundle)
     return undecided(near, observations, evidence)
 
 
@@ -182,34 +179,29 @@ def _decided(
     failure = top.failure
     close = ranking.close
     confidence = top.confidence
-    if (
-        confidence == "confirmed"
-        and ranking.gap < NEAR
-        and close[0].confidence != "weak"
-    ):
+    has_rival = ranking.gap < NEAR and close[0].confidence != "weak"
+    if confidence == "confirmed" and has_rival:
         confidence = "likely"
     missing = []
     if confidence != "confirmed":
         rivals = close[:2] or ranking.behind[:1]
         deciding = [row.failure.decides for row in (top, *rivals)]
-        missing = missing_readings(deciding, evidence) or [
-            missing_reading("look", evidence)
-        ]
+        missing = missing_readings(deciding, evidence)
+        if not missing:
+            missing = [missing_reading("look", evidence)]
     # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
     apart = [
-        o
-        for o in observations
-        if o.name in APART and o.hard and o not in top.speaks_for
+        row
+        for row in observations
+        if row.name in APART and row.hard and row not in top.speaks_for
     ]
     against = list(top.against)
     if failure.cause == "true-capacity":
         # What was cached and would have met the request speaks against a card that is too
         # small, however little it weighs.
-        cached = [o for o in observations if o.name == "stranded-possible"]
-        against += [
-            observation for observation in cached if observation not in top.against
-        ]
+        against += [row for row in observations if row.name == "stranded-possible"]
     names = names_of(evidence, observations)
+    others = ranking.behind if missing else close
     title = headline(failure, names, top.speaks_for, evidence)
     summary = f"{title}. {failure.mechanism}"
     if apart:
@@ -219,9 +211,7 @@ def _decided(
         confidence=confidence,
         title=title,
         summary=summary,
-        alternatives=[
-            _alternative(row, top) for row in (ranking.behind if missing else close)[:4]
-        ],
+        alternatives=[_alternative(row, top) for row in others[:4]],
         evidence=unique_rows(
             [
                 *as_evidence(top.speaks_for),
@@ -236,30 +226,29 @@ def _decided(
 
 
 def _alternative(row: Weighed, top: Weighed) -> Alternative:
-    near = row.confidence != "weak" and top.weight - row.weight < NEAR
-    return Alternative(row.failure.cause, "likely" if near else "weak")
+    is_near = row.confidence != "weak" and top.weight - row.weight < NEAR
+    return Alternative(row.failure.cause, "likely" if is_near else "weak")
 
 
-def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
+def _healthy(observations: tuple[Observation, ...], bundle: Bundle) -> Verdict:
     """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the
     evidence, what is free first.
     """
-    free = [
-        observation
-        for observation in observations
-        if observation.name.startswith("free:")
-    ]
-    sizes = ", ".join(observation.reading.show() for observation in free)
-    hard = [observation for observation in observations if observation.hard]
+    free = [row for row in observations if row.name.startswith("free:")]
+    hard = [row for row in observations if row.hard]
+    title = "No problem found"
+    if free:
+        sizes = ", ".join(row.reading.show() for row in free)
+        title += f": {sizes} of GPU memory is free"
     missing = missing_reading("failure")
-    missing = replace(missing, how=missing.how.replace(" live ", f" {word(box)} "))
+    if bundle.kind != "live":
+        how = missing.how.replace(" live ", f" {word(bundle.box)} ")
+        missing = replace(missing, how=how)
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         state="healthy",
-        title=f"No problem found: {sizes} of GPU memory is free"
-        if sizes
-        else "No problem found",
+        title=title,
         summary="You gave no error message.",
         evidence=unique_rows(as_evidence([*free, *hard])),
         missing=[missing],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, Tuple, TypeVar
 
 from helpers.ground.units import Quantity
 from helpers.judge import form, table
@@ -44,6 +44,21 @@ ON_TORCH = (
 """Programs whose refusals may be those of torch's own allocator."""
 Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
 """(origin, source, text): message, tool or environment; what printed it; the words."""
+
+
+Source = TypeVar("Source", bound=Unchanging)
+Result = TypeVar("Result")
+
+
+def once(function: Callable[[Source], Result]) -> Callable[[Source], Result]:
+    """The function, whose result is worked out once and kept with what it was worked out from."""
+    name = f"{function.__module__}.{function.__name__}"
+
+    @wraps(function)
+    def kept(source: Source) -> Result:
+        return source.once(name, lambda: function(source))
+
+    return kept
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,9 @@ def not_text(start: bytes) -> str:
     if encoding(start) != "utf-8":
         return ""
     odd = len(start) - len(start.translate(None, CONTROL))
-    return "binary data" if odd > len(start) // 50 else ""
+    if odd > len(start) // 50:
+        return "binary data"
+    return ""
 
 
 def evidence_from_message(text: str) -> CaseEvidence:
@@ -168,8 +185,9 @@ def evidence_from_message(text: str) -> CaseEvidence:
 def evidence_from_bundle(bundle: Bundle) -> CaseEvidence:
     """Evidence of a captured box; its item ``message`` is the posted error text."""
     text = bundle.read("message")
-    posted = evidence_from_message(text.text) if text.ok else CaseEvidence()
-    return replace(posted, bundle=bundle)
+    if not text.ok:
+        return CaseEvidence(bundle=bundle)
+    return replace(evidence_from_message(text.text), bundle=bundle)
 
 
 def evidence_from_case(path: str | Path) -> CaseEvidence:
@@ -185,7 +203,9 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
         why = getattr(error, "strerror", None) or type(error).__name__
         slip = f"{why}; expected JSON with an object 'evidence'"
         raise ValueError(f"case {path}: {slip}") from error
-    evidence = data.get("evidence", data) if isinstance(data, dict) else None
+    evidence = data
+    if isinstance(data, dict):
+        evidence = data.get("evidence", data)
     if not isinstance(evidence, dict):
         expected = "error_text, tool_outputs, environment, narrative"
         raise ValueError(f"case {path}: no object 'evidence'; expected {expected}")
@@ -195,7 +215,9 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
 def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
     """The same from the ``evidence`` object itself; odd values are taken as their text."""
     environment = evidence.get("environment")
-    variables = environment.get("env_vars") if isinstance(environment, dict) else None
+    variables = None
+    if isinstance(environment, dict):
+        variables = environment.get("env_vars")
     facts = [row for row in _pairs(environment) if row[0] != "env_vars"]
     posted = evidence_from_message(_text(evidence.get("error_text")))
     outputs = [

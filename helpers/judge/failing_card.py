@@ -60,15 +60,15 @@ def is_total_of_slice(total: Reading, capacity: Quantity) -> bool:
 
 def slices_of(card: Gpu, evidence: CaseEvidence) -> list[MigSlice]:
     """The MIG devices of a card that the failing program may run in, by the capacities that its
-    messages give; none where nothing failed or the card is not cut.
+    first message gives; none where nothing failed or the card is not cut.
     """
-    capacities = [
-        message.capacity for message in evidence.messages if of_device(message)
-    ]
+    message = next(filter(of_device, evidence.messages), None)
+    if message is None:
+        return []
+    capacity = message.capacity
     return [
         part
         for part in card.slices
-        for capacity in capacities[:1]
         if capacity is None or is_total_of_slice(part.total, capacity)
     ]
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from helpers.judge import form
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, once
 from helpers.judge.observation import SILENT
 from helpers.look.message import Message, of_device
 from helpers.look.squeezed import prefix
@@ -40,15 +40,11 @@ class FailingProgram:
         return bool(process) and re.search(name, self.words) is not None
 
 
+@once
 def failing_program(evidence: CaseEvidence) -> FailingProgram | None:
     """The program that the text is about; None where the text is the kernel's alone, or empty."""
-    return evidence.once("failing program", lambda: _failing(evidence))
-
-
-def _failing(evidence: CaseEvidence) -> FailingProgram | None:
-    from helpers.look import (
-        kernel_log,
-    )  # it takes longer to load than a message to read
+    # It takes longer to load than a message to read.
+    from helpers.look import kernel_log
 
     lines = evidence.error_text.splitlines()
     words = "\n".join(

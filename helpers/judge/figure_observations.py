@@ -44,19 +44,18 @@ def size_observations(
     if kind in OBSERVATION_OF_KIND:
         name = OBSERVATION_OF_KIND[kind]
         yield make_observation(name, kind, "the GPU's own name", "environment")
-    names = device_names(evidence)
     for relation in relations(figures, kind, is_hip(evidence)):
         yield _of_relation(relation, kind)
     if not any(message.numbers for message in evidence.messages):
         is_refused = any(map(of_device, evidence.messages))
-        room = [*_room(figures)] if is_refused else []
+        room: list[Observation] = []
+        if is_refused:
+            room += _room(figures)
         yield from room or _in_use(figures, kind)
         yield from _of_shares(evidence, is_refused)
     yield from _of_host(figures)
     yield from _of_windows(figures)
-    # Where RAM is shared, a total may be a limit.
-    totals = [] if kind in (APU, UNIFIED) else figures
-    yield from _above_the_named_card(evidence, names, totals)
+    yield from _above_the_named_card(evidence, figures, kind)
 
 
 def _of_relation(relation: Relation, kind: str) -> Observation:
@@ -77,7 +76,9 @@ def _of_relation(relation: Relation, kind: str) -> Observation:
 
 def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
     """The most that a tool shows in use of a card."""
-    pools = ("vram", "runtime", "gtt") if kind == APU else ("vram", "runtime")
+    pools: tuple[str, ...] = ("vram", "runtime")
+    if kind == APU:
+        pools = (*pools, "gtt")
     most = _largest(figures, "used", pools)
     if most is not None and _bytes(most) > GIB // 2:
         yield make_observation(
@@ -90,10 +91,10 @@ def _of_shares(evidence: CaseEvidence, is_refused: bool) -> Iterator[Observation
     room.
     """
     for source, text in evidence.tools:
-        shares = form("share in use").findall(text) if "VRAM%" in text else []
-        most = max(map(int, shares), default=None)
-        if most is None:
+        shares = form("share in use").findall(text)
+        if not shares or "VRAM%" not in text:
             continue
+        most = max(map(int, shares))
         if most >= FULL_PERCENT:
             yield make_observation("card-in-use", f"{most} %", source, "tool")
         elif is_refused and most <= 100 - 100 // ROOM_SHARE:
@@ -192,21 +193,23 @@ def _largest(
 
 
 def _bytes(figure: Figure | None) -> int:
-    return 0 if figure is None or figure.bytes is None else figure.bytes
+    if figure is None or figure.bytes is None:
+        return 0
+    return figure.bytes
 
 
 def _above_the_named_card(
-    evidence: CaseEvidence, names: list[str], figures: list[Figure]
+    evidence: CaseEvidence, figures: list[Figure], kind: str
 ) -> Iterator[Observation]:
     """A request without a total beside it that is larger than the card which is named, or than
-    every total posted.
+    every total posted; where the RAM is shared, such a total may be a limit, and does not count.
     """
+    names = device_names(evidence)
     sizes = [size * GIB for size in card_sizes(names)]
     for name in names:
         sizes += [printed_size(size) for size in form("named size").findall(name)]
-    total = _largest(figures, "total", ("vram", "runtime"))
-    if total is not None:
-        sizes.append(_bytes(total))
+    if kind not in (APU, UNIFIED):
+        sizes.append(_bytes(_largest(figures, "total", ("vram", "runtime"))))
     largest = max(sizes, default=0)
     for message in evidence.messages:
         requested = message.requested
@@ -251,11 +254,8 @@ def _of_idle_cache(
         in_a_child = any(
             reserved <= size.bytes <= reserved + 2 * GIB for _, size in account.others
         )
-        if (
-            not of_device(message)
-            or message.event not in REFUSED
-            or (is_torch and not in_a_child)
-        ):
+        is_refusal = of_device(message) and message.event in REFUSED
+        if not is_refusal or (is_torch and not in_a_child):
             continue
         request = "memory"
         least = max(GIB, reserved // 2)
@@ -287,10 +287,8 @@ def _of_steps(text: str) -> Iterator[Observation]:
     """
     sizes: list[Quantity] = []
     for line in text.splitlines():
-        match = (
-            form("held at a step").search(line) if form("step").search(line) else None
-        )
-        size = quantity(match[1]) if match else None
+        printed = form("held at a step").search(line)
+        size = quantity(printed[1]) if printed and form("step").search(line) else None
         if size:
             sizes.append(size)
     rises = [later.bytes - earlier.bytes for earlier, later in zip(sizes, sizes[1:])]
@@ -316,6 +314,7 @@ def _series(source: str, text: str) -> Iterator[Observation]:
     rises = all(earlier < later for earlier, later in zip(sizes, sizes[1:]))
     if rises and sizes[-1] > 1.2 * sizes[0]:
         words = ", ".join(f"{size:g}" for size in sizes[:8])
-        is_reserved = "reserved" in [kind.lower() for kind in kinds]
-        name = "reserved-series-grows" if is_reserved else "series-grows"
+        name = "series-grows"
+        if "reserved" in map(str.lower, kinds):
+            name = "reserved-series-grows"
         yield make_observation(name, words, source, "tool")

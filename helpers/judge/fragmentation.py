@@ -53,7 +53,7 @@ def cache_may_help(sums: MessageSums) -> bool:
 
 
 def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
-    """Whether fragmentation can be the sole cause (DESIGN rule 6), and why, in sentences.
+    """Whether fragmentation can be the sole cause, and why, in sentences.
 
     UNKNOWN where a number is missing. A driver that refused although it reported room is no
     matter of split blocks.

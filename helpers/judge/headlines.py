@@ -60,7 +60,7 @@ def _fullest(row: str, gaps: Mapping[str, str]) -> str:
     """The first sentence of a row whose every gap is known and that is no longer than a title;
     empty where there is none.
     """
-    for sentence in table("headlines").get(row, ()):
+    for sentence in table("headlines")["titles"].get(row, ()):
         needed = {gap for _, gap, _, _ in Formatter().parse(sentence) if gap}
         if needed <= gaps.keys():
             title = str(sentence.format_map(gaps))

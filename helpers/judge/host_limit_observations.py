@@ -30,23 +30,17 @@ def host_limit_observations(
         return
     sizes = [message.requested.bytes for message in refusals if message.requested]
     requested = max(sizes, default=0)
-    addresses = next(
-        (limit.soft for limit in limits(bundle) if limit.name == "as"), None
-    )
-    if addresses is not None and not addresses.ok:
-        addresses = None
-    if addresses is not None and addresses.bytes < requested:
-        yield make_observation("address-limited", addresses, "", "bundle")
-        return
+    set_limits = {limit.name: limit.soft for limit in limits(bundle) if limit.soft.ok}
+    addresses = set_limits.get("as")
     host = machine(bundle)
     room = _room(host)
-    if room is not None and room.bytes < requested:
-        name = "request-above-ram"
-        if host.overcommit.value == STRICT:
-            name = "commit-used-up"
-        yield make_observation(name, room, "", "bundle")
-    elif addresses is not None:
+    is_beyond_room = room is not None and room.bytes < requested
+    if addresses and (addresses.bytes < requested or not is_beyond_room):
         yield make_observation("address-limited", addresses, "", "bundle")
+    elif is_beyond_room and host.overcommit.value == STRICT:
+        yield make_observation("commit-used-up", room, "", "bundle")
+    elif is_beyond_room:
+        yield make_observation("request-above-ram", room, "", "bundle")
     elif room is not None and requested:
         yield make_observation("host-limits-fit", room, "", "bundle")
 

@@ -32,8 +32,11 @@ def kernel_observations(
     and how long ago; of several Xids the first counts, for the others follow from it.
     """
     failing = failing_program(evidence)
-    events = [event for event in kernel_log.events(bundle) if event.boot == 0]
-    events = [event for event in events if _is_of(event, failing, bundle)]
+    events = [
+        event
+        for event in kernel_log.events(bundle)
+        if event.boot == 0 and _is_of(event, failing, bundle)
+    ]
     kinds: dict[str, list[Event]] = {}
     for event in _without_later_xids(events):
         kinds.setdefault(event.row, []).append(event)
@@ -46,8 +49,10 @@ def kernel_observations(
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0 and (failing is None or failing.was_killed):
         # The counter has no times: beside a text it shows who may have killed, and proves nothing.
-        processes = "process" if kills.bytes == 1 else "processes"
-        says = f"The limit of the control group has killed {kills.bytes} {processes}; it does not say when"
+        killed = "1 process" if kills.bytes == 1 else f"{kills.bytes} processes"
+        says = (
+            f"The limit of the control group has killed {killed}; it does not say when"
+        )
         proof = failing is None
         yield make_observation("killed", kills, "", "bundle", says, proof=proof)
 
@@ -65,14 +70,14 @@ def _of_kind(
 
 def _how_often(times: int, age_s: float | None) -> str:
     """How many lines of a kind there are, and how old the last one is."""
-    minutes = None if age_s is None else int(age_s) // 60
-    if times == 1 and minutes is None:
-        return "The kernel log has one such line"
-    if times == 1:
-        return f"The kernel log has one such line, {minutes} min before this capture"
-    if minutes is None:
-        return f"The kernel log has {times} such lines"
-    return f"The kernel log has {times} such lines, the last {minutes} min before this capture"
+    says = "The kernel log has one such line"
+    of_the_last = ""
+    if times > 1:
+        says = f"The kernel log has {times} such lines"
+        of_the_last = "the last "
+    if age_s is None:
+        return says
+    return f"{says}, {of_the_last}{int(age_s) // 60} min before this capture"
 
 
 def _without_later_xids(events: Iterable[Event]) -> Iterator[Event]:

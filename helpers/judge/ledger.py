@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import MIB
-from helpers.judge import capitalised
+from helpers.judge import capitalised, table
 from helpers.judge.contradictions import RESERVED, contradictions, pools_by_layer
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, once
 from helpers.judge.ledger_rows import DRIVER, TOOL, GpuLedger, LedgerRow, with_rest
 from helpers.judge.message_ledger import add_message
 from helpers.judge.posted_processes import listed_beside
@@ -28,40 +29,14 @@ from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, holding, in_sight, numbered_by_host, one_each
 from helpers.look.nvidia import MigSlice
 
-COMPUTE = ("KFD bank", "HSA pool", "torch")
-SECOND_PLACE = {
-    "sysfs VRAM": "sysfs GTT",
-    "rocm-smi VRAM": "rocm-smi GTT",
-    "amd-smi VRAM": "amd-smi GTT",
-}
-"""Where an APU's other memory in use is counted, by the layer of its carve-out."""
-USED_BY = (
-    ("sysfs VRAM", 0),
-    ("nvidia-smi", MIB),
-    ("rocm-smi VRAM", 0),
-    ("amd-smi VRAM", MIB),
-)
-"""The layers that say what is in use, the best first, and what each may be off by, in bytes."""
-GRAIN_BYTES = {
-    "DRM fdinfo": 1024,
-    "DRM fdinfo (VRAM and GTT)": 2048,
-    "KFD": 2 * MIB,
-    "nvidia-smi": MIB,
-    "amd-smi": MIB,
-}
-"""What a holder's size may be off by, by its source: fdinfo prints KiB, the tools whole MiB."""
 
-
+@once
 def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
     """The driver's ledger of every GPU of the box, each followed by that of the first message
     that refuses memory of the device, where it is of that GPU; last, one that fits none.
 
-    A message that gives no amounts has no ledger. They are worked out once for each evidence.
+    A message that gives no amounts has no ledger.
     """
-    return evidence.once("ledgers", lambda: _ledgers(evidence))
-
-
-def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
     cards: tuple[Gpu, ...] = ()
     books: dict[str, list[GpuLedger]] = {}
     if evidence.bundle is not None:
@@ -71,17 +46,17 @@ def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
         if account.message.event == "refused" and account.message.side == "device":
             add_message(books, account, cards)
             break
-    of_box = [book for pair in books.values() for book in pair]
-    return (*of_box, *_of_tools(evidence))
+    return (*chain(*books.values()), *_of_tools(evidence))
 
 
 def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
     """The ledger of each card of which a posted tool lists processes and what is in use."""
     for used, listed in listed_beside(evidence):
         reading = _printed(used)
-        totals = [
-            _printed(figure) for figure in beside(used, evidence.figures, "total")
-        ]
+        totals = beside(used, evidence.figures, "total")
+        total = not_available("not printed", "bytes", used.source)
+        if totals:
+            total = _printed(totals[0])
         rows = [
             LedgerRow(
                 kind="other_process",
@@ -95,9 +70,7 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
         book = GpuLedger(
             pci="",
             account=TOOL,
-            total=totals[0]
-            if totals
-            else not_available("not printed", "bytes", used.source),
+            total=total,
             used=reading,
             rows=tuple(rows),
             tolerance_bytes=sum(figure.precision_bytes for figure in (used, *listed)),
@@ -194,21 +167,19 @@ class _InUse:
 def _in_use(gpu: Gpu) -> _InUse:
     """Total and used by the best layer that has them."""
     pools = pools_by_layer(gpu)
-    for layer, grain in USED_BY:
-        pool = pools.get(layer)
-        if pool is None or not pool.used.ok:
-            continue
-        second = pools.get(SECOND_PLACE.get(layer, "")) if gpu.integrated else None
-        if second is None:
-            return _InUse(pool.total, pool.used, grain)
-        return _in_two_places(gpu, pool.used, second.used, grain)
+    rows = [row for row in table("ledger")["in_use"] if row["layer"] in pools]
+    for row in rows:
+        pool = pools[row["layer"]]
+        second = pools.get(row.get("second_place"))
+        if pool.used.ok and second is not None and gpu.integrated:
+            return _in_two_places(gpu, pool.used, second.used, row["off_by_bytes"])
+        if pool.used.ok:
+            return _InUse(pool.total, pool.used, row["off_by_bytes"])
     no_total = not_available("no layer gives a total", "bytes", "memory pools")
     no_use = not_available("no layer says how much is in use", "bytes", "memory pools")
     return _InUse(
         total=next((pool.total for pool in gpu.pools if pool.total.ok), no_total),
-        used=next(
-            (pools[layer].used for layer, _ in USED_BY if layer in pools), no_use
-        ),
+        used=next((pools[row["layer"]].used for row in rows), no_use),
     )
 
 
@@ -219,7 +190,7 @@ def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _In
     pools = pools_by_layer(gpu)
     totals = (
         pools[layer].total
-        for layer in COMPUTE
+        for layer in table("ledger")["compute"]
         if layer in pools and pools[layer].total.ok
     )
     no_pool = not_available(
@@ -232,11 +203,11 @@ def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _In
     )
     if not gtt.ok:
         return _InUse(total, gtt, grain, (note,))
-    return _InUse(total, _sum(carveout, gtt), 2 * grain, (note,))
+    used = _sum(carveout, gtt, f"{carveout.source} + {gtt.source}")
+    return _InUse(total, used, 2 * grain, (note,))
 
 
-def _sum(first: Reading, second: Reading, source: str = "") -> Reading:
-    source = source or f"{first.source} + {second.source}"
+def _sum(first: Reading, second: Reading, source: str) -> Reading:
     return seen(first.bytes + second.bytes, "bytes", source, first.item)
 
 
@@ -301,6 +272,5 @@ def _holder_row(holder: Holder, away: bool) -> LedgerRow:
 
 def _spread(holders: list[Holder]) -> int:
     """What the readings of these may be off by together, in bytes."""
-    return sum(
-        GRAIN_BYTES.get(holder.source, MIB) for holder in holders if holder.memory.ok
-    )
+    off_by = table("ledger")["holders"]
+    return sum(off_by.get(row.source, MIB) for row in holders if row.memory.ok)

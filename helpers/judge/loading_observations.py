@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator
 
-from helpers.judge import form, table
+from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.message_account import Account
 from helpers.judge.observation import Observation, make_observation
@@ -56,6 +57,6 @@ def _of_parameters(text: str) -> Iterator[tuple[int, str]]:
     number, *scales = counts[-1]
     scale = SCALES["".join(scales).lower()]
     count = float(number.replace(",", "")) * scale
-    bytes_each = table("forms")["type of weights"]["bytes"][types[0].lower()]
+    bits = int(types[0].lstrip(string.ascii_letters))  # bf16, float32
     says = f"Needed for {count / 10**9:.1f} billion parameters of {types[0]}"
-    yield int(count * bytes_each), says
+    yield int(count * bits / 8), says

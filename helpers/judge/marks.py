@@ -28,29 +28,18 @@ class Mark(NamedTuple):
     hard: bool
 
 
-class Preallocator(NamedTuple):
-    """A framework that reserves most of the card when it starts."""
-
-    name: str
-    pattern: re.Pattern[str]
-
-
 @lru_cache(1)
 def marks() -> tuple[Mark, ...]:
     """Every mark of marks.json."""
     rows = table("marks")["marks"]
     return tuple(
-        Mark(row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"])
+        Mark(
+            row["name"],
+            lazy(row["pattern"]),
+            tuple(row["texts"]),
+            not row.get("hearsay", False),
+        )
         for row in rows
-    )
-
-
-@lru_cache(1)
-def preallocators() -> tuple[Preallocator, ...]:
-    """Every framework of marks.json."""
-    rows = table("marks")["frameworks"]
-    return tuple(
-        Preallocator(row["name"], lazy(row["form"], re.IGNORECASE)) for row in rows
     )
 
 
@@ -62,7 +51,9 @@ def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
                 continue
             match = mark.pattern.search(text)
             if match:
-                words = text if origin == "environment" else match.group().strip()
+                words = match.group().strip()
+                if origin == "environment":
+                    words = text
                 yield make_observation(mark.name, words, source, origin, hard=mark.hard)
     kinds: set[str] = set()
     for _, _, text in evidence.texts:
@@ -75,11 +66,13 @@ def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 def framework_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """Frameworks that reserve most of every card when they start."""
-    for framework in preallocators():
+    for framework in table("marks")["frameworks"]:
+        name = framework["name"]
+        says = f"{name} is at work, which takes most of every card when it starts"
         for origin, source, text in evidence.texts:
-            if framework.pattern.search(f"{source} {text}"[:20_000]):
-                says = f"{framework.name} is at work, which takes most of every card when it starts"
+            words = f"{source} {text}"[:20_000]
+            if re.search(framework["form"], words, re.IGNORECASE):
                 yield make_observation(
-                    "preallocator", framework.name, source, origin, says, hard=False
+                    "preallocator", name, source, origin, says, hard=False
                 )
                 break

@@ -64,8 +64,9 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
         used = seen(max(0, account.used.bytes), "bytes", source)
     rows = _own_rows(account)
     for pid, size in account.others:
-        number = "" if pid is None else f": {pid}"
-        words = f"another process that the message names{number}"
+        words = "another process that the message names"
+        if pid is not None:
+            words += f": {pid}"
         rows.append(LedgerRow("other_process", words, _said(size, ""), SAID))
     book = GpuLedger(
         pci=gpu.pci if gpu else "",
@@ -76,41 +77,34 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
         tolerance_bytes=account.tolerance_bytes,
         contradictions=account.contradictions,
     )
+    rest = "this process outside torch, others, or no owner: the message does not say"
     if account.this_process:
-        return with_rest(
-            book, "others, or no owner: the message counts only what it names"
-        )
-    return with_rest(
-        book,
-        "this process outside torch, others, or no owner: the message does not say",
-    )
+        rest = "others, or no owner: the message counts only what it names"
+    return with_rest(book, rest)
 
 
 def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     """This process: allocated, cached, and the rest of it (context, libraries)."""
     message = sums.message
-    rows = []
+    parts: list[tuple[str, Reading]] = []
     if message.allocated:
-        graphs = ""
+        words = f"{name}: tensors"
         if message.private_pools:
-            graphs = f" (including {message.private_pools.text} in private pools)"
-        reading = _said(message.allocated, "allocated")
-        rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
+            words += f" (including {message.private_pools.text} in private pools)"
+        parts.append((words, _said(message.allocated, "allocated")))
     if sums.stranded is not None:
         size = max(0, sums.stranded.bytes)
-        reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
-        rows.append(
-            LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID)
-        )
+        cached = seen(size, "bytes", f"{SAID}: reserved but unallocated")
+        parts.append((f"{name}: cached by torch and unused", cached))
     elif sums.reserved and not message.allocated:
-        reading = _said(sums.reserved, "reserved")
-        rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
+        reserved = _said(sums.reserved, "reserved")
+        parts.append((f"{name}: reserved by torch", reserved))
     rest = sums.context if sums.reserved else sums.this_process
-    if rest and (rest.bytes > 0 or not rows):
-        words = f"{name}: context and libraries" if rows else name
-        reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
-        rows.append(LedgerRow("process", words, reading, SAID))
-    return rows
+    if rest and (rest.bytes > 0 or not parts):
+        words = f"{name}: context and libraries" if parts else name
+        outside_torch = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
+        parts.append((words, outside_torch))
+    return [LedgerRow("process", words, reading, SAID) for words, reading in parts]
 
 
 def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:

@@ -161,7 +161,7 @@ def _of_message(
     message = account.message
     words = message.words or message.row
     name = observation_name(message.side, message.event)
-    says = meaning(message.row) or f"{message.program or 'A program'} says so"
+    says = meaning(message.row)
     if name == "workspace-refused" and form("unsure handle").search(words):
         name = "handle-unsure"
     if name:

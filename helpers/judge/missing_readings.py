@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from helpers.ground.shapes import Missing
-from helpers.judge import table
 from helpers.judge.case_names import fill, names_of
+from helpers.judge.catalogue import DecidingReading, deciding_reading
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.posted_processes import processes
 from helpers.judge.worlds import reading_for
@@ -16,24 +16,24 @@ NO_EVIDENCE = CaseEvidence()
 
 
 def missing_readings(
-    deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence
+    deciding: Iterable[DecidingReading], evidence: CaseEvidence
 ) -> list[Missing]:
     """The readings that would decide, as they are taken in the world of the failure, without
     those that were handed over.
     """
     names = names_of(evidence, ())
     rows = dict.fromkeys(not_handed_over(deciding, evidence))
-    return [Missing(reading=reading, how=fill(how, names)) for _, reading, how in rows]
+    return [Missing(row.reading, fill(row.how, names)) for row in rows]
 
 
 def not_handed_over(
-    deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence
-) -> Iterator[tuple[str, str, str]]:
-    """The readings, by name, as they are taken in the world of the failure, without those that
+    deciding: Iterable[DecidingReading], evidence: CaseEvidence
+) -> Iterator[DecidingReading]:
+    """The readings as they are taken in the world of the failure, without those that
     were handed over.
     """
     for row in deciding:
-        if not _was_handed_over(row[0], evidence):
+        if not _was_handed_over(row.name, evidence):
             yield reading_for(row, evidence)
 
 
@@ -56,14 +56,6 @@ def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
 
 
 def missing_reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
-    """A reading that would decide, by its name in diagnosis.json."""
-    _, reading, how = deciding_reading(name, evidence)
-    return Missing(reading, fill(how, names_of(evidence, ())))
-
-
-def deciding_reading(
-    name: str, evidence: CaseEvidence = NO_EVIDENCE
-) -> tuple[str, str, str]:
-    """A reading of diagnosis.json as it is taken in the world of the failure."""
-    row = table("diagnosis")["missing"][name]
-    return reading_for((name, row["reading"], row["how"]), evidence)
+    """A reading that would decide, by its name, whether it was handed over or not."""
+    wanted = reading_for(deciding_reading(name), evidence)
+    return Missing(wanted.reading, fill(wanted.how, names_of(evidence, ())))

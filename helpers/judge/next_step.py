@@ -56,14 +56,15 @@ def next_step(
         name = "earlier-kills"
     if name == "allocator-text" and "corrected" in names:
         name = "corrected-text"
-    from helpers.judge.host_limit_observations import (
-        host_in_words,
-    )  # reads files of a box
-
     wanted = remedy_for(name, evidence, speaking)
     step = _filled(wanted, names)
-    host = host_in_words(evidence.bundle) if evidence.bundle else ""
-    if not host or wanted.id not in table("failures")["read by a look"]:
+    if evidence.bundle is None or not wanted.shown_by_capture:
+        return step
+    # It reads files of a box.
+    from helpers.judge.host_limit_observations import host_in_words
+
+    host = host_in_words(evidence.bundle)
+    if not host:
         return step
     step = replace(step, what=f"{step.what}. On this machine: {host}")
     return step if wanted.id == "earlier-kills" else replace(step, command="")
@@ -160,8 +161,8 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     unaccounted = causes != {"external-holder"} or _is_unaccounted(verdict)
     ladder = [
         _filled(remedy(row["remedy"]), names)
-        for row in table("ladder")
-        if row["world"] in worlds and (unaccounted or not row["for_nobodys"])
+        for row in table("ladder")["steps"]
+        if row["vendor"] in worlds and (unaccounted or not row["for_unaccounted"])
     ]
     return tuple(
         step for step in ladder if step.command not in verdict.next_step.command

@@ -74,6 +74,12 @@ class Numbers:
         """The RAM by the best reading: what Linux has, else what was bought."""
         return self.installed if self.ram is None else self.ram
 
+    def missing(self) -> tuple[str, ...]:
+        """What is said of each reading that would help to decide and is not there."""
+        rows = table("ceiling_numbers")["numbers"]
+        absent = [rows[field] for field in rows if getattr(self, field) is None]
+        return tuple(row["missing"] for row in absent if "missing" in row)
+
     @property
     def is_ttm(self) -> bool:
         """Whether the pool is TTM's limit."""
@@ -164,22 +170,22 @@ def numbers_of(
     is ROCm's, ``failed`` whether an allocation failed (by default: whether a message gives a
     total).
     """
-    readable = [
-        f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES
-    ]
+    readable = [f for f in figures if 0 < _bytes(f) < NOT_MEASURED_BYTES]
     readable.sort(key=lambda figure: (figure.origin != "message", figure.hearsay))
     totals = [f for f in readable if (f.measure, f.pool) == ("total", "runtime")]
     printed_by_message = any(figure.origin == "message" for figure in totals)
+    if failed is None:
+        failed = printed_by_message
     chosen = _chosen(readable)
     if totals and not printed_by_message:
-        chosen["torch"] = min(
-            totals, key=lambda figure: (figure.hearsay, figure.bytes or 0)
-        )
-    total = chosen.get("torch")
-    if total is not None and "free" in chosen:
+        chosen["torch"] = min(totals, key=lambda total: (total.hearsay, _bytes(total)))
+    precision = 0
+    if "torch" in chosen:
+        precision = chosen["torch"].precision_bytes
+    if "torch" in chosen and "free" in chosen:
         # Free and total are compared, so they must be of one program.
-        frees = beside(total, readable, "free") or lone_free(readable)
         chosen.pop("free")
+        frees = beside(chosen["torch"], readable, "free") or lone_free(readable)
         if frees:
             chosen["free"] = frees[0]
     readings: dict[str, Any] = {field: figure.bytes for field, figure in chosen.items()}
@@ -188,27 +194,27 @@ def numbers_of(
         kernel=kernel_release(kernel),
         kind=kind,
         hearsay=tuple(field for field, figure in chosen.items() if figure.hearsay),
-        precision=total.precision_bytes if total else 0,
+        precision=precision,
         hip=hip,
-        failed=printed_by_message if failed is None else failed,
+        failed=failed,
     )
 
 
+def _bytes(figure: Figure) -> int:
+    """The size of a figure; 0 where the tool did not measure it."""
+    return figure.bytes or 0
+
+
 def _chosen(figures: list[Figure]) -> dict[str, Figure]:
-    """The figure that stands for each reading (ceilings.json, ``numbers``)."""
+    """The figure that stands for each reading (ceiling_numbers.json)."""
     chosen: dict[str, Figure] = {}
-    for field, data in table("ceilings")["numbers"].items():
-        for place in data["posted"]:
-            fitting = [
-                figure
-                for figure in figures
-                if f"{figure.measure}@{figure.pool}" == place
-            ]
-            if not fitting or field in chosen:
-                continue
-            chosen[field] = fitting[0]
-            if field == "hsa":
-                chosen[field] = fitting[
-                    -1
-                ]  # without its agents rocminfo's first are the CPU's
+    by_place: dict[str, list[Figure]] = {}
+    for figure in figures:
+        by_place.setdefault(f"{figure.measure}@{figure.pool}", []).append(figure)
+    for field, row in table("ceiling_numbers")["numbers"].items():
+        places = [place for place in row["posted"] if place in by_place]
+        if places:
+            # Without its agents rocminfo's first pools are the CPU's.
+            position = -1 if field == "hsa" else 0
+            chosen[field] = by_place[places[0]][position]
     return chosen

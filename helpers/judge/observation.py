@@ -11,18 +11,6 @@ from helpers.ground.shapes import Reading, seen
 from helpers.judge import table
 from helpers.look.bundle import Bundle
 
-SIDES = ("host", "pinned", "cgroup", "shm", "on-chip", "commit", "disk")
-NAMES = {
-    "refused": "device-refused",
-    "refused-by-limit": "limit-refused",
-    "workspace": "workspace-refused",
-    "collective": "collective-refused",
-    "leak": "kernel-leak",
-    "reset": "gpu-reset",
-    "hang": "gpu-reset",
-    "busy": "device-busy",
-}
-HOSTED = ("refused", "no-room-at-start", "workspace", "collective", "driver-refused")
 WRITTEN_UP = " (from the write-up)"
 """What is said of a reading that no machine printed: the box's story gave it."""
 SILENT = ("sizes", "note", "footer")
@@ -61,9 +49,10 @@ def observation_name(side: str, event: str) -> str:
     """
     if event in SILENT:
         return ""
-    if side in SIDES and event in HOSTED:
+    names = table("observations")
+    if side in names["hosts"] and event in names["refusals"]:
         return side + "-refused"
-    return NAMES.get(event, event)
+    return str(names["events"].get(event, event))
 
 
 def make_observation(
@@ -87,5 +76,10 @@ def make_observation(
         words = " ".join(str(value).split())[:400]
         reading = seen(words or "(empty)", "text", source)
     return Observation(
-        name, reading, says or table("observations")[name], origin, hard, proof
+        name,
+        reading,
+        says or table("observations")["sentences"][name],
+        origin,
+        hard,
+        proof,
     )

@@ -89,7 +89,8 @@ class _Obstacles:
             yield from self.missing_nodes(name)
         for node in self.nodes:
             if not any(
-                re.fullmatch(VENDORS[name]["nodes"], node.path) for name in self.vendors
+                re.fullmatch(VENDORS[name]["node_form"], node.path)
+                for name in self.vendors
             ):
                 continue
             opened = node.opened
@@ -109,15 +110,16 @@ class _Obstacles:
             if is_of_the_runtime and self.is_there("/dev/nvidiactl"):
                 continue
             reason = self.why_hidden(variable)
+            if reason and is_of_the_runtime:
+                reason = "container_variable"
             if reason:
-                reason = "container_variable" if is_of_the_runtime else reason
                 value = repr(variable.value)
                 yield self.obstacle(reason, variable.name, variable.item, value=value)
 
     def why_hidden(self, variable: Variable) -> str:
         """The row of ``causes`` by which a variable hides every GPU; empty where it does not."""
         for name in self.vendors:
-            hiding = VENDORS[name]["hiding"].get(variable.name)
+            hiding = VENDORS[name]["hiding_values"].get(variable.name)
             if hiding is None:
                 continue
             if variable.value.strip() in hiding:
@@ -146,7 +148,12 @@ class _Obstacles:
         if not vendor:
             build = framework.framework(self.bundle).build
             vendor = next(
-                (name for name, data in VENDORS.items() if data["build"] == build), ""
+                (
+                    name
+                    for name, data in VENDORS.items()
+                    if data["torch_build"] == build
+                ),
+                "",
             )
         if vendor in VENDORS and (vendor in on_bus or not on_bus):
             return (vendor,)
@@ -161,7 +168,7 @@ class _Obstacles:
 
     def lacking(self, vendor: str) -> list[str]:
         """The nodes that a vendor's GPU needs and that are not there."""
-        needs = VENDORS[vendor]["needs"].items()
+        needs = VENDORS[vendor]["needed_nodes"].items()
         return [name for name, form in needs if not self.is_there(form)]
 
     def missing_nodes(self, vendor: str) -> Iterator[Obstacle]:
@@ -186,18 +193,21 @@ class _Obstacles:
 
     def refused(self, node: Node) -> Obstacle:
         """A node that may not be opened."""
-        booleans = table("obstacles")["booleans"].items()
+        booleans = table("obstacles")["selinux_booleans"].items()
+        is_nvidias = node.path.startswith("/dev/nvidia")
+        is_card = node.path.startswith("/dev/dri/")
+        context = "" if self.who is None else self.who.selinux_context
         return self.obstacle(
             _reason(node, self.who),
             node.path,
             node.opened.item,
-            vendor="NVIDIA" if node.path.startswith("/dev/nvidia") else "AMD",
+            vendor="NVIDIA" if is_nvidias else "AMD",
             why=node.opened.why,
             mode=node.mode,
             gid=str(node.gid),
             group=node.group or str(node.gid),
-            rule=RENDER_RULE if node.path.startswith("/dev/dri/") else KFD_RULE,
-            context=self.who.selinux_context if self.who else "",
+            rule=RENDER_RULE if is_card else KFD_RULE,
+            context=context,
             boolean=next(name for path, name in booleans if node.path.startswith(path)),
         )
 
@@ -209,22 +219,25 @@ class _Obstacles:
         """
         row = table("obstacles")["causes"][reason]
         data = VENDORS[vendor]
-        container = self.who.container if self.who is not None else ""
-        if container == "none":
-            container = ""
+        container = ""
+        where = "there is"
+        fix = row["fix"]
+        if self.who is not None and self.who.container != "none":
+            container = self.who.container
+            where = f"this {container} container has"
+            fix = row.get("fix_in_container", fix)
         words = {
             **words,
             "path": path,
             "vendor": vendor,
             "driver": data["driver"],
-            "log": data["log"],
-            "start": data["start"].get(container, data["start"][""]),
-            "where": f"this {container} container has" if container else "there is",
+            "log": data["log_command"],
+            "start": data["container_start"].get(
+                container, data["container_start"][""]
+            ),
+            "where": where,
             "engine": "podman" if container == "podman" else "docker",
         }
-        fix = row["fix"]
-        if container:
-            fix = row.get("fix_inside", fix)
         return Obstacle(
             path=path,
             cause=row.get("cause", reason),
@@ -236,7 +249,7 @@ class _Obstacles:
 
 def _drivers_on_the_bus(bundle: Bundle) -> dict[str, set[str]]:
     """The drivers of each vendor's displays and accelerators on the bus."""
-    vendor_of = {data["pci"]: name for name, data in VENDORS.items()}
+    vendor_of = {data["pci_vendor"]: name for name, data in VENDORS.items()}
     drivers: dict[str, set[str]] = {}
     for row in bundle.table("pci_devices"):
         vendor = vendor_of.get(str(row.get("vendor")))
@@ -251,7 +264,9 @@ def _reason(node: Node, who: Identity | None) -> str:
         return "device_cgroup"
     if who is None or node.gid is None or node.mode == "":
         return "refused"
-    bits = int(node.mode, 8) if re.fullmatch("[0-7]{1,6}", node.mode) else 0
+    bits = 0
+    if re.fullmatch("[0-7]{1,6}", node.mode):
+        bits = int(node.mode, 8)
     if _mode_allows(node, who, bits):
         enforcing = who.selinux_context and who.selinux_mode != "permissive"
         return "selinux" if enforcing else "module"
@@ -261,12 +276,10 @@ def _reason(node: Node, who: Identity | None) -> str:
         and not who.gid_map.endswith("4294967295")
     ):
         return "unmapped_group"
+    if _is_roots(node) and node.path.startswith(AMD_NODES):
+        return "group_of_root"
     if _is_roots(node):
-        return (
-            "group_of_root"
-            if node.path.startswith(AMD_NODES)
-            else "group_of_root_nvidia"
-        )
+        return "group_of_root_nvidia"
     if node.group and not is_account(node.group):
         return "group_without_name"
     if node.group and node.group in who.groups_in_database:

@@ -1,7 +1,7 @@
 """The processes that posted tools list, and what they say of who holds the memory.
 
 Only rows in a tool's own form are read; a description of an output gives none. Tables are read by
-look.printed; the forms of what stands under no head are data: posted.json (``of``: what their
+look.printed; the forms of what stands under no head are data: posted.json (``text_has``: what their
 text or its source must have).
 """
 
@@ -62,17 +62,17 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
     """The rows of tables as they were printed last; forms read what stands under no head."""
     lines = printed_lines(text)
-    lists = [
-        line for line in lines if any(pool == "process" for _, pool, _ in line.sizes)
-    ]
+    lists = [line for line in lines if "process" in [pool for _, pool, _ in line.sizes]]
     latest = max((line.when for line in lists), default=0)
     for row in lists:
-        if row.pid is not None and row.when == latest:
-            sizes = [
-                size.bytes for _, pool, size in row.sizes if pool == "process" and size
-            ]
-            name = "" if row.name.upper() in ("N/A", "UNKNOWN") else row.name
-            yield PostedProcess(row.pid, name, max(sizes, default=None), "", source)
+        if row.pid is None or row.when != latest:
+            continue
+        sizes = [size for _, pool, size in row.sizes if pool == "process"]
+        most = max((size.bytes for size in sizes if size), default=None)
+        name = row.name
+        if name.upper() in ("N/A", "UNKNOWN"):
+            name = ""
+        yield PostedProcess(row.pid, name, most, "", source)
     of_ps = [line for line in lines if line.state or line.parent is not None]
     for row in of_ps:
         state = row.state[:1]
@@ -88,7 +88,7 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
     ]
     text = without(text, read)
     for data in table("posted")["lists"].values():
-        if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):
+        if not re.search(data.get("text_has", ""), f"{source}\n{text[:200]}"):
             continue
         for match in re.finditer(data["form"], text):
             yield from _of_match(match, data.get("state", ""), source)
@@ -114,11 +114,15 @@ def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedP
 def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     """The largest holder, holders without a name, ranks of one job, and rows of nothing."""
     named = [row for row in holders if not form("display").search(row.name)]
-    large = [row for row in named if row.bytes and row.bytes > GIB]
+    large = [row for row in named if _bytes(row) > GIB]
     if large:
-        most = max(large, key=lambda row: row.bytes or 0)
-        number = f" (pid {most.pid})" if most.pid and most.name else ""
-        says = f"Held by {most.name or f'process {most.pid}'}{number}, as {most.source} lists it"
+        most = max(large, key=_bytes)
+        holder = f"process {most.pid}"
+        if most.name:
+            holder = most.name
+        if most.name and most.pid:
+            holder += f" (pid {most.pid})"
+        says = f"Held by {holder}, as {most.source} lists it"
         yield make_observation("process-listed", most.bytes, most.source, "tool", says)
     for row in holders:
         if form("nameless").search(row.name):
@@ -127,7 +131,7 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
             )
             break
     pids = sorted({row.pid for row in large if row.pid})
-    sizes = [row.bytes for row in large if row.bytes]
+    sizes = [_bytes(row) for row in large]
     if len(pids) >= 3 and max(sizes) <= 1.1 * min(sizes):
         yield make_observation(
             "equal-processes", str(pids[:8]), large[0].source, "tool"
@@ -135,6 +139,11 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     if holders and not any(row.bytes for row in holders):
         words = holders[0].name or str(holders[0].pid)
         yield make_observation("listed-with-nothing", words, holders[0].source, "tool")
+
+
+def _bytes(row: PostedProcess | Figure) -> int:
+    """What was measured; 0 where nothing was."""
+    return row.bytes or 0
 
 
 def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
@@ -172,7 +181,7 @@ def _of_left_over(
         sizes.update({pid: size.bytes for pid, size in account.others if pid})
     own_pids = {account.own_pid for account in evidence.accounts}
     for row in rows:
-        size = sizes.get(row.pid, 0) or 0
+        size = sizes.get(row.pid, 0)
         if row.bytes is not None or row.pid in own_pids or size <= GIB // 4:
             continue
         says = f"Held by process {row.pid} {row.name}".rstrip()
@@ -201,8 +210,8 @@ def listed_beside(evidence: CaseEvidence) -> Iterator[tuple[Figure, list[Figure]
 def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
     """What a tool shows in use of a card, less what the processes that it lists beside it hold."""
     for used, listed in listed_beside(evidence):
-        by_processes = sum(figure.bytes or 0 for figure in listed)
-        rest = (used.bytes or 0) - by_processes
+        by_processes = sum(map(_bytes, listed))
+        rest = _bytes(used) - by_processes
         if by_processes and is_unexplained(rest, by_processes + rest):
             says = (
                 "In use on the card, but by none of the processes that the tool lists"
@@ -221,7 +230,7 @@ def _of_outside(
         others = [
             row for row in holders if row.bytes and not is_within(row.bytes, [failing])
         ]
-        by_others = sum(row.bytes or 0 for row in others)
+        by_others = sum(map(_bytes, others))
         if by_others >= NAMED_SHARE * account.outside.bytes > 0:
             names = ", ".join(f"{row.name} ({row.pid})" for row in others[:MOST_NAMED])
             says = f"Held by processes that are listed, of {show_bytes(account.outside.bytes)} "

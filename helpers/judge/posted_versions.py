@@ -85,7 +85,6 @@ def _toolkit(evidence: CaseEvidence) -> Iterator[Observation]:
 def _cuda_of_chip(gpu: str) -> str:
     """The first CUDA release for a GPU by its name; empty where the table has no such name."""
     for row in table("toolkits"):  # the newer chips stand first
-        if re.search(row["names"], gpu, re.IGNORECASE):
-            release: str = row["cuda"]
-            return release
+        if re.search(row["gpu_names"], gpu, re.IGNORECASE):
+            return str(row["first_cuda"])
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helpers.ground.shapes import (
     LONGEST_TITLE,
@@ -29,8 +29,8 @@ from helpers.judge.program_questions import (
 from helpers.judge.program_steps import (
     allowed_in_words,
     check_by_rehearsing,
+    likely_until_repeated,
     rehearse_command,
-    repeat_would_decide,
 )
 
 
@@ -48,11 +48,8 @@ class _Need:
 def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The program needs more than the card has for it."""
     need = _need_of(facts, refusal)
-    grows_later = (
-        facts.growth is not None
-        and bool(facts.growth.growers)
-        and facts.growth.is_later
-    )
+    growth = facts.growth
+    grows_later = growth is not None and bool(growth.growers) and growth.is_later
     is_certain = need.is_over and not grows_later
     title = _need_in_words(facts, refusal, need)
     summary = f"{title}."
@@ -61,18 +58,20 @@ def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     advice, side_effects = _how_to_use_less(facts, refusal, need)
     if facts.without_limit is None and not is_certain and facts.command:
         advice += ". How much it needs in all is not known"
-    return Verdict(
+    verdict = Verdict(
         cause="true-capacity",
-        confidence="confirmed" if is_certain else "likely",
+        confidence="confirmed",
         title=title,
         summary=summary,
-        alternatives=[] if is_certain else [Alternative("user-leak", "weak")],
         evidence=_evidence_of_need(facts, refusal),
-        missing=[] if is_certain else [repeat_would_decide(facts)],
         next_step=NextStep(
             what=advice, check=check_by_rehearsing(facts), blast_radius=side_effects
         ),
     )
+    if is_certain:
+        return verdict
+    verdict = likely_until_repeated(verdict, facts)
+    return replace(verdict, alternatives=[Alternative("user-leak", "weak")])
 
 
 def _need_of(facts: ProgramFacts, refusal: Refusal) -> _Need:
@@ -93,10 +92,11 @@ def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
     needed, usable = told_apart(need.bytes, refusal.usable_bytes)
     usable = allowed_in_words(facts, refusal, usable)
     if need.bytes > refusal.usable_bytes:
-        least = "at least " if need.is_least else ""
-        words = f"The program needs {least}{needed} at once; it can use {usable}"
-        place = _largest_place(facts, refusal)
-        return f"{words}{place}" if len(words + place) <= LONGEST_TITLE else words
+        if need.is_least:
+            needed = f"at least {needed}"
+        words = f"The program needs {needed} at once; it can use {usable}"
+        with_place = words + _largest_place(facts, refusal)
+        return with_place if len(with_place) <= LONGEST_TITLE else words
     if need.is_over:
         return f"The program needs more at once than the {usable} that it can use"
     request = show_bytes(refusal.request_bytes)
@@ -174,13 +174,16 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
     """Where the most of what the program needs is asked for, to go on with; empty where no line
     is known.
     """
-    largest = facts.holding[0].bytes if facts.holding else 0
-    if refusal.where and refusal.request_bytes > largest:
+    holding = facts.holding[:1]
+    is_larger = all(refusal.request_bytes > line.bytes for line in holding)
+    if refusal.where and is_larger:
         return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
-    if facts.holding:
-        when = "" if refusal.fails_in_replay else " when it failed"
-        return f"; {facts.holding[0].line} holds the most ({show_bytes(largest)}{when})"
-    return ""
+    if not holding:
+        return ""
+    size = show_bytes(holding[0].bytes)
+    if not refusal.fails_in_replay:
+        size += " when it failed"
+    return f"; {holding[0].line} holds the most ({size})"
 
 
 def uneven_cards(facts: ProgramFacts) -> Verdict:
@@ -189,10 +192,12 @@ def uneven_cards(facts: ProgramFacts) -> Verdict:
     others = [card for card in facts.cards if card is not fullest]
     most = max(card.bytes for card in others)
     the_others = f"the other {len(others)} cards have at most {show_bytes(most)} each"
-    if len(others) == 1:
-        the_others = f"the other card has {show_bytes(most)}"
     if not most:
-        the_others = f"{len(others)} more {'is' if len(others) == 1 else 'are'} empty"
+        the_others = f"{len(others)} more are empty"
+    if len(others) == 1:
+        the_others = (
+            f"the other card has {show_bytes(most)}" if most else "1 more is empty"
+        )
     title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
     evidence = [
         size_evidence(

@@ -19,9 +19,10 @@ SOON_STEPS = 1_000
 
 
 def keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
-    size = show_bytes(growth.bytes_per_step)
-    keeper = f" in {grower.keeper}" if grower.keeper else ""
-    return f"keeps {size} more each step{keeper} ({grower.line})"
+    says = f"keeps {show_bytes(growth.bytes_per_step)} more each step"
+    if grower.keeper:
+        says += f" in {grower.keeper}"
+    return f"{says} ({grower.line})"
 
 
 def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
@@ -38,8 +39,8 @@ def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
         says += ", and at 1 more line"
     elif others:
         says += f", and at {others} more lines"
-    says += f": {show_bytes(growth.bytes_per_step)} a step over {growth.steps} step"
-    says += "s" if growth.steps != 1 else ""
+    steps = "1 step" if growth.steps == 1 else f"{growth.steps} steps"
+    says += f": {show_bytes(growth.bytes_per_step)} a step over {steps}"
     if facts.refusal is not None:
         says += ", the failing one included"
     return size_evidence("grows", growth.kept_bytes, facts, says)
@@ -62,14 +63,15 @@ def also_grows(facts: ProgramFacts) -> list[Evidence]:
 
 
 def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
-    where = f", at {refusal.where}" if refusal.where else ""
-    if refusal.callers:
-        where += f", called from {', '.join(refusal.callers)}"
     request = "Failed request"
     if refusal.fails_in_replay:
         request = "Request that fails in the replay"
+    if refusal.where:
+        request += f", at {refusal.where}"
+    if refusal.callers:
+        request += f", called from {', '.join(refusal.callers)}"
     says = (
-        f"{request}{where}; of {show_bytes(refusal.room_bytes)}, "
+        f"{request}; of {show_bytes(refusal.room_bytes)}, "
         f"{show_bytes(refusal.allocated_bytes)} was allocated, {show_bytes(refusal.unused_bytes)} "
         f"cached and {show_bytes(refusal.device_free_bytes)} free"
     )
@@ -77,18 +79,19 @@ def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
 
 
 def of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
-    card = show_bytes(repeat.capacity_bytes)
-    settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
-    source = "repeat with expandable segments" if settings else "repeat without a limit"
-    how = settings or " without a memory limit"
-    says = f"Peak allocated in a second run{how}"
+    name = "without-limit"
+    source = "repeat without a limit"
+    says = "Peak allocated in a second run without a memory limit"
+    if EXPANDABLE in repeat.conf:
+        name = "expandable"
+        source = "repeat with expandable segments"
+        says = f"Peak allocated in a second run with {repeat.conf}"
     if repeat.stopped:
         says += ", until it was stopped; another run may get further"
     elif repeat.fits:
         says += "; that run finished"
     else:
-        says += f"; that run used up {card} and failed"
-    name = "expandable" if settings else "without-limit"
+        says += f"; that run used up {show_bytes(repeat.capacity_bytes)} and failed"
     return size_evidence(name, repeat.peak_allocated_bytes, facts, says, source)
 
 

@@ -22,20 +22,21 @@ from helpers.judge.program_steps import (
     allowed_in_words,
     check_by_rehearsing,
     gets_past,
-    repeat_would_decide,
+    likely_until_repeated,
     start_anew,
 )
 
 
 def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    setting = EXPANDABLE
+    setting: str | None = EXPANDABLE
     if facts.expandable is None and facts.replays is not None:
-        setting = facts.replays.passes_with or ""
-    named_setting = setting or "the default settings"
+        setting = facts.replays.passes_with
+    named_setting = "the default settings"
+    command = f"unset {facts.conf_variable}"
+    if setting:
+        named_setting = setting
+        command = f"export {word(f'{facts.conf_variable}={setting}')}"
     title = _pieces_in_words(facts, refusal, named_setting)
-    command = f"export {word(f'{facts.conf_variable}={setting}')}"
-    if not setting:
-        command = f"unset {facts.conf_variable}"
     summary = f"{title}."
     if refusal.is_limited:
         summary += f" The program limits itself to {allowed_in_words(facts, refusal)}."
@@ -53,28 +54,31 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         alternatives.append(Alternative("true-capacity", "weak"))
     is_whole = refusal.fails_in_replay and facts.recording_is_whole
     whole_program_passed = facts.expandable is not None or is_whole
-    is_certain = not alternatives and whole_program_passed
-    return Verdict(
+    verdict = Verdict(
         cause="allocator-fragmentation",
-        confidence="confirmed" if is_certain else "likely",
+        confidence="confirmed",
         title=title,
         summary=summary,
         alternatives=alternatives,
         evidence=_evidence_of_pieces(facts, refusal, named_setting, more_evidence),
-        missing=[] if is_certain else [repeat_would_decide(facts)],
         next_step=start_anew(
             advice="Set this before you start the program; a running program does not see it",
             command=command,
             check=check_by_rehearsing(facts),
         ),
     )
+    if whole_program_passed and not alternatives:
+        return verdict
+    return likely_until_repeated(verdict, facts)
 
 
 def _pieces_in_words(facts: ProgramFacts, refusal: Refusal, setting: str) -> str:
     """That no free piece was large enough, and what the program does with a setting."""
     request = show_bytes(refusal.request_bytes)
-    limit = f" in {show_bytes(refusal.usable_bytes)}" if refusal.is_limited else ""
-    words = f"Fragmentation: no free piece{limit} was large enough for {request}"
+    piece = "no free piece"
+    if refusal.is_limited:
+        piece += f" in {show_bytes(refusal.usable_bytes)}"
+    words = f"Fragmentation: {piece} was large enough for {request}"
     if facts.expandable is not None and facts.expandable.finishes:
         return f"{words}; the same program finishes with {setting}"
     if facts.expandable is None and not refusal.fails_in_replay:

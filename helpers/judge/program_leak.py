@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.program_evidence import (
@@ -16,7 +18,7 @@ from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, 
 from helpers.judge.program_steps import (
     check_by_rehearsing,
     end_of_room,
-    first_change_title,
+    likely_until_repeated,
     rehearse_command,
     repeat_would_decide,
 )
@@ -32,27 +34,26 @@ def leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
     if facts.without_limit is not None:
         evidence.append(of_repeat(facts.without_limit, facts))
     if facts.expandable is not None:
-        repeat = of_repeat(facts.expandable, facts)
-        (against if facts.expandable.finishes else evidence).append(repeat)
-    is_measured = facts.without_limit is not None
-    alternatives = [] if is_measured else [Alternative("true-capacity", "weak")]
+        speaks = against if facts.expandable.finishes else evidence
+        speaks.append(of_repeat(facts.expandable, facts))
+    alternatives = []
+    if facts.without_limit is None:
+        alternatives.append(Alternative("true-capacity", "weak"))
     if against:
         alternatives.append(Alternative("allocator-fragmentation", "weak"))
-    return Verdict(
+    verdict = Verdict(
         cause="user-leak",
-        confidence="confirmed" if is_measured and not against else "likely",
+        confidence="likely" if against else "confirmed",
         title=f"Your program {keeps(grower, growth)}",
         summary=f"Your program {keeps(grower, growth)}, until {end_of_room(facts, refusal)}.",
         alternatives=alternatives,
         evidence=evidence,
         against=against,
-        missing=[] if is_measured else [repeat_would_decide(facts)],
-        next_step=NextStep(
-            what=first_change_title(facts) or _how_to_let_go(grower),
-            blast_radius=_side_effects_of_letting_go(facts, grower),
-            check=check_by_rehearsing(facts),
-        ),
+        next_step=_let_go(facts, grower),
     )
+    if facts.without_limit is None:
+        return likely_until_repeated(verdict, facts)
+    return verdict
 
 
 def leak_to_come(facts: ProgramFacts, growth: GrowthFacts) -> Verdict:
@@ -73,12 +74,21 @@ def leak_to_come(facts: ProgramFacts, growth: GrowthFacts) -> Verdict:
                 rehearse_command(facts),
             )
         ],
-        next_step=NextStep(
-            what=first_change_title(facts) or _how_to_let_go(grower),
-            blast_radius=_side_effects_of_letting_go(facts, grower),
-            check=check_by_rehearsing(facts),
-        ),
+        next_step=_let_go(facts, grower),
     )
+
+
+def _let_go(facts: ProgramFacts, grower: GrowerFacts) -> NextStep:
+    """The change that ``fix`` tries first, else what keeps no more of it."""
+    step = NextStep(
+        what=_how_to_let_go(grower),
+        blast_radius=_side_effects_of_letting_go(grower),
+        check=check_by_rehearsing(facts),
+    )
+    change = facts.first_change
+    if change is None:
+        return step
+    return replace(step, what=change.title, blast_radius=change.costs)
 
 
 def _how_to_let_go(grower: GrowerFacts) -> str:
@@ -109,10 +119,7 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
     )
 
 
-def _side_effects_of_letting_go(facts: ProgramFacts, grower: GrowerFacts) -> str:
-    """Those of the change that the advice names."""
-    if facts.first_change is not None:
-        return facts.first_change.costs
+def _side_effects_of_letting_go(grower: GrowerFacts) -> str:
     if grower.through_graph or grower.in_circle:
         return ""
     if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:

@@ -37,9 +37,9 @@ def setting_explains(facts: ProgramFacts) -> bool:
         return False
     if facts.expandable is not None:
         return facts.expandable.finishes
-    return facts.replays is not None and "expandable_segments" in (
-        facts.replays.passes_with or ""
-    )
+    if facts.replays is None or facts.replays.passes_with is None:
+        return False
+    return "expandable_segments" in facts.replays.passes_with
 
 
 def one_card_is_overfull(facts: ProgramFacts) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from helpers.ground.shapes import Alternative, NextStep, Verdict
 from helpers.ground.shell import word
 from helpers.ground.units import show_bytes
@@ -18,7 +20,7 @@ from helpers.judge.program_questions import needed_bytes
 from helpers.judge.program_steps import (
     allowed_in_words,
     check_by_rehearsing,
-    repeat_would_decide,
+    likely_until_repeated,
     start_anew,
 )
 
@@ -36,31 +38,28 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
     if facts.expandable is not None:
         evidence.append(of_repeat(facts.expandable, facts))
     is_measured = trouble.fatal or facts.expandable is not None
-    is_exported = bool(trouble.instead and not trouble.overwritten_in)
+    command = ""
+    if trouble.instead and not trouble.overwritten_in:
+        command = f"export {word(trouble.instead)}"
     return Verdict(
         cause="config-ineffective",
         confidence="confirmed" if is_measured else "likely",
         title=trouble.says,
         summary=f"{trouble.says}.",
         evidence=evidence,
-        next_step=start_anew(
-            advice=capitalised(trouble.advice),
-            command=f"export {word(trouble.instead)}" if is_exported else "",
-        ),
+        next_step=start_anew(capitalised(trouble.advice), command),
     )
 
 
 def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The program's own limit is what refused: the card has the room."""
-    least = (
-        ""
-        if facts.without_limit is not None and facts.without_limit.finishes
-        else "at least "
-    )
+    repeat = facts.without_limit
+    is_measured = repeat is not None and repeat.finishes
     needed = show_bytes(needed_bytes(facts, refusal))
-    room = show_bytes(refusal.room_bytes)
-    title = f"The program needs {least}{needed} but limits itself to {allowed_in_words(facts, refusal)}; "
-    title += f"the card has {room}"
+    if not is_measured:
+        needed = f"at least {needed}"
+    title = f"The program needs {needed} but limits itself to {allowed_in_words(facts, refusal)}; "
+    title += f"the card has {show_bytes(refusal.room_bytes)}"
     evidence = [
         of_refusal(facts, refusal),
         size_evidence(
@@ -70,17 +69,15 @@ def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             "The limit that this process sets for itself",
         ),
     ]
-    if facts.without_limit is not None:
-        evidence.append(of_repeat(facts.without_limit, facts))
+    if repeat is not None:
+        evidence.append(of_repeat(repeat, facts))
     evidence += of_holding(facts)
-    return Verdict(
+    verdict = Verdict(
         cause="config-ineffective",
         confidence="likely",
         title=title,
         summary=f"{title}.",
-        alternatives=[] if not least else [Alternative("true-capacity", "weak")],
         evidence=evidence,
-        missing=[] if not least else [repeat_would_decide(facts)],
         next_step=NextStep(
             what="Raise or drop the share in set_per_process_memory_fraction, or in the allocator's "
             "per_process_memory_fraction",
@@ -88,17 +85,22 @@ def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             blast_radius="other programs on the card get less memory",
         ),
     )
+    if is_measured:
+        return verdict
+    verdict = likely_until_repeated(verdict, facts)
+    return replace(verdict, alternatives=[Alternative("true-capacity", "weak")])
 
 
 def idle_checkpointing(
     facts: ProgramFacts, checkpointing: IdleCheckpointing, refusal: Refusal
 ) -> Verdict:
     """Nobody has measured what the program needs with its checkpointing in force."""
-    place = f" ({checkpointing.where})" if checkpointing.where else ""
     title = (
         "Gradient checkpointing is on but has no effect: "
-        f"{checkpointing.model} is in evaluation mode{place}"
+        f"{checkpointing.model} is in evaluation mode"
     )
+    if checkpointing.where:
+        title += f" ({checkpointing.where})"
     mode = (
         "The model was in evaluation mode when the memory ran out; transformers applies "
         "checkpointing only in training mode"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from helpers.ground.shapes import Missing, NextStep
+from dataclasses import replace
+
+from helpers.ground.shapes import Missing, NextStep, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.program_facts import ProgramFacts, Refusal
-
-
-def first_change_title(facts: ProgramFacts) -> str:
-    """The change that ``fix`` tries first; empty where none is known."""
-    return facts.first_change.title if facts.first_change else ""
 
 
 def allowed_in_words(facts: ProgramFacts, refusal: Refusal, usable: str = "") -> str:
@@ -50,6 +47,12 @@ def repeat_would_decide(facts: ProgramFacts) -> Missing:
         "a run of the same program without a memory limit; only a rehearsal can do that",
         rehearse_command(facts),
     )
+
+
+def likely_until_repeated(verdict: Verdict, facts: ProgramFacts) -> Verdict:
+    """The verdict as a likely one, which a run without a memory limit would decide."""
+    missing = [repeat_would_decide(facts)]
+    return replace(verdict, confidence="likely", missing=missing)
 
 
 def end_of_room(facts: ProgramFacts, refusal: Refusal) -> str:

@@ -82,7 +82,24 @@ def _findings(evidence: CaseEvidence) -> list[Finding]:
     code = [text for _, _, text in evidence.texts if form("in code").search(text)]
     if evidence.bundle is None and not evidence.variables and not code:
         return []
-    return list(_of_environment(evidence, code))
+    # Their tables are for settings alone.
+    from helpers.settings import assignments, audit
+
+    if evidence.bundle is not None:
+        findings = list(audit.audit_box(evidence.bundle))
+    else:
+        environ = _typed_values(evidence.variables)
+        build = "rocm" if is_hip(evidence) else "cuda"
+        torch = evidence.fact("torch")
+        findings = list(audit.audit(environ, torch, build, evidence.fact("gfx")))
+    for text in code:
+        findings += assignments.late_assignments(text)
+    return findings
+
+
+def _typed_values(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The variables by name, without values in a person's words: "True (second attempt)"."""
+    return {name: value for name, value in variables if "(" not in value}
 
 
 def _of_settings_in_force(
@@ -145,7 +162,7 @@ def _of_allocator_text(
     """The allocator's text that does nothing or stops torch, as it was meant; one that a text
     sets counts where torch complains of it.
     """
-    environ = {name: value for name, value in pairs if "(" not in value}
+    environ = _typed_values(pairs)
     is_refused = any(message.event in COMPLAINTS for message in evidence.messages)
     if is_refused:
         for _, _, text in evidence.texts:
@@ -169,10 +186,11 @@ def _of_allocator_text(
                 "setting-corrected", trouble.instead, "variables", origin
             )
     elif trouble.instead:
-        name = "setting-inert" if trouble.kind == "ineffective" else "setting-misspelt"
-        yield make_observation(
-            name, trouble.instead, "variables", origin, f"Meant: {trouble.says}"
-        )
+        name = "setting-misspelt"
+        if trouble.kind == "ineffective":
+            name = "setting-inert"
+        says = f"Meant: {trouble.says}"
+        yield make_observation(name, trouble.instead, "variables", origin, says)
 
 
 def recorded_torch(evidence: CaseEvidence) -> dict[str, object]:
@@ -185,7 +203,9 @@ def recorded_torch(evidence: CaseEvidence) -> dict[str, object]:
         build = framework(evidence.bundle)
         version = str(build.version.value or "")
         is_rocm = build.build == "rocm"
-    return {"version": version, "cuda": not is_rocm, "hip": "7.0" if is_rocm else ""}
+    if is_rocm:
+        return {"version": version, "cuda": False, "hip": "7.0"}
+    return {"version": version, "cuda": True, "hip": ""}
 
 
 def rocm_has_expandable(version: str) -> bool | None:
@@ -203,35 +223,7 @@ def rocm_has_expandable(version: str) -> bool | None:
     verdicts = {finding.verdict for finding in findings}
     if verdicts & {"unsupported", "dangerous"}:
         return False
-    if verdicts:
-        return None
-    return True
-
-
-def _of_environment(evidence: CaseEvidence, code: list[str]) -> Iterator[Finding]:
-    """What the audit finds in the variables, and in code that sets them."""
-    from helpers.settings import (
-        assignments,
-        audit,
-    )  # their tables are for settings alone
-
-    if evidence.bundle is not None:
-        yield from audit.audit_box(evidence.bundle)
-    else:
-        # "True (second attempt)" is a person's words, and those are not read.
-        environ = {
-            name: value for name, value in evidence.variables if "(" not in value
-        }
-        yield from audit.audit(
-            environ=environ,
-            torch=evidence.fact("torch"),
-            build="rocm"
-            if is_hip(evidence)
-            else "cuda",  # where nothing of AMD's is spoken of
-            gfx=evidence.fact("gfx"),
-        )
-    for text in code:
-        yield from assignments.late_assignments(text)
+    return None if verdicts else True
 
 
 def _of_kernel_parameters(
@@ -250,7 +242,7 @@ def _of_kernel_parameters(
 
 def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
     name = OBSERVATION_OF.get(finding.verdict)
-    if name is None or not finding.carries_cause:
+    if name is None or not finding.cause:
         return
     if name == "gpus-hidden" and origin == "bundle":
         return  # the obstacles of the box say so
@@ -258,12 +250,14 @@ def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
         name = "setting-expandable"
         if finding.verdict == "dangerous":
             name = "setting-expandable-danger"
-    if (
-        finding.name.startswith("HSA_OVERRIDE")
-        and finding.cause == "config-ineffective"
-    ):
+    is_override = finding.name.startswith("HSA_OVERRIDE")
+    if is_override and finding.cause == "config-ineffective":
         name = "setting-override"
-    words = f"{finding.name}={finding.value}" if finding.value else finding.name
-    says = f"{finding.says} ({finding.why})" if finding.why else finding.says
+    words = finding.name
+    if finding.value:
+        words += f"={finding.value}"
+    says = finding.says
+    if finding.why:
+        says += f" ({finding.why})"
     source = finding.source or "the table of settings"
     yield make_observation(name, words, source, origin, says)

@@ -88,7 +88,7 @@ def plan(
     live = default if space.live_pages is None else space.live_pages
     live_bytes = live * page
     kernel = space.kernel
-    leave = TtmPlan("leave", live, live_bytes, reserve, "")
+    leave = TtmPlan("leave", live, live_bytes, reserve, why="")
     if kernel is not None and kernel < GTT_AS_VRAM:
         release = ".".join(map(str, kernel))
         return replace(

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from helpers.ground.shapes import NextStep, Ttm, TtmPlan
 from helpers.ground.units import GIB, KIB, show_bytes
-from helpers.judge import table
-from helpers.judge.binding import decisions
+from helpers.judge.binding import answers
 from helpers.judge.ceilings import Stack, ceilings
-from helpers.judge.ttm_commands import commands, stale_settings
+from helpers.judge.ttm_change import stale_settings
+from helpers.judge.ttm_commands import commands
 from helpers.judge.ttm_limit import Room, check_wish, plan, room
 from helpers.look import ttm as parameters
 from helpers.look.access import identity
@@ -24,6 +24,18 @@ from helpers.look.processes import processes
 
 NEIGHBOUR_SHARE = 0.05
 """A process with this share of the RAM is named beside the plan."""
+DESKTOPS = {
+    "gnome-shell",
+    "kwin_wayland",
+    "kwin_x11",
+    "plasmashell",
+    "Xorg",
+    "Xwayland",
+    "sway",
+    "Hyprland",
+    "cosmic-comp",
+}
+"""Display servers and compositors, by their names in /proc/PID/comm."""
 
 
 def ttm_answer(
@@ -48,7 +60,7 @@ def ttm_answer(
     )
     if stack.kind != "apu":
         return answer
-    page_bytes = space.page_bytes if space else 4 * KIB
+    page_bytes = 4 * KIB if space is None else space.page_bytes
     name = "the limit" if target_bytes is None else "the target"
     return replace(
         answer,
@@ -73,7 +85,7 @@ def _plan(
     if target_bytes is None:
         if decision.pattern == "gtt_flip":
             return replace(leave, action="remove")
-        if decisions()[decision.pattern]["layer"] in ("hsa_pool", "hip_total"):
+        if answers()[decision.pattern]["layer"] in ("hsa_pool", "hip_total"):
             return leave  # the limit is above the kernel
     return plan(space, reserve_bytes, target_bytes)
 
@@ -169,9 +181,11 @@ def _of_settings(bundle: Bundle, stack: Stack) -> Iterator[str]:
     for stale in stale_settings(bundle):
         yield f"{stale.name}={stale.value} in {stale.place} should go: {stale.why}"
     for odd in parameters.unknown(bundle):
-        meant = f"; {odd.meant} was meant" if odd.meant else ""
         name = f"{odd.setting.module}.{odd.setting.name}"
-        yield f"{name} in {odd.setting.source} is no parameter and is ignored{meant}"
+        says = f"{name} in {odd.setting.source} is no parameter and is ignored"
+        if odd.meant:
+            says += f"; {odd.meant} was meant"
+        yield says
     if any(row.layer is None for row in limits):
         yield (
             "two TTM modules are here: set the limit for both, "
@@ -183,9 +197,7 @@ def _neighbours(bundle: Bundle) -> Iterator[str]:
     """Who else wants the RAM: a desktop, ZFS, huge pages, swap and zram, large processes."""
     box = machine(bundle)
     running = processes(bundle)
-    desktop = sorted(
-        {process.name for process in running} & set(table("ttm")["desktops"])
-    )
+    desktop = sorted({process.name for process in running} & DESKTOPS)
     if desktop:
         yield f"a desktop is running ({', '.join(desktop)}): it and its programs share the reserve"
     if box.zfs_cache.bytes >= GIB:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import near, show_bytes
 from helpers.judge.ceilings import Stack, ceilings, kernel_of
-from helpers.judge.ttm_commands import is_built_in
+from helpers.judge.ttm_change import is_built_in
 from helpers.judge.ttm_plan import ttm_answer
 from helpers.look import ttm as parameters
 from helpers.look.bundle import Bundle
@@ -137,19 +137,23 @@ def _intended(
 
 def _layered(layer: str, before: Stack, after: Stack, intended: Reading) -> Layered:
     """A layer of both stacks, and whether it is what was intended."""
-    row_before = before.row(layer)
-    row_after = after.row(layer)
-    none = not_available("this layer was not found", "bytes", "")
-    now = row_after.value if row_after else none
+    name, now = _name_and_value(after, layer)
     return Layered(
         layer=layer,
-        name=row_after.name if row_after else layer,
-        before=row_before.value if row_before else none,
+        name=name,
+        before=_name_and_value(before, layer)[1],
         intended=intended,
         now=now,
         took=_took(layer, now, intended),
         why="",
     )
+
+
+def _name_and_value(stack: Stack, layer: str) -> tuple[str, Reading]:
+    row = stack.row(layer)
+    if row is None:
+        return layer, not_available("this layer was not found", "bytes", "")
+    return row.name, row.value
 
 
 def _took(layer: str, now: Reading, intended: Reading) -> bool | None:
@@ -287,10 +291,11 @@ def _image_is_older(now: Bundle, source: str) -> bool:
 
 def _boot(bundle: Bundle) -> str:
     """The id of the boot that a bundle is of; empty where it was not captured."""
-    boot = next((str(row.get("boot_id") or "") for row in bundle.table("host")), "")
-    return (
-        boot if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", boot) else ""
-    )
+    for row in bundle.table("host"):
+        boot = str(row.get("boot_id"))
+        if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", boot):
+            return boot
+    return ""
 
 
 def _unlike(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from helpers.ground.shapes import (
     Alternative,
@@ -12,16 +13,13 @@ from helpers.ground.shapes import (
     Verdict,
     seen,
 )
-from helpers.judge import capitalised, form, table
+from helpers.judge import capitalised, form
 from helpers.judge.case_names import fill, names_of
+from helpers.judge.catalogue import DecidingReading, deciding_reading
 from helpers.judge.confidence import Weighed
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import open_headline
-from helpers.judge.missing_readings import (
-    deciding_reading,
-    missing_readings,
-    not_handed_over,
-)
+from helpers.judge.missing_readings import missing_readings, not_handed_over
 from helpers.judge.next_step import step_of_a_refusal
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.verdict_evidence import (
@@ -37,42 +35,42 @@ def undecided(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> Verdict:
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
+    named = [message for message in evidence.messages if message.event not in SILENT]
+    is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
+    if is_own and not named:
+        return _own_answer()
     decides = (row.failure.decides for row in near)
     deciding = list(dict.fromkeys(not_handed_over(decides, evidence)))
     nothing_decides = not deciding
     if any(observation.name == "own-error" for observation in observations):
         deciding.insert(0, deciding_reading("own-error"))
-    named = [message for message in evidence.messages if message.event not in SILENT]
-    is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
-    if is_own and not named:
-        return _own_answer()
     if _needs_the_message(named, evidence.error_text, nothing_decides):
         deciding.append(deciding_reading("message"))
     if evidence.bundle is None and len(deciding) < 3:
-        deciding.append(deciding_reading("look", evidence))
+        deciding.append(deciding_reading("look"))
     if not deciding:
         deciding.append(deciding_reading("moment"))
     missing = missing_readings(deciding, evidence)
-    shown = [observation for row in near for observation in row.speaks_for]
-    rows = as_evidence(shown or observations[:12]) + sums_as_evidence(evidence)
+    speaking = tuple(chain.from_iterable(row.speaks_for for row in near))
+    against = chain.from_iterable(row.against for row in near)
+    rows = as_evidence(speaking or observations[:12]) + sums_as_evidence(evidence)
     if not rows:
         rows = [_nothing_used(evidence)]
-    against = [observation for row in near for observation in row.against]
     names = names_of(evidence, observations)
-    step = _step_that_decides(deciding[0][0], missing[0], names)
+    step = step_of_a_refusal(names, evidence, observations, nothing_decides)
+    if step is None:
+        step = _step_that_decides(deciding[0], missing[0], names)
+    failures = [row.failure for row in near]
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
-        title=open_headline(
-            (row.failure for row in near), (*shown, *observations), evidence
-        ),
+        title=open_headline(failures, (*speaking, *observations), evidence),
         summary=_summary_of_open(near, observations, evidence),
-        alternatives=[Alternative(row.failure.cause, "weak") for row in near],
+        alternatives=[Alternative(failure.cause, "weak") for failure in failures],
         evidence=unique_rows(rows),
         against=unique_rows(as_evidence(against), "against-"),
         missing=missing,
-        next_step=step_of_a_refusal(names, evidence, observations, nothing_decides)
-        or step,
+        next_step=step,
     )
 
 
@@ -112,15 +110,14 @@ def _lacks_its_capacity(message: Message) -> bool:
 
 
 def _step_that_decides(
-    name: str, missing: Missing, names: Mapping[str, str]
+    wanted: DecidingReading, missing: Missing, names: Mapping[str, str]
 ) -> NextStep:
-    """The reading to take, by its name, and what each of its answers means."""
+    """The reading to take, and what each of its results means."""
     advice = f"Still needed: {missing.reading}"
-    answer = table("failures")["answers"].get(name)
-    if answer:
-        advice += f". {fill(answer, names)}"
+    if wanted.answer:
+        advice += f". {fill(wanted.answer, names)}"
     precondition = "none"
-    if name in table("failures")["while running"]:
+    if wanted.while_running:
         precondition = "the program is running or has just failed"
     return NextStep(what=advice, command=missing.how, precondition=precondition)
 

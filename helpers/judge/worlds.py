@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Tuple
+from dataclasses import replace
+from typing import Any
 
 from helpers.judge import table
-from helpers.judge.catalogue import Remedy, remedy
-from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.catalogue import DecidingReading, Remedy, remedy
+from helpers.judge.evidence import CaseEvidence, once, vendor_of
 from helpers.judge.observation import Observation
 
 VENDORS = ("AMD", "Intel", "NVIDIA")
-Deciding = Tuple[str, str, str]  # made when imported, also on Python 3.8
-"""A reading that would decide: its name, what it is, and how it is taken."""
 
 
+@once
 def worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
     """The rows of worlds.json that the texts or the messages are of, in the file's order."""
-    return evidence.once("worlds", lambda: _worlds_of(evidence))
-
-
-def _worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
     words = "\n".join(f"{source}\n{text}" for _, source, text in evidence.words)
     programs = {message.program for message in evidence.messages}
     rows: dict[str, dict[str, Any]] = {}
@@ -38,10 +34,10 @@ def _worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
 
 def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
     """Whether the captured box has the file by which a world shows, with what it holds there."""
-    if evidence.bundle is None or "file" not in row:
+    if evidence.bundle is None or "box_file" not in row:
         return False
-    file = evidence.bundle.read(row["file"])
-    return file.ok and re.search(row.get("holds", ""), file.text) is not None
+    file = evidence.bundle.read(row["box_file"])
+    return file.ok and re.search(row.get("box_file_has", ""), file.text) is not None
 
 
 def vendor(evidence: CaseEvidence) -> str:
@@ -65,11 +61,9 @@ def remedy_for(
     return remedy(next(filter(None, [*in_its_world, wanted])))
 
 
-def reading_for(deciding: Deciding, evidence: CaseEvidence) -> Deciding:
-    """How a reading is taken in the world of the failure."""
-    name = deciding[0]
+def reading_for(wanted: DecidingReading, evidence: CaseEvidence) -> DecidingReading:
+    """The reading as it is taken in the world of the failure."""
     for row in worlds_of(evidence):
-        if name in row["readings"]:
-            reading, how = row["readings"][name]
-            return name, reading, how
-    return deciding
+        if wanted.name in row["readings"]:
+            return replace(wanted, **row["readings"][wanted.name])
+    return wanted

@@ -61,10 +61,9 @@ class AllocatorText:
     ) -> None:
         self.rules = behaviour
         self.error: SettingsError | None = None
-        # The older parser drops blanks only, the one since 2.10 all white space.
-        bare = (
-            "".join(conf.split()) if behaviour.unified_parser else conf.replace(" ", "")
-        )
+        bare = conf.replace(" ", "")
+        if behaviour.unified_parser:  # since 2.10, which drops all white space
+            bare = "".join(conf.split())
         self.tokens: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare)
         self.position = 0
         self.named: dict[str, Any] = {}
@@ -77,9 +76,8 @@ class AllocatorText:
 
     def _read(self, large_bytes: int) -> None:
         large = "large_segment_size_mb"
-        if (
-            large in self.rules.keys
-        ):  # torch reads it first: the others may not be smaller
+        # torch reads it first: the others may not be smaller.
+        if large in self.rules.keys:
             for position, token in enumerate(self.tokens):
                 if token == large:
                     self.position = position + 1
@@ -135,7 +133,9 @@ class AllocatorText:
         if kind == "flag":
             value = {"True": True, "False": False}.get(text)
         elif kind == "backend":
-            backends = self._backends()
+            backends = KINDS["backend"].split(", ")
+            if self.rules.build == "cuda":
+                backends.remove("hipMallocAsync")
             expected = "one of " + ", ".join(backends)
             if text not in backends:
                 value = None
@@ -146,10 +146,6 @@ class AllocatorText:
         if value is None:
             raise self._refusal(f"{key} wants {expected}, found {text!r}")
         return value
-
-    def _backends(self) -> list[str]:
-        backends = KINDS["backend"].split(", ")
-        return backends[:2] if self.rules.build == "cuda" else backends
 
     def _sized(self, key: str, value: int) -> int:
         """Bytes of a number of MiB; the number itself is refused where torch refuses it."""
@@ -188,9 +184,9 @@ class AllocatorText:
         """A number of divisions; in a list 0 is none."""
         value = self._whole_number(ROUNDUP, text)
         if not _is_power_of_two(value) and not (in_list and value == 0):
-            or_none = " or 0" if in_list else ""
+            wanted = "a power of two or 0" if in_list else "a power of two"
             raise self._refusal(
-                f"{ROUNDUP}: divisions have to be a power of two{or_none}, found {text!r}"
+                f"{ROUNDUP}: divisions have to be {wanted}, found {text!r}"
             )
         return min(value, MOST_DIVISIONS)
 
@@ -208,14 +204,16 @@ class AllocatorText:
         self.position += 1
 
     def _read_intervals(self) -> None:
-        is_first = True
         last = 0
+        is_first = True
         while self.position < len(self.tokens) and self.tokens[self.position] != "]":
             interval = self._token()
             self._separator(":")
             value = self._divisions(self._token(ROUNDUP), in_list=True)
             if interval == ">":
-                start = last if self.rules.above_fills_last_key else last + 1
+                start = last + 1
+                if self.rules.above_fills_last_key:
+                    start = last
                 self.divisions[start:] = [value] * (INTERVALS - start)
             else:
                 last = self._interval(interval)
@@ -242,21 +240,24 @@ def _reserve(text: str) -> tuple[bool, float] | None:
     """parseReserveSpec's reading: (True, parts of the device's memory) or (False, GiB); None
     where it warns.
     """
-    in_gib = text[-1:] in ("G", "g")
+    in_gib = text.endswith(("G", "g"))
     number = text[:-1] if in_gib else text
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", number):
         return None
     value = float(number)
-    return (not in_gib, value) if 0 < value < float("inf") else None
+    if not 0 < value < float("inf"):
+        return None
+    return not in_gib, value
 
 
 def _share(text: str, with_ends: bool) -> float | None:
     """A number between 0 and 1; ``with_ends``: or one of these."""
     share = _real(text)
-    if share is None:
+    if share is None or not 0 <= share <= 1:
         return None
-    inside = 0 <= share <= 1 if with_ends else 0 < share < 1
-    return share if inside else None
+    if share in (0, 1) and not with_ends:
+        return None
+    return share
 
 
 def _real(text: str) -> float | None:

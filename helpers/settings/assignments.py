@@ -83,8 +83,8 @@ class _Program:
 
 def _modules_that_read(variable: Variable) -> set[str]:
     """The modules whose import starts what reads the variable; each may start the GPU's runtime."""
-    if variable.by in IMPORTS:
-        return set(IMPORTS[variable.by])
+    if variable.read_by in IMPORTS:
+        return set(IMPORTS[variable.read_by])
     return set().union(*IMPORTS.values())
 
 
@@ -92,7 +92,7 @@ def _late(variable: Variable, value: str, passed: str, says: str) -> list[Findin
     """A finding where the moment at which a setting is read has passed; of a text, its first
     option that is read earlier.
     """
-    readings = [(variable.moment, value, variable.when)]
+    readings = [(variable.moment, value, variable.read)]
     if variable.name in CONF_NAMES:
         for key, option_value in parts(value):
             if key in OPTIONS and OPTIONS[key].moment:
@@ -100,10 +100,14 @@ def _late(variable: Variable, value: str, passed: str, says: str) -> list[Findin
                 readings.append((OPTIONS[key].moment, piece, "as torch is imported"))
     for moment, shown, when in readings:
         if MOMENTS.index(moment) <= MOMENTS.index(passed):
-            source = variable.source
             return [
                 finding(
-                    "late", variable.name, shown, says=says, when=when, source=source
+                    "late",
+                    variable.name,
+                    shown,
+                    says=says,
+                    when=when,
+                    source=variable.source,
                 )
             ]
     return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -77,7 +77,9 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
 def _chip(version: str) -> str:
     """The chip of a version such as 9.0.10: gfx90a."""
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.([0-9]+)", version)
-    return f"gfx{match[1]}{int(match[2]):x}{int(match[3]):x}" if match else ""
+    if match is None:
+        return ""
+    return f"gfx{match[1]}{int(match[2]):x}{int(match[3]):x}"
 
 
 def audit(
@@ -104,14 +106,14 @@ def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
     other_build = _other_build(row, facts)
     if other_build:
         return [finding(other_build, name, value, source=row.source)]
-    if row.otherwise and not re.fullmatch(row.form, value):
+    if row.verdict_otherwise and not re.fullmatch(row.form, value):
         return [
             finding(
                 "value",
                 name,
                 value,
                 given=value[:LONGEST],
-                verdict=row.otherwise,
+                verdict=row.verdict_otherwise,
                 expected=row.expected,
                 source=row.source,
             )
@@ -124,7 +126,7 @@ def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
             name=name,
             value=value,
             verdict=row.verdict,
-            says=f"{row.says}; read {row.when}",
+            says=f"{row.says}; read {row.read}",
             source=row.source,
             cause=row.cause,
             why=row.why,
@@ -136,7 +138,7 @@ def _other_build(row: Variable, facts: ProcessFacts) -> str:
     """The kind of finding where another build's programs read the variable; "" where this one's
     do.
     """
-    if row.by in OWN_BUILD:
+    if row.read_by in OWN_BUILD:
         return ""
     if facts.build == "cpu":
         return "cpu build"
@@ -161,9 +163,9 @@ def unknown_name(name: str, value: str) -> list[Finding]:
     return []
 
 
-def nearest_name(name: str, names: tuple[str, ...], alike: float) -> str:
-    close = difflib.get_close_matches(name, names, 1, alike)
-    return close[0] if close else ""
+def nearest_name(name: str, names: Iterable[str], alike: float) -> str:
+    """The name that is spelt most like another one; empty where none is ``alike`` enough."""
+    return next(iter(difflib.get_close_matches(name, names, 1, alike)), "")
 
 
 @lru_cache(maxsize=64)
@@ -234,13 +236,12 @@ class _AllocatorAudit:
         return findings
 
     def _shadowed(self, name: str, winner: _Reader) -> Finding:
+        kind = "shadowed" if winner.sure else "perhaps shadowed"
+        empty = "" if self.facts.environ[winner.name] else EMPTY
+        value = self.facts.environ[name]
+        source = self.names_source
         return finding(
-            "shadowed" if winner.sure else "perhaps shadowed",
-            name,
-            self.facts.environ[name],
-            winner=winner.name,
-            empty="" if self.facts.environ[winner.name] else EMPTY,
-            source=self.names_source,
+            kind, name, value, winner=winner.name, empty=empty, source=source
         )
 
     def _is_read(
@@ -254,8 +255,10 @@ class _AllocatorAudit:
             return False, [finding("cpu build", name, value, source="the torch build")]
         ruled = rule_findings(name, name, value, value, facts)
         answers = {name in behaviour.conf_names for behaviour in self.behaviours}
+        if answers == {True} and value:
+            return True, ruled
         if answers == {True}:
-            return True, ruled if value else []
+            return True, []
         if len(answers) > 1:
             return None, [
                 finding("perhaps read", name, value, source=self.names_source)
@@ -264,11 +267,11 @@ class _AllocatorAudit:
         if unknown:
             return None, unknown
         inert = [row for row in ruled if row.verdict == "ineffective"]
+        if inert:
+            return False, inert
         names = ", ".join(self.behaviours[0].conf_names)
-        not_read = finding(
-            "not read", name, value, names=names, source=self.names_source
-        )
-        return False, inert or [not_read]
+        source = self.names_source
+        return False, [finding("not read", name, value, names=names, source=source)]
 
     def _options(
         self, name: str, facts: ProcessFacts, winner: _Reader
@@ -281,7 +284,7 @@ class _AllocatorAudit:
         for key, value in facts.options.items():
             piece = f"{key}:{value}"
             if key not in OPTIONS:
-                near = nearest_name(key[:LONGEST], tuple(OPTIONS), ALIKE_OPTIONS)
+                near = nearest_name(key[:LONGEST], OPTIONS, ALIKE_OPTIONS)
                 kind = "near option" if near else "strange option"
                 findings.append(finding(kind, name, piece, near=near))
                 continue
@@ -316,11 +319,7 @@ class _AllocatorAudit:
             return [finding("newer option", name, piece, option=option)]
         knowing = [rules for rules in self.behaviours if option.name in rules.keys]
         errors = [AllocatorText(piece, rules).error for rules in knowing]
-        refusals = [
-            str(error).partition("settings: ")[2]
-            for error in errors
-            if error is not None
-        ]
+        refusals = [error.why for error in errors if error is not None]
         if refusals and not re.fullmatch(option.form, value):
             return [
                 finding(
@@ -331,11 +330,6 @@ class _AllocatorAudit:
             kind = "refused" if len(refusals) == len(errors) else "perhaps refused"
             return [finding(kind, name, piece, refusal=refusals[-1])]
         ruled = rule_findings(f"option:{option.name}", name, piece, value, facts)
-        effective = Finding(
-            name=name,
-            value=piece,
-            verdict="effective",
-            says=option.says,
-            source=option.source,
-        )
-        return ruled or [effective]
+        if ruled:
+            return ruled
+        return [Finding(name, piece, "effective", option.says, option.source)]

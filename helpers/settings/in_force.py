@@ -185,7 +185,9 @@ def memory_fraction(
     """
     key = "per_process_memory_fraction"
     version = torch if release(torch) else dotted(NEWEST)
-    builds = [build] if build.startswith(("cuda", "rocm")) else ["cuda", "rocm"]
+    builds = ["cuda", "rocm"]
+    if build.startswith(("cuda", "rocm")):
+        builds = [build]
     for kind in builds:
         behaviour = nearest(version, kind)
         conf, _ = from_environment(environ, behaviour)
@@ -209,4 +211,4 @@ def grid(behaviour: Behaviour) -> tuple[str, ...]:
     usable = set(behaviour.keys)
     if not (behaviour.expandable_available and behaviour.expandable_safe):
         usable.discard("expandable_segments")
-    return tuple(conf for conf in TRIED if {key for key, _ in parts(conf)} <= usable)
+    return tuple(conf for conf in TRIED if dict(parts(conf)).keys() <= usable)

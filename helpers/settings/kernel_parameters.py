@@ -4,13 +4,13 @@ the right module and unit?
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from helpers.ground.units import show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine
 from helpers.look.ttm import MODULES, parse_cmdline, parse_modprobe, settings
+from helpers.settings.audit import nearest_name
 from helpers.settings.table import (
     LONGEST,
     OTHER_PARAMETERS,
@@ -92,14 +92,10 @@ def _parameter(
 
 def _usual(row: Parameter, value: str) -> Finding:
     """What the parameter does; one that is dangerous and switched off does nothing."""
-    switched_off = row.verdict == "dangerous" and value.upper() in ("0", "N")
-    return Finding(
-        name=f"{row.module}.{row.name}",
-        value=value,
-        verdict="ineffective" if switched_off else row.verdict,
-        says=row.says,
-        source=row.source,
-    )
+    verdict = row.verdict
+    if verdict == "dangerous" and value.upper() in ("0", "N"):
+        verdict = "ineffective"
+    return Finding(f"{row.module}.{row.name}", value, verdict, row.says, row.source)
 
 
 def _nearest(module: str, name: str) -> str:
@@ -113,9 +109,9 @@ def _nearest(module: str, name: str) -> str:
         row.name: key for key, row in ROWS.items() if row.module == module
     }
     for keys in (in_this_module, in_any_module):
-        close = difflib.get_close_matches(name, keys, 1, ALIKE)
-        if close:
-            return keys[close[0]]
+        nearest = nearest_name(name, keys, ALIKE)
+        if nearest:
+            return keys[nearest]
     return ""
 
 
@@ -132,8 +128,11 @@ def _implausible_size(
         return finding("no number", key, value, given=value[:LONGEST], row=row)
     if not row.pool or count <= 0:
         return None
-    least = ram_bytes // 64 if ram_bytes else LEAST_BYTES
-    most = 2 * ram_bytes if ram_bytes else MOST_BYTES
+    least = LEAST_BYTES
+    most = MOST_BYTES
+    if ram_bytes:
+        least = ram_bytes // 64
+        most = 2 * ram_bytes
     plausible = [factor for factor in UNITS.values() if least <= count * factor <= most]
     unit = UNITS[row.unit]
     if not plausible or unit in plausible:

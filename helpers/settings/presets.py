@@ -129,8 +129,10 @@ def _assignment(line: str) -> tuple[str, str]:
     except ValueError as error:
         seen = f"{cut(line.strip(), 60)!r} has a quotation mark that is not closed"
         raise ValueError(f"{seen}; expected export NAME=value") from error
-    match = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[-1]) if words else None
-    if match is None or words[:-1] != ["export"] or "$" in line or "`" in line:
+    match = None
+    if len(words) == 2 and words[0] == "export":
+        match = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[1])
+    if match is None or "$" in line or "`" in line:
         raise ValueError(
             f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `"
         )

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from helpers.ground.tables import data
 from helpers.settings.rules import ProcessFacts, dotted, facts_of, holds, release
-from helpers.settings.table import OPTIONS, RULES, SAYS, Rule, rows_of
+from helpers.settings.table import CHANGES, OPTIONS, PROVED, RULES, SAYS, Rule
 
 OLDEST = (2, 5)
 NEWEST = (2, 15)
@@ -30,28 +29,6 @@ def named_release(text: str) -> str:
         expected = f"expected a release from 2.0 to {dotted(NEWEST)}, such as 2.14.1"
         raise VersionError(f"torch {text!r} is not modelled here; {expected}")
     return text
-
-
-@dataclass(frozen=True)
-class BehaviourChange:
-    """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only
-    there ("": both).
-    """
-
-    since: str
-    field: str
-    value: Any
-    source: str
-    build: str = ""
-
-
-CHANGES: tuple[BehaviourChange, ...] = rows_of(
-    BehaviourChange, data("settings/torch")["changes"]
-)
-PROVED: tuple[dict[str, Any], ...] = tuple(data("settings/torch")["proved"])
-"""What the model was held against: a release's compiled allocator, cuda or rocm, over so many
-traces and events; its source.
-"""
 
 
 @dataclass(frozen=True)
@@ -201,19 +178,16 @@ def _proved(
     """
     comparisons = []
     for row in PROVED:
-        if (release(row["torch"]), row["build"]) == (torch, build):
-            how = f" ({row['made']})" if "made" in row else ""
-            comparisons.append(SAYS["proved"].format_map({**row, "made": how}))
+        if (release(row.torch), row.build) != (torch, build):
+            continue
+        origin = f" ({row.origin})" if row.origin else ""
+        comparisons.append(SAYS["proved"].format_map({**vars(row), "origin": origin}))
     if comparisons:
         return "oracle", "; ".join(comparisons)
-    compared = {
-        kind: ", ".join(row["torch"] for row in PROVED if row["build"] == kind)
-        for kind in ("cuda", "rocm")
-    }
     words = SAYS["not_proved"].format(
         torch=dotted(torch),
         build=build,
-        cuda=compared["cuda"],
-        rocm=compared["rocm"],
+        cuda=", ".join(row.torch for row in PROVED if row.build == "cuda"),
+        rocm=", ".join(row.torch for row in PROVED if row.build == "rocm"),
     )
     return "source", words

@@ -32,8 +32,7 @@ class ProcessFacts:
 
 def release(version: str) -> tuple[int, ...]:
     """Major and minor of a version text; empty where there is none."""
-    match = re.search(r"^\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", version)
-    return (int(match[1]), int(match[2])) if match else ()
+    return _numbers(re.search(r"^\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", version))
 
 
 def dotted(version: tuple[int, ...]) -> str:
@@ -43,8 +42,13 @@ def dotted(version: tuple[int, ...]) -> str:
 
 def rocm_release(version: str) -> tuple[int, ...]:
     """Major and minor of the ``+rocm6.3`` part of torch's version; empty where there is none."""
-    match = re.search(r"\+[^+]{0,80}?rocm-?v?([0-9]{1,4})\.([0-9]{1,4})", version)
-    return (int(match[1]), int(match[2])) if match else ()
+    return _numbers(
+        re.search(r"\+[^+]{0,80}?rocm-?v?([0-9]{1,4})\.([0-9]{1,4})", version)
+    )
+
+
+def _numbers(found: re.Match[str] | None) -> tuple[int, ...]:
+    return () if found is None else (int(found[1]), int(found[2]))
 
 
 def facts_of(
@@ -138,13 +142,17 @@ def _neighbour_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
 def _build_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
     if not rule.build:
         return True
-    return rule.build == facts.build if facts.build else None
+    if not facts.build:
+        return None
+    return rule.build == facts.build
 
 
 def _chip_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
     if not rule.gfx:
         return True
-    return facts.gfx.startswith(rule.gfx) if facts.gfx else None
+    if not facts.gfx:
+        return None
+    return facts.gfx.startswith(rule.gfx)
 
 
 def caching_off(facts: ProcessFacts) -> bool | None:

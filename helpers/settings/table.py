@@ -57,26 +57,26 @@ class Option:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: which build's programs read it (empty: both), which program (``by``), and
+    """One variable: which build's programs read it (empty: both), which program (``read_by``), and
     what it does.
 
-    ``moment`` is when it is read, one of MOMENTS, ``when`` the same in words. ``form`` is an
-    expression for values that are read, ``expected`` the same in words, ``otherwise`` what
-    becomes of other values (a verdict; empty: not known). ``cause`` and ``why`` are as in a
+    ``moment`` is when it is read, one of MOMENTS, ``read`` the same in words. ``form`` is an
+    expression for values that are read, ``expected`` the same in words, ``verdict_otherwise``
+    what becomes of other values (empty: not known). ``cause`` and ``why`` are as in a
     Rule.
     """
 
     name: str
     moment: str
-    when: str
+    read: str
     verdict: str
     says: str
     source: str
     build: str = ""
-    by: str = ""
+    read_by: str = ""
     form: str = ""
     expected: str = ""
-    otherwise: str = ""
+    verdict_otherwise: str = ""
     cause: str | None = None
     why: str = ""
 
@@ -128,6 +128,34 @@ class Parameter:
     pool: bool = False
 
 
+@dataclass(frozen=True)
+class BehaviourChange:
+    """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only
+    there (empty: both).
+    """
+
+    since: str
+    field: str
+    value: object
+    source: str
+    build: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the model was held against: a release's compiled allocator, of a cuda or rocm build,
+    over so many traces and events; ``origin``: where that build is from, where that must be said.
+    """
+
+    torch: str
+    build: str
+    traces: int
+    events: int
+    differing: int
+    source: str
+    origin: str = ""
+
+
 Row = TypeVar("Row")
 
 
@@ -137,10 +165,10 @@ def rows_of(
     """Rows of one kind; lists become tuples. An unknown column is refused with TypeError."""
     instances = []
     for row in rows:
-        columns = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in row.items()
-        }
+        columns = dict(row)
+        for name, value in row.items():
+            if isinstance(value, list):
+                columns[name] = tuple(value)
         instances.append(kind(**columns))
     return tuple(instances)
 
@@ -153,9 +181,11 @@ OPTIONS: dict[str, Option] = {
 }
 KINDS: dict[str, str] = _torch["kinds"]
 """What a value of a kind may be, in words."""
+CHANGES: tuple[BehaviourChange, ...] = rows_of(BehaviourChange, _torch["changes"])
+PROVED: tuple[Comparison, ...] = rows_of(Comparison, _torch["proved"])
 TRIED: tuple[str, ...] = tuple(_torch["tried"])
 """The allocator's texts that a what-if tries."""
-SAYS: dict[str, str] = _torch["says"]
+SAYS: dict[str, str] = _torch["sentences"]
 """Sentences about releases and strings, with gaps."""
 VARIABLES: dict[str, Variable] = {
     row.name: row for row in rows_of(Variable, _variables["variables"])
@@ -174,9 +204,9 @@ CODE_FORMS: dict[str, str] = {
 IMPORTS: dict[str, list[str]] = _variables["imports"]
 """The modules whose import makes a program read its variables."""
 HOST_NAMES = tuple(
-    row.name for row in VARIABLES.values() if row.by in ("C library", "OpenMP")
+    row.name for row in VARIABLES.values() if row.read_by in ("C library", "OpenMP")
 )
-OTHER_NAMES = frozenset(_variables["others"])
+OTHER_NAMES = frozenset(_variables["other_names"])
 """Real names near those of the table that are no concern here, so that they are not taken for a
 slip of the pen.
 """
@@ -212,11 +242,6 @@ class Finding:
             object.__setattr__(self, "cause", usual["cause"])
         if self.cause and not self.why:
             object.__setattr__(self, "why", usual["why"])
-
-    @property
-    def carries_cause(self) -> bool:
-        """Whether this setting alone can be the cause of a failure."""
-        return bool(self.cause)
 
 
 def finding(kind: str, name: str, value: str, **gaps: object) -> Finding:

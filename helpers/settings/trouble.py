@@ -61,8 +61,10 @@ class SettingsTrouble:
     @property
     def says(self) -> str:
         """The trouble in one sentence."""
-        place = f", set in {self.where}," if self.where else ""
-        return f"{self.variable}={self.value}{place} {self.why}"
+        setting = f"{self.variable}={self.value}"
+        if self.where:
+            setting += f", set in {self.where},"
+        return f"{setting} {self.why}"
 
     @property
     def advice(self) -> str:
@@ -71,7 +73,9 @@ class SettingsTrouble:
             return (
                 f"set {self.instead} after {self.overwritten_in}, or change that line"
             )
-        return f"start with {self.instead}" if self.instead else "take it away"
+        if self.instead:
+            return f"start with {self.instead}"
+        return "take it away"
 
 
 def settings_trouble(
@@ -226,16 +230,16 @@ def _wrong_with(option: str, error: SettingsError, behaviour: Behaviour) -> str:
         if re.search(sign, option):
             return mistake
     key = _key(name.strip(), behaviour)
-    if not colon:
-        return "has no colon and no value" if key else "is none of torch's options"
-    if value.count("[") != value.count("]"):
+    if colon and value.count("[") != value.count("]"):
         return "has no ] at the end of its list"
-    if not value.strip():
+    if colon and not value.strip():
         return "has no value behind its colon"
-    if key and key != name.strip():
-        return f"is misspelt: the option is {key}"
     if not key:
         return "is none of torch's options"
+    if not colon:
+        return "has no colon and no value"
+    if key != name.strip():
+        return f"is misspelt: the option is {key}"
     return f"is refused: {error.why}"
 
 
@@ -244,7 +248,7 @@ def _key(spelling: str, behaviour: Behaviour) -> str:
     key = spelling.lower().replace("-", "_")
     if key in behaviour.keys:
         return key
-    return nearest_name(key, tuple(sorted(behaviour.keys)), ALIKE_OPTIONS)
+    return nearest_name(key, sorted(behaviour.keys), ALIKE_OPTIONS)
 
 
 def repaired(text: str, behaviour: Behaviour) -> str:
@@ -268,13 +272,15 @@ def _value(kind: str, text: str) -> str:
     words = text.lower()
     if text.startswith("[") and not text.endswith("]"):
         return text + "]"
-    if kind == "flag":
-        if words in (*YES, ""):
-            return "True"
-        return "False" if words in NO else text
+    if kind == "flag" and words in (*YES, ""):
+        return "True"
+    if kind == "flag" and words in NO:
+        return "False"
     size = re.fullmatch(r"([0-9]+)\s*([mg])i?b?", words)
+    if kind == "size" and size and size[2] == "g":
+        return str(int(size[1]) * 1024)
     if kind == "size" and size:
-        return str(int(size[1]) * (1024 if size[2] == "g" else 1))
+        return str(int(size[1]))
     percent = re.fullmatch(r"([0-9]{1,2})%?", words)
     if kind in ("share", "open share") and percent and int(percent[1]) > 1:
         return f"{int(percent[1]) / 100:g}"

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
-from helpers.judge.box_observations import TOTALS
 from helpers.judge.ceilings import ceilings
+from helpers.judge.contradictions import TOTALS
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ledger_rows import GpuLedger

@@ -32,7 +32,7 @@ from helpers.trials.targets import CPU, Target, environment
 from helpers.trials.workload import Workload, argv
 
 DROPPED = {
-    row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")
+    row.name for row in VARIABLES.values() if row.read_by not in ("loader", "NCCL")
 } - {
     *(
         "CUDA_VISIBLE_DEVICES",
