@@ -435,7 +435,7 @@ def test_what_a_changed_program_computes_is_measured(tmp_path, monkeypatch):
         shutil.copy(PROGRAMS / name, tmp_path)
         text, *_ = [text for text in every_change(name) if expected in text.decode()]
         programs += [([name], {}), ([name], {name: text})]
-    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ())
+    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", is_users=True), ())
     # Twenty programs at once take longer than the limit for one change.
     runs = prover.runs(programs, limit_s=600)
     rows = zip(MEASURED.items(), runs[::2], runs[1::2], strict=True)

@@ -14,6 +14,7 @@ from helpers.fix.change import Change, Results
 from helpers.fix.program import changed_files
 from helpers.fix.proof import CpuRun, Proof, Prover, compared
 from helpers.fix.search import TriedChange
+from helpers.fix.under_torch import on_cpu
 from helpers.fix.view import results_in_words
 from helpers.judge.program_facts import Replays
 from helpers.rehearse.torches import Torch
@@ -32,7 +33,7 @@ def test_a_change_that_leaves_weights_without_gradients_is_refuted_and_comes_aft
     assert "(carried_state.py:29)" in between_windows.title
     unchanged = ([name], {})
     changed = [([name], changed_files(own, change)) for change in (between_windows, within_one)]
-    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ())
+    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", is_users=True), ())
     before, right, wrong = prover.runs([unchanged, *changed], limit_s=300)
     assert not right.error and not compared(before, right).loses_gradients
     proof = compared(before, wrong)
@@ -212,7 +213,17 @@ def test_a_program_that_asks_a_gpu_for_times_sizes_and_random_numbers_is_compare
     tmp_path,
 ):
     (tmp_path / "train.py").write_text(OF_A_GPU)
-    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ())
+    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", is_users=True), ())
     (run,) = prover.runs([(["train.py"], {})], limit_s=300)
     assert run.ended and not run.error
     assert run.of("print") == [["True"], ["0.0 ms, 0%"]]
+
+
+def test_what_is_sent_to_a_gpu_that_the_cpu_stands_for_is_a_copy():
+    torch = pytest.importorskip("torch")
+    here = torch.zeros(2)
+    with on_cpu.on_cpu_mode(torch):
+        for there in (here.to("cuda"), here.to(device="cuda:0"), here.cuda()):
+            there += 1
+        same = here.to(torch.float32)
+    assert here.tolist() == [0, 0] and same is here

@@ -63,8 +63,8 @@ def started(words, tmp_path, **more):
     return subprocess.Popen(words, env=environment, **pipes)
 
 
-def learned(forks, script, tmp_path, **told):
-    row = {"parent": os.getpid(), **IMPORTS_FIRST, **told}
+def learned(forks, script, tmp_path, **changes):
+    row = {"parent": os.getpid(), **IMPORTS_FIRST, **changes}
     forks.learn(script, variables(tmp_path), [row], ())
     return forks.before(script, variables(tmp_path))
 
@@ -138,11 +138,11 @@ def test_no_process_is_left_when_the_runs_are_over(script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "told", [{"imports_torch_as_started": False}, {"parent": -1}], ids=["variables", "launcher"]
+    "report", [{"imports_torch_as_started": False}, {"parent": -1}], ids=["variables", "launcher"]
 )
-def test_nothing_is_forked_where_the_first_run_shows_that_it_might_differ(script, tmp_path, told):
+def test_nothing_is_forked_where_the_first_run_shows_that_it_might_differ(script, tmp_path, report):
     with Forks() as forks:
-        assert learned(forks, script, tmp_path, **told) == []
+        assert learned(forks, script, tmp_path, **report) == []
         assert forks.process is None
 
 

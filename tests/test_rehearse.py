@@ -1,4 +1,4 @@
-"""Rehearsals, as far as they go without a CUDA build of torch: cards, arguments, what a program told of itself, the C file."""
+"""Rehearsals, as far as they go without a CUDA build of torch: cards, arguments, what a program reports, the C file."""
 
 import json
 import os
@@ -27,6 +27,7 @@ from helpers.rehearse import (
     fault,
     holders,
     remedies,
+    reports,
     search,
     torches,
     view,
@@ -47,8 +48,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 DEVICE_ROWS = (words.HERE / "properties.def").read_text()
 CARD = cards.find_card("4090")
-QUIET = {"pid": 1, "forks": 0, "error": "", "message": "", "frames": [], "missing": []}
-QUIET |= {"counts": {"launches": 5, "cudnn": 0}, "reads": []}
+QUIET = {"pid": 1, "forks": 0, "forked": 0, "error": "", "message": "", "frames": [], "missing": []}
+QUIET |= {"counts": {"launches": 5, "cudnn": 0}, "reads": [], "beside": "", "bucket_bytes": 0}
+QUIET |= {"stopped": "", "steps": 0, "step_peaks": [], "has_buckets": False, "compiled": 0}
 RUN = Rehearsal(
     device=CARD,
     torch="2.14.1",
@@ -198,8 +200,9 @@ def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
 # What a program tells of itself.
 
 
-def trust(*told, card=CARD, streams=1):
-    return "\n".join(trust_module.trust([{**QUIET, **one} for one in told], card, streams))
+def trust(*changes, card=CARD, streams=1):
+    rows = [{**QUIET, **change} for change in changes]
+    return "\n".join(trust_module.trust(rows, card, streams))
 
 
 def read(op, sizes=False, inside="", where="train.py:3 step", times=1):
@@ -244,13 +247,13 @@ SIZE = read("nonzero", True)
 )
 def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
     ended = SimpleNamespace(exit_code=code, signal="", processes=())
-    told = {**QUIET, "error": error, "message": message}
-    assert re.match(says, fault.whose(ended, [told]))
+    failed = {**QUIET, "error": error, "message": message}
+    assert re.match(says, fault.whose_fault(ended, [failed]))
     if error == "ValueError":
-        assert "perhaps" in fault.whose(ended, [{**told, **SIZE}])
-    asked = {**told, "missing": ["cuGraphicsMapResources"]}
-    assert ("cuGraphicsMap" in fault.whose(ended, [asked])) == (code in (3, 255))
-    assert re.match(says.partition(", without")[0], fault.whose(ended, [asked]))
+        assert "perhaps" in fault.whose_fault(ended, [{**failed, **SIZE}])
+    asked = fault.whose_fault(ended, [{**failed, "missing": ["cuGraphicsMapResources"]}])
+    assert ("cuGraphicsMap" in asked) == (code in (3, 255))
+    assert re.match(says.partition(", without")[0], asked)
 
 
 def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it():
@@ -263,9 +266,9 @@ def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it()
         ("CUDA_ERROR_NOT_SUPPORTED", "the rehearsal: it asked"),
         ("error of the fake CUDA driver", "the rehearsal: it asked"),
     ):
-        told = {**asked, "error": message and "RuntimeError", "message": message}
+        failed = {**asked, "error": message and "RuntimeError", "message": message}
         ended = SimpleNamespace(exit_code=1, signal="", processes=())
-        assert re.match(says, fault.whose(ended, [told])), message
+        assert re.match(says, fault.whose_fault(ended, [failed])), message
 
 
 def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
@@ -373,7 +376,8 @@ def test_what_a_rehearsal_cannot_know_is_named(more, says):
 
 def test_a_quiet_program_leaves_only_what_is_always_so():
     assert "\n" not in trust({}) and "outside of torch's allocator" in trust({})
-    assert trust_module.exact([QUIET]) and not trust_module.exact([QUIET, {**QUIET, **SIZE}])
+    assert trust() == trust({}), "a program without Python reports nothing"
+    assert reports.is_exact([QUIET]) and not reports.is_exact([QUIET, {**QUIET, **SIZE}])
     harmless = ["cuptiGetVersion", "cudaGetDriverEntryPoint"]
     assert trust({"missing": harmless}) == trust({})
 
@@ -457,7 +461,7 @@ def wheel(folder, version="2.14.1+cu130", cuda="'13.0'"):
 
 def test_only_a_cuda_build_is_one_to_rehearse_under(tmp_path):
     found = torches.read_torch(wheel(tmp_path / "a"))
-    assert found and (found.version, found.own) == ("2.14.1+cu130", False)
+    assert found and (found.version, found.is_users) == ("2.14.1+cu130", False)
     assert torches.read_torch(wheel(tmp_path / "b", "2.14.1+cpu", "None")) is None
     assert torches.read_torch(tmp_path / "nothing") is None
 
@@ -467,7 +471,7 @@ def test_the_program_keeps_its_environment_and_this_one_is_not_touched(tmp_path,
     for name, value in {**theirs, "CUDA_VISIBLE_DEVICES": "3"}.items():
         monkeypatch.setenv(name, value)
     before = dict(os.environ)
-    torch = torches.Torch(tmp_path, "2.14.1", own=False)
+    torch = torches.Torch(tmp_path, "2.14.1", is_users=False)
     made = environment(torch, [tmp_path / "libdevice.so"], CARD, tmp_path, None)
     assert made["LD_PRELOAD"].endswith("libdevice.so /usr/lib/theirs.so")
     assert made["PYTHONPATH"] == f"{INJECT}:{tmp_path}:/theirs"
@@ -534,7 +538,7 @@ def test_a_launcher_that_came_with_torch_runs_under_the_python_that_was_given(tm
     launcher.parent.mkdir()
     launcher.write_text("#!/usr/bin/python\n")
     launcher.chmod(0o755)
-    torch = torches.Torch(tmp_path, "2.14.1", own=False)
+    torch = torches.Torch(tmp_path, "2.14.1", is_users=False)
     command, _ = run_module._located(["launch", "train.py"], sys.executable, torch)
     assert command == [sys.executable, str(launcher), "train.py"]
 
@@ -638,7 +642,7 @@ def test_the_witness_tells_reads_by_line_and_the_error_that_ended_it(library, tm
     program.write_text(READER)
     done = started(program, LD_PRELOAD=library, PYTHONPATH=INJECT, CASEBOOK_REHEARSE=tmp_path)
     assert done.returncode == 1 and done.stderr.rstrip().endswith("ValueError: the end")
-    [kept] = tmp_path.glob("rehearsal_*.told")
+    [kept] = tmp_path.glob("rehearsal_*.report")
     said = json.loads(kept.read_text())
     assert said["reads"] == read("copy", where="train.py:5 step", times=2)["reads"]
     assert (said["error"], said["message"]) == ("ValueError", "the end")
@@ -655,7 +659,7 @@ def test_a_loop_that_reads_the_device_is_named_while_it_runs_and_ends_at_its_lim
     done = started(program, LD_PRELOAD=library, PYTHONPATH=INJECT, **ends)
     assert done.returncode == 0
     assert "waits.py:5 step has read 1,000 values" in done.stderr and "--seconds" in done.stderr
-    [kept] = tmp_path.glob("rehearsal_*.told")
+    [kept] = tmp_path.glob("rehearsal_*.report")
     assert json.loads(kept.read_text())["stopped"] == "--seconds"
 
 

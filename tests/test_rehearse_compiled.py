@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from command_line import verb
-from test_rehearse import CARD, MIB, RUN
+from test_rehearse import CARD, MIB, QUIET, RUN
 
 from helpers.commands import rehearse as command
 from helpers.rehearse import build, torches
@@ -15,11 +15,10 @@ from helpers.rehearse.trust import trust
 from helpers.rehearse.view import several
 
 COMPILES = RehearsalLimits(compiles=True)
-TOLD = {"reads": [], "counts": {}, "forks": 0, "missing": [], "compiled": 2}
 
 
 def test_only_a_run_that_compiles_has_a_compiler_and_it_keeps_what_it_makes_to_itself(tmp_path):
-    torch = torches.Torch(tmp_path, "2.14.1", own=False)
+    torch = torches.Torch(tmp_path, "2.14.1", is_users=False)
     plain = environment(torch, [], CARD, tmp_path, None)
     assert plain["TORCHDYNAMO_DISABLE"] == "1" and "TRITON_CACHE_DIR" not in plain
     compiling = environment(torch, [], CARD, tmp_path, None, limits=COMPILES)
@@ -62,9 +61,11 @@ def test_a_program_that_compiles_nothing_is_rehearsed_once_and_that_is_said(runs
 
 
 def test_both_runs_say_what_became_of_torch_compile():
-    (line,) = [line for line in trust([TOLD], CARD, 1) if "torch.compile" in line]
+    (line,) = [
+        line for line in trust([{**QUIET, "compiled": 2}], CARD, 1) if "torch.compile" in line
+    ]
     assert line.startswith("torch.compile was asked for 2 times") and "--compile" in line
-    once = {**TOLD, "compiled": 1}
+    once = {**QUIET, "compiled": 1}
     (line,) = [line for line in trust([once], CARD, 1, COMPILES) if "torch.compile" in line]
     assert line.startswith("torch.compile was asked for once; what it compiled for this card ran")
 
@@ -78,7 +79,7 @@ def test_compiling_beside_several_runs_is_refused_in_one_line(options):
 
 
 def test_a_torch_without_triton_is_named(monkeypatch, tmp_path):
-    torch = torches.Torch(tmp_path, "2.14.1", own=False)
+    torch = torches.Torch(tmp_path, "2.14.1", is_users=False)
     monkeypatch.setattr(torches, "find_torch", lambda *_: (torch, tmp_path))
     for name in ("tools", "build"):
         monkeypatch.setattr(build, name, lambda *_: None)

@@ -14,9 +14,9 @@ def test_the_error_of_a_notebook_is_the_one_that_its_kernel_raised():
     )
     kernel = {**QUIET, "error": "ModuleNotFoundError", "message": "No module named 'flow'"}
     for launcher in ("CellExecutionError", "PapermillExecutionError"):
-        told = [{**QUIET, "error": launcher, "message": cell}, kernel]
-        assert fault.errors_in_words(told) == ["ModuleNotFoundError: No module named 'flow'"]
-        assert fault.errors_in_words(told[:1]) == [f"{launcher}: {cell}"]
+        reports = [{**QUIET, "error": launcher, "message": cell}, kernel]
+        assert fault.errors_in_words(reports) == ["ModuleNotFoundError: No module named 'flow'"]
+        assert fault.errors_in_words(reports[:1]) == [f"{launcher}: {cell}"]
 
 
 def test_a_notebook_whose_kernel_a_limit_ended_did_not_fail(tmp_path):
@@ -37,9 +37,10 @@ def test_a_notebook_whose_kernel_a_limit_ended_did_not_fail(tmp_path):
         notes=(),
     )
     for stopped, exit_code in (("--steps", 0), ("", 1)):
-        told = [died, {**QUIET, "stopped": stopped}]
-        told_of = run._rehearsal(ended, told, CARD, Torch(tmp_path, "2", own=True), "", UNLIMITED)
-        assert told_of.exit_code == exit_code
+        reports = [died, {**QUIET, "stopped": stopped}]
+        torch = Torch(tmp_path, "2", is_users=True)
+        rehearsal = run._rehearsal(ended, reports, CARD, torch, "", UNLIMITED)
+        assert rehearsal.exit_code == exit_code
 
 
 TUNES = """

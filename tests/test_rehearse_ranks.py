@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from command_line import verb
-from test_rehearse import CARD, GIB, MIB, RUN
+from test_rehearse import CARD, GIB, MIB, QUIET, RUN
 
 from helpers.allocator.program_facts import _options_again
 from helpers.commands import rehearse_bench
@@ -90,7 +90,7 @@ def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
 class Torch:
     """A torch that lies beside the program's own."""
 
-    own = False
+    is_users = False
     folder = Path("/torch")
 
 
@@ -140,8 +140,7 @@ def test_what_other_ranks_would_send_is_unknown_and_taken_as_what_this_one_sends
 def test_a_value_that_a_collective_gives_is_said_with_the_name_of_the_collective():
     read = {"op": "_local_scalar_dense", "sizes": False, "inside": "", "times": 1}
     read |= {"where": "train.py:3 step", "collective": "allreduce"}
-    told = [{"reads": [read], "counts": {}, "forks": 0, "missing": []}]
-    (line, *_) = trust(told, CARD, 1)
+    (line, *_) = trust([{**QUIET, "reads": [read]}], CARD, 1)
     assert line.startswith("Not computed: what allreduce gives to the program at train.py:3 step")
 
 
@@ -214,8 +213,7 @@ def test_where_all_ranks_run_what_chance_decides_is_said_with_its_size():
     construct(model, find_unused_parameters=True)
     assert witness.bucket_bytes == 0, "then it keeps its buckets"
     construct(model, find_unused_parameters=False)
-    told = [{"reads": [], "counts": {}, "forks": 0, "missing": [], **vars(witness)}]
-    (line, *_) = trust(told, CARD, 1)
+    (line, *_) = trust([{**QUIET, **vars(witness)}], CARD, 1)
     assert "two peaks, about 16.00 MiB apart" in line and "--world N" in line
 
 

@@ -164,7 +164,7 @@ def test_on_a_gpu_presets_are_tried_there(monkeypatch):
 def test_a_rehearsal_that_kept_no_trace_may_be_tried_again_under_its_name(tmp_path):
     folder = tmp_path / "run.record"
     folder.mkdir()
-    for name in ("record.json", "rehearsal_1.told", "1.missing"):
+    for name in ("record.json", "rehearsal_1.report", "1.missing"):
         (folder / name).write_text("{}")
     assert record([os.path.realpath("/bin/true")], tmp_path / "run.pickle").exit_code == 0
     (folder / "1-oom.pickle").write_text("")

@@ -7,13 +7,11 @@ from helpers.rehearse import view
 
 
 def test_workspaces_of_which_only_a_range_is_known_make_a_tight_fit_neither_yes_nor_no(monkeypatch):
-    told = [{**QUIET, "counts": {"cudnn": 3}}]
-    assert (
-        trust_module.workspaces(told, 0)[0] == 512 * MIB
-        and not trust_module.workspaces(told, MIB)[0]
-    )
+    reports = [{**QUIET, "counts": {"cudnn": 3}}]
+    assert trust_module.workspace_bytes(reports, 0) == 512 * MIB
+    assert not trust_module.workspace_bytes(reports, MIB)
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "64")
-    assert trust_module.workspaces(told, 0)[0] == 64 * MIB
+    assert trust_module.workspace_bytes(reports, 0) == 64 * MIB
     tight = ran(size=80 * MIB, more_bytes=64 * MIB)
     assert tight.between and view.headline(tight).startswith("May not fit in 80.00 MiB")
     assert not ran(size=84 * MIB, more_bytes=64 * MIB).between
@@ -32,7 +30,7 @@ def test_a_peak_that_cudnn_decides_is_said_with_how_low_and_how_high_it_may_be()
 def test_one_call_of_cudnn_may_ask_for_what_its_convolution_reads_and_writes(monkeypatch):
     large = [{**QUIET, "counts": {"cudnn": 3, "convolution_bytes": 600 * MIB}}]
     assert trust_module.cudnn_at_once(large, 0) == 600 * MIB
-    assert trust_module.workspaces(large, 0)[0] == 512 * MIB
+    assert trust_module.workspace_bytes(large, 0) == 512 * MIB
     assert trust_module.cudnn_at_once(large, MIB) == trust_module.cudnn_at_once([QUIET], 0) == 0
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "64")
     assert trust_module.cudnn_at_once(large, 0) == 64 * MIB

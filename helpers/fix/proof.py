@@ -166,7 +166,7 @@ class Prover:
     @property
     def _environment(self) -> dict[str, str]:
         variables = {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", **UPLOADS_OFF}
-        if not self.torch.own:
+        if not self.torch.is_users:
             folder = self.torch.folder
             paths = [str(folder), os.environ.get("PYTHONPATH", ""), str(folder / NEEDS)]
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

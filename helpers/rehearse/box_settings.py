@@ -23,6 +23,11 @@ class BoxSettings:
     taken: tuple[str, ...] = ()
 
 
+def conf_name(variables: Mapping[str, str]) -> str:
+    """The name under which variables set the allocator; empty where none does."""
+    return next((name for name in CONF_NAMES if variables.get(name)), "")
+
+
 def settings_of(box: str, conf: str | None = None) -> BoxSettings:
     """The allocator's settings ``conf``, else as the box had them."""
     if not box:
@@ -30,11 +35,9 @@ def settings_of(box: str, conf: str | None = None) -> BoxSettings:
     on_box = {row.name: row.value for row in variables(open_box(box))}
     extra = {name: on_box[name] for name in WORDS["decides"] if on_box.get(name)}
     taken = dict(extra)
-    if conf is None:
-        for name in CONF_NAMES:
-            if on_box.get(name):
-                conf = on_box[name]
-                taken = {name: conf, **extra}
-                break
+    name = conf_name(on_box)
+    if conf is None and name:
+        conf = on_box[name]
+        taken = {name: conf, **extra}
     lines = [f"as on the box: {name}={value}" for name, value in taken.items()]
     return BoxSettings(conf, extra, tuple(lines))

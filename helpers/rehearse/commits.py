@@ -72,7 +72,8 @@ def as_it_was(command: Sequence[str], folder: Path) -> list[str]:
     script = script_of(command)
     if not script.startswith(f"{top}/"):
         return list(command)
-    return [tree + word[len(top) :] if word == script else word for word in command]
+    script_then = tree + script.removeprefix(top)
+    return [script_then if word == script else word for word in command]
 
 
 def sources(folder: Path) -> Sources:
@@ -81,14 +82,13 @@ def sources(folder: Path) -> Sources:
     """
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
-    paths.sort(
-        key=lambda path: -len(Path(os.path.relpath(path, folder.resolve())).parts)
-    )
-    texts = {path.name: files.read("", str(path))[0] or b"" for path in paths}
-    return {
-        name: text.decode("utf-8", "replace").splitlines()
-        for name, text in texts.items()
-    }
+    steps = {path: os.path.relpath(path, folder.resolve()).count("/") for path in paths}
+    lines = {}
+    for path in sorted(paths, key=lambda path: steps[path], reverse=True):
+        content, _, _ = files.read("", str(path))
+        text = content.decode("utf-8", "replace") if content else ""
+        lines[path.name] = text.splitlines()
+    return lines
 
 
 def rehearsed(
@@ -101,8 +101,10 @@ def rehearsed(
 
     Raises CommitError where the program failed for another reason than memory.
     """
-    first = os.path.abspath(command[0]) if os.path.dirname(command[0]) else command[0]
-    done = run(["env", "-C", str(folder), first, *command[1:]], out)
+    program, *words = command
+    if os.path.dirname(program):
+        program = os.path.abspath(program)
+    done = run(["env", "-C", str(folder), program, *words], out)
     if done.trace is None or done.failed_otherwise:
         why = done.error or done.why_no_trace or f"it ended with {done.exit_code}"
         output = f"; its output is in {out.with_suffix('.log')}"

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look.cards import GpuCard
+from helpers.rehearse.box_settings import conf_name
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal, RehearsalLimits
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
-from helpers.settings.table import CONF_NAMES
 
 BUDGET_S = 60.0
 TIMES_AS_LONG = 3
@@ -146,9 +146,9 @@ class Repeats:
     def _both(self, ends_at: float) -> Counterfactual:
         card = self.first.device
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
-        left_s = ends_at - time.monotonic()
-        has_time_for_both = left_s > 2 * self.first.seconds
-        share_s = left_s / 2 if has_time_for_both else left_s
+        share_s = ends_at - time.monotonic()
+        if share_s > 2 * self.first.seconds:
+            share_s /= 2  # there is time for both
         try:
             without_limit = self._once("without-limit", ample, self.conf, share_s)
         except NoRepeat as why:
@@ -171,10 +171,10 @@ class Repeats:
         """The repeat with expandable segments. Raises NoRepeat."""
         if self.first.expandable:
             raise NoRepeat("not needed, the first run had them")
-        confs = [self.conf]
-        if self.conf is None:
-            confs = [os.environ[name] for name in CONF_NAMES if os.environ.get(name)]
-        conf = ",".join(filter(None, [*confs[:1], EXPANDABLE]))
+        conf = self.conf
+        if conf is None:
+            conf = os.environ.get(conf_name(os.environ), "")
+        conf = f"{conf},{EXPANDABLE}" if conf else EXPANDABLE
         return self._once("expandable", self.first.device, conf, left_s)
 
     def _once(
@@ -217,10 +217,12 @@ class Repeats:
 def _why_another_run(first: Rehearsal, again: Rehearsal) -> str:
     """Why a repeat says nothing about the first run; empty where it does."""
     if again.failed_otherwise:
-        return f"it ended otherwise: {again.error or f'exit code {again.exit_code}'}"
+        ending = again.error or f"exit code {again.exit_code}"
+        return f"it ended otherwise: {ending}"
+    allocated_bytes = again.peak_allocated_bytes or 0
     least_bytes = SAME_SHARE * (first.peak_allocated_bytes or 0)
-    came_as_far = not again.stopped or again.allocations >= first.allocations
-    if (again.peak_allocated_bytes or 0) < least_bytes or not came_as_far:
+    was_cut_short = again.stopped and again.allocations < first.allocations
+    if allocated_bytes < least_bytes or was_cut_short:
         return "it did not get as far as the first run"
     return ""
 

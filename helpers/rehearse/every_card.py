@@ -63,7 +63,7 @@ def _fitting(
     last: Rehearsal | None = None
     for name, card in group:
         usable_bytes = card.total_bytes - card.held_bytes
-        if last is None or _needed_bytes(last) > usable_bytes:
+        if last is None or last.most_reserved_bytes > usable_bytes:
             if last is not None and (last.peak_allocated_bytes or 0) > usable_bytes:
                 break
             last = run(card)
@@ -78,10 +78,6 @@ def _fitting(
                 break
         fitting.append(Fitting(name, card, last))
     return fitting
-
-
-def _needed_bytes(rehearsal: Rehearsal) -> int:
-    return (rehearsal.peak_reserved_bytes or 0) + rehearsal.more_bytes
 
 
 def fitting_table(rows: Sequence[Fitting]) -> Shown:

@@ -8,9 +8,8 @@ from typing import Any
 
 from helpers.allocator.record import Recording
 from helpers.ground.child import signal_name
-from helpers.rehearse.rehearsal import Told
-from helpers.rehearse.trust import exact, unanswered
-from helpers.rehearse.words import WORDS
+from helpers.rehearse.reports import ProcessReport, Reports, is_exact, unanswered
+from helpers.rehearse.words import WORDS, Fault
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
@@ -18,52 +17,53 @@ OF_LAUNCHERS = {"ChildFailedError", "CellExecutionError", "PapermillExecutionErr
 """Errors of torchrun, nbconvert and papermill, which only repeat what another process raised."""
 
 
-def whose(recording: Recording, told: Told, torch: str = "") -> str:
+def whose_fault(recording: Recording, reports: Reports, torch: str = "") -> str:
     """Whose fault it is, and why, in one line; ``torch`` is the release that was run."""
     for process in recording.processes:
         trouble = refused_setting(process, torch)
         if trouble is not None:
             return f"the program: {trouble.says}; {trouble.advice}"
-    errors = " ".join(errors_in_words(told))
-    missing = unanswered(told)
-    named = [name for name in missing if name in errors]
+    errors = " ".join(errors_in_words(reports))
     signal = ended_by(recording)
-    row = _row(errors, signal, bool(named), bool(missing), exact(told))
-    says = row["says"].format(
-        signal=signal,
-        code=recording.exit_code,
-        names=", ".join((named or missing)[:3]),
-    )
-    return f"{row['whose']}: {says}"
+    missing = unanswered(reports)
+    named = [name for name in missing if name in errors]
+    if named:
+        fault = WORDS["named"]
+        missing = named
+    else:
+        fault = _fault_of_end(errors, signal, reports)
+    names = ", ".join(missing[:3])
+    says = fault["says"].format(signal=signal, code=recording.exit_code, names=names)
+    return f"{fault['whose']}: {says}"
 
 
 def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble | None:
     """The allocator's setting at which torch stopped, where it kept nothing of this process."""
     if process["snapshots"]:
         return None
-    about = process["torch"] or {"version": torch, "cuda": "here"}
-    trouble = settings_trouble(process.get("allocator_variables", {}), {}, about)
-    return trouble if trouble and trouble.fatal else None
+    build = process["torch"]
+    if not build:
+        build = {"version": torch, "cuda": "here"}
+    trouble = settings_trouble(process.get("allocator_variables", {}), {}, build)
+    if trouble is None or not trouble.fatal:
+        return None
+    return trouble
 
 
-def _row(
-    errors: str, signal: str, named: bool, missing: bool, is_exact: bool
-) -> dict[str, str]:
-    """The row of words that says so."""
-    row: dict[str, str]
-    if named:
-        row = WORDS["named"]
-        return row
+def _fault_of_end(errors: str, signal: str, reports: Reports) -> Fault:
+    """What a program's last errors, else the signal that ended it, say of whose fault it is."""
     for row in WORDS["ends"]:
         if re.search(row["seen"], errors or signal):
             return row
+    if errors and is_exact(reports):
+        return WORDS["other"]
     if errors:
-        row = WORDS["other" if is_exact else "sizes"]
-    elif signal:
-        row = WORDS["crash"]
-    else:
-        row = WORDS["unanswered" if missing else "exit"]
-    return row
+        return WORDS["sizes"]
+    if signal:
+        return WORDS["crash"]
+    if unanswered(reports):
+        return WORDS["unanswered"]
+    return WORDS["exit"]
 
 
 def ended_by(recording: Recording) -> str:
@@ -74,23 +74,24 @@ def ended_by(recording: Recording) -> str:
     return signal_name(code - 128) if 128 < code < 193 else ""
 
 
-def errors_in_words(told: Told) -> list[str]:
+def errors_in_words(reports: Reports) -> list[str]:
     """The last errors of the processes that raised one."""
-    return [f"{row['error']}: {row['message']}" for row in _raised(told)]
+    return [f"{report['error']}: {report['message']}" for report in _failed(reports)]
 
 
-def only_a_kernel_died(told: Told) -> bool:
+def only_a_kernel_died(reports: Reports) -> bool:
     """Whether all that failed is a notebook, whose kernel died."""
-    return {row["error"] for row in told} - {""} == {"DeadKernelError"}
+    return {report["error"] for report in reports} - {""} == {"DeadKernelError"}
 
 
-def _raised(told: Told) -> list[Mapping[str, Any]]:
-    """The processes that raised; without launchers, unless only they did."""
-    rows = [row for row in told if row["error"]]
-    first_hand = [row for row in rows if row["error"] not in OF_LAUNCHERS]
-    return first_hand or rows
+def _failed(reports: Reports) -> list[ProcessReport]:
+    """The processes that raised an error; without launchers, unless only they did."""
+    failed = [report for report in reports if report["error"]]
+    first_hand = [report for report in failed if report["error"] not in OF_LAUNCHERS]
+    return first_hand or failed
 
 
-def ran_out_in_words(told: Told) -> int:
+def ran_out_in_words(reports: Reports) -> int:
     """How many of the last errors say that memory ran out."""
-    return sum(1 for words in errors_in_words(told) if OUT_OF_MEMORY.search(words))
+    errors = errors_in_words(reports)
+    return len([error for error in errors if OUT_OF_MEMORY.search(error)])

@@ -9,9 +9,9 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from helpers.allocator.record import INJECT
+from helpers.rehearse.reports import Reports
 from helpers.settings.allocator_text import parts
 from helpers.settings.table import CONF_NAMES, OPTIONS
 
@@ -73,21 +73,21 @@ class Forks:
         self,
         argv: Sequence[str],
         variables: Mapping[str, str],
-        told: Sequence[Mapping[str, Any]],
+        reports: Reports,
         prefix: Sequence[str],
     ) -> None:
-        """Start that Python after a run, of whose processes ``told`` tells, if the script itself
-        imports torch, with the environment that it was started with.
+        """Start that Python after a run with these ``reports``, if the script itself imports torch
+        with the environment with which it was started.
 
         ``prefix`` stands before the command of that Python.
         """
         if self.process is not None or not _is_script(argv):
             return
-        own = [row for row in told if row["parent"] == os.getpid()]
-        if not own or not own[0]["imports_torch_as_started"]:
+        children = [report for report in reports if report["parent"] == os.getpid()]
+        if not children or not children[0]["imports_torch_as_started"]:
             return
         modules = ["torch"]
-        if own[0]["has_compiler"]:
+        if children[0]["has_compiler"]:
             modules.append("torch._dynamo")
         self.python = argv[0]
         self.variables = dict(variables)

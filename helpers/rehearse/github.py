@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from helpers.allocator.peaks import PeakChange, Peaks
+from helpers.allocator.peaks import Peaks
 from helpers.ground.units import show_bytes
 
 MOST_LINES = 200
@@ -19,6 +19,8 @@ MOST_NOTES = 10
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable that names the file of the summary."""
 PLACE = re.compile(r"([^\s:]+\.py):(\d+)")
+ESCAPES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"})
+"""What stands in a note for the signs that separate its parts."""
 
 
 def report(moved: Peaks, above: bool, ref: str, card_bytes: int) -> None:
@@ -38,7 +40,11 @@ def report(moved: Peaks, above: bool, ref: str, card_bytes: int) -> None:
 
 
 def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
-    """The summary as Markdown; ``card_bytes``: of the card that the program must fit."""
+    """The summary as Markdown.
+
+    ``above``: the peak rose by more than the check allows; ``card_bytes``: of the card that the
+    program must fit.
+    """
     reserved = show_bytes(moved.reserved[1])
     lines = [
         f"### GPU memory: {_headline(moved)}",
@@ -46,18 +52,18 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
         _verdict(moved, above),
         f"PyTorch reserves {reserved} of the card's {show_bytes(card_bytes)} at most.",
         "",
-        f"| at the peak | `{_cell(ref)}` | this branch | change |",
+        f"| at the peak | {_code(ref)} | this branch | change |",
         "|---|---:|---:|---:|",
         _row("all tensors", *moved.live),
         _row("reserved by PyTorch", *moved.reserved),
     ]
     for change in moved.lines[:MOST_LINES]:
-        lines.append(_row(f"`{_cell(change.name)}`", change.before, change.after))
+        lines.append(_row(_code(change.name), change.before, change.after))
     left_out = len(moved.lines) - MOST_LINES
     if left_out > 0:
         lines += ["", f"{left_out} more lines moved by less."]
     if moved.changed:
-        changed = ", ".join(f"`{_cell(line)}`" for line in moved.changed)
+        changed = ", ".join(map(_code, moved.changed))
         lines += ["", f"Changed lines in this branch: {changed}."]
     return "\n".join(lines) + "\n"
 
@@ -65,68 +71,67 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
 def _headline(moved: Peaks) -> str:
     """How much more or less the program needs."""
     before, after = moved.live
-    if before == after:
-        return "as much as before"
-    return f"{show_bytes(abs(after - before))} {'more' if after > before else 'less'} at the peak"
+    size = show_bytes(abs(after - before))
+    if after > before:
+        return f"{size} more at the peak"
+    if after < before:
+        return f"{size} less at the peak"
+    return "as much as before"
 
 
 def _verdict(moved: Peaks, above: bool) -> str:
+    """Whether the peak rose, and by more than the check allows."""
+    before, after = moved.live
     if above:
         return f"The peak rose by more than this check allows ({moved.share_words})."
-    if moved.live[1] > moved.live[0]:
+    if after > before:
         return f"The peak rose by no more than this check allows ({moved.share_words})."
     return "The peak did not rise."
 
 
 def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
-    """A note for each line below ``folder`` that needs more than before, the largest first."""
-    written: list[str] = []
+    """A note for each line below ``folder`` that needs more than before, the largest first.
+
+    The first is an error where the peak rose ``above`` what the check allows.
+    """
+    lines: list[str] = []
+    kind = "error" if above else "notice"
     for change in moved.lines:
         place = PLACE.match(change.name)
-        path = _only_file(folder, place[1]) if place else ""
-        if place and path and change.by > 0:
-            kind = "error" if above and not written else "notice"
-            words = f"{show_bytes(change.by)} more at the peak: {_sizes(change)}"
-            written.append(f"::{kind} file={_escaped(path)},line={place[2]}::{words}")
-    return written[:MOST_NOTES]
+        if place is None or change.by <= 0:
+            continue
+        file = _only_file(folder, place[1])
+        if file is None:
+            continue
+        path = str(file).translate(ESCAPES)
+        sizes = f"{_size(change.before)} before, {_size(change.after)} now"
+        says = f"{show_bytes(change.by)} more at the peak: {sizes}"
+        lines.append(f"::{kind} file={path},line={place[2]}::{says}")
+        kind = "notice"
+    return lines[:MOST_NOTES]
 
 
-def _only_file(folder: Path, name: str) -> str:
-    """The path below a folder of the one file of that name; empty where there are none or several."""
-    paths = [
-        path for path in folder.rglob(Path(name).name) if ".venv" not in path.parts
-    ]
-    return str(paths[0].relative_to(folder)) if len(paths) == 1 else ""
+def _only_file(folder: Path, name: str) -> Path | None:
+    """The path below a folder of the one file of that name; None where there are none or several."""
+    files = folder.rglob(Path(name).name)
+    paths = [path for path in files if ".venv" not in path.parts]
+    if len(paths) != 1:
+        return None
+    return paths[0].relative_to(folder)
 
 
 def _row(name: str, before: int | None, after: int | None) -> str:
-    by = (after or 0) - (before or 0)
-    sign = "-" if by < 0 else "+"
-    return (
-        f"| {name} | {_size(before)} | {_size(after)} | {sign}{show_bytes(abs(by))} |"
-    )
-
-
-def _sizes(change: PeakChange) -> str:
-    return f"{_size(change.before)} before, {_size(change.after)} now"
+    """A row of the table; None: the line held nothing."""
+    change = (after or 0) - (before or 0)
+    sign = "-" if change < 0 else "+"
+    sizes = f"{_size(before)} | {_size(after)} | {sign}{show_bytes(abs(change))}"
+    return f"| {name} | {sizes} |"
 
 
 def _size(size: int | None) -> str:
     return "none" if size is None else show_bytes(size)
 
 
-def _cell(text: str) -> str:
-    """Text that stays in its cell of a table, and in the code that it is there."""
-    return re.sub(r"[|`\n\r]", " ", text)
-
-
-def _escaped(value: str) -> str:
-    for sign, code in (
-        ("%", "%25"),
-        ("\r", "%0D"),
-        ("\n", "%0A"),
-        (":", "%3A"),
-        (",", "%2C"),
-    ):
-        value = value.replace(sign, code)
-    return value
+def _code(text: str) -> str:
+    """Text as code in a cell of a table, which no sign of it leaves."""
+    return "`" + re.sub(r"[|`\n\r]", " ", text) + "`"

@@ -12,6 +12,7 @@ from helpers.ground.units import show_bytes
 from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse import build, run, torches
+from helpers.rehearse.box_settings import conf_name
 from helpers.rehearse.rehearsal import UNLIMITED, Rehearsal, RehearsalLimits
 from helpers.rehearse.words import WORDS
 from helpers.settings.presets import Preset
@@ -35,11 +36,11 @@ def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
 
     A CUDA build reads the allocator's settings under its own name.
     """
-    confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
-    other = {
-        key: value for key, value in preset.environ.items() if key not in CONF_NAMES
-    }
-    return confs[0] if confs else "", other
+    conf = preset.environ.get(conf_name(preset.environ), "")
+    other = dict(preset.environ)
+    for name in CONF_NAMES:
+        other.pop(name, None)
+    return conf, other
 
 
 def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
@@ -152,23 +153,26 @@ def rehearse_study(
     rehearsals take for granted, too, a line each. Raises NotReady and RecordError.
     """
     by_remedy = {row.remedy: row for row in study.rows}
-    names = {
-        row.remedy for row in study.rows if row.memory is None and not row.elsewhere
-    }
-    tried = {name: pair for name, pair in arms(wanted).items() if name in names}
-    trust: dict[str, None] = {}
-    for name, control, treated in rehearsed_arms(
-        tried, card, python=python, limits=limits
-    ):
+    tried = {}
+    for name, pair in arms(wanted).items():
+        row = by_remedy.get(name)
+        if row is not None and row.memory is None and not row.elsewhere:
+            tried[name] = pair
+    lines: list[str] = []
+    rehearsed = rehearsed_arms(tried, card, python=python, limits=limits)
+    for name, control, treated in rehearsed:
         by_remedy[name] = measured(by_remedy[name], control, treated)
-        command = bool(tried[name][0].workload.command)
+        control_arm, _ = tried[name]
         for rehearsal in (control, treated):
-            trust[control.label] = None
-            # Of a built-in workload only what no rehearsal shows: the rest is known to hold.
-            trust |= dict.fromkeys(rehearsal.trust if command else rehearsal.trust[-1:])
+            lines.append(control.label)
+            if control_arm.workload.command:
+                lines += rehearsal.trust
+            else:
+                # The rest of what a built-in workload takes for granted is known to hold.
+                lines += rehearsal.trust[-1:]
         on_row(by_remedy[name])
     rows = tuple(by_remedy[row.remedy] for row in study.rows)
-    return replace(study, rows=rows), list(trust)
+    return replace(study, rows=rows), list(dict.fromkeys(lines))
 
 
 def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
@@ -177,16 +181,14 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
     Unless an audit settled it, they say its effect too, as ``predicted``.
     """
     row = replace(row, measured=measured_words(control, treated))
-    settled = row.audited or control.stopped != treated.stopped
-    if settled or not (_decided(control) and _decided(treated)):
+    peak = _decided_peak(treated)
+    control_peak = _decided_peak(control)
+    is_settled = row.audited or control.stopped != treated.stopped
+    if is_settled or peak is None or control_peak is None:
         if row.verdict == "not_enough_evidence":
             row = replace(row, why=row.measured)
         return row
-    effect = beside_control(
-        PredictedPeak(control.fits, control.peak_reserved_bytes or 0),
-        PredictedPeak(treated.fits, treated.peak_reserved_bytes or 0),
-        control.device.total_bytes,
-    )
+    effect = beside_control(control_peak, peak, control.device.total_bytes)
     return replace(
         row,
         guess=effect.verdict,
@@ -197,11 +199,13 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
     )
 
 
-def _decided(rehearsal: Rehearsal) -> bool:
-    """Whether it says by itself that the work fits, or does not."""
+def _decided_peak(rehearsal: Rehearsal) -> PredictedPeak | None:
+    """Its peak, where it says by itself that the work fits, or does not; else None."""
     if rehearsal.failed_otherwise or rehearsal.between:
-        return False
-    return bool(rehearsal.peak_reserved_bytes)
+        return None
+    if not rehearsal.peak_reserved_bytes:
+        return None
+    return PredictedPeak(rehearsal.fits, rehearsal.peak_reserved_bytes)
 
 
 def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
@@ -211,7 +215,9 @@ def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
 
 
 def _in_words(rehearsal: Rehearsal) -> str:
-    outcome = "passes" if rehearsal.outcome == "fits" else rehearsal.outcome
+    outcome = rehearsal.outcome
+    if outcome == "fits":
+        outcome = "passes"
     if rehearsal.failed_otherwise:
         return f"{outcome}: {rehearsal.error}"
     words = f"{outcome} with {show_bytes(rehearsal.peak_reserved_bytes)}"

@@ -10,7 +10,6 @@ trace.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -35,14 +34,13 @@ from helpers.allocator.stack_frames import frame_text
 from helpers.allocator.trace import TraceError
 from helpers.ground.child import watch
 from helpers.ground.units import MIB
-from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
 from helpers.rehearse.fault import (
     errors_in_words,
     only_a_kernel_died,
     ran_out_in_words,
-    whose,
+    whose_fault,
 )
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
@@ -52,10 +50,10 @@ from helpers.rehearse.rehearsal import (
     Oom,
     Rehearsal,
     RehearsalLimits,
-    Told,
 )
+from helpers.rehearse.reports import Reports, is_exact, read_reports
 from helpers.rehearse.torches import NEEDS, Torch, interpreter
-from helpers.rehearse.trust import cudnn_at_once, exact, trust, workspaces
+from helpers.rehearse.trust import cudnn_at_once, trust, workspace_bytes
 from helpers.rehearse.words import WORDS
 
 PROGRAMS = Path(__file__).resolve().parent / "under_torch"
@@ -64,9 +62,10 @@ COMPILED = "compiled"
 peak of a run that compiles is another one.
 """
 TERM_S = 3.0  # how long a rehearsal has to end after SIGTERM
-DIED = (
-    "killed or crashed"  # the recorder's word (helpers/allocator/recorded_processes.py)
-)
+DIED = "killed or crashed"
+"""How the recorder says that a process died (helpers/allocator/recorded_processes.py)."""
+RESERVED_PEAK = "reserved_bytes.all.peak"
+MOST_OF_ERROR = 400
 
 
 def environment(
@@ -82,7 +81,7 @@ def environment(
 
     Nothing outside of the rehearsed process changes.
     """
-    torch_folder = "" if torch.own else str(torch.folder)
+    torch_folder = "" if torch.is_users else str(torch.folder)
     paths = [str(INJECT), torch_folder, os.environ.get("PYTHONPATH", "")]
     libraries = [*map(str, preload), os.environ.get("LD_PRELOAD", "")]
     variables = {
@@ -209,14 +208,13 @@ def rehearse(
         ends_after_s=ends_after_s,
     )
     shutil.rmtree(folder / COMPILED, ignore_errors=True)
-    told = _told(folder)
+    reports = read_reports(folder)
     conf_used = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
+    rehearsal = _rehearsal(recording, reports, device, torch, conf_used, limits)
     add_to_record(
         out,
-        command=recording.command[
-            len(prefix) :
-        ],  # the environment is this machine's business
+        # Without the environment, which is this machine's business.
+        command=recording.command[len(prefix) :],
         rehearsed=rehearsal.label,
         stopped=rehearsal.stopped,
         trust=rehearsal.trust,
@@ -225,7 +223,7 @@ def rehearse(
         limits=asdict(rehearsal.limits),
     )
     if forks is not None and rehearsal.ooms:
-        forks.learn(argv, variables, told, _same_addresses())
+        forks.learn(argv, variables, reports, _same_addresses())
     return rehearsal
 
 
@@ -233,26 +231,29 @@ def _located(
     command: Sequence[str], python: str, torch: Torch
 ) -> tuple[list[str], str]:
     """The command to run and the PATH to find it on. Raises RecordError where it is not there."""
-    name = os.path.basename(command[0]) if command else ""
-    names_python = re.fullmatch(r"python[0-9.]*|.*\.py", name)
-    # A shell, or torchrun: what it starts by name is looked for beside that Python first, and
-    # in what came with torch last.
-    launches = bool(python) and bool(command) and not names_python
-    argv = list(command) if launches else under(python, command)
     folders = [os.environ.get("PATH", os.defpath), str(torch.folder / "bin")]
-    if launches:
+    if python and command and not _names_python(command[0]):
+        # A shell, or torchrun: what it starts by name is looked for beside that Python first, and
+        # in what came with torch last.
+        argv = list(command)
         folders.insert(0, os.path.dirname(shutil.which(python) or ""))
+    else:
+        argv = under(python, command)
     search = os.pathsep.join(folders)
-    found = shutil.which(argv[0], path=search)
-    if not found:
-        raise RecordError(
-            f"{argv[0]}: not found; expected a program; give the command after --"
-        )
-    if (
-        os.path.dirname(found) == folders[-1]
-    ):  # it names the Python that installed torch
-        argv = [interpreter(command, python), found, *argv[1:]]
+    program = shutil.which(argv[0], path=search)
+    if program is None:
+        expected = "expected a program; give the command after --"
+        raise RecordError(f"{argv[0]}: not found; {expected}")
+    if os.path.dirname(program) == folders[-1]:
+        # Its first line names the Python that installed torch.
+        argv = [interpreter(command, python), program, *argv[1:]]
     return argv, search
+
+
+def _names_python(program: str) -> bool:
+    """Whether a word names Python itself, or a script that Python runs."""
+    name = os.path.basename(program)
+    return re.fullmatch(r"python[0-9.]*|.*\.py", name) is not None
 
 
 def _input_again() -> str:
@@ -264,69 +265,67 @@ def _input_again() -> str:
     return "/dev/stdin" if is_file else "/dev/null"
 
 
-def _told(folder: Path) -> list[dict[str, Any]]:
-    """What the witnesses of a rehearsal's processes wrote."""
-    told = [
-        json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))
-    ]
-    forked = len(list(folder.glob("*.forked")))  # some end without a word of their own
-    for row in told:
-        row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
-        row["forked"] = forked
-    return told
-
-
 def _rehearsal(
     recording: Recording,
-    told: Told,
+    reports: Reports,
     device: GpuCard,
     torch: Torch,
     conf: str,
     limits: RehearsalLimits,
 ) -> Rehearsal:
-    """The rehearsal that a recording and its witnesses tell of."""
+    """The rehearsal that a recording and the reports of its processes show."""
     peaks = _peaks(recording)
-    versions = [
-        row["torch"]["version"] for row in recording.processes if row.get("torch")
-    ]
-    errors = errors_in_words(told)
     trace = _read_trace(recording)
-    observed_ooms = sum(row["ooms"] for row in recording.processes)
-    stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
-    exit_code = 0 if stopped and only_a_kernel_died(told) else recording.exit_code
+    errors = errors_in_words(reports)
+    first_error = errors[0] if errors else ""
+    stopped = next((row["stopped"] for row in reports if row["stopped"]), "")
+    exit_code = recording.exit_code
+    if stopped and only_a_kernel_died(reports):
+        exit_code = 0
+    fault = whose_fault(recording, reports, torch.version) if exit_code else ""
+    observed_ooms = sum(process["ooms"] for process in recording.processes)
+    step_peaks: list[tuple[int, int]] = []
+    for report in reports:
+        step_peaks += [(step, peak) for step, peak in report["step_peaks"]]
     return Rehearsal(
         device=device,
-        torch=versions[0] if versions else torch.version,
+        torch=_release(recording, torch),
         conf=conf,
         exit_code=exit_code,
         seconds=recording.seconds,
         peak_allocated_bytes=peaks.allocated_bytes,
         peak_reserved_bytes=peaks.reserved_bytes,
         retries=peaks.retries,
-        ooms=observed_ooms or ran_out_in_words(told),
-        oom=_first_oom(recording, told, trace.frames),
+        ooms=observed_ooms or ran_out_in_words(reports),
+        oom=_first_oom(recording, reports, trace.frames),
         trace=recording.trace,
         why_no_trace=recording.why_no_trace,
-        error=" ".join(errors[0].split())[:400] if errors else "",
-        exact=exact(told),
-        trust=tuple(trust(told, device, trace.streams, limits)),
+        error=" ".join(first_error.split())[:MOST_OF_ERROR],
+        exact=is_exact(reports),
+        trust=tuple(trust(reports, device, trace.streams, limits)),
         notes=recording.notes,
         at_least=peaks.at_least,
         stopped=stopped,
-        steps=max((row.get("steps", 0) for row in told), default=0),
-        step_peaks=tuple(
-            (step, peak) for row in told for step, peak in row.get("step_peaks", ())
-        ),
-        whose=whose(recording, told, torch.version) if exit_code else "",
-        more_bytes=workspaces(told, limits.cudnn_bytes)[0],
-        at_once_bytes=cudnn_at_once(told, limits.cudnn_bytes),
+        steps=max((report["steps"] for report in reports), default=0),
+        step_peaks=tuple(step_peaks),
+        whose=fault,
+        more_bytes=workspace_bytes(reports, limits.cudnn_bytes),
+        at_once_bytes=cudnn_at_once(reports, limits.cudnn_bytes),
         allocations=peaks.allocations,
         expandable=trace.expandable,
         devices=uses_of_cards(recording.folder, limits.gpus),
         limits=limits,
-        has_buckets=any(row.get("has_buckets") for row in told),
-        compiled=sum(row.get("compiled", 0) for row in told),
+        has_buckets=any(report["has_buckets"] for report in reports),
+        compiled=sum(report["compiled"] for report in reports),
     )
+
+
+def _release(recording: Recording, torch: Torch) -> str:
+    """The release of torch that the program imported; that of ``torch`` where it imported none."""
+    for process in recording.processes:
+        if process.get("torch"):
+            return str(process["torch"]["version"])
+    return torch.version
 
 
 @dataclass(frozen=True)
@@ -342,46 +341,48 @@ class RunPeaks:
 
 def _peaks(recording: Recording) -> RunPeaks:
     """torch's own counters, and what the card saw of processes that died without a word."""
-    cards = [
-        card["stats"]
-        for row in recording.processes
-        for card in row.get("devices") or ()
-    ]
-    reserved_key = "reserved_bytes.all.peak"
-    stats: Mapping[str, Any] = max(
-        cards, key=lambda card: card[reserved_key], default={}
+    counters: list[Mapping[str, int]] = []
+    for process in recording.processes:
+        counters += [card["stats"] for card in process.get("devices") or ()]
+    highest: Mapping[str, int] = max(
+        counters, key=lambda counted: counted[RESERVED_PEAK], default={}
     )
-    counted_bytes = stats.get(reserved_key) or 0
+    counted_bytes = highest.get(RESERVED_PEAK, 0)
+    seen_bytes, lost_bytes = _peaks_of_holders(recording)
     # What the card itself saw outlives the process: more than what its last word had is what
     # was reached at least.
-    complete_pids = {
-        row["pid"]
-        for row in recording.processes
-        if row["snapshots"] and row["ended"] != DIED
-    }
-    seen = {
-        holder.pid: max(holder.peaks, default=0)
-        for holder in holders_of(recording.folder)[0]
-    }
-    seen_bytes = max(
-        (peak for pid, peak in seen.items() if pid not in complete_pids), default=0
-    )
-    at_least = seen_bytes > 0 and seen_bytes >= counted_bytes
-    # Without its cache the allocator counts nothing, and how a driver packs small requests is
-    # not known.
-    counted = counted_bytes > 0 or not any(seen.values())
-    reserved = stats.get(reserved_key) if counted else None
-    allocated = stats.get("allocated_bytes.all.peak") if counted else None
+    at_least = lost_bytes > 0 and lost_bytes >= counted_bytes
+    allocated = highest.get("allocated_bytes.all.peak")
+    reserved = highest.get(RESERVED_PEAK)
+    if seen_bytes and not counted_bytes:
+        # Without its cache the allocator counts nothing, and how a driver packs small requests
+        # is not known.
+        allocated = None
+        reserved = None
     if at_least:
-        reserved = seen_bytes
-        allocated = allocated if counted_bytes else None
+        reserved = lost_bytes
     return RunPeaks(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        retries=stats.get("num_alloc_retries", 0),
+        retries=highest.get("num_alloc_retries", 0),
         at_least=at_least,
-        allocations=sum(card.get("allocation.all.allocated", 0) for card in cards),
+        allocations=sum(row.get("allocation.all.allocated", 0) for row in counters),
     )
+
+
+def _peaks_of_holders(recording: Recording) -> tuple[int, int]:
+    """The most bytes of a card that the card saw one process hold: of all processes, and of those
+    that died without a word.
+    """
+    complete_pids = {
+        process["pid"]
+        for process in recording.processes
+        if process["snapshots"] and process["ended"] != DIED
+    }
+    holders, _ = holders_of(recording.folder)
+    peaks = {holder.pid: max(holder.peaks, default=0) for holder in holders}
+    lost = [peak for pid, peak in peaks.items() if pid not in complete_pids]
+    return max(peaks.values(), default=0), max(lost, default=0)
 
 
 @once
@@ -408,24 +409,24 @@ class TraceFacts:
     expandable: bool = False
 
 
-def _first_oom(recording: Recording, told: Told, frames: tuple[str, ...]) -> Oom | None:
+def _first_oom(
+    recording: Recording, reports: Reports, frames: tuple[str, ...]
+) -> Oom | None:
     """The first out-of-memory; ``frames`` are those of the trace."""
-    entries = [
-        entry
-        for row in recording.processes
-        for entry in row["snapshots"]
-        if entry["reason"] == "oom"
-    ]
-    if not entries:
+    snapshots: list[Mapping[str, Any]] = []
+    for process in recording.processes:
+        snapshots += [row for row in process["snapshots"] if row["reason"] == "oom"]
+    if not snapshots:
         return None
-    first = min(entries, key=lambda entry: entry["at"])
+    first = min(snapshots, key=lambda row: row["at"])
     # Backward runs on a thread without Python frames; where the program ended by it, the
     # traceback has the line that called.
     message = ""
-    for row in told:
-        if row["error"] == "OutOfMemoryError":
-            frames = frames or tuple(filter(None, map(frame_text, row["frames"])))
-            message = row["message"]
+    for report in reports:
+        if report["error"] == "OutOfMemoryError":
+            message = report["message"]
+            if not frames:
+                frames = tuple(filter(None, map(frame_text, report["frames"])))
             break
     return Oom(
         requested_bytes=first["size_bytes"],

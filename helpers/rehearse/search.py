@@ -17,7 +17,8 @@ from helpers.allocator.trace_file import read_trace
 from helpers.ground.units import halved
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 
-LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
+LARGEST = 1 << 20
+"""Of an argument; beyond it nothing is proved by more doubling."""
 
 
 class SearchError(ValueError):
@@ -45,10 +46,10 @@ class ValueSearch:
             self.done[value] = self.run(value)
         rehearsal = self.done[value]
         if rehearsal.exit_code == STOPPED or rehearsal.failed_otherwise:
-            ended = f"the program ended with {rehearsal.exit_code} without running out of memory"
+            ended = f"ended with {rehearsal.exit_code} without running out of memory"
             why = rehearsal.error or "no error was seen"
             expected = "expected one that runs; try it by itself first"
-            raise SearchError(f"with {value:,} {ended}: {why}; {expected}")
+            raise SearchError(f"with {value:,} the program {ended}: {why}; {expected}")
         return rehearsal.fits
 
     def between(self, fails: int, passes: int, step: int) -> ValueSearch:
@@ -78,8 +79,7 @@ def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Value
     high = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes
     low = held_bytes
     guess = _modelled(ample, held_bytes)
-    candidates = (guess, guess - GRANULE_BYTES) if guess else ()
-    for size in candidates:
+    for size in (guess, guess - GRANULE_BYTES):
         if not low < size <= high:
             continue
         if search.fits(size):
@@ -102,9 +102,7 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
         stream, _, _ = prepared(read_trace(ample.trace), card, anew=True)
         return smallest(Runs(stream, card, ample.torch), ample.conf)
     except ValueError:
-        return (
-            0  # an unknown release, or a trace cut at its start: then by halving alone
-        )
+        return 0  # an unknown release, or a trace that was cut at its start
 
 
 def find_batch(run: Callable[[int], Rehearsal], start: int) -> ValueSearch:

@@ -35,12 +35,12 @@ class NotReady(ValueError):
 @dataclass(frozen=True)
 class Torch:
     """A CUDA build of torch: the folder that holds it, its version as it prints itself;
-    ``own``: the user's, not downloaded.
+    ``is_users``: the user's own, not downloaded.
     """
 
     folder: Path
     version: str
-    own: bool
+    is_users: bool
 
 
 def cache_folder(folder: str = "") -> Path:
@@ -75,7 +75,7 @@ def own_torch(python: str) -> tuple[Torch | None, str]:
         raise NotReady(f"{python}: {why}")
     if not origin.endswith("__init__.py"):
         return None, tag
-    return read_torch(Path(origin).parents[1], own=True), tag
+    return read_torch(Path(origin).parents[1], is_users=True), tag
 
 
 def interpreter(command: Sequence[str], python: str = "") -> str:
@@ -88,7 +88,7 @@ def interpreter(command: Sequence[str], python: str = "") -> str:
     return torch_interpreter()
 
 
-def read_torch(folder: Path, own: bool = False) -> Torch | None:
+def read_torch(folder: Path, is_users: bool = False) -> Torch | None:
     """The CUDA torch in a folder, or None where there is none or another build."""
     text = files.text("", f"{folder.absolute()}/torch/version.py")
     version = re.search(r"__version__ = '([^']+)'", text)
@@ -96,7 +96,7 @@ def read_torch(folder: Path, own: bool = False) -> Torch | None:
     library = folder / "torch/lib/libtorch_cuda.so"
     if not (version and cuda and library.exists()):
         return None
-    return Torch(folder, version[1], own)
+    return Torch(folder, version[1], is_users)
 
 
 def find_torch(python: str, version: str, folder: Path) -> tuple[Torch | None, Path]:
@@ -134,7 +134,7 @@ def install(python: str, version: str, place: Path) -> Torch:
             )
             raise NotReady(f"the torch {version} that pip found {why}")
         os.rename(target, place)
-    return Torch(place, torch.version, own=False)
+    return Torch(place, torch.version, is_users=False)
 
 
 def pip_install(python: str, packages: Sequence[str], target: Path) -> None:

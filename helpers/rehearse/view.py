@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
@@ -31,18 +32,13 @@ def answer(
     ``run_next``: what a command does about a program that does not fit, and that command, where
     there is one; ``beside``: more of what it rests on.
     """
-    lines = [
-        bold(line) for line in wrapped(headline(rehearsal, verdict), columns=SCREEN)
-    ]
+    first = wrapped(headline(rehearsal, verdict), columns=SCREEN)
+    lines = [bold(line) for line in first]
+    below: list[str] = []
     if verdict is not None and _is_why(rehearsal, verdict):
-        lines += [
-            f"({label(verdict)})",
-            "",
-            bold("Next step"),
-            *_change(verdict, run_next),
-        ]
+        lines += [f"({label(verdict)})", ""]
+        lines += [bold("Next step"), *_change(verdict, run_next)]
         lines += ["", *why_lines(verdict)]
-        below = []
     elif rehearsal.exit_code:
         below = _how_it_ended(rehearsal)
     else:
@@ -87,9 +83,10 @@ def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
     if rehearsal.fits:
         return _with_what_is_left(rehearsal)
     if not rehearsal.ooms and rehearsal.exit_code:
-        seen = rehearsal.error or f"it ended with exit code {rehearsal.exit_code}"
-        as_rank = f" as {rehearsal.rank_in_words}" if rehearsal.rank_in_words else ""
-        return f"Failed{as_rank}, but not for lack of GPU memory: {seen}"
+        failed = "Failed"
+        if rehearsal.rank_in_words:
+            failed += f" as {rehearsal.rank_in_words}"
+        return f"{failed}, but not for lack of GPU memory: {rehearsal.how_it_failed}"
     if verdict is not None and _is_why(rehearsal, verdict):
         return f"Does not fit in {usable}. {verdict.headline}"
     if rehearsal.peak_reserved_bytes is None:
@@ -109,7 +106,9 @@ def _with_what_is_left(rehearsal: Rehearsal) -> str:
     says = f"in {usable}. The peak is {peak_in_words(rehearsal)}, which leaves {left}"
     if depends_on_outside(rehearsal):
         return f"May not fit {says} for a GPU context that is not counted ({CONTEXT_IN_WORDS})"
-    return f"Fits so far {says}" if rehearsal.stopped else f"Fits {says}"
+    if rehearsal.stopped:
+        return f"Fits so far {says}"
+    return f"Fits {says}"
 
 
 def peak_in_words(rehearsal: Rehearsal) -> str:
@@ -117,17 +116,14 @@ def peak_in_words(rehearsal: Rehearsal) -> str:
     peak = show_bytes(rehearsal.peak_reserved_bytes)
     more = show_bytes(rehearsal.more_bytes)
     if rehearsal.has_buckets and rehearsal.more_bytes:
-        return (
-            f"{peak}, and DistributedDataParallel's buckets may take up to {more} more"
-        )
+        takers = "DistributedDataParallel's buckets"
+        return f"{peak}, and {takers} may take up to {more} more"
     if rehearsal.reserved_between:
         least, most = map(show_bytes, rehearsal.reserved_between)
         return f"{peak} without cuDNN's workspaces, and between {least} and {most} with them"
-    return (
-        f"{peak}, and libraries may take up to {more} more"
-        if rehearsal.more_bytes
-        else peak
-    )
+    if rehearsal.more_bytes:
+        return f"{peak}, and libraries may take up to {more} more"
+    return peak
 
 
 def _change(verdict: Verdict, run_next: tuple[str, str]) -> list[str]:
@@ -170,16 +166,16 @@ def _how_it_ran(rehearsal: Rehearsal) -> list[str]:
 
 def _peaks(rehearsal: Rehearsal) -> str:
     """What was reserved and in use at the peak, and what the allocator had to do for it."""
-    least = "at least " if rehearsal.at_least else ""
     allocated = show_bytes(rehearsal.peak_allocated_bytes)
-    if rehearsal.peak_allocated_bytes is not None:
-        allocated = least + allocated
-    reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
+    reserved = show_bytes(rehearsal.peak_reserved_bytes)
+    if rehearsal.at_least:
+        reserved = f"at least {reserved}"
+        if rehearsal.peak_allocated_bytes is not None:
+            allocated = f"at least {allocated}"
     words = f"Peak: {reserved} reserved, of which {allocated} was in use"
     if rehearsal.retries:
-        words += (
-            f"; PyTorch emptied its cache {times_in_words(rehearsal.retries)} to go on"
-        )
+        times = times_in_words(rehearsal.retries)
+        words += f"; PyTorch emptied its cache {times} to go on"
     if rehearsal.ooms > 1:
         words += f"; out of memory {times_in_words(rehearsal.ooms)}"
     return words
@@ -233,11 +229,13 @@ def next_step(rehearsal: Rehearsal) -> str:
 
 def notes(rehearsal: Rehearsal) -> list[str]:
     """What the answer rests on, and why nothing was recorded."""
-    why_no_trace = (
-        "" if rehearsal.trace else f"nothing was recorded: {rehearsal.why_no_trace}"
-    )
-    lines = [*_cards(rehearsal), *rehearsal.trust[:-1], why_no_trace]
-    return [*filter(None, lines), *_notes(rehearsal)]
+    lines = [*_cards(rehearsal), *rehearsal.trust[:-1]]
+    if rehearsal.trace:
+        return [*lines, *rehearsal.notes]
+    why_not = rehearsal.why_no_trace
+    lines.append(f"nothing was recorded: {why_not}")
+    # Some notes say the same again.
+    return [*lines, *(note for note in rehearsal.notes if note not in why_not)]
 
 
 def _saw_no_use(rehearsal: Rehearsal) -> bool:
@@ -252,11 +250,9 @@ def _cards(rehearsal: Rehearsal) -> list[str]:
         peaks = use.peak_bytes.values()
         if use.sum_bytes > max(peaks, default=0):
             need = f"together need {show_bytes(use.sum_bytes)} on card {use.index}"
-            both_peaks = " and ".join(map(show_bytes, peaks))
+            each = " and ".join(map(show_bytes, peaks))
             has = f"it has {show_bytes(rehearsal.device.total_bytes)}"
-            lines.append(
-                f"{len(peaks)} processes {need} (their peaks: {both_peaks}); {has}"
-            )
+            lines.append(f"{len(peaks)} processes {need} (their peaks: {each}); {has}")
     sums = [use.sum_bytes for use in rehearsal.devices]
     if max(sums, default=0) > UNEVEN * min(sums, default=0):
         lines.append(_beside_each_other(sums))
@@ -267,47 +263,39 @@ def _beside_each_other(sums: Sequence[int]) -> str:
     """What each card of one job needs, neighbours that need the same as one."""
     parts = []
     first = 0
-    for index, size in enumerate(sums):
-        if sums[index + 1 : index + 2] == [size]:
-            continue
-        needs = f"needs {show_bytes(size)}" if size else "holds nothing"
-        if first < index:
-            parts.append(f"cards {first} to {index} {needs.replace('s ', ' ', 1)}")
+    for size, neighbours in groupby(sums):
+        last = first + len(list(neighbours)) - 1
+        if first < last:
+            needs = f"need {show_bytes(size)}" if size else "hold nothing"
+            parts.append(f"cards {first} to {last} {needs}")
         else:
-            parts.append(f"card {index} {needs}")
-        first = index + 1
+            needs = f"needs {show_bytes(size)}" if size else "holds nothing"
+            parts.append(f"card {first} {needs}")
+        first = last + 1
     return ", ".join(parts)
 
 
 def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
     """Who is at fault that it failed, and with which request or error, where no verdict says so."""
     lines = []
-    who, _, says = rehearsal.whose.partition(": ")
-    if says:
-        lines.append(f"At fault: {who}. {says[0].upper()}{says[1:]}")
+    culprit, _, why = rehearsal.whose.partition(": ")
+    if why:
+        lines.append(f"At fault: {culprit}. {why[0].upper()}{why[1:]}")
     oom = rehearsal.oom
-    if oom:
-        sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free on the card"
-        lines.append(
-            f"The first request that failed: {sizes}; at {place_in_words(oom.frames)}"
-        )
+    if oom is not None:
+        requested = show_bytes(oom.requested_bytes)
+        sizes = f"{requested} requested, {show_bytes(oom.free_bytes)} free on the card"
+        place = place_in_words(oom.frames)
+        lines.append(f"The first request that failed: {sizes}; at {place}")
     elif rehearsal.error and not rehearsal.failed_otherwise:
-        lines.append(
-            f"The program ended well, but one of its processes with {rehearsal.error}"
-        )
+        ended = f"one of its processes with {rehearsal.error}"
+        lines.append(f"The program ended well, but {ended}")
     return lines
 
 
 def where_recorded(trace: Path) -> str:
     """Where a recording is, and the folder beside it, which verdicts read too."""
     return f"recording: {trace} (keep {trace.with_suffix('.record').name} beside it)"
-
-
-def _notes(rehearsal: Rehearsal) -> list[str]:
-    """The notes that do not say again why there is no trace."""
-    if rehearsal.trace:
-        return list(rehearsal.notes)
-    return [note for note in rehearsal.notes if note not in rehearsal.why_no_trace]
 
 
 def several(runs: Sequence[Rehearsal]) -> list[str]:
@@ -318,14 +306,13 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
     if runs[0].limits.world:
         by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
         ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
-        return [
-            f"peak reserved, {ranks}; the answer is that of {runs[-1].rank_in_words}"
-        ]
+        worst = runs[-1].rank_in_words
+        return [f"peak reserved, {ranks}; the answer is that of {worst}"]
     if runs[-1].limits.compiles:
         plain, compiled = peaks
         return [f"peak reserved: {plain} without torch.compile, {compiled} with it"]
-    line = f"peak reserved, depending on values that are not computed: between {' and '.join(peaks)}"
-    return [f"{line}; the answer is that of the larger one"]
+    between = f"between {' and '.join(peaks)}; the answer is that of the larger one"
+    return [f"peak reserved, depending on values that are not computed: {between}"]
 
 
 def _peak_and_outcome(run: Rehearsal) -> str:
@@ -350,7 +337,9 @@ def cards_table(wide: bool = False) -> Shown:
     ]
     note = "A card by another name: as nvidia-smi or rocminfo prints it. Another card: --capacity."
     table = Shown("", header, rows, notes=[note], widest=None)
-    return table if wide else table.without("source")
+    if wide:
+        return table
+    return table.without("source")
 
 
 def tried_table(names: Sequence[str], rehearsals: Sequence[Rehearsal]) -> Shown:

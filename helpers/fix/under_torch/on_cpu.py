@@ -8,6 +8,8 @@ are divided, so that it ends soon: as the first of ``divisors`` says, by what, f
 and whether lists are cut short, too; then as the next where one of them fails so.
 """
 
+from __future__ import annotations
+
 import ast
 import builtins
 import contextlib
@@ -28,7 +30,22 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import ItemsView, KeysView, ValuesView
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Sequence,
+    ValuesView,
+)
+from typing import Any, TypedDict
+
+Torch = Any  # the program's own, imported in main
+Value = Any
+Tensor = Any
+Divisor = Sequence[int]
+"""By what whole numbers are divided, from which number on, and whether lists are cut short, too."""
 
 MOST_TURNS = 6
 """Turns of each loop: more than the entries that a bounded cache keeps."""
@@ -71,44 +88,51 @@ ONLY_ON_A_GPU = (
 GPU = re.compile(r"cuda(:\d+)?")
 
 
+class Program(TypedDict):
+    """A program to run, in its folder; ``words``: SCRIPT ... or -m MODULE ..."""
+
+    folder: str
+    words: list[str]
+    record: str
+
+
 class Smaller(ast.NodeTransformer):
     """Loops of a few turns, and whole numbers divided as ``divisor`` says. The loops of a module
     stay whole: by their turns its parts fit to each other.
     """
 
-    def __init__(self, divisor):
+    def __init__(self, divisor: Divisor) -> None:
         self.divisor = divisor
         self.is_in_module = False
 
-    def visit_ClassDef(self, node):
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         outside = self.is_in_module
         self.is_in_module = any("Module" in ast.unparse(base) for base in node.bases)
         self.generic_visit(node)
         self.is_in_module = outside
         return node
 
-    def visit_For(self, node):
+    def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
         if not self.is_in_module:
             node.iter = cut(node.iter)
         return node
 
-    def visit_comprehension(self, node):
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         self.generic_visit(node)
         _, _, cuts_lists = self.divisor
         if cuts_lists and not self.is_in_module:
             node.iter = cut(node.iter)
         return node
 
-    def visit_Constant(self, node):
-        if type(node.value) is int:
-            return ast.copy_location(
-                ast.Constant(divided(node.value, self.divisor)), node
-            )
-        return node
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if type(node.value) is not int:
+            return node
+        number = divided(node.value, self.divisor)
+        return ast.copy_location(ast.Constant(number), node)
 
 
-def cut(items):
+def cut(items: ast.expr) -> ast.expr:
     """An iterable of the program, of which a loop takes only the first few."""
     names = {node.attr for node in ast.walk(items) if isinstance(node, ast.Attribute)}
     names_itself = isinstance(items, (ast.Attribute, ast.Tuple, ast.List))
@@ -117,14 +141,15 @@ def cut(items):
     return ast.copy_location(ast.Call(ast.Name(FEW, ast.Load()), [items], []), items)
 
 
-def divided(number, divisor):
+def divided(number: int, divisor: Divisor) -> int:
+    """A whole number of the program made smaller, where it can be divided."""
     times, least, _ = divisor
     if number < least or number % times:
         return number
     return number // times
 
 
-def few(items):
+def few(items: Iterable[object]) -> Iterable[object]:
     """The first few of what a loop goes over; all of a dictionary, such as a model's state."""
     if isinstance(items, (dict, KeysView, ValuesView, ItemsView)):
         return items
@@ -134,10 +159,10 @@ def few(items):
 class Record:
     """The file that takes what is seen, a line each, whole at any time."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115  it stays open
 
-    def add(self, kind, *values):
+    def add(self, kind: str, *values: Value) -> None:
         self.file.write(json.dumps([kind, *values]) + "\n")
         self.file.flush()
 
@@ -147,17 +172,17 @@ class Printed(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, record):
+    def __init__(self, record: Record) -> None:
         self.record = record
         self.line = ""
 
-    def write(self, text):
+    def write(self, text: str) -> int:
         *lines, self.line = (self.line + text).split("\n")
         for line in lines:
             self.record.add("print", line)
         return len(text)
 
-    def isatty(self):
+    def isatty(self) -> bool:
         return False
 
 
@@ -166,37 +191,36 @@ class Nothing:
 
     total_memory = major = minor = 0
 
-    def elapsed_time(self, other):
+    def elapsed_time(self, other: object) -> float:
         return 0.0
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Nothing:
         return Nothing()
 
-    def __call__(self, *arguments, **keywords):
+    def __call__(self, *arguments: object, **keywords: object) -> Nothing:
         return Nothing()
 
-    def __enter__(self):
+    def __enter__(self) -> Nothing:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         return None
 
-    def __int__(self):
+    def __int__(self) -> int:
         return 0
 
     __index__ = __int__
 
 
-def content(tensor):
+def content(tensor: Tensor) -> str:
     """A digest of a tensor's bytes."""
     plain = tensor.detach().contiguous()
     size = plain.numel() * plain.element_size()
-    return hashlib.blake2b(
-        ctypes.string_at(plain.data_ptr(), size), digest_size=8
-    ).hexdigest()
+    data = ctypes.string_at(plain.data_ptr(), size)
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def tensors_in(torch, value):
+def tensors_in(torch: Torch, value: Value) -> Iterator[Tensor]:
     """The tensors of what a program saves."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -208,134 +232,142 @@ def tensors_in(torch, value):
             yield from tensors_in(torch, part)
 
 
-def size_of(tensor):
+def size_of(tensor: Tensor) -> list[float]:
     """The length of a gradient, and its sum with changing signs: alike for alike gradients."""
-    flat = (
-        tensor.detach().flatten().abs()
-        if tensor.is_complex()
-        else tensor.detach().flatten()
-    )
+    flat = tensor.detach().flatten()
+    if tensor.is_complex():
+        flat = flat.abs()
     flat = flat.double()
     return [flat.norm().item(), (flat[::2].sum() - flat[1::2].sum()).item()]
 
 
-def on_cpu_mode(torch):
+def on_cpu_mode(torch: Torch) -> Value:
     """Whatever the program puts on the GPU lies on the CPU, copied as it would be to the GPU."""
+    copies = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory)
 
-    def moved(value):
-        if isinstance(value, torch.device) and value.type == "cuda":
-            return torch.device("cpu")
-        is_name = isinstance(value, str) and GPU.fullmatch(value)
-        return "cpu" if is_name else value
-
-    Mode: type = torch.overrides.TorchFunctionMode
-
-    class OnCpu(Mode):
-        def __torch_function__(self, function, types, arguments=(), keywords=None):
-            keywords = dict(keywords or {})
-            if function in (
-                torch.Tensor.cuda,
-                torch.Tensor.cpu,
-                torch.Tensor.pin_memory,
-            ):
+    class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(
+            self,
+            function: Value,
+            types: Value,
+            arguments: Sequence[Value] = (),
+            keywords: dict[str, Value] | None = None,
+        ) -> Value:
+            if function in copies:
                 return arguments[0].clone()
             if function is torch.Tensor.is_pinned:
                 return False
-            if isinstance(keywords.get("device"), int):
-                keywords["device"] = "cpu"
-            keywords.pop("pin_memory", None)
-            wanted = [moved(value) for value in arguments]
-            named = {name: moved(value) for name, value in keywords.items()}
+            wanted = [moved(torch, value) for value in arguments]
+            named = {} if keywords is None else moved_keywords(torch, keywords)
             result = function(*wanted, **named)
-            arguments = [*wanted[1:], *named.values()]
+            if function is not torch.Tensor.to or result is not wanted[0]:
+                return result
+            others = [*wanted[1:], *named.values()]
             names_device = any(
-                isinstance(value, (str, torch.device)) for value in arguments
+                isinstance(value, (str, torch.device)) for value in others
             )
-            is_sent = (
-                function is torch.Tensor.to and names_device and result is arguments[0]
-            )
-            return result.clone() if is_sent else result
+            return result.clone() if names_device else result
 
     return OnCpu()
 
 
-def watch(torch, record):
-    """Note each loss that goes backward, what is saved, and gradients and weights around each step."""
-    backward = torch.autograd.backward
-    buffered: dict = {}  # the modules with buffers that were called, by their ids
+def moved(torch: Torch, value: Value) -> Value:
+    """The CPU in place of a GPU; any other value as it is."""
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    if isinstance(value, str) and GPU.fullmatch(value):
+        return "cpu"
+    return value
 
-    def noted_backward(tensors, *arguments, **keywords):
-        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-            record.add("value", content(tensor), size_of(tensor))
-        return backward(tensors, *arguments, **keywords)
 
-    def weights(optimizer):
-        return [
-            weight for group in optimizer.param_groups for weight in group["params"]
-        ]
+def moved_keywords(torch: Torch, keywords: dict[str, Value]) -> dict[str, Value]:
+    """Keyword arguments with the CPU in place of a GPU, and nothing pinned."""
+    named = {name: moved(torch, value) for name, value in keywords.items()}
+    named.pop("pin_memory", None)
+    if isinstance(named.get("device"), int):
+        named["device"] = "cpu"
+    return named
 
-    def before(optimizer, arguments, keywords):
-        gradients = [weight.grad for weight in weights(optimizer)]
-        sizes = [
-            [0.0, 0.0] if gradient is None else size_of(gradient)
-            for gradient in gradients
-        ]
-        record.add("gradients", sizes, [gradient is not None for gradient in gradients])
 
-    def after(optimizer, arguments, keywords):
-        modules = [
-            module
-            for module in (reference() for reference in buffered.values())
-            if module
-        ]
-        buffers = [buffer for module in modules for buffer in module._buffers.values()]
-        present = [buffer for buffer in buffers if buffer is not None]
-        record.add(
-            "weights",
-            list(map(content, weights(optimizer))),
-            list(map(content, present)),
-        )
-        record.add(
-            "buffers",
-            [size_of(buffer) for buffer in present if not buffer.is_complex()],
-        )
+class Watch:
+    """Notes each loss that goes backward, what is saved, and gradients and weights around each step."""
 
-    def called(module, arguments, result):
+    def __init__(self, torch: Torch, record: Record) -> None:
+        self.torch = torch
+        self.record = record
+        self.buffered: dict[int, weakref.ref[Value]] = {}
+        """The modules with buffers that were called, by their ids."""
+        self.save = torch.save
+        self.backward = torch.autograd.backward
+
+    def start(self) -> None:
+        self.torch.save = self.noted_save
+        self.torch.autograd.backward = self.noted_backward
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        optimizers.register_optimizer_step_pre_hook(self.before_step)
+        optimizers.register_optimizer_step_post_hook(self.after_step)
+        self.torch.nn.modules.module.register_module_forward_hook(self.called)
+
+    def noted_backward(self, tensors: Value, *args: Value, **kwargs: Value) -> None:
+        losses = [tensors] if isinstance(tensors, self.torch.Tensor) else tensors
+        for loss in losses:
+            self.record.add("value", content(loss), size_of(loss))
+        self.backward(tensors, *args, **kwargs)
+
+    def noted_save(self, saved: Value, *args: Value, **kwargs: Value) -> None:
+        for tensor in tensors_in(self.torch, saved):
+            self.record.add("value", content(tensor), size_of(tensor))
+        self.save(saved, *args, **kwargs)
+
+    def before_step(self, optimizer: Value, *_: object) -> None:
+        sizes = []
+        have_gradients = []
+        for weight in weights_of(optimizer):
+            has_gradient = weight.grad is not None
+            have_gradients.append(has_gradient)
+            sizes.append(size_of(weight.grad) if has_gradient else [0.0, 0.0])
+        self.record.add("gradients", sizes, have_gradients)
+
+    def after_step(self, optimizer: Value, *_: object) -> None:
+        buffers: list[Tensor] = []
+        for reference in self.buffered.values():
+            module = reference()
+            if module is not None:
+                buffers += [row for row in module._buffers.values() if row is not None]
+        weights = [content(weight) for weight in weights_of(optimizer)]
+        self.record.add("weights", weights, [content(buffer) for buffer in buffers])
+        sizes = [size_of(buffer) for buffer in buffers if not buffer.is_complex()]
+        self.record.add("buffers", sizes)
+
+    def called(self, module: Value, *_: object) -> None:
         if module._buffers:
-            buffered.setdefault(id(module), weakref.ref(module))
-
-    save = torch.save
-
-    def noted_save(saved, *arguments, **keywords):
-        for tensor in tensors_in(torch, saved):
-            record.add("value", content(tensor), size_of(tensor))
-        return save(saved, *arguments, **keywords)
-
-    torch.save = noted_save
-    torch.autograd.backward = noted_backward
-    optimizers = importlib.import_module("torch.optim.optimizer")
-    optimizers.register_optimizer_step_pre_hook(before)
-    optimizers.register_optimizer_step_post_hook(after)
-    torch.nn.modules.module.register_module_forward_hook(called)
+            self.buffered.setdefault(id(module), weakref.ref(module))
 
 
-def constant(answer):
+def weights_of(optimizer: Value) -> list[Tensor]:
+    """All that an optimizer updates."""
+    weights: list[Tensor] = []
+    for group in optimizer.param_groups:
+        weights += group["params"]
+    return weights
+
+
+def constant(answer: Value) -> Callable[..., Value]:
     """A function that answers the same whatever it is asked."""
     return lambda *arguments, **keywords: answer
 
 
-def cpu_generator(torch):
+def cpu_generator(torch: Torch) -> type:
     """torch.Generator, whose device is the CPU whatever the program names."""
-    Generator: type = torch.Generator
 
-    class CpuGenerator(Generator):
-        def __new__(cls, device="cpu"):
+    class CpuGenerator(torch.Generator):  # type: ignore[misc, unused-ignore]
+        def __new__(cls, device: object = "cpu") -> Value:
             return super().__new__(cls, "cpu")
 
     return CpuGenerator
 
 
-def without_gpu(torch):
+def without_gpu(torch: Torch) -> None:
     """What only works with a GPU does nothing, and checkpoints of one load to the CPU."""
     for name in ONLY_ON_A_GPU:
         setattr(torch.cuda, name, constant(Nothing()))
@@ -344,17 +376,21 @@ def without_gpu(torch):
     torch.cuda.mem_get_info = constant((0, 0))
     load = torch.load
 
-    def loaded(file, map_location=None, *arguments, **keywords):
-        return load(file, "cpu", *arguments, **keywords)
+    def load_to_cpu(
+        file: Value, map_location: Value = None, *args: Value, **kwargs: Value
+    ) -> Value:
+        return load(file, "cpu", *args, **kwargs)
 
-    torch.load = loaded
+    def leave_as_it_is(model: Value = None, **kwargs: Value) -> Value:
+        """torch.compile, which without a model returns a decorator."""
+        return model if model else leave_as_it_is
+
+    torch.load = load_to_cpu
     torch.Generator = cpu_generator(torch)
-    torch.compile = lambda model=None, **keywords: (
-        model if model else (lambda inner: inner)
-    )
+    torch.compile = leave_as_it_is
 
 
-def same_each_time(torch):
+def same_each_time(torch: Torch) -> None:
     """One thread, fixed seeds, and a clock that counts how often it was asked."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -363,23 +399,33 @@ def same_each_time(torch):
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy").random.seed(0)
     ticks = itertools.count()
-    time.time = time.perf_counter = lambda: next(ticks) / 1000
+
+    def clock() -> float:
+        return next(ticks) / 1000
+
+    time.time = clock
+    time.perf_counter = clock
 
 
-def run(words, divisor):
+def run(words: Sequence[str], divisor: Divisor) -> None:
     """Run a script or a module with its sources made smaller."""
     folder = os.getcwd() + os.sep
-    original = importlib.machinery.SourceFileLoader.source_to_code
+    loaders: Value = importlib.machinery.SourceFileLoader
+    compile_source = loaders.source_to_code
 
-    def source_to_code(loader, data, path, **keywords):
+    def compile_smaller(
+        loader: Value, data: Value, path: str, **kwargs: Value
+    ) -> Value:
         if os.path.abspath(path).startswith(folder) and "site-packages" not in path:
             data = ast.fix_missing_locations(Smaller(divisor).visit(ast.parse(data)))
-        return original(loader, data, path, **keywords)
+        return compile_source(loader, data, path, **kwargs)
 
-    importlib.machinery.SourceFileLoader.source_to_code = source_to_code  # type: ignore
-    arguments = [
-        str(divided(int(word), divisor)) if word.isdigit() else word for word in words
-    ]
+    loaders.source_to_code = compile_smaller
+    arguments = []
+    for word in words:
+        if word.isdigit():
+            word = str(divided(int(word), divisor))
+        arguments.append(word)
     if words[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()
@@ -394,7 +440,7 @@ def run(words, divisor):
     loader.exec_module(main)
 
 
-def observed(program, divisor):
+def observed(program: Program, divisor: Divisor) -> int:
     """Run a program to its end, in this process. Returns the exit code of the process."""
     import torch
 
@@ -403,7 +449,7 @@ def observed(program, divisor):
     # Each divisor makes other code of the same sources: none is read from a cache, nor kept in one.
     sys.pycache_prefix = os.devnull
     record = Record(program["record"])
-    watch(torch, record)
+    Watch(torch, record).start()
     sys.stdout = Printed(record)
     try:
         with on_cpu_mode(torch):
@@ -417,11 +463,11 @@ def observed(program, divisor):
     return 0
 
 
-def forked(program, divisor, seconds):
-    """Start a program in a process of its own, which SIGPROF ends. Returns its number."""
-    number = os.fork()
-    if number:
-        return number
+def forked(program: Program, divisor: Divisor, seconds: float) -> int:
+    """Start a program in a process of its own, which SIGPROF ends. Returns its PID."""
+    pid = os.fork()
+    if pid:
+        return pid
     signal.setitimer(signal.ITIMER_PROF, seconds)
     code = 1
     try:
@@ -431,24 +477,25 @@ def forked(program, divisor, seconds):
         os._exit(code)
 
 
-def main():
+def exit_code_of(pid: int) -> int:
+    """How a process ended, once it has; below 0: by which signal."""
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def main() -> None:
     import torch
 
     job = json.loads(sys.argv[1])
     setattr(builtins, FEW, few)
     without_gpu(torch)
     same_each_time(torch)
+    # As each optimizer does: so it is done once.
     with contextlib.suppress(ImportError):
-        importlib.import_module(
-            "torch._dynamo"
-        )  # as each optimizer does; so it is done once
+        importlib.import_module("torch._dynamo")
     for divisor in job["divisors"]:
-        numbers = [
-            forked(program, divisor, job["seconds"]) for program in job["programs"]
-        ]
-        codes = [
-            os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers
-        ]
+        pids = [forked(row, divisor, job["seconds"]) for row in job["programs"]]
+        codes = [exit_code_of(pid) for pid in pids]
         if all(code <= 0 for code in codes):
             return
 

@@ -36,20 +36,7 @@ def is_capture(function: Value, options: dict[str, Value]) -> bool:
 
 def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
     """torch.compile for those; anything else, and what it cannot read, goes to ``leave_out``."""
-
-    @functools.cache
-    def backend_within(backend: Value) -> Function:
-        """A backend whose graphs run inside of the mode."""
-        find = importlib.import_module("torch._dynamo.backends.registry").lookup_backend
-        make = find(backend) if isinstance(backend, str) else backend
-        for name in ("linear", "scaled_dot_product_attention"):
-            torch._dynamo.allow_in_graph(getattr(torch.nn.functional, name))
-
-        @functools.wraps(make)
-        def make_within(*args: Value, **kwargs: Value) -> Function:
-            return around.within(make(*args, **kwargs))
-
-        return make_within
+    inside_of_mode = functools.cache(functools.partial(backend_within, torch, around))
 
     @functools.wraps(leave_out)
     def compile_or_capture(model: Value = None, **options: Value) -> Value:
@@ -57,24 +44,39 @@ def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
         if model is None or not is_capture(model, options):
             return eager
 
-        @around.without
         def capture(*args: Value, **kwargs: Value) -> Value:
+            # torch's compiler reads the switch when it is imported, which the backend may do.
             switched_off = os.environ.pop(SWITCH, "")
             try:
-                within = {
-                    **options,
-                    "backend": backend_within(options.get("backend", "eager")),
-                }
-                return leave_out(model, **within)(*args, **kwargs)
+                backend = inside_of_mode(options.get("backend", "eager"))
+                captured = leave_out(model, **{**options, "backend": backend})
+                return captured(*args, **kwargs)
             finally:
                 os.environ[SWITCH] = switched_off
 
+        capture_outside = around.without(capture)
+
         def capture_or_run(*args: Value, **kwargs: Value) -> Value:
             try:
-                return capture(*args, **kwargs)
+                return capture_outside(*args, **kwargs)
             except torch._dynamo.exc.TorchDynamoException:
                 return eager(*args, **kwargs)
 
         return capture_or_run
 
     return compile_or_capture
+
+
+def backend_within(torch: Torch, around: Value, backend: Value) -> Function:
+    """A backend of torch.compile, by itself or its name, whose graphs run inside of the mode."""
+    if isinstance(backend, str):
+        registry = importlib.import_module("torch._dynamo.backends.registry")
+        backend = registry.lookup_backend(backend)
+    for name in ("linear", "scaled_dot_product_attention"):
+        torch._dynamo.allow_in_graph(getattr(torch.nn.functional, name))
+
+    @functools.wraps(backend)
+    def make_within(*args: Value, **kwargs: Value) -> Value:
+        return around.within(backend(*args, **kwargs))
+
+    return make_within

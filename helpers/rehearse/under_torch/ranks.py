@@ -32,18 +32,22 @@ def start(torch: Torch, witness: Witness) -> None:
         ) from error
     groups: Any = importlib.import_module("torch.distributed.distributed_c10d")
     create = groups._new_process_group_helper
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    world = int(os.environ["WORLD_SIZE"])
 
     @functools.wraps(create)
     def create_fake(
-        size: int, own: Value, ranks: Value, backend: str, *args: Value, **kwargs: Value
+        size: int,
+        rank: Value,
+        ranks: Value,
+        backend: str,
+        *args: Value,
+        **kwargs: Value,
     ) -> Value:
-        kwargs = {
-            name: value
-            for name, value in kwargs.items()
-            if not name.endswith("_options")
-        }
-        return create(size, own, ranks, "fake", *args, **kwargs)
+        options = [name for name in kwargs if name.endswith("_options")]
+        for name in options:
+            del kwargs[name]
+        return create(size, rank, ranks, "fake", *args, **kwargs)
 
     def meet_nobody(*args: Value, **kwargs: Value) -> Iterator[Value]:
         yield torch.distributed.HashStore(), rank, world

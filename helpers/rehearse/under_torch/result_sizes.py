@@ -58,9 +58,10 @@ class Call:
 
     def argument(self, name: str) -> Value:
         """The positional argument of that name; None where it is not given."""
-        names = [argument.name for argument in self.operator._schema.arguments]
-        given_names = names[: len(self.args)]
-        return self.args[given_names.index(name)] if name in given_names else None
+        for argument, value in zip(self.operator._schema.arguments, self.args):  # noqa: B905 -- Python 3.9
+            if argument.name == name:
+                return value
+        return None
 
 
 class ShadowComputation:
@@ -95,8 +96,8 @@ class ShadowComputation:
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
         """The operator's own result, once on the device and once over its memory."""
-        kind = self.kind(operator) if self.live else "views"
-        if kind == "views":
+        kind = self.kind(operator)
+        if not self.live or kind == "views":
             return operator(*args, **kwargs)
         if kind == "exchanges":
             return self.exchange(operator, args, kwargs)
@@ -130,14 +131,13 @@ class ShadowComputation:
         self.witness.exchanges += 1
         if name_of(operator) == "send":
             return out
-        returns_what_it_receives = "functional" in operator._schema.name
         with self.unseen(operator):
-            received = self.device_tensors(
-                out if returns_what_it_receives else args[:1]
-            )
-            sent = self.device_tensors(
-                args[:1] if returns_what_it_receives else args[1:2]
-            )
+            if "functional" in operator._schema.name:
+                received = self.device_tensors(out)
+                sent = self.device_tensors(args[:1])
+            else:
+                received = self.device_tensors(args[:1])
+                sent = self.device_tensors(args[1:2])
             for number, tensor in enumerate(received):
                 if sent:
                     self.fill_from(tensor, sent[number % len(sent)])
@@ -199,13 +199,12 @@ class ShadowComputation:
     def before_masks(self, call: Call) -> None:
         """The counts of an index's masks, now and once more in a backward pass."""
         counts = [self.count(index) for index in call.args[1] if index is not None]
-        writes = len(call.args) > 2
-        differentiated = call.args[2] if writes else call.args[0]
-        one_number = (
-            writes and differentiated.numel() == 1 and not differentiated.is_cuda
-        )
-        if one_number and len(counts) == 1:
-            return  # put there without counting (canDispatchToMaskedFill in ATen)
+        differentiated = call.args[0]
+        if len(call.args) > 2:
+            differentiated = call.args[2]
+            is_number = differentiated.numel() == 1 and not differentiated.is_cuda
+            if is_number and len(counts) == 1:
+                return  # put there without counting (canDispatchToMaskedFill in ATen)
         masks = [count for count in counts if count[0] >= 0]
         self.witness.coming += masks
         if self.torch.is_grad_enabled() and differentiated.requires_grad:
@@ -228,11 +227,13 @@ class ShadowComputation:
         """A copy that ends on the device."""
         output = outputs[0]
         in_place = output is call.args[0]
-        source = call.args[1] if in_place else call.args[0]
+        if in_place:
+            source = call.args[1]
+            result = self.recompute_on_cpu(call, "writes", outputs)
+        else:
+            source = call.args[0]
+            result = self.recompute_on_cpu(call, "computes", outputs)
         moved = output.nbytes <= MOVED and output.dtype == source.dtype
-        result = self.recompute_on_cpu(
-            call, "writes" if in_place else "computes", outputs
-        )
         lost = result is None and not moved
         self.mark(outputs, unknown or lost)
         if lost and not in_place:
@@ -256,7 +257,9 @@ class ShadowComputation:
         self, call: Call, outputs: list[Tensor], result: Value, unknown: bool
     ) -> None:
         """Results on the device: written, or assumed where nobody computed them."""
-        kind = "writes" if call.kind == "scatters" and call.in_place else call.kind
+        kind = call.kind
+        if kind == "scatters" and call.in_place:
+            kind = "writes"
         if result is None:
             result = self.recompute_on_cpu(call, kind, outputs)
         else:
@@ -280,8 +283,10 @@ class ShadowComputation:
             first = flattened((result,))[0]
             return int(first._nnz() if first.is_sparse else first.shape[0])
         elements = call.inputs[0].numel()
-        least = 1 if "unique" in call.name and elements > 0 else 0
-        return max(self.bound(elements), least)
+        size = self.bound(elements)
+        if "unique" in call.name and elements > 0:
+            size = max(size, 1)
+        return size
 
     def count(self, mask: Tensor) -> tuple[int, bool]:
         """How many places a mask names, and whether that is known; -1 for an index that is no
@@ -294,14 +299,15 @@ class ShadowComputation:
             if length > 1 and not stride:  # the same again and again
                 times *= length
                 mask = mask.narrow(dimension, 0, 1)
-        small = mask.numel() <= SMALL_WHOLE
-        known = small and not self.any_unknown([mask] if self.on_device(mask) else [])
+        if mask.numel() > SMALL_WHOLE:
+            return times * self.bound(mask.numel()), False
+        is_known = not self.any_unknown(self.device_tensors(mask))
         count = 0
-        if known or (small and self.bound_name == "typical"):
+        if is_known or self.bound_name == "typical":
             count = int(self.as_host(mask).count_nonzero())
-        if not count and not known:
+        if not count and not is_known:
             count = self.bound(mask.numel())
-        return times * count, known
+        return times * count, is_known
 
     def recompute_on_cpu(
         self, call: Call, kind: str, outputs: list[Tensor] | None
@@ -352,12 +358,11 @@ class ShadowComputation:
             return type(value)(map(self.as_host, value))
         if not isinstance(value, torch.Tensor):
             return value
-        exact = not (value.is_floating_point() or value.is_complex())
-        most = SMALL_WHOLE if exact else SMALL
-        if value.numel() > most or type(value) not in (
-            torch.Tensor,
-            torch.nn.Parameter,
-        ):
+        most = SMALL_WHOLE
+        if value.is_floating_point() or value.is_complex():
+            most = SMALL
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+        if value.numel() > most or not is_plain:
             raise ValueError("large")
         if not self.on_device(value):
             return value
@@ -397,13 +402,13 @@ class ShadowComputation:
             return low
         if call.name == "all":
             return 1
-        can_be_index = call.name in INDEX_FIRST or (
-            position and call.name in INDEX_SECOND
-        )
+        is_second_index = position > 0 and call.name in INDEX_SECOND
+        can_be_index = call.name in INDEX_FIRST or is_second_index
         if not can_be_index or output.dtype != self.torch.int64:
             return 0
-        searched = call.inputs[0] if call.inputs else None
-        return searched.shape[-1] // 2 if searched is not None and searched.dim() else 0
+        if not call.inputs or not call.inputs[0].dim():
+            return 0
+        return call.inputs[0].shape[-1] // 2
 
     def zero(self, tensor: Tensor) -> None:
         """Zeros in place of what lay in that memory before."""
@@ -427,8 +432,10 @@ class ShadowComputation:
     def gradients_unknown(self, arguments: Sequence[Value]) -> None:
         """What a hook of a backward pass gets: gradients, or a parameter that has one."""
         for tensor in self.device_tensors(arguments):
-            is_parameter = tensor.is_leaf and tensor.requires_grad
-            self.made_unknown(tensor.grad if is_parameter else tensor)
+            if tensor.is_leaf and tensor.requires_grad:
+                self.made_unknown(tensor.grad)
+            else:
+                self.made_unknown(tensor)
 
     def any_unknown(self, tensors: Sequence[Tensor]) -> bool:
         """Whether what lies in one of them is not known."""

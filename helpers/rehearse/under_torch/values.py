@@ -22,14 +22,10 @@ DECIDED_BY_FIRST = {"cond": bool, "while_loop": bool, "switch": int}
 """Operators of torch whose first argument decides what they call, or a function that returns it."""
 RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "invoke_subgraph", "strict_mode", "wrap")
 """Operators whose result is that of a function which they call."""
-TENSOR_HOOKS = (
-    "register_hook",
-    "register_post_accumulate_grad_hook",
-)  # the second since torch 2.1
-MODULE_HOOKS = (
-    "register_full_backward_hook",
-    "register_full_backward_pre_hook",
-)  # since 2.0
+# The second since torch 2.1.
+TENSOR_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
+# The second since torch 2.0.
+MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook")
 
 
 def start(torch: Torch, witness: Witness) -> None:
@@ -46,30 +42,32 @@ def start(torch: Torch, witness: Witness) -> None:
         return
     shadow = ShadowComputation(torch, witness, bound_name)
 
-    class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+    class Values(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
         # Else torch's compiler is imported, and stands in every stack.
         _should_skip_dynamo = classmethod(lambda _cls: False)
 
         def __torch_dispatch__(
             self, func: Operator, types: Value, args: Value = (), kwargs: Value = None
         ) -> Value:
+            if kwargs is None:
+                kwargs = {}
             # What stands for other tensors (DTensor, quantised weights): its operators on those
             # come next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in types):
                 return NotImplemented
-            if (
-                func.namespace == "prim"
-            ):  # what torch asks about a tensor that stands for another
-                return func(*args, **kwargs or {})
-            if torch.is_inference_mode_enabled():  # where compounds arrive whole
+            # What torch asks about a tensor that stands for another.
+            if func.namespace == "prim":
+                return func(*args, **kwargs)
+            # Where compounds arrive whole.
+            if torch.is_inference_mode_enabled():
                 with mode:
-                    out = func.decompose(*args, **kwargs or {})
+                    out = func.decompose(*args, **kwargs)
                 if out is not NotImplemented:
                     return out
-            return shadow.run(func, args, kwargs or {})
+            return shadow.run(func, args, kwargs)
 
     os.register_at_fork(after_in_child=lambda: setattr(shadow, "live", False))
-    mode = Values()
+    mode: Mode = Values()  # type: ignore[no-untyped-call, unused-ignore]
     mode.__enter__()
     around = AroundMode(torch, mode)
     torch.compile = capturing.capturing(torch, around, torch.compile)
@@ -136,19 +134,16 @@ def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
     python.apply = around.within(python.apply)
     # In a hook, too; nobody computed the gradients that it gets.
     of_node = autograd.function._HookMixin
-    register_of_node = around.registering(
-        shadow.gradients_unknown, of_node._register_hook
-    )
-    of_node._register_hook = staticmethod(register_of_node)
+    register = around.registering(shadow.gradients_unknown, of_node._register_hook)
+    of_node._register_hook = staticmethod(register)
     of_saved = autograd.graph.saved_tensors_hooks
     of_saved.__init__ = around.unpacking(of_saved.__init__)
     for owner, names in ((torch.Tensor, TENSOR_HOOKS), (torch.nn.Module, MODULE_HOOKS)):
         for name in names:
-            register = getattr(owner, name, None)
-            if register is not None:
-                setattr(
-                    owner, name, around.registering(shadow.gradients_unknown, register)
-                )
+            if hasattr(owner, name):
+                register = getattr(owner, name)
+                within = around.registering(shadow.gradients_unknown, register)
+                setattr(owner, name, within)
 
 
 def with_rule(dispatch: Function, kind: Mode, rule: Function) -> Function:
@@ -180,8 +175,10 @@ class AroundMode:
         self.operators = getattr(torch._ops, "OperatorBase", ())
         self.tensor = torch.tensor
 
-    def without(self, call: Function, then: Function | None = None) -> Function:
-        """``call`` outside of the mode; ``then`` gets its result and its arguments."""
+    def without(self, call: Function, note: Function | None = None) -> Function:
+        """``call`` outside of the mode; ``note`` gets its result and its arguments, and returns the
+        result.
+        """
 
         @functools.wraps(call)
         def outside(*args: Value, **kwargs: Value) -> Value:
@@ -192,7 +189,9 @@ class AroundMode:
                 out = call(*args, **kwargs)
             finally:
                 self.mode.__enter__()
-            return then(out, *args, *kwargs.values()) if then else out
+            if note is None:
+                return out
+            return note(out, *args, *kwargs.values())
 
         return outside
 
@@ -238,8 +237,9 @@ class AroundMode:
         """A function of the program inside of the mode, also in a list; all else as it is."""
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.functions_within, value))
-        is_function = callable(value) and not isinstance(value, self.operators)
-        return self.within(value) if is_function else value
+        if not callable(value) or isinstance(value, self.operators):
+            return value
+        return self.within(value)
 
     def decided(self, kind: Function, value: Value) -> Value:
         """A value of the host that decides, read inside of the mode; or a function that returns

@@ -15,11 +15,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TextIO
 
 from . import ranks
-from .capturing import compiles_nothing
+from .capturing import Function, Value, compiles_nothing
 from .operators import SIZES, Torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,7 +35,8 @@ elements that it shows, and keeps none of them.
 """
 MOST_PRINTED = 1000
 """Elements that torch prints unless ``torch.set_printoptions`` says otherwise."""
-Library = Any  # the device's own functions, by ctypes
+Replacing = Callable[[str], AbstractContextManager[TextIO]]
+"""Opens a file that stands under its name once it is whole."""
 # In the order of device.c.
 COUNTS = (
     "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives "
@@ -45,12 +47,9 @@ COMPILER = "torch._dynamo"
 
 
 class Witness:
-    """What is kept of this process; written whenever something new is seen, and at its end.
+    """What is kept of this process; written whenever something new is seen, and at its end."""
 
-    ``replacing`` opens a file that stands under its name once it is whole.
-    """
-
-    def __init__(self, device: Library, folder: str, replacing: Callable[[str], Any]):
+    def __init__(self, device: ctypes.CDLL, folder: str, replacing: Replacing):
         self.device = device
         self.folder = folder
         self.replacing = replacing
@@ -65,8 +64,8 @@ class Witness:
         self.exchanges = 0
         self.has_buckets = False
         self.bucket_bytes = 0
-        self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
-        seconds = float(os.environ.get("CASEBOOK_SECONDS") or 0)
+        self.most_steps = int(os.environ.get("CASEBOOK_STEPS", "0"))
+        seconds = float(os.environ.get("CASEBOOK_SECONDS", "0"))
         if seconds:
             self.limit(seconds)
         # Of the reads that come next: what is answered (-1: what lies there) and whether that
@@ -117,38 +116,36 @@ class Witness:
         names = operators.decode("ascii", "replace").split()
         sizes = [name for name in names if name in SIZES]
         answer = -1
-        known = False
+        is_known = False
         if self.coming:
-            answer, known = self.coming.pop(0)
+            answer, is_known = self.coming.pop(0)
         elif sizes and self.later:
-            answer, known = self.later.pop()
-        if known:
+            answer, is_known = self.later.pop()
+        if is_known:
             return answer
-        if any(
-            "linalg" in name for name in names
-        ):  # a solver converges, and its input is finite
-            complex_values = (
-                "linalg_eig" in names and "_linalg_check_errors" not in names
-            )
-            return int(complex_values)
+        # A solver converges, and its input is finite.
+        if any("linalg" in name for name in names):
+            is_complex = "linalg_eig" in names and "_linalg_check_errors" not in names
+            return int(is_complex)
         # The backward pass runs on a thread without Python.
         inside, where = reading_line(sys._getframe(0).f_back)
         if sizes:
             name = sizes[-1]
+        elif names:
+            name = names[0]
         else:
-            name = names[0] if names else "copy"
+            name = "copy"
         is_size = bool(sizes) and inside != PRINTING
         key = (name, is_size, inside, where, self.collective)
         times = self.reads.get(key, 0) + 1
         self.reads[key] = times
         if times & (times - 1) == 0:
             self.write()
-        if times == ENDLESS and not sizes:
-            place = where or "the backward pass"
-            says = f"{place} has read {times:,} values that a rehearsal does not compute; if they decide when"
-            ends = "it ends, it never will: --steps and --seconds end it with the verdict so far"
-            print(f"rehearsal: {says} {ends}", file=sys.stderr, flush=True)
-        return max(answer, 0) if sizes else -1
+        if sizes:
+            return max(answer, 0)
+        if times == ENDLESS:
+            warn_of_endless(where)
+        return -1
 
     def limit(self, seconds: float) -> None:
         """End this process after so long, where it has no others that do its work."""
@@ -220,7 +217,7 @@ class Witness:
 
         return in_bad_fork
 
-    def running_eagerly(self, torch: Torch) -> Callable[..., Any]:
+    def running_eagerly(self, torch: Torch) -> Function:
         """torch.compile, whose results are counted when they are called.
 
         A library may ask for compiled code that nobody calls; and with torch's own backends for
@@ -229,7 +226,7 @@ class Witness:
         compile_with_torch = torch.compile
 
         @functools.wraps(compile_with_torch)
-        def eagerly(model: Any = None, **kwargs: Any) -> Any:
+        def eagerly(model: Value = None, **kwargs: Value) -> Value:
             if model is None:
                 return functools.partial(eagerly, **kwargs)
             compiled = compile_with_torch(model, **kwargs)
@@ -240,7 +237,7 @@ class Witness:
                 return compiled
 
             @functools.wraps(compiled)
-            def counted(*args: Any, **kwargs: Any) -> Any:
+            def counted(*args: Value, **kwargs: Value) -> Value:
                 self.compiled.add(id(compiled))
                 return compiled(*args, **kwargs)
 
@@ -250,53 +247,63 @@ class Witness:
 
     def write(self) -> None:
         """Keep what was seen so far in this process's file."""
-        error: BaseException | None = getattr(sys, "last_value", None)
+        path = os.path.join(self.folder, f"rehearsal_{os.getpid()}.report")
+        try:
+            with self.replacing(path) as file:
+                json.dump(self.report(), file)
+        except OSError:
+            return  # the folder went away: there is nowhere to write to
+
+    def report(self) -> dict[str, object]:
+        """What was seen so far (ProcessReport in helpers/rehearse/reports.py)."""
         steps = max(self.steps.values(), default=0)
+        if self.stopped == "--steps":
+            steps -= 1
         counts = {
             name: self.device.fake_count(number) for number, name in enumerate(COUNTS)
         }
         counts["collectives"] += self.exchanges
-        facts = {
+        reads = []
+        for key, times in self.reads.items():
+            name, is_size, inside, where, collective = key
+            read = {"op": name, "sizes": is_size, "inside": inside, "where": where}
+            reads.append({**read, "collective": collective, "times": times})
+        report: dict[str, object] = {
             "pid": os.getpid(),
             "parent": os.getppid(),
             "imports_torch_as_started": self.imports_torch_as_started,
             "has_compiler": COMPILER in sys.modules,
             "forks": self.forks,
-            "frames": frames_of(error),
-            "error": "" if error is None else type(error).__name__,
-            "message": "" if error is None else str(error),
+            "frames": [],
+            "error": "",
+            "message": "",
             "counts": counts,
             "stopped": self.stopped,
-            "steps": steps - 1 if self.stopped == "--steps" else steps,
+            "steps": steps,
             "step_peaks": self.step_peaks,
             "compiled": len(self.compiled),
             "has_buckets": self.has_buckets,
             "bucket_bytes": self.bucket_bytes,
             "beside": self.beside,
-            "reads": [
-                {
-                    "op": name,
-                    "sizes": sizes,
-                    "inside": inside,
-                    "where": where,
-                    "collective": collective,
-                    "times": times,
-                }
-                for (
-                    name,
-                    sizes,
-                    inside,
-                    where,
-                    collective,
-                ), times in self.reads.items()
-            ],
+            "reads": reads,
         }
-        path = os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")
-        try:
-            with self.replacing(path) as file:
-                json.dump(facts, file)
-        except OSError:
-            return  # the folder went away: there is nowhere to write to
+        error: BaseException | None = getattr(sys, "last_value", None)
+        if error is not None:
+            report["frames"] = frames_of(error)
+            report["error"] = type(error).__name__
+            report["message"] = str(error)
+        return report
+
+
+def warn_of_endless(where: str) -> None:
+    """Say that a line, or the backward pass, has read so much that it may never end."""
+    if not where:
+        where = "the backward pass"
+    says = f"{where} has read {ENDLESS:,} values that a rehearsal does not compute; if they decide when"
+    ends = (
+        "it ends, it never will: --steps and --seconds end it with the verdict so far"
+    )
+    print(f"rehearsal: {says} {ends}", file=sys.stderr, flush=True)
 
 
 def reading_line(frame: FrameType | None) -> tuple[str, str]:
@@ -334,17 +341,15 @@ def line_of(frame: FrameType, number: int) -> str:
     )
 
 
-def frames_of(error: BaseException | None) -> list[dict[str, Any]]:
+def frames_of(error: BaseException) -> list[dict[str, object]]:
     """The frames that an error went through, the innermost first."""
-    walked = traceback.walk_tb(error.__traceback__ if error else None)
-    return [
-        {
-            "filename": frame.f_code.co_filename,
-            "line": number,
-            "name": frame.f_code.co_name,
-        }
-        for frame, number in walked
-    ][::-1]
+    frames: list[dict[str, object]] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        frames.append(
+            {"filename": code.co_filename, "line": line, "name": code.co_name}
+        )
+    return frames[::-1]
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -371,7 +376,7 @@ def has_children() -> bool:
         return False
 
 
-def start(replacing: Callable[[str], Any]) -> Witness | None:
+def start(replacing: Replacing) -> Witness | None:
     """Watch this process, where it runs on the device that is not there."""
     device = ctypes.CDLL(None)
     if not hasattr(device, "fake_on_read"):
