@@ -316,3 +316,18 @@ def test_a_model_called_inside_an_expression_of_an_evaluation_gets_its_batch_in_
     after = texts(ACCURACY, "true-capacity", **refused)
     parts = "(torch.cat([net(part) for part in x.chunk(2)]).argmax(1) == y)"
     assert any(re.sub(r"chunk\(\d+\)", "chunk(2)", text).count(parts) for text in after)
+
+
+NAMED = """import torch
+
+model = torch.nn.Embedding(64, 64).cuda()
+with torch.no_grad():
+    for ids in batches:
+        out = model(ids=ids)
+"""
+
+
+def test_a_batch_that_is_handed_on_by_name_keeps_that_name():
+    after = texts(NAMED, "true-capacity", **refused_at("train.py:6 <module>"))
+    in_parts = "out = torch.cat([model(ids=ids_part) for ids_part in ids.chunk(4)])"
+    assert any(in_parts in text for text in after)

@@ -70,7 +70,6 @@ class Bench:
 def both(bench, folder, first=RAN_OUT, words=("python", "train.py"), **asked):
     record = folder.parent / "run.record"
     record.mkdir(exist_ok=True)
-    asked = {"conf": None, "extra": {}, "limits": RehearsalLimits(), **asked}
     return Repeats(bench, list(words), first, record, **asked).both()
 
 
@@ -150,7 +149,8 @@ def test_settings_of_the_environment_hold_in_both_repeats(folder, monkeypatch):
 
 def test_a_shorter_limit_of_the_user_holds_and_steps_do_too(folder):
     bench = Bench(FINISHED, FINISHED)
-    both(bench, folder, limits=RehearsalLimits(seconds=3.0, steps=7))
+    limits = RehearsalLimits(seconds=3.0, steps=7)
+    both(bench, folder, first=replace(RAN_OUT, limits=limits))
     assert {(one["limits"].seconds, one["limits"].steps) for one in bench.asked} == {(3.0, 7)}
 
 

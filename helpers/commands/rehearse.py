@@ -612,7 +612,6 @@ def _counterfactual(
             record=record_folder,
             conf=bench.settings.conf,
             extra=bench.settings.extra,
-            limits=first.limits,
         )
         if not arguments.json:
             print_lines([repeats.announcement()], sys.stderr)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from helpers.fix.change import Change, Results
-from helpers.fix.graphs import loop_without_gradients, without_gradients
+from helpers.fix.change import Change, Changes, Results
+from helpers.fix.graphs import line_without_gradients
 from helpers.fix.program import Program
 from helpers.fix.recomputed import recomputed_parts
 from helpers.fix.regions import (
@@ -21,21 +20,20 @@ WEIGHTS = re.compile(
 """How a program says that it has something by which gradients could flow."""
 
 
-def changes_of_activations(program: Program) -> Iterator[Change]:
+def changes_of_activations(program: Program) -> Changes:
     """Activations never kept, or recomputed."""
     if fails_in_evaluation(program):
         return
     if program.mentions(WEIGHTS):
         for source, line in program.holding_places():
-            yield from without_gradients(program, source, line)
-            yield from loop_without_gradients(program, source, line)
+            yield from line_without_gradients(program, source, line)
     if program.trains:
         yield from recomputed_parts(program)
     elif program.mentions(WEIGHTS):
         yield from _without_any_gradients(program)
 
 
-def _without_any_gradients(program: Program) -> Iterator[Change]:
+def _without_any_gradients(program: Program) -> Changes:
     """One line for a program that has no backward pass."""
     source = program.sources[0]
     if not source.imports or program.mentions(GRADIENT_FREE):
@@ -50,7 +48,7 @@ def _without_any_gradients(program: Program) -> Iterator[Change]:
     )
 
 
-def activations_in_ram(program: Program) -> Iterator[Change]:
+def activations_in_ram(program: Program) -> Changes:
     """What the backward pass will need lies in RAM until then."""
     for region in forward_regions(program):
         header = "with torch.autograd.graph.save_on_cpu():"

@@ -13,7 +13,7 @@ from helpers.allocator.program_facts import evidence_from_trace
 from helpers.fix.candidates import candidates
 from helpers.fix.change import NOTHING, Change
 from helpers.fix.imports import sources_of
-from helpers.fix.program import Program
+from helpers.fix.program import Program, holding_frames
 from helpers.fix.proof import Proof
 from helpers.fix.search import INTERRUPTED, Start, Trials, TriedChange
 from helpers.fix.settings_file import settings_files
@@ -66,7 +66,9 @@ class FailedProgram:
     def rehearsed(self) -> dict[str, Rehearsal]:
         """The rehearsals of the unchanged program that came to their ends, by their settings."""
         again = self.repeats.expandable
-        return {again.conf: again} if again and not again.stopped else {}
+        if again is None or again.stopped:
+            return {}
+        return {again.conf: again}
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,8 @@ def failure_of(
         raise NoFix(f"{why_not}; start fix in a smaller folder")
     script = script_of(command)
     if script and not (folder / script).resolve().is_relative_to(folder.resolve()):
-        raise NoFix(
-            f"{script} is not below this folder; start fix in the folder of its sources"
-        )
+        advice = "start fix in the folder of its sources"
+        raise NoFix(f"{script} is not below this folder; {advice}")
     out = scratch / "first.pickle"
     with copied(folder) as copy:
         first = run(
@@ -113,26 +114,18 @@ def failure_of(
     was_ended = first.exit_code == STOPPED and not first.stopped
     if was_ended or first.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
-    setting = _refused_setting(out, first.torch) if first.failed_otherwise else None
+    setting = _refused_setting(out, first)
     if setting is not None:
-        facts = ProgramFacts(
-            f"rehearsal of {command[0]}", exit_code=first.exit_code, settings=setting
-        )
+        source = f"rehearsal of {command[0]}"
+        facts = ProgramFacts(source, exit_code=first.exit_code, settings=setting)
         return _failure(command, first, CaseEvidence(program=facts))
     why_not = _why_nothing_to_fix(first)
     if why_not:
         raise NoFix(why_not)
     repeats = counterfactual.Counterfactual()
-    record = out.with_suffix(".record")
     if not counterfactual.why_no_repeats(first, folder):
         repeats = counterfactual.Repeats(
-            run=run,
-            command=list(command),
-            first=first,
-            record=record,
-            conf=None,
-            extra={},
-            limits=limits,
+            run, list(command), first, record=out.with_suffix(".record")
         ).both()
         add_to_record(out, counterfactual=repeats.as_shape())
     failure = _failure(command, first, evidence_from_trace(out))
@@ -141,11 +134,15 @@ def failure_of(
     return replace(failure, repeats=repeats)
 
 
-def _refused_setting(out: Path, torch: str) -> SettingsTrouble | None:
+def _refused_setting(out: Path, first: Rehearsal) -> SettingsTrouble | None:
     """The allocator's setting at which torch ended the program that was recorded at ``out``."""
-    processes = record_of(out).get("processes") or ()
-    troubles = [refused_setting(process, torch) for process in processes]
-    return next(filter(None, troubles), None)
+    if not first.failed_otherwise:
+        return None
+    for process in record_of(out).get("processes", ()):
+        trouble = refused_setting(process, first.torch)
+        if trouble is not None:
+            return trouble
+    return None
 
 
 def _why_nothing_to_fix(first: Rehearsal) -> str:
@@ -153,8 +150,8 @@ def _why_nothing_to_fix(first: Rehearsal) -> str:
     if first.failed_otherwise and _DOWNLOAD.search(first.error):
         return f"the program needs a download: {first.error}; fetch it first, then try again"
     if first.failed_otherwise:
-        seen = first.error or f"it ended with exit code {first.exit_code}"
-        return f"the program fails, but not for lack of memory: {seen}; fix that first"
+        why = first.how_it_failed
+        return f"the program fails, but not for lack of memory: {why}; fix that first"
     if first.peak_reserved_bytes is None:
         return "no use of the GPU was seen; expected a program that computes on it"
     if first.fits and first.stopped and not first.ooms:
@@ -183,7 +180,8 @@ def first_change(
     change = next(candidates(program, label), None)
     if change is None:
         return None
-    return FirstChange(change.title, "" if change.costs == NOTHING else change.costs)
+    costs = "" if change.costs == NOTHING else change.costs
+    return FirstChange(change.title, costs)
 
 
 def _failure(
@@ -242,12 +240,10 @@ def change_for(
 
 def _frames(facts: ProgramFacts) -> list[str]:
     """The lines of the program that its recording names."""
-    frames = [row.line for row in facts.holding]
+    frames = holding_frames(facts)
     if facts.growth is not None:
         for grower in facts.growth.growers:
             frames += [grower.line, grower.asked_at]
-    if facts.refusal is not None:
-        frames += [facts.refusal.where, *facts.refusal.callers]
     if facts.settings is not None:
         frames.append(facts.settings.where)
     return frames

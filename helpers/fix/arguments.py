@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import ANOTHER_RATE, Change, Results
+from helpers.fix.change import ANOTHER_RATE, Change, Changes, Results
 from helpers.fix.precision import OTHER_NUMBERS
-from helpers.fix.program import Program
+from helpers.fix.program import Located, Program
 from helpers.fix.recomputed import RECOMPUTED, SAME_AGAIN
-from helpers.fix.source import SourceFile, called, keyword
+from helpers.fix.source import SourceFile, called, is_return, keyword
 
 TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Config$")
 MODELS = re.compile(
     r"^from_pretrained$|^from_config$|LMHeadModel$"
     r"|For(CausalLM|SequenceClassification|ConditionalGeneration)$"
 )
+BATCH_SIZE = "per_device_train_batch_size"
+ACCUMULATED = "gradient_accumulation_steps"
 FACTORS = (2, 4, 8)
 FASTER = "nothing; it is faster"
 
 
-def results_kept_by_arguments(program: Program) -> Iterator[Change]:
+def results_kept_by_arguments(program: Program) -> Changes:
     """Arguments of libraries that leave the results as they are, up to rounding."""
     yield from _back_to_training(program)
     for source, call in _training(program):
@@ -50,7 +51,7 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
         yield from _checkpointed_model(source, assign)
 
 
-def results_changed_by_arguments(program: Program) -> Iterator[Change]:
+def results_changed_by_arguments(program: Program) -> Changes:
     """Arguments of libraries that change the training."""
     other = "another optimizer trains differently"
     for source, call in _training(program):
@@ -72,7 +73,7 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
                 edits=(source.replaced(saved.value, "None"),),
             )
     for source, call in program.calls("Trainer"):
-        if "lightning" in source.text.decode() and not keyword(call, "precision"):
+        if "lightning" in source.content and not keyword(call, "precision"):
             yield _with_argument(
                 source,
                 call,
@@ -84,7 +85,7 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
             )
 
 
-def _training(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
+def _training(program: Program) -> Located[cst.Call]:
     for source, call in program.find(cst.Call):
         if TRAINING.search(called(call)):
             yield source, call
@@ -108,93 +109,75 @@ def _with_argument(
     )
 
 
-def _accumulated(source: SourceFile, call: cst.Call) -> Iterator[Change]:
+def _accumulated(source: SourceFile, call: cst.Call) -> Changes:
     """A smaller batch per device, and as many more of them before each step."""
-    batch = keyword(call, "per_device_train_batch_size")
-    size = (
-        int(source.code(batch.value))
-        if batch and source.code(batch.value).isdigit()
-        else 8
-    )
-    steps = keyword(call, "gradient_accumulation_steps")
-    before = (
-        int(source.code(steps.value))
-        if steps and source.code(steps.value).isdigit()
-        else 1
-    )
+    batch_size = _number(source, call, BATCH_SIZE, default=8)
+    accumulated = _number(source, call, ACCUMULATED, default=1)
     for factor in FACTORS:
-        if size % factor:
+        if batch_size % factor:
             return
-        batches = f"Batches of {size // factor}, {factor * before} of them in each step"
+        smaller = batch_size // factor
+        more = accumulated * factor
         yield Change(
-            title=f"{batches} ({source.place(call)})",
+            title=f"Batches of {smaller}, {more} of them in each step ({source.place(call)})",
             results=Results.ROUNDED,
             why="the same samples in each step, unless the loss weighs them by their lengths",
             costs="smaller GPU kernels, so a step takes longer",
             only_if_measured=True,
             edits=(
-                source.with_argument(
-                    call, "per_device_train_batch_size", str(size // factor)
-                ),
-                source.with_argument(
-                    call, "gradient_accumulation_steps", str(factor * before)
-                ),
+                source.with_argument(call, BATCH_SIZE, str(smaller)),
+                source.with_argument(call, ACCUMULATED, str(more)),
             ),
         )
 
 
-def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Iterator[Change]:
+def _number(source: SourceFile, call: cst.Call, name: str, default: int) -> int:
+    """The whole number that a call is given; ``default`` where it is given none."""
+    text = source.argument(call, name)
+    return int(text) if text.isdigit() else default
+
+
+def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
     """gradient_checkpointing_enable() behind a model of transformers."""
-    text = source.text.decode()
+    text = source.content
     if "transformers" not in text or "gradient_checkpointing" in text:
         return
-    models = [
-        call
-        for call in source.find(cst.Call, assign.value)
-        if MODELS.search(called(call))
-    ]
-    target = source.code(assign.targets[0].target)
-    if not models or not re.fullmatch(r"[\w.]+", target):
+    target = source.target(assign)
+    makes_model = any(map(MODELS.search, source.names_called(assign.value)))
+    if not makes_model or not re.fullmatch(r"[\w.]+", target):
         return
-    statement = source.statement(assign)
+    line = f"{target}.gradient_checkpointing_enable()"
     yield Change(
         title=f"Recompute each block in the backward pass ({source.place(assign)})",
         results=Results.SAME,
         why=SAME_AGAIN,
         costs=RECOMPUTED,
-        edits=(
-            source.lines_after(statement, f"{target}.gradient_checkpointing_enable()"),
-        ),
+        edits=(source.lines_after(source.statement(assign), line),),
     )
 
 
-def _back_to_training(program: Program) -> Iterator[Change]:
+def _back_to_training(program: Program) -> Changes:
     """Checkpointing that is on without effect, since an evaluation left the model in its mode."""
     idle = program.facts.idle_checkpointing
     if idle is None or not idle.where:
         return
-    for source, line in program.places([idle.where]):
-        for statement in source.statements_at(line):
-            for call in source.calls("eval", below=statement):
-                model = source.code(call.func).removesuffix(".eval")
-                function = source.around(statement, cst.FunctionDef)
-                if function is None:
-                    continue
-                last = function.body.body[-1]
-                train = f"{model}.train()"
-                ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
-                    last.body[-1], cst.Return
-                )
-                edit = (
-                    source.lines_before(last, train)
-                    if ends
-                    else source.lines_after(last, train)
-                )
-                yield Change(
-                    title=f"Switch back to training after the evaluation ({source.place(last)})",
-                    results=Results.ROUNDED,
-                    why="unless the model has dropout or batch statistics, which are active again",
-                    costs=RECOMPUTED,
-                    edits=(edit,),
-                    only_if_measured=True,
-                )
+    for source, statement in program.statements_at([idle.where]):
+        function = source.around(statement, cst.FunctionDef)
+        if function is None:
+            continue
+        last = function.body.body[-1]
+        for call in source.calls("eval", below=statement):
+            model = source.code(call.func).removesuffix(".eval")
+            train = f"{model}.train()"
+            if is_return(last):
+                edit = source.lines_before(last, train)
+            else:
+                edit = source.lines_after(last, train)
+            yield Change(
+                title=f"Switch back to training after the evaluation ({source.place(last)})",
+                results=Results.ROUNDED,
+                why="unless the model has dropout or batch statistics, which are active again",
+                costs=RECOMPUTED,
+                edits=(edit,),
+                only_if_measured=True,
+            )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
-from helpers.fix.program import Program
+from helpers.fix.change import Change, Changes, Results, TextEdit
+from helpers.fix.program import Located, Program
 from helpers.fix.regions import (
     STATISTICS,
     Region,
@@ -32,12 +32,10 @@ NO_MEANS = re.compile(
     r"ignore_index|reduction|weight=|\.sum\(\)|\.T\b|\.t\(\)|cdist|logsumexp|topk|\.max\("
 )
 """What makes a loss another one when samples are taken apart."""
-
-
 SMALLER_KERNELS = "smaller GPU kernels, so it takes longer"
 
 
-def micro_batches(program: Program) -> Iterator[Change]:
+def micro_batches(program: Program) -> Changes:
     """Each training step in parts of its batch, the fewest first."""
     if program.mentions(STATISTICS):
         return
@@ -51,9 +49,9 @@ def micro_batches(program: Program) -> Iterator[Change]:
         if region.carried or results & region.read_after:
             continue  # they have the size of the whole batch
         for parts in [count for count in PARTS if count > times_too_large][:2]:
-            in_parts = f"Compute each batch in {parts} parts and add up the gradients"
+            title = f"Compute each batch in {parts} parts and add up the gradients"
             yield Change(
-                title=f"{in_parts} ({region.place})",
+                title=f"{title} ({region.place})",
                 results=Results.ROUNDED,
                 why="unless the loss weighs samples or dropout draws in another order",
                 costs="smaller GPU kernels, so a step takes longer",
@@ -76,14 +74,10 @@ def _inputs(region: Region) -> list[str]:
     elif not COUNTING.match(source.code(loop.iter)):
         fresh = _plain_names(source, loop.target) - counters(source)
     for statement in region.before:
-        for assign in source.find(cst.Assign, statement):
-            for target in assign.targets:
-                fresh |= _plain_names(source, target.target)
-    read = [name.value for name in region.names]
-    inside = region.assigned
-    return [
-        name for name in dict.fromkeys(read) if name in fresh and name not in inside
-    ]
+        fresh |= _variables_assigned(source, statement)
+    fresh -= region.assigned
+    read = dict.fromkeys(name.value for name in region.names)
+    return [name for name in read if name in fresh]
 
 
 def _tensors_given(region: Region) -> set[str]:
@@ -98,9 +92,20 @@ def _tensors_given(region: Region) -> set[str]:
     return {parameter.name.value for parameter in function.params.params} & arguments
 
 
+def _variables_assigned(source: SourceFile, node: cst.CSTNode) -> set[str]:
+    """The variables that a node assigns to; no attributes and no items."""
+    names: set[str] = set()
+    for assign in source.find(cst.Assign, node):
+        for target in assign.targets:
+            names |= _plain_names(source, target.target)
+    return names
+
+
 def _plain_names(source: SourceFile, target: cst.BaseExpression) -> set[str]:
-    is_plain = isinstance(target, (cst.Name, cst.Tuple))
-    return source.names_in(target) if is_plain else set()
+    """The variables that a target names; none where it is an attribute or an item."""
+    if not isinstance(target, (cst.Name, cst.Tuple)):
+        return set()
+    return source.names_in(target)
 
 
 def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
@@ -108,24 +113,16 @@ def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
     source = region.source
     loss = region.loss
     indent = source.indent(region.first)
-    names = ", ".join(f"{name}_part" for name in inputs)
-    chunks = ", ".join(f"{name}.chunk({parts})" for name in inputs)
-    over = f"zip({chunks})" if len(inputs) > 1 else chunks
     first = inputs[0]
     lines = [source.code(statement) for statement in region.zeroing]
-    inside = []
-    for statement in region.forward:
-        text = source.code(statement)
-        for name in inputs:
-            text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", f"{name}_part", text)
-        inside.append(text)
+    inside = [_of_part(source.code(node), inputs) for node in region.forward]
     inside.append(f"{loss} = {loss} * (len({first}_part) / len({first}))")
     inside.append(source.code(region.backward))
     is_read_again = _is_read_elsewhere(region)
     if is_read_again:
         lines.append(f"whole_{loss} = 0")
         inside.append(f"whole_{loss} += {loss}.detach()")
-    lines.append(f"for {names} in {over}:")
+    lines.append(f"{_loop_over_parts(inputs, str(parts))}:")
     body = "\n".join(inside).replace("\n" + indent, "\n").splitlines()
     lines += [f"    {line}" for line in body]
     if is_read_again:
@@ -133,17 +130,34 @@ def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
     return source.instead(region.first, region.backward, lines)
 
 
+def _of_part(text: str, inputs: Sequence[str]) -> str:
+    """Code that computes on parts of its inputs, as ``x_part`` in place of ``x``; keywords of calls
+    keep their names.
+    """
+    for name in inputs:
+        text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", f"{name}_part", text)
+    return text
+
+
+def _loop_over_parts(inputs: Sequence[str], chunks: str) -> str:
+    """``for x_part, y_part in zip(x.chunk(2), y.chunk(2))``, where ``chunks`` is ``2``."""
+    names = ", ".join(f"{name}_part" for name in inputs)
+    over = ", ".join(f"{name}.chunk({chunks})" for name in inputs)
+    if len(inputs) > 1:
+        over = f"zip({over})"
+    return f"for {names} in {over}"
+
+
 def _is_read_elsewhere(region: Region) -> bool:
     """Whether the function reads the loss at another place than the forward and backward pass."""
     source = region.source
-    function = source.around(region.first, cst.FunctionDef) or source.module
-    inside = [name.value for name in region.names]
-    inside += [name.value for name in source.find(cst.Name, region.backward)]
-    everywhere = [name.value for name in source.find(cst.Name, function)]
-    return everywhere.count(region.loss) > inside.count(region.loss)
+    names = [*region.names, *source.find(cst.Name, region.backward)]
+    inside = [name.value for name in names].count(region.loss)
+    everywhere = source.find(cst.Name, source.scope(region.first))
+    return [name.value for name in everywhere].count(region.loss) > inside
 
 
-def evaluation_in_chunks(program: Program) -> Iterator[Change]:
+def evaluation_in_chunks(program: Program) -> Changes:
     """What is computed without gradients where the card refused a request: on parts of its batch,
     then on strips of its images.
     """
@@ -153,13 +167,12 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
         batch = _batch_of(source, assign)
         if not batch:
             continue
+        place = source.place(assign)
         edit = _concatenated(source, assign, batch, parts, "")
-        yield _in_chunks(
-            f"Compute each batch in {parts} parts ({source.place(assign)})", edit
-        )
+        yield _in_chunks(f"Compute each batch in {parts} parts ({place})", edit)
         if draws and len(batch) == 1:
             yield Change(
-                title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
+                title=f"Evaluate each image in {parts} strips ({place})",
                 results=Results.OTHER,
                 why="at the edge of a strip the convolutions see zeros, not the next rows",
                 costs=SMALLER_KERNELS,
@@ -186,21 +199,20 @@ def _in_chunks(title: str, edit: TextEdit) -> Change:
 
 def _modules_without_gradients(
     program: Program,
-) -> Iterator[tuple[SourceFile, cst.Call]]:
+) -> Located[cst.Call]:
     """Calls of modules inside larger expressions, among those that led to the refused request."""
     for source, statement in _failed_without_gradients(program):
         for call in source.find(cst.Call, statement):
-            is_larger = not isinstance(source.parent(call), cst.Assign)
-            is_module = isinstance(call.func, cst.Name) and program.is_module(
-                source.code(call.func)
-            )
-            if is_larger and is_module and len(call.args) == 1:
+            is_all = isinstance(source.parent(call), cst.Assign)
+            if is_all or not isinstance(call.func, cst.Name) or len(call.args) != 1:
+                continue
+            if program.is_module(call.func.value):
                 yield source, call
 
 
 def _assigned_without_gradients(
     program: Program,
-) -> Iterator[tuple[SourceFile, cst.Assign]]:
+) -> Located[cst.Assign]:
     """The assignments among what led to the refused request without gradients."""
     for source, statement in _failed_without_gradients(program):
         for assign in source.find(cst.Assign, statement):
@@ -209,7 +221,7 @@ def _assigned_without_gradients(
 
 def _failed_without_gradients(
     program: Program,
-) -> Iterator[tuple[SourceFile, cst.CSTNode]]:
+) -> Located[cst.CSTNode]:
     """The statements that led to the refused request, as far as one that called them is below
     no_grad; the nearest first.
     """
@@ -224,18 +236,16 @@ def _batch_of(source: SourceFile, assign: cst.Assign) -> list[str]:
     them; none where this is another expression.
     """
     result = _unmoved(assign.value)
-    if not isinstance(result, cst.Call) or re.match(
-        r"torch\.|F\.", source.code(result.func)
-    ):
+    if not isinstance(result, cst.Call):
+        return []
+    if source.code(result.func).startswith(("torch.", "F.")):
         return []
     arguments = [_unmoved(argument.value) for argument in result.args]
     names = [argument.value for argument in arguments if isinstance(argument, cst.Name)]
     loop = source.around(assign, cst.For)
     if loop is None:
         return names
-    fresh = _plain_names(source, loop.target)
-    for other in source.find(cst.Assign, loop):
-        fresh |= _plain_names(source, other.targets[0].target)
+    fresh = _plain_names(source, loop.target) | _variables_assigned(source, loop)
     return [name for name in names if name in fresh] or names
 
 
@@ -252,13 +262,8 @@ def _concatenated(
     source: SourceFile, assign: cst.Assign, batch: list[str], parts: int, dimension: str
 ) -> TextEdit:
     """The results of the parts of a batch, put together again."""
-    of_part = source.code(assign.value)
-    for name in batch:
-        of_part = re.sub(rf"(?<![\w.]){name}\b", f"{name}_part", of_part)
-    names = ", ".join(f"{name}_part" for name in batch)
-    chunks = ", ".join(f"{name}.chunk({parts}{dimension})" for name in batch)
-    over = f"zip({chunks})" if len(batch) > 1 else chunks
-    every = f"{of_part} for {names} in {over}"
+    of_part = _of_part(source.code(assign.value), batch)
+    every = f"{of_part} {_loop_over_parts(batch, f'{parts}{dimension}')}"
     together = f"torch.cat([{every}]{dimension})"
     if isinstance(assign.targets[0].target, cst.Tuple):
         together = f"map(torch.cat, zip(*({every})))"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from helpers.allocator.record import DEFAULT_EVENTS
 from helpers.fix.answer import DOWNLOADS_OFF
 from helpers.fix.proof import Prover
-from helpers.ground.places import PROGRAM
+from helpers.look.cards import GpuCard
 from helpers.rehearse import build, torches
 from helpers.rehearse.box_settings import BoxSettings
 from helpers.rehearse.forks import Forks
-from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse.rehearsal import Rehearsal, RehearsalLimits
 from helpers.rehearse.run import rehearse
 
 
@@ -34,31 +34,38 @@ def rehearsals(
     """rehearse.run.rehearse under the program's torch and with the settings of a box, later runs as
     forks, and where the program runs on the CPU. Raises NotReady.
     """
-    build.tools()
-    place = torches.cache_folder(choice.cache)
+    cache = torches.cache_folder(choice.cache)
     python = torches.interpreter(command, choice.python)
-    torch, _ = torches.find_torch(python, choice.release, place)
-    if torch is None:
-        how = f"run: {PROGRAM} rehearse --setup ({torches.SIZE_WORDS})"
-        raise torches.NotReady(
-            f"{python} has no CUDA build of torch, which a rehearsal needs; {how}"
-        )
+    torch = build.ready_torch(python, choice.release, cache)
 
     def run(
-        *words: Any,
+        command: Sequence[str],
+        card: GpuCard,
+        out: Path,
+        *,
+        extra: Mapping[str, str],
+        limits: RehearsalLimits,
+        log: Path,
+        working_folder: Path,
         conf: str | None = None,
-        extra: Mapping[str, str] | None = None,
-        **options: Any,
+        ends_after_s: float = 0.0,
+        max_events: int = DEFAULT_EVENTS,
     ) -> Rehearsal:
         return rehearse(
-            *words,
+            command,
+            card,
+            out,
             torch=torch,
-            cache=place,
-            python=choice.python,
+            cache=cache,
             conf=settings.conf if conf is None else conf,
-            extra={**settings.extra, **DOWNLOADS_OFF, **(extra or {})},
+            extra={**settings.extra, **DOWNLOADS_OFF, **extra},
+            python=choice.python,
+            log=log,
+            limits=limits,
+            working_folder=working_folder,
+            ends_after_s=ends_after_s,
+            max_events=max_events,
             forks=forks,
-            **options,
         )
 
-    return run, Prover(Path.cwd(), python, torch, build.build(torch, place), forks)
+    return run, Prover(Path.cwd(), python, torch, build.build(torch, cache), forks)

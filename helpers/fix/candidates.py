@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from helpers.fix.activations import activations_in_ram, changes_of_activations
@@ -13,7 +13,7 @@ from helpers.fix.arguments import (
     results_kept_by_arguments,
 )
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
-from helpers.fix.change import Change, TextEdit
+from helpers.fix.change import Change, Changes, TextEdit
 from helpers.fix.files import misspelt_settings
 from helpers.fix.graphs import frozen_parts
 from helpers.fix.kept import changes_of_what_is_kept
@@ -32,7 +32,7 @@ from helpers.fix.rewrites import rewritten_expressions
 from helpers.fix.settings import changes_of_settings
 from helpers.fix.sizes import smaller_batches, smaller_portions
 
-Proposals = Callable[[Program], Iterator[Change]]
+Proposals = Callable[[Program], Changes]
 FITTING: dict[str, tuple[Proposals, ...]] = {
     "user-leak": (changes_of_what_is_kept,),
     "true-capacity": (changes_of_what_is_kept,),
@@ -96,7 +96,7 @@ USES_TORCH = re.compile(r"^(?!\s*(?:from|import)\b).*\btorch\.", re.MULTILINE)
 """A line of a change that reads the name ``torch``."""
 
 
-def candidates(program: Program, cause: str) -> Iterator[Change]:
+def candidates(program: Program, cause: str) -> Changes:
     """Changes to try, those first that remove the cause and keep the results; each once.
 
     ``cause``: the label of the verdict.
@@ -112,11 +112,8 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
     late = []
     for propose in proposals:
         for change in _proposed(propose, program):
-            key = (
-                change.edits,
-                tuple(change.environment.items()),
-                tuple(change.replaces.items()),
-            )
+            environment = tuple(change.environment.items())
+            key = (change.edits, environment, tuple(change.replaces.items()))
             if key in seen or change.is_empty:
                 continue
             seen.add(key)
@@ -128,7 +125,7 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
     yield from late
 
 
-def _proposed(propose: Proposals, program: Program) -> Iterator[Change]:
+def _proposed(propose: Proposals, program: Program) -> Changes:
     """What a rule proposes. Programs are written in any way: a rule that cannot read this one is
     left out, and said to be.
     """

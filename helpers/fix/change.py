@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -78,6 +78,10 @@ class Change:
     @property
     def is_empty(self) -> bool:
         return self.is_setting and not self.environment
+
+
+Changes = Iterator[Change]
+"""What a rule proposes, one after the other."""
 
 
 def together(changes: Sequence[Change]) -> Change | None:

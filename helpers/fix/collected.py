@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import SourceFile, called, keyword
+from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS, StoreStatement, last_name, stores_of
 
 MOST_CACHED = 4
@@ -27,7 +27,7 @@ EPOCH_ENDS = re.compile(r"on_(train|validation|test|predict)_epoch_end")
 
 def changes_of_collections(
     program: Program, stores: Sequence[StoreStatement]
-) -> Iterator[Change]:
+) -> Changes:
     """Changes that keep what the program reads again, and let go of the rest."""
     for store in stores:
         yield from _shortened_lists(program, store)
@@ -57,30 +57,32 @@ def _if_measured(
     )
 
 
-def _shortened_lists(program: Program, store: StoreStatement) -> Iterator[Change]:
+def _shortened_lists(program: Program, store: StoreStatement) -> Changes:
     """Statements that compute a shorter list for nobody, such as ``sorted(best)[:3]``: use it."""
     for source, statement in program.find(cst.Expr):
         value = statement.value
-        inner = value
-        if isinstance(value, cst.Subscript) and isinstance(
-            value.slice[0].slice, cst.Slice
-        ):
-            inner = value.value
-        while isinstance(inner, cst.Call) and called(inner) in NEW_LISTS and inner.args:
-            inner = inner.args[0].value
-        name = source.code(inner)
-        if inner is not value and last_name(name) == last_name(store.name):
-            text = source.code(value)
-            yield _if_measured(
-                f"Use the result of {text}, which is thrown away ({source.place(statement)})",
-                "the program then reads the result, as was probably meant",
-                source.replaced(value, f"{name}[:] = {text}"),
-            )
+        unshortened = _unshortened(value)
+        name = source.code(unshortened)
+        if unshortened is value or last_name(name) != last_name(store.name):
+            continue
+        text = source.code(value)
+        yield _if_measured(
+            f"Use the result of {text}, which is thrown away ({source.place(statement)})",
+            "the program then reads the result, as was probably meant",
+            source.replaced(value, f"{name}[:] = {text}"),
+        )
 
 
-def _emptied_by_their_methods(
-    program: Program, store: StoreStatement
-) -> Iterator[Change]:
+def _unshortened(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The list of which an expression is a part, or a copy in another order."""
+    if isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Slice):
+        value = value.value
+    while isinstance(value, cst.Call) and called(value) in NEW_LISTS and value.args:
+        value = value.args[0].value
+    return value
+
+
+def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Changes:
     """Objects that could forget what they collected and are never told to: told before the loop
     that fills them.
     """
@@ -88,17 +90,7 @@ def _emptied_by_their_methods(
     fills = store.source.around(store.statement, cst.FunctionDef)
     if owner is None or fills is None:
         return
-    for method in store.source.find(cst.FunctionDef, owner):
-        name = method.name.value
-        if name not in EMPTIES or last_name(store.name) not in store.source.code(
-            method
-        ):
-            continue
-        if any(
-            not user.code(call.func).startswith("self.")
-            for user, call in program.calls(name)
-        ):
-            continue
+    for name in _unused_ways_to_empty(program, store, owner):
         for source, call in program.calls(fills.name.value):
             loop = source.around(call, cst.For)
             if loop is None or not isinstance(call.func, cst.Attribute):
@@ -111,7 +103,20 @@ def _emptied_by_their_methods(
             )
 
 
-def _last_entries(program: Program, store: StoreStatement) -> Iterator[Change]:
+def _unused_ways_to_empty(
+    program: Program, store: StoreStatement, owner: cst.ClassDef
+) -> Iterator[str]:
+    """The methods of a class that empty a collection and that only the class itself calls."""
+    for method in store.source.find(cst.FunctionDef, owner):
+        name = method.name.value
+        names_collection = last_name(store.name) in store.source.code(method)
+        calls = [source.code(call.func) for source, call in program.calls(name)]
+        is_called = any(not call.startswith("self.") for call in calls)
+        if name in EMPTIES and names_collection and not is_called:
+            yield name
+
+
+def _last_entries(program: Program, store: StoreStatement) -> Changes:
     """Lists of which last entries are read, as ``losses[-10:]``: keep no others. With all such
     lists of the same function, since their entries often hold each other.
     """
@@ -119,22 +124,21 @@ def _last_entries(program: Program, store: StoreStatement) -> Iterator[Change]:
     if not count:
         return
     source = store.source
-    function = source.around(store.statement, cst.FunctionDef) or source.module
     alike: list[StoreStatement] = []
-    for statement in source.find(cst.SimpleStatementLine, function):
-        alike += [
-            other for other in stores_of(source, statement) if other.method == "append"
-        ]
-    alike = [other for other in alike if _entries_read(program, other) == count]
-    names = " and ".join(other.name for other in alike)
+    for statement in source.find(
+        cst.SimpleStatementLine, source.scope(store.statement)
+    ):
+        stores = stores_of(source, statement)
+        alike += [row for row in stores if _entries_read(program, row) == count]
+    edits = [
+        source.lines_after(row.statement, f"del {row.name}[:-{count}]") for row in alike
+    ]
+    names = " and ".join(row.name for row in alike)
     entries = "entry" if count == 1 else f"{count} entries"
     yield _if_measured(
         f"Keep only the last {entries} of {names} ({store.place})",
         "the program reads no other entry",
-        *(
-            source.lines_after(other.statement, f"del {other.name}[:-{count}]")
-            for other in alike
-        ),
+        *edits,
     )
 
 
@@ -142,9 +146,13 @@ def _entries_read(program: Program, store: StoreStatement) -> int:
     """How many of the last entries of a list are read, where no others are; else 0."""
     if store.method != "append":
         return 0
-    matches = [LAST.fullmatch(read) for read in _reads(program, store)]
-    numbers = [int(match[1]) for match in matches if match]
-    return max(numbers) if numbers and len(numbers) == len(matches) else 0
+    numbers = [0]
+    for read in _reads(program, store):
+        match = LAST.fullmatch(read)
+        if match is None:
+            return 0
+        numbers.append(int(match[1]))
+    return max(numbers)
 
 
 def _reads(program: Program, store: StoreStatement) -> set[str]:
@@ -162,34 +170,34 @@ def _reads(program: Program, store: StoreStatement) -> set[str]:
         is_put = isinstance(outer, cst.Attribute) and outer.attr.value in PUTS
         if is_put or source.around(node, cst.AssignTarget) is not None:
             continue
-        is_index = isinstance(outer, cst.Subscript)
-        reads.add(
-            source.code(outer).removeprefix(source.code(node)) if is_index else "all"
-        )
+        if isinstance(outer, cst.Subscript):
+            reads.add(source.code(outer).removeprefix(source.code(node)))
+        else:
+            reads.add("all")
     return reads
 
 
-def _bounded_dictionaries(program: Program, store: StoreStatement) -> Iterator[Change]:
+def _bounded_dictionaries(program: Program, store: StoreStatement) -> Changes:
     """A dictionary whose entries are made where they are missing, or one in each iteration of a
     loop that reads no other: keep a few.
     """
     if store.item is None:
         return
     source = store.source
-    test = source.around(store.statement, cst.If)
-    asks = source.code(test.test) if test else ""
-    loop = source.around(store.statement, cst.For)
-    counter = source.code(loop.target) if loop else ""
-    is_cache = re.search(rf"not in {re.escape(store.name)}\b|is None", asks)
-    is_of_iteration = source.code(store.item) == f"{store.name}[{counter}]"
     lines = (
         f"while len({store.name}) >= {MOST_CACHED}:",
         f"    del {store.name}[next(iter({store.name}))]",
     )
     edit = source.lines_before(store.statement, *lines)
-    if is_cache:
+    if _is_cache(store):
         yield _limited(store.name, store.place, edit)
-    elif is_of_iteration and _reads(program, store) <= {f"[{counter}]"}:
+        return
+    loop = source.around(store.statement, cst.For)
+    if loop is None:
+        return
+    index = f"[{source.code(loop.target)}]"
+    is_of_iteration = source.code(store.item) == f"{store.name}{index}"
+    if is_of_iteration and _reads(program, store) <= {index}:
         yield _if_measured(
             f"Keep only the last {MOST_CACHED} entries of {store.name} ({store.place})",
             f"the program reads only {source.code(store.item)}",
@@ -197,7 +205,16 @@ def _bounded_dictionaries(program: Program, store: StoreStatement) -> Iterator[C
         )
 
 
-def _bounded_caches(program: Program) -> Iterator[Change]:
+def _is_cache(store: StoreStatement) -> bool:
+    """Whether an entry is only made where a condition says that it is missing."""
+    test = store.source.around(store.statement, cst.If)
+    if test is None:
+        return False
+    missing = rf"not in {re.escape(store.name)}\b|is None"
+    return re.search(missing, store.source.code(test.test)) is not None
+
+
+def _bounded_caches(program: Program) -> Changes:
     """Functions whose results are all kept: keep a few."""
     for source, decorator in program.find(cst.Decorator):
         match = UNBOUNDED.fullmatch(source.code(decorator.decorator))
@@ -220,24 +237,25 @@ def _limited(cache: str, place: str, *edits: TextEdit) -> Change:
     )
 
 
-def _parts_let_go(program: Program, store: StoreStatement) -> Iterator[Change]:
+def _parts_let_go(program: Program, store: StoreStatement) -> Changes:
     """Objects of a class of the program that are collected: let go of what its methods made and
     nobody outside reads.
     """
     source = store.source
+    collected = source.code(store.value)
     for assign in source.find(cst.Assign):
         value = assign.value
-        if source.code(assign.targets[0].target) != source.code(store.value):
+        if source.target(assign) != collected or not isinstance(value, cst.Call):
             continue
         for owner in source.find(cst.ClassDef):
-            is_made = isinstance(value, cst.Call) and called(value) == owner.name.value
-            unread = sorted(
-                _made_inside(source, owner) - _read_outside(program, source, owner)
-            )
-            if not is_made or not unread:
+            if called(value) != owner.name.value:
+                continue
+            read_outside = _read_outside(program, source, owner)
+            unread = sorted(_set_inside(source, owner) - read_outside)
+            if not unread:
                 continue
             parts = " and ".join(unread)
-            lines = [f"{source.code(store.value)}.{part} = None" for part in unread]
+            lines = [f"{collected}.{part} = None" for part in unread]
             yield Change(
                 title=f"Drop {parts} from what {store.name} collects ({store.place})",
                 results=Results.OTHER,
@@ -247,14 +265,15 @@ def _parts_let_go(program: Program, store: StoreStatement) -> Iterator[Change]:
             )
 
 
-def _cleared_after_epochs(store: StoreStatement) -> Iterator[Change]:
+def _cleared_after_epochs(store: StoreStatement) -> Changes:
     """What a step of Lightning collects, cleared where its epoch ends."""
     source = store.source
     owner = source.around(store.statement, cst.ClassDef)
-    for method in source.find(cst.FunctionDef, owner) if owner else ():
-        if EPOCH_ENDS.fullmatch(method.name.value) and store.name in source.code(
-            method
-        ):
+    if owner is None:
+        return
+    for method in source.find(cst.FunctionDef, owner):
+        names_collection = store.name in source.code(method)
+        if names_collection and EPOCH_ENDS.fullmatch(method.name.value):
             last = method.body.body[-1]
             yield Change(
                 title=f"Clear {store.name} at the end of each epoch ({source.place(last)})",
@@ -264,14 +283,14 @@ def _cleared_after_epochs(store: StoreStatement) -> Iterator[Change]:
             )
 
 
-def _made_inside(source: SourceFile, owner: cst.ClassDef) -> set[str]:
-    """Attributes that a class's own methods set to what a call makes."""
-    names = {
-        source.code(assign.targets[0].target)
-        for assign in source.find(cst.Assign, owner)
-        if isinstance(assign.value, cst.Call)
-    }
-    return {name.removeprefix("self.") for name in names if name.startswith("self.")}
+def _set_inside(source: SourceFile, owner: cst.ClassDef) -> set[str]:
+    """Attributes that a class's own methods set to what a call returns."""
+    names = set()
+    for assign in source.find(cst.Assign, owner):
+        first, _, name = source.target(assign).partition(".")
+        if first == "self" and name and isinstance(assign.value, cst.Call):
+            names.add(name)
+    return names
 
 
 def _read_outside(
@@ -286,21 +305,20 @@ def _read_outside(
     }
 
 
-def _gradients_let_go(program: Program) -> Iterator[Change]:
+def _gradients_let_go(program: Program) -> Changes:
     """Gradients that are kept between the steps."""
     for source, call in program.calls("zero_grad"):
-        argument = keyword(call, "set_to_none")
-        if argument is not None and source.code(argument.value) == "False":
+        if source.argument(call, "set_to_none") == "False":
             yield Change(
                 title=f"Free the gradients between steps ({source.place(call)})",
                 results=Results.SAME,
                 why="the optimizer skips weights without a gradient",
-                edits=(source.replaced(argument.value, "True"),),
+                edits=(source.with_argument(call, "set_to_none", "True"),),
                 only_if_measured=True,
             )
 
 
-def _earlier_groups(program: Program) -> Iterator[Change]:
+def _earlier_groups(program: Program) -> Changes:
     """Weights that an optimizer gets in every iteration: it forgets those of the one before."""
     for source, call in program.calls("add_param_group"):
         optimizer = source.code(call.func).removesuffix(".add_param_group")

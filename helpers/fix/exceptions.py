@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS
@@ -15,26 +13,22 @@ PARTS = (cst.Arg, cst.Assign, cst.DictElement, cst.Element)
 """Where a name stands for the exception itself, and not for what is asked of it."""
 
 
-def exceptions_without_frames(program: Program) -> Iterator[Change]:
+def exceptions_without_frames(program: Program) -> Changes:
     """Exceptions that their handlers keep, without their tracebacks."""
     edits: list[TextEdit] = []
     places = []
-    raises_again = bool(_raised_in_handlers(program))
+    raises_again = _raises_in_handlers(program)
     for source, handler in program.find(cst.ExceptHandler):
         if handler.name is None or source.find(cst.Raise, handler):
             continue
         error = source.code(handler.name.name)
-        kept = [
-            name
-            for name in source.find(cst.Name, handler.body)
-            if _keeps(source, name, error)
-        ]
+        names = source.find(cst.Name, handler.body)
+        kept = [name for name in names if _keeps(source, name, error)]
         if not kept:
             continue
         places.append(source.place(kept[0]))
-        edits += [
-            source.replaced(name, f"{error}.with_traceback(None)") for name in kept
-        ]
+        for name in kept:
+            edits.append(source.replaced(name, f"{error}.with_traceback(None)"))
         if raises_again:
             earlier = f"{error}.__cause__ = {error}.__context__ = None"
             edits.append(source.lines_before(source.statement(kept[0]), earlier))
@@ -48,13 +42,10 @@ def exceptions_without_frames(program: Program) -> Iterator[Change]:
         )
 
 
-def _raised_in_handlers(program: Program) -> list[cst.Raise]:
-    """Exceptions that are raised while another is handled, and so refer to it."""
-    return [
-        error
-        for source, error in program.find(cst.Raise)
-        if source.around(error, cst.ExceptHandler) is not None
-    ]
+def _raises_in_handlers(program: Program) -> bool:
+    """Whether an exception is raised while another is handled, and so refers to it."""
+    raised = program.find(cst.Raise)
+    return any(source.around(error, cst.ExceptHandler) for source, error in raised)
 
 
 def _keeps(source: SourceFile, name: cst.Name, error: str) -> bool:

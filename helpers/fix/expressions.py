@@ -171,15 +171,13 @@ class Place:
         match = _fit(_pattern(pattern), self.node, self.names, Match())
         if match is None:
             return None
-        if any(
-            _is_changed(part, names, self.names)
-            for part, names in match.letters.values()
-        ):
-            return None
-        reads_alone = all(
-            self._reads_alone(match, assigned) for assigned in match.through
-        )
-        return match if reads_alone else None
+        for part, names in match.letters.values():
+            if _is_changed(part, names, self.names):
+                return None
+        for assigned in match.through:
+            if not self._reads_alone(match, assigned):
+                return None
+        return match
 
     def _reads_alone(self, match: Match, assigned: Assigned) -> bool:
         """Whether only what the pattern fits reads what a statement assigned."""
@@ -193,28 +191,26 @@ class Place:
             if assigned.name in _names_in(statement, ast.Store):
                 break
         else:
-            last_line = self.block[-1].end_lineno or 0
-            nodes = [
-                node for node in ast.walk(self.scope) if isinstance(node, ast.Name)
-            ]
-            behind += [node for node in nodes if node.lineno > last_line]
-        readers = [
-            node
-            for node in behind
-            if isinstance(node, ast.Name)
-            and node.id == assigned.name
-            and isinstance(node.ctx, ast.Load)
-        ]
-        return all(id(reader) in inside for reader in readers)
+            last_line = self.block[-1].end_lineno
+            assert last_line is not None
+            names = (
+                part for part in ast.walk(self.scope) if isinstance(part, ast.Name)
+            )
+            behind += [name for name in names if name.lineno > last_line]
+        for node in behind:
+            if not isinstance(node, ast.Name) or node.id != assigned.name:
+                continue
+            if isinstance(node.ctx, ast.Load) and id(node) not in inside:
+                return False
+        return True
 
     def text(self, match: Match, letter: str) -> str:
         """What a letter stands for, as it is written."""
         node, _ = match.letters[letter]
         if isinstance(node, ast.Name):
             return node.id
-        return ast.get_source_segment(self.source.text.decode(), node) or ast.unparse(
-            node
-        )
+        written = ast.get_source_segment(self.source.content, node)
+        return written or ast.unparse(node)
 
     def rewritten(self, match: Match, template: str) -> tuple[TextEdit, ...]:
         """``template``, with what its letters stand for, in place of what the pattern fits."""
@@ -227,12 +223,9 @@ class Place:
             return text if is_index else f"({text})"
 
         written = re.sub(r"\b[A-Z]\b", filled, template)
-        text = ast.unparse(
-            ast.parse(written, mode="eval")
-        )  # with no more brackets than it needs
-        removed = [
-            self.source.without_lines(other.statement) for other in match.through
-        ]
+        # With no more brackets than it needs.
+        text = ast.unparse(ast.parse(written, mode="eval"))
+        removed = [self.source.without_lines(row.statement) for row in match.through]
         return (*removed, self.source.in_place_of(self.node, text))
 
 
@@ -247,8 +240,9 @@ def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match |
     if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
         if pattern.id in match.letters:
             first, before = match.letters[pattern.id]
-            is_alike = _same(first, node) and not _is_changed(node, before, names)
-            return match if is_alike else None
+            if _same(first, node) and not _is_changed(node, before, names):
+                return match
+            return None
         assert isinstance(node, ast.expr)
         return replace(match, letters={**match.letters, pattern.id: (node, names)})
     if (
@@ -276,24 +270,25 @@ def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match |
 def _fit_parts(
     pattern: ast.AST, node: ast.AST, names: Names, match: Match
 ) -> Match | None:
-    parts = [
-        part for part in pattern._fields if part not in ("ctx", "kind", "type_comment")
-    ]
-    for part in parts:
-        wanted, seen = getattr(pattern, part, None), getattr(node, part, None)
+    """How the parts of a pattern fit those of a node of the same type."""
+    for part, wanted in ast.iter_fields(pattern):
+        seen = getattr(node, part, None)
+        if part in ("ctx", "kind", "type_comment"):
+            continue
         pairs = [(wanted, seen)]
         if isinstance(wanted, list) and isinstance(seen, list):
             if len(wanted) != len(seen):
                 return None
             pairs = list(zip(wanted, seen, strict=True))
         for first, other in pairs:
-            if isinstance(first, ast.AST) and isinstance(other, ast.AST):
-                further = _fit(first, other, names, match)
-                if further is None:
+            if not isinstance(first, ast.AST) or not isinstance(other, ast.AST):
+                if first != other:
                     return None
-                match = further
-            elif first != other:
+                continue
+            further = _fit(first, other, names, match)
+            if further is None:
                 return None
+            match = further
     return match
 
 
@@ -344,7 +339,7 @@ def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 def places(source: SourceFile) -> Iterator[Place]:
     """The expressions of a file's simple statements, the outer ones first."""
-    tree = _Plain().visit(ast.parse(source.text.decode()))
+    tree = _Plain().visit(ast.parse(source.content))
     for scope in ast.walk(tree):
         if isinstance(scope, (ast.Module, ast.FunctionDef)):
             yield from _places_in(source, scope.body, scope)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.regions import STATISTICS
 from helpers.fix.settings_file import SettingsFile
@@ -44,21 +44,16 @@ class FileSetting:
 
     def with_key(self, key: str) -> TextEdit:
         """Another key in the place of this one."""
-        return TextEdit(
-            self.file.name, self.key_at, self.key_at + len(self.key.encode()), key
-        )
+        end = self.key_at + len(self.key.encode())
+        return TextEdit(self.file.name, self.key_at, end, key)
 
     def with_value(self, value: str) -> TextEdit:
         """Another value in the place of this one."""
-        return TextEdit(
-            self.file.name,
-            self.value_at,
-            self.value_at + len(self.value.encode()),
-            value,
-        )
+        end = self.value_at + len(self.value.encode())
+        return TextEdit(self.file.name, self.value_at, end, value)
 
 
-def misspelt_settings(program: Program) -> Iterator[Change]:
+def misspelt_settings(program: Program) -> Changes:
     """A key of a settings file that no source reads, spelt as the one is that they read."""
     read = set(_keys_read(program.sources))
     settings = list(settings_in(program))
@@ -66,25 +61,22 @@ def misspelt_settings(program: Program) -> Iterator[Change]:
     for setting in settings:
         if setting.key in read:
             continue
-        for key in difflib.get_close_matches(
-            setting.key, sorted(read - present), cutoff=ALIKE
-        ):
+        missing = sorted(read - present)
+        for key in difflib.get_close_matches(setting.key, missing, cutoff=ALIKE):
+            results = Results.OTHER
+            costs = "what the setting itself costs"
+            if IN_PARTS.search(key):
+                costs = "smaller GPU kernels"
+                if not program.mentions(STATISTICS):
+                    results = Results.ROUNDED
             yield Change(
                 title=f"{key} in the place of {setting.key}, which nothing reads ({setting.place})",
-                results=_results_of(program, key),
+                results=results,
                 why=f"{setting.key} has no effect now; with its right name its value counts",
-                costs="smaller GPU kernels"
-                if IN_PARTS.search(key)
-                else "what the setting itself costs",
+                costs=costs,
                 edits=(setting.with_key(key),),
                 only_if_measured=True,
             )
-
-
-def _results_of(program: Program, key: str) -> Results:
-    """Up to rounding, where a key says in how many parts the same is computed."""
-    over_all = program.mentions(STATISTICS)
-    return Results.ROUNDED if IN_PARTS.search(key) and not over_all else Results.OTHER
 
 
 def settings_in(program: Program) -> Iterator[FileSetting]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.optimizers import optimizers
 from helpers.fix.program import Program
 from helpers.fix.regions import (
@@ -17,7 +17,7 @@ from helpers.fix.regions import (
     names_assigned,
     names_that_train,
 )
-from helpers.fix.source import SourceFile, called
+from helpers.fix.source import SourceFile, is_return
 from helpers.fix.stores import PUTS, last_name
 from helpers.judge.program_facts import GrowerFacts
 
@@ -34,9 +34,7 @@ def may_take_gradients(program: Program) -> bool:
     return program.trains or program.mentions(TAKES_GRADIENTS)
 
 
-def changes_of_graphs(
-    program: Program, growers: Sequence[GrowerFacts]
-) -> Iterator[Change]:
+def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
     """Changes that compute no graph, or let go of it, the largest part of the program last."""
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
     with_graphs = [grower for grower in growers if grower.with_graphs]
@@ -46,85 +44,75 @@ def changes_of_graphs(
     if by_graph or with_graphs:
         yield from _evaluations_without_gradients(program)
         for source, line in program.places([grower.line for grower in with_graphs]):
-            yield from without_gradients(program, source, line)
+            yield from _functions_without_gradients(program, source, line)
         yield from passes_without_gradients(program, growers)
     if by_graph:
         yield from _cut_attributes(program)
 
 
-def _cut_carried_states(program: Program) -> Iterator[Change]:
+def _cut_carried_states(program: Program) -> Changes:
     """Detach what an iteration leaves for the next one, behind its backward pass."""
     for region in forward_regions(program):
         for name in sorted(region.carried - {region.loss}):
             yield from _detached(program, region.source, region.backward, name)
 
 
-def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
     """Detach the state that is handed from step to step with its graph."""
     keepers = {last_name(grower.keeper) for grower in growers}
-    for source, line in program.places(
-        [grower.line for grower in growers if grower.through_graph]
-    ):
-        for statement in source.statements_at(line):
-            for assign in source.find(cst.Assign, statement):
-                target = assign.targets[-1].target
-                if isinstance(target, cst.Attribute):
-                    yield from _cut_attribute(program, source, assign)
-                    continue
-                names = [source.code(target)]
-                if isinstance(target, cst.Tuple):
-                    parts = [source.code(element.value) for element in target.elements]
-                    names = [part for part in parts if last_name(part) in keepers]
-                for name in names:
-                    yield from _detached(program, source, statement, name)
+    frames = [grower.line for grower in growers if grower.through_graph]
+    for source, statement in program.statements_at(frames):
+        for assign in source.find(cst.Assign, statement):
+            target = assign.targets[-1].target
+            if isinstance(target, cst.Attribute):
+                yield from _cut_attribute(program, source, assign)
+                continue
+            names = [source.code(target)]
+            if isinstance(target, cst.Tuple):
+                parts = [source.code(element.value) for element in target.elements]
+                names = [part for part in parts if last_name(part) in keepers]
+            for name in names:
+                yield from _detached(program, source, statement, name)
 
 
 def _detached(
     program: Program, source: SourceFile, statement: cst.CSTNode, name: str
-) -> Iterator[Change]:
+) -> Changes:
     """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
     for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
         line = source.lines_after(statement, f"{name} = {value}")
         yield _graph_change(program, source, statement, line)
 
 
-def _cut_attributes(program: Program) -> Iterator[Change]:
+def _cut_attributes(program: Program) -> Changes:
     """Detach what the methods of an object compute of what they left there the last time."""
     for source, assign in program.find(cst.Assign):
         is_attribute = isinstance(assign.targets[-1].target, cst.Attribute)
-        if (
-            is_attribute
-            and _reads_of(source, assign)
-            and source.code(assign.value) != "None"
-        ):
+        is_none = source.code(assign.value) == "None"
+        if is_attribute and not is_none and _reads_of(source, assign):
             yield from _cut_attribute(program, source, assign)
 
 
-def _cut_attribute(
-    program: Program, source: SourceFile, assign: cst.Assign
-) -> Iterator[Change]:
+def _cut_attribute(program: Program, source: SourceFile, assign: cst.Assign) -> Changes:
     """An attribute that is set without its graph, or read without it in the next step."""
     value = assign.value
     carried = _carried_alike(source, assign)
     if len(carried) > 1:
-        edits = [
-            source.replaced(other.value, f"{source.operand(other.value)}.detach()")
-            for other in carried
-        ]
+        edits = [_without_graph(source, other.value) for other in carried]
         yield _graph_change(program, source, carried[0], *edits)
-    texts = []
     if not isinstance(value, cst.Tuple):
-        texts.append(f"{source.operand(value)}.detach()")
+        yield _graph_change(program, source, assign, _without_graph(source, value))
     if isinstance(value, (cst.Name, cst.Tuple)):
-        texts.append(f"tuple(part.detach() for part in {source.code(value)})")
-    for text in texts:
-        yield _graph_change(program, source, assign, source.replaced(value, text))
+        parts = f"tuple(part.detach() for part in {source.code(value)})"
+        yield _graph_change(program, source, assign, source.replaced(value, parts))
     reads = _reads_of(source, assign)
     if reads:
-        edits = [
-            source.replaced(read, f"{source.code(read)}.detach()") for read in reads
-        ]
+        edits = [_without_graph(source, read) for read in reads]
         yield _graph_change(program, source, assign, *edits)
+
+
+def _without_graph(source: SourceFile, value: cst.BaseExpression) -> TextEdit:
+    return source.replaced(value, f"{source.operand(value)}.detach()")
 
 
 def _carried_alike(source: SourceFile, assign: cst.Assign) -> list[cst.Assign]:
@@ -163,9 +151,10 @@ def _graph_change(
     program: Program, source: SourceFile, statement: cst.CSTNode, *edits: TextEdit
 ) -> Change:
     trains = may_take_gradients(program)
-    results = Results.OTHER if trains else Results.SAME
+    results = Results.SAME
     why = "no gradient is computed here, so none can be lost"
     if trains:
+        results = Results.OTHER
         why = "gradients no longer reach earlier steps; the values of this step stay the same"
     return Change(
         title=f"Cut the graph that reaches back to the first step ({source.place(statement)})",
@@ -178,49 +167,49 @@ def _graph_change(
 
 def passes_without_gradients(
     program: Program, growers: Sequence[GrowerFacts]
-) -> Iterator[Change]:
+) -> Changes:
     """no_grad for the functions and around the loops of a program that takes no gradients."""
     if may_take_gradients(program):
         return
-    places = list(program.places([grower.line for grower in growers]))
-    places += program.places([grower.asked_at for grower in growers])
+    frames = [grower.line for grower in growers]
+    frames += [grower.asked_at for grower in growers]
+    places = list(program.places(frames))
     for source, loop in program.find(cst.For):
         places.append((source, source.line(loop.body.body[0])))
     for source, line in places:
-        yield from without_gradients(program, source, line)
-        yield from loop_without_gradients(program, source, line)
+        yield from line_without_gradients(program, source, line)
 
 
-def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
+def line_without_gradients(program: Program, source: SourceFile, line: int) -> Changes:
+    """no_grad for the functions around a line, and around the loop that it is in."""
+    yield from _functions_without_gradients(program, source, line)
+    yield from _loop_without_gradients(program, source, line)
+
+
+def _evaluations_without_gradients(program: Program) -> Changes:
     """no_grad for what a training loop does between model.eval() and model.train()."""
+    if not program.trains:
+        return
     for source, call in program.calls("eval"):
         statement = source.statement(call)
         siblings = source.siblings(statement)
         is_in_block = source.around(statement, cst.IndentedBlock) is not None
-        if (
-            not program.trains
-            or not is_in_block
-            or is_without_gradients(source, statement)
-        ):
+        if not siblings or not is_in_block or is_without_gradients(source, statement):
             continue
         evaluation: list[cst.CSTNode] = []
-        for other in siblings[siblings.index(statement) + 1 :] if siblings else ():
-            ends = isinstance(other, cst.SimpleStatementLine) and isinstance(
-                other.body[0], cst.Return
-            )
-            if ends or source.calls(*TRAINS_AGAIN, below=other):
+        for other in siblings[siblings.index(statement) + 1 :]:
+            if is_return(other) or source.calls(*TRAINS_AGAIN, below=other):
                 break
             evaluation.append(other)
         if evaluation:
             yield _block_without_gradients(
-                program, source, evaluation[0], evaluation[-1]
+                program, source, first=evaluation[0], last=evaluation[-1]
             )
 
 
-def frozen_parts(program: Program) -> Iterator[Change]:
+def frozen_parts(program: Program) -> Changes:
     """no_grad for what modules compute before a backward pass whose weights no optimizer gets."""
     trained = " ".join(source.code(call) for source, call in optimizers(program))
-    owners = {owner.name.value for _, owner in program.find(cst.ClassDef)}
     if ".parameters()" not in trained:
         return
     for region in forward_regions(program):
@@ -228,25 +217,28 @@ def frozen_parts(program: Program) -> Iterator[Change]:
         for statement in [*region.before, *region.forward]:
             if not isinstance(statement, cst.SimpleStatementLine):
                 continue
-            names: set[str] = set()
-            for call in source.find(cst.Call, statement):
-                names |= {
-                    source.code(call.func),
-                    *(source.code(part.value) for part in call.args),
-                }
-            modules = [name for name in names if program.classes_of(name) & owners]
-            are_frozen = not any(
-                f"{last_name(name)}.parameters()" in trained for name in modules
-            )
-            if region.loss in names_assigned(source, statement):
+            is_loss = region.loss in names_assigned(source, statement)
+            if is_loss or is_without_gradients(source, statement):
                 continue
-            if modules and are_frozen and not is_without_gradients(source, statement):
+            modules = _modules_in(program, source, statement)
+            parameters = [f"{last_name(module)}.parameters()" for module in modules]
+            if modules and not any(text in trained for text in parameters):
                 yield _block_without_gradients(program, source, statement, statement)
 
 
-def loop_without_gradients(
-    program: Program, source: SourceFile, line: int
-) -> Iterator[Change]:
+def _modules_in(
+    program: Program, source: SourceFile, statement: cst.CSTNode
+) -> list[str]:
+    """The modules of the program's own classes that a statement calls, or hands on."""
+    classes = program.classes
+    names: set[str] = set()
+    for call in source.find(cst.Call, statement):
+        names.add(source.code(call.func))
+        names |= {source.code(argument.value) for argument in call.args}
+    return [name for name in names if program.classes_of(name) & classes]
+
+
+def _loop_without_gradients(program: Program, source: SourceFile, line: int) -> Changes:
     """The outermost loop around a line of no function, where no backward pass follows."""
     for statement in source.statements_at(line):
         above = list(source.above(statement))
@@ -270,9 +262,9 @@ def _block_without_gradients(
     )
 
 
-def without_gradients(
+def _functions_without_gradients(
     program: Program, source: SourceFile, line: int
-) -> Iterator[Change]:
+) -> Changes:
     """The functions around a line through which no gradient flows, each under torch.no_grad()."""
     statements = [*source.statements_at(line), *source.functions_at(line)]
     if any(is_without_gradients(source, statement) for statement in statements):
@@ -280,14 +272,14 @@ def without_gradients(
     training = names_that_train(program)
     for function in source.functions_at(line):
         name = function.name.value
+        computes = source.names_called(function.body) - MOVES - set(PUTS)
         goes_backward = source.calls(*TRAINS_AGAIN, below=function)
-        computes = {called(call) for call in source.find(cst.Call, function.body)} - {
-            *PUTS,
-            *MOVES,
-        }
-        if name in (*training, "__init__", "backward") or goes_backward or not computes:
+        trains = goes_backward or name in (*training, "__init__", "backward")
+        if trains or not computes:
             continue
-        first = function.decorators[0] if function.decorators else function
+        first: cst.CSTNode = function
+        if function.decorators:
+            first = function.decorators[0]
         yield Change(
             title=f"Compute {name} without gradients ({source.place(function)})",
             results=Results.SAME,

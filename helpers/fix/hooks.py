@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import SourceFile, called
+from helpers.fix.source import SourceFile, called, is_return
 
 REGISTERS = re.compile(r"register_(\w+_)?hook")
 OVER_PARTS = re.compile(r"modules|children|parameters|layers|blocks|names|stages")
@@ -17,7 +17,7 @@ OVER_PARTS = re.compile(r"modules|children|parameters|layers|blocks|names|stages
 Scope = cst.FunctionDef | cst.For | cst.While
 
 
-def hooks_removed(program: Program) -> Iterator[Change]:
+def hooks_removed(program: Program) -> Changes:
     """Hooks that are removed at the end of the function, or of the iteration, that needs them."""
     for source, call in program.find(cst.Call):
         statement = source.statement(call)
@@ -26,30 +26,36 @@ def hooks_removed(program: Program) -> Iterator[Change]:
         if not isinstance(statement, cst.SimpleStatementLine):
             continue
         owner = source.around(call, cst.ClassDef)
-        is_module = owner is not None and "Module" in "".join(
-            map(source.code, owner.bases)
-        )
-        if owner is None or is_module:
-            handle, edits = _handle(source, call, "handle")
-            if f"{handle}.remove()" not in source.text.decode():
-                yield from _removed(
-                    program, source, statement, f"{handle}.remove()", edits
-                )
+        if owner is not None and not any(
+            "Module" in source.code(base) for base in owner.bases
+        ):
+            yield from _removed_by_users(program, source, owner, call)
             continue
-        handle, edits = _handle(source, call, "self.handle")
-        for user, call in program.calls(owner.name.value):
-            assign = user.parent(call)
-            if not isinstance(assign, cst.Assign):
-                continue
-            name = user.code(assign.targets[0].target)
-            closing = _closing_method(source, owner)
-            if closing and not list(program.calls(closing)):
-                yield from _removed(
-                    program, user, user.statement(call), f"{name}.{closing}()", []
-                )
-            elif not closing and handle.startswith("self."):
-                removal = f"{handle.replace('self', name, 1)}.remove()"
-                yield from _removed(program, user, user.statement(call), removal, edits)
+        handle, edits = _handle(source, call, "handle")
+        removal = f"{handle}.remove()"
+        if removal not in source.content:
+            yield from _removed(program, source, statement, removal, edits)
+
+
+def _removed_by_users(
+    program: Program, source: SourceFile, owner: cst.ClassDef, registers: cst.Call
+) -> Changes:
+    """A hook that an object of the program registers, removed by whoever makes the object: by its
+    own method, if it has one that nobody calls.
+    """
+    handle, edits = _handle(source, registers, "self.handle")
+    closing = _closing_method(source, owner)
+    for user, call in program.calls(owner.name.value):
+        assign = user.parent(call)
+        if not isinstance(assign, cst.Assign):
+            continue
+        name = user.target(assign)
+        statement = user.statement(call)
+        if closing and not list(program.calls(closing)):
+            yield from _removed(program, user, statement, f"{name}.{closing}()", [])
+        elif not closing and handle.startswith("self."):
+            removal = f"{handle.replace('self', name, 1)}.remove()"
+            yield from _removed(program, user, statement, removal, edits)
 
 
 def _handle(
@@ -58,7 +64,7 @@ def _handle(
     """The name that the handle of a hook has, or the edit by which it gets this one."""
     outer = source.parent(call)
     if isinstance(outer, cst.Assign):
-        return source.code(outer.targets[0].target), ()
+        return source.target(outer), ()
     return name, [source.replaced(call, f"{name} = {source.code(call)}")]
 
 
@@ -77,7 +83,7 @@ def _removed(
     statement: cst.CSTNode,
     removal: str,
     edits: Sequence[TextEdit],
-) -> Iterator[Change]:
+) -> Changes:
     """A line that removes a hook, at the end of what runs again."""
     scope = _runs_again(program, source, statement)
     if scope is None:
@@ -101,14 +107,16 @@ def _runs_again(
 ) -> Scope | None:
     """The loop around a node, or the function that a loop calls; None where it runs once."""
     for outer in source.above(node):
-        if isinstance(outer, (cst.For, cst.While)):
-            over = source.code(outer.iter) if isinstance(outer, cst.For) else ""
-            return None if OVER_PARTS.search(over) else outer
+        if isinstance(outer, cst.While):
+            return outer
+        if isinstance(outer, cst.For):
+            is_over_parts = OVER_PARTS.search(source.code(outer.iter))
+            return None if is_over_parts else outer
         if isinstance(outer, cst.FunctionDef):
             name = outer.name.value
-            calls = list(program.calls(name))
-            loops = [user.around(call, cst.For) for user, call in calls]
-            return outer if any(loops) or name == "forward" else None
+            loops = [user.around(call, cst.For) for user, call in program.calls(name)]
+            is_called_again = name == "forward" or any(loops)
+            return outer if is_called_again else None
     return None
 
 
@@ -125,13 +133,8 @@ def _before_returns(
         if value is None or isinstance(value, cst.Name):
             yield source.lines_before(statement, line)
         else:
-            computed = f"result = {source.code(value)}"
-            yield source.instead(
-                statement, statement, [computed, line, "return result"]
-            )
+            lines = [f"result = {source.code(value)}", line, "return result"]
+            yield source.instead(statement, statement, lines)
     last = function.body.body[-1]
-    if not (
-        isinstance(last, cst.SimpleStatementLine)
-        and isinstance(last.body[0], cst.Return)
-    ):
+    if not is_return(last):
         yield source.lines_after(last, line)

@@ -67,12 +67,8 @@ def _below(folder: Path, path: Path) -> Path:
 
 def _named(frames: Sequence[str], folder: Path) -> Iterator[Path]:
     """Files that frames such as "train.py:36 evaluate" name, the nearest of each name."""
-    names = {
-        match[1]
-        for frame in frames
-        if (match := re.match(r"([\w.-]+\.py):\d+ ", frame))
-    }
-    for name in sorted(names):
+    matches = [re.match(r"([\w.-]+\.py):\d+ ", frame) for frame in frames]
+    for name in sorted({match[1] for match in matches if match}):
         paths = [path for path in folder.rglob(name) if ".venv" not in path.parts]
         yield from sorted(paths, key=lambda path: len(path.parts))[:1]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from helpers.fix.change import NOTHING, Change, Results, TextEdit
+from helpers.fix.change import NOTHING, Change, Changes, Results, TextEdit
 from helpers.fix.collected import changes_of_collections
 from helpers.fix.exceptions import exceptions_without_frames
 from helpers.fix.graphs import (
@@ -72,7 +72,7 @@ ON_THE_CPU = KeptEnding(
 )
 
 
-def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
+def changes_of_what_is_kept(program: Program) -> Changes:
     """Changes that let go of what the program keeps more of with each step, smallest first."""
     yield from hooks_removed(program)
     growth = program.facts.growth
@@ -94,13 +94,15 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
         grower.through_graph or grower.with_graphs for grower in growers
     )
     are_tensors_alone = all(grower.tensors_alone for grower in growers)
+    most = show_bytes(growers[0].bytes_per_step)
     for ending in (NUMBER, COPY, WITHOUT_GRAPH, ON_THE_CPU):
-        is_needed = may_have_graphs and not are_tensors_alone
-        if is_needed or ending is not WITHOUT_GRAPH:  # without a graph it frees nothing
-            for store in stores:
-                change = _kept_as(store, ending, show_bytes(growers[0].bytes_per_step))
-                is_measured = ending is WITHOUT_GRAPH and may_take_gradients(program)
-                yield replace(change, only_if_measured=is_measured)
+        cuts_graph = ending is WITHOUT_GRAPH
+        if cuts_graph and (are_tensors_alone or not may_have_graphs):
+            continue  # there is no graph that it could free
+        is_measured = cuts_graph and may_take_gradients(program)
+        for store in stores:
+            change = _kept_as(store, ending, most)
+            yield replace(change, only_if_measured=is_measured)
     yield from passes_without_gradients(program, growers)
 
 
@@ -146,9 +148,14 @@ def _tensors_in(
         parts = [value.value]
     elif isinstance(value, cst.Call) and _makes_an_object(value):
         parts = [argument.value for argument in value.args]
+    elif is_number(source, value):
+        return []
     else:
-        return [] if is_number(source, value) else [value]
-    return [tensor for part in parts for tensor in _tensors_in(source, part)]
+        return [value]
+    tensors: list[cst.BaseExpression] = []
+    for part in parts:
+        tensors += _tensors_in(source, part)
+    return tensors
 
 
 def _makes_an_object(call: cst.Call) -> bool:
@@ -158,9 +165,7 @@ def _makes_an_object(call: cst.Call) -> bool:
 
 
 def _is_one_number(value: cst.BaseExpression) -> bool:
-    name = (
-        value.attr.value
-        if isinstance(value, cst.Attribute)
-        else getattr(value, "value", "")
-    )
-    return isinstance(name, str) and bool(SCALAR.search(name.lower()))
+    """Whether a value has a name under which people keep one number."""
+    if isinstance(value, cst.Attribute):
+        value = value.attr
+    return isinstance(value, cst.Name) and bool(SCALAR.search(value.value.lower()))

@@ -20,8 +20,10 @@ from helpers.trials.trial import trial
 
 def free_gpu() -> tuple[Target | None, str]:
     """A GPU of this machine that nobody else uses, or None and why there is none."""
-    free, why = free_targets(open_box("live"))
-    return (free[0] if free else None), why
+    targets, why = free_targets(open_box("live"))
+    if not targets:
+        return None, why
+    return targets[0], why
 
 
 def run_for_real(
@@ -46,15 +48,17 @@ def run_for_real(
 
 def in_words(record: TrialRecord, target: Target) -> str:
     """How the run on the GPU ended, in one line."""
-    where = f"on {target.device} ({target.pci})"
-    if record.outcome == "ok":
-        came = (
-            "came to its end"
-            if record.complete
-            else "was still running at its time limit"
-        )
-        used = record.driver_used_bytes
-        most = f"; its processes used at most {show_bytes(used)}" if used else ""
-        return f"run for real {where}: the changed program {came} in {record.seconds:.0f} s{most}"
-    why = f": {record.message}" if record.message else ""
-    return f"run for real {where}: the changed program ended with {record.outcome}{why}"
+    words = f"run for real on {target.device} ({target.pci}): the changed program"
+    if record.outcome != "ok":
+        words += f" ended with {record.outcome}"
+        if record.message:
+            words += f": {record.message}"
+        return words
+    ending = "came to its end"
+    if not record.complete:
+        ending = "was still running at its time limit"
+    words += f" {ending} in {record.seconds:.0f} s"
+    if record.driver_used_bytes:
+        most = show_bytes(record.driver_used_bytes)
+        words += f"; its processes used at most {most}"
+    return words

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Changes, Results
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called, keyword
 
@@ -27,7 +26,7 @@ CHILDREN = (
 )
 
 
-def changes_of_loads(program: Program) -> Iterator[Change]:
+def changes_of_loads(program: Program) -> Changes:
     """Checkpoints that may hold memory loaded to the CPU, second copies of the model kept there."""
     holding = program.names_of_holding_places()
     for source, call in program.calls("load"):
@@ -58,7 +57,7 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
     yield from _states(program)
 
 
-def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Iterator[Change]:
+def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Changes:
     """``copy.deepcopy(model.state_dict())`` as tensors that are copied to the CPU."""
     state = call.args[0].value
     if not isinstance(state, cst.Call) or called(state) != "state_dict":
@@ -74,7 +73,7 @@ def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Iterator[Change]:
     )
 
 
-def _states(program: Program) -> Iterator[Change]:
+def _states(program: Program) -> Changes:
     """``{name: value.clone() for ... in model.state_dict().items()}``."""
     for source, copies in program.find(cst.DictComp):
         text = source.code(copies)
@@ -90,7 +89,7 @@ def _states(program: Program) -> Iterator[Change]:
             )
 
 
-def emptied_before_children(program: Program) -> Iterator[Change]:
+def emptied_before_children(program: Program) -> Changes:
     """The cache given back before another process starts."""
     for source, call in program.calls(*CHILDREN):
         if re.match(
@@ -110,7 +109,7 @@ def emptied_before_children(program: Program) -> Iterator[Change]:
             )
 
 
-def one_pool_for_graphs(program: Program) -> Iterator[Change]:
+def one_pool_for_graphs(program: Program) -> Changes:
     """CUDA graphs that are captured into one pool, where each has one that no other can use."""
     for source, call in program.calls("graph"):
         if source.code(call.func) != "torch.cuda.graph" or not source.imports:

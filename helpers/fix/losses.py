@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
-from helpers.fix.program import Program
+from helpers.fix.change import Change, Changes, Results, TextEdit
+from helpers.fix.program import Located, Program
 from helpers.fix.recomputed import CHECKPOINT
 from helpers.fix.regions import Region, forward_regions
-from helpers.fix.source import SourceFile, called, keyword
+from helpers.fix.source import called, keyword
 
 POSITIONS = 256
 NAMES = {"hidden", "wanted", "loss_of", "part"}
@@ -34,7 +33,7 @@ class _Loss:
     call: cst.Call
 
 
-def cross_entropy_in_parts(program: Program) -> Iterator[Change]:
+def cross_entropy_in_parts(program: Program) -> Changes:
     """The last layer of a model and its loss, for a few positions at a time: the logits of all
     positions never exist at once. Only of a model that is called at one place.
     """
@@ -65,15 +64,13 @@ def _loss_of(region: Region) -> _Loss | None:
         assigns += source.find(cst.Assign, node)
     for logits, loss in zip(assigns, assigns[1:], strict=False):
         model, call = logits.value, loss.value
-        if not (isinstance(model, cst.Call) and isinstance(model.func, cst.Name)):
+        if not isinstance(model, cst.Call) or not isinstance(model.func, cst.Name):
             continue
-        if (
-            not isinstance(call, cst.Call)
-            or called(call) != "cross_entropy"
-            or len(call.args) < 2
-        ):
+        if not isinstance(call, cst.Call) or called(call) != "cross_entropy":
             continue
-        name = source.code(logits.targets[0].target)
+        if len(call.args) < 2:
+            continue
+        name = source.target(logits)
         behind = source.code(call.args[0].value).removeprefix(name)
         readers = [node for node in source.find(cst.Name) if node.value == name]
         has_weights = keyword(call, "weight") or keyword(call, "reduction")
@@ -88,13 +85,11 @@ def _is_used_elsewhere(program: Program, model: str) -> bool:
         return True
     if any(name.value in NAMES for _, name in program.find(cst.Name)):
         return True
-    return any(
-        source.code(argument.value) == model
-        for source, argument in program.find(cst.Arg)
-    )
+    arguments = program.find(cst.Arg)
+    return any(source.code(argument.value) == model for source, argument in arguments)
 
 
-def last_layers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
+def last_layers(program: Program) -> Located[cst.Call]:
     """``return self.head(x)`` of a module's forward pass, whose head is a linear layer."""
     for source, returned in program.find(cst.Return):
         value = returned.value
@@ -102,9 +97,7 @@ def last_layers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
         if not isinstance(value, cst.Call) or function is None:
             continue
         layer = re.escape(source.code(value.func))
-        is_linear = re.search(
-            rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.text.decode()
-        )
+        is_linear = re.search(rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.content)
         if function.name.value == "forward" and is_linear and len(value.args) == 1:
             yield source, value
 
@@ -113,10 +106,9 @@ def _in_parts(loss: _Loss, head: str) -> TextEdit:
     source = loss.region.source
     wanted = source.code(loss.call.args[1].value)
     more = [source.code(argument).rstrip(" ,") for argument in loss.call.args[2:]]
-    ignored = keyword(loss.call, "ignore_index")
-    no_class = source.code(ignored.value) if ignored else "-100"
+    no_class = source.argument(loss.call, "ignore_index") or "-100"
     words = [f"{loss.model}.{head}(part)", "classes", *more, 'reduction="sum"']
-    name = source.code(loss.loss.targets[0].target)
+    name = source.target(loss.loss)
     lines = (
         f"hidden = {source.code(loss.logits.value)}.flatten(0, -2)",
         f"wanted = {wanted}.flatten()",

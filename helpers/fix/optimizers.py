@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import ANOTHER_RATE, Change, Results
-from helpers.fix.program import Program
+from helpers.fix.change import ANOTHER_RATE, Change, Changes, Results
+from helpers.fix.program import Located, Program
 from helpers.fix.regions import calls_that_failed
-from helpers.fix.source import SourceFile, called, keyword
+from helpers.fix.source import called, keyword
 
 WITH_FOREACH = (
     "Adam",
@@ -31,13 +30,14 @@ TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
 
 
-def optimizers(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
+def optimizers(program: Program) -> Located[cst.Call]:
+    """The calls that make an optimizer of torch."""
     for source, call in program.calls(*WITH_FOREACH):
         if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
             yield source, call
 
 
-def steps_one_by_one(program: Program) -> Iterator[Change]:
+def steps_one_by_one(program: Program) -> Changes:
     """A step without temporaries as large as all weights, where a step failed: fused=True, which
     has none; for optimizers without it foreach=False, which has those of one weight.
     """
@@ -49,25 +49,25 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
     for source, call in optimizers(program):
         if keyword(call, "foreach") or keyword(call, "fused"):
             continue
+        how = "one tensor at a time"
+        why = "the same arithmetic, tensor by tensor"
+        costs = "the optimizer step takes longer"
+        edit = source.with_argument(call, "foreach", "False")
         if called(call) in WITH_FUSED:
-            yield Change(
-                title=f"Update the weights in one GPU kernel ({source.place(call)})",
-                results=Results.ROUNDED,
-                why="the same arithmetic, without its intermediate results",
-                costs="nothing; it is faster",
-                edits=(source.with_argument(call, "fused", "True"),),
-            )
-            continue
+            how = "in one GPU kernel"
+            why = "the same arithmetic, without its intermediate results"
+            costs = "nothing; it is faster"
+            edit = source.with_argument(call, "fused", "True")
         yield Change(
-            title=f"Update the weights one tensor at a time ({source.place(call)})",
+            title=f"Update the weights {how} ({source.place(call)})",
             results=Results.ROUNDED,
-            why="the same arithmetic, tensor by tensor",
-            costs="the optimizer step takes longer",
-            edits=(source.with_argument(call, "foreach", "False"),),
+            why=why,
+            costs=costs,
+            edits=(edit,),
         )
 
 
-def smaller_states(program: Program) -> Iterator[Change]:
+def smaller_states(program: Program) -> Changes:
     """Adafactor in place of Adam: factors of the second moments in place of two whole states."""
     for source, call in optimizers(program):
         if called(call) not in WITH_STATES:

@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions
-from helpers.fix.source import keyword
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
 HALF = re.compile(r"""['"](bfloat16|bf16)['"]""")
 
 
-def changes_of_precision(program: Program) -> Iterator[Change]:
+def changes_of_precision(program: Program) -> Changes:
     """A switch that the program has, and autocast around its forward pass."""
     yield from _own_switch(program)
     for region in forward_regions(program):
         source = region.source
-        if "autocast" not in source.text.decode():
+        if "autocast" not in source.content:
             edit = source.within(region.first, region.last, AUTOCAST)
-            title = (
-                f"Compute the forward pass in bfloat16 ({source.place(region.first)})"
-            )
+            title = f"Compute the forward pass in bfloat16 ({region.place})"
             yield _in_bfloat16(title, edit)
 
 
-def _own_switch(program: Program) -> Iterator[Change]:
+def _own_switch(program: Program) -> Changes:
     """An option of the command line whose choices include bfloat16."""
     for source, call in program.calls("add_argument"):
-        choices = keyword(call, "choices")
-        default = keyword(call, "default")
-        half = HALF.search(source.code(choices.value)) if choices else None
-        if half is None or default is None or half[0] in source.code(default.value):
+        half = HALF.search(source.argument(call, "choices"))
+        default = source.argument(call, "default")
+        if half is None or not default or half[0] in default:
             continue
         title = f"Choose {half[1]} ({source.place(call)})"
-        yield _in_bfloat16(title, source.replaced(default.value, half[0]))
+        yield _in_bfloat16(title, source.with_argument(call, "default", half[0]))
 
 
 def _in_bfloat16(title: str, edit: TextEdit) -> Change:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import libcst as cst
 
-from helpers.fix.change import Change
+from helpers.fix.change import Change, TextEdit
 from helpers.fix.settings_file import SettingsFile
 from helpers.fix.source import Node, SourceFile, called
 from helpers.judge.program_facts import ProgramFacts
 from helpers.judge.program_questions import needed_bytes
 from helpers.rehearse.scratch import copied, in_copy
+
+Located = Iterator[tuple[SourceFile, Node]]
+"""Nodes of the sources, each with its file."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,13 @@ class Program:
         files: list[SourceFile | SettingsFile] = [*self.sources, *self.files]
         return next(file for file in files if file.name == name)
 
-    def find(self, kind: type[Node]) -> Iterator[tuple[SourceFile, Node]]:
+    def find(self, kind: type[Node]) -> Located[Node]:
         """The nodes of a kind in all sources, each with its source."""
         for source in self.sources:
             for node in source.find(kind):
                 yield source, node
 
-    def calls(self, *names: str) -> Iterator[tuple[SourceFile, cst.Call]]:
+    def calls(self, *names: str) -> Located[cst.Call]:
         """Calls of functions or methods with these names in all sources, each with its source."""
         for source, call in self.find(cst.Call):
             if called(call) in names:
@@ -52,10 +55,20 @@ class Program:
         """
         classes: set[str] = set()
         for source, assign in self.find(cst.Assign):
-            if source.code(assign.targets[0].target) == name:
-                names = {called(call) for call in source.find(cst.Call, assign.value)}
+            if source.target(assign) == name:
+                names = source.names_called(assign.value)
                 classes |= {name for name in names if name[:1].isupper()}
         return classes
+
+    @property
+    def functions(self) -> set[str]:
+        """The functions and methods that its sources define."""
+        return {function.name.value for _, function in self.find(cst.FunctionDef)}
+
+    @property
+    def classes(self) -> set[str]:
+        """The classes that its sources define."""
+        return {owner.name.value for _, owner in self.find(cst.ClassDef)}
 
     def is_module(self, name: str) -> bool:
         """Whether a name stands for a module, by what is assigned to it or asked of it."""
@@ -64,7 +77,7 @@ class Program:
 
     def mentions(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether a pattern is found in one of its sources."""
-        return any(re.search(pattern, source.text.decode()) for source in self.sources)
+        return any(re.search(pattern, source.content) for source in self.sources)
 
     def places(self, frames: Sequence[str]) -> Iterator[tuple[SourceFile, int]]:
         """The file and line of each frame such as "train.py:36 evaluate", as far as its file is
@@ -77,13 +90,15 @@ class Program:
                     yield source, line
                     break
 
+    def statements_at(self, frames: Sequence[str]) -> Located[cst.SimpleStatementLine]:
+        """The simple statements on the lines of such frames, each with its source."""
+        for source, line in self.places(frames):
+            for statement in source.statements_at(line):
+                yield source, statement
+
     def holding_places(self) -> Iterator[tuple[SourceFile, int]]:
         """The lines that hold most of the memory, and those that led to the refused request."""
-        facts = self.facts
-        frames = [row.line for row in facts.holding]
-        if facts.refusal is not None:
-            frames += [facts.refusal.where, *facts.refusal.callers]
-        return self.places(frames)
+        return self.places(holding_frames(self.facts))
 
     def names_of_holding_places(self) -> set[str]:
         """Those lines as text, such as train.py:36."""
@@ -105,15 +120,20 @@ class Program:
         return any(self.calls("backward", "fit", "train"))
 
 
+def holding_frames(facts: ProgramFacts) -> list[str]:
+    """The frames of what holds most of the memory, and those that led to the refused request."""
+    frames = [row.line for row in facts.holding]
+    if facts.refusal is not None:
+        frames += [facts.refusal.where, *facts.refusal.callers]
+    return frames
+
+
 def changed_files(program: Program, change: Change) -> dict[str, bytes]:
     """The files that a change touches, by name, as they are with it."""
-    names = dict.fromkeys(edit.name for edit in change.edits)
-    return {
-        name: program.file(name).edited(
-            edit for edit in change.edits if edit.name == name
-        )
-        for name in names
-    }
+    edits: dict[str, list[TextEdit]] = {}
+    for edit in change.edits:
+        edits.setdefault(edit.name, []).append(edit)
+    return {name: program.file(name).edited(rows) for name, rows in edits.items()}
 
 
 @contextmanager

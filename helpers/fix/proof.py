@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,12 @@ class Prover:
             [unchanged, unchanged, changed], (AS_IT_IS,), left_s
         )
         if compared(before, again).results is Results.OTHER:
-            return Proof(
-                None, "on the CPU the unchanged program differs from run to run"
-            )
+            says = "on the CPU the unchanged program differs from run to run"
+            return Proof(None, says)
         as_is = compared(before, after)
-        return proof if as_is.results is None else as_is
+        if as_is.results is None:
+            return proof
+        return as_is
 
     def runs(
         self,
@@ -136,18 +138,18 @@ class Prover:
         was seen of them.
         """
         with ExitStack() as stack:
-            scratch = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="fix-"))
-            )
-            records = []
+            folder = tempfile.TemporaryDirectory(prefix="fix-")
+            scratch = Path(stack.enter_context(folder))
+            records = [scratch / str(number) for number in range(len(programs))]
             jobs = []
-            for number, (words, files) in enumerate(programs):
+            for record, (words, files) in zip(records, programs, strict=True):
                 copy = stack.enter_context(copied(self.folder))
                 for name, text in files.items():
                     (copy / name).write_bytes(text)
-                records.append(scratch / str(number))
-                job = {"folder": str(copy), "words": in_copy(words, self.folder, copy)}
-                jobs.append({**job, "record": str(records[-1])})
+                words = in_copy(words, self.folder, copy)
+                jobs.append(
+                    {"folder": str(copy), "words": words, "record": str(record)}
+                )
             work = {"programs": jobs, "seconds": SECONDS, "divisors": divisors}
             argv = [self.python, str(ON_CPU), json.dumps(work)]
             words, environment = self._started(argv)
@@ -180,9 +182,8 @@ def compared(before: CpuRun, after: CpuRun) -> Proof:
     if before.error:
         return Proof(None, f"on the CPU it fails: {before.error}")
     if after.error:
-        return Proof(
-            Results.OTHER, f"on the CPU only the changed one fails: {after.error}"
-        )
+        says = f"on the CPU only the changed one fails: {after.error}"
+        return Proof(Results.OTHER, says)
     lost = _lost_gradients(before, after)
     if lost:
         says = f"{lost} weights that have a gradient in your program would have none"
@@ -218,9 +219,8 @@ class _Comparison:
         return Proof(results, f"{says}, {where}", to_its_end=self.both_ended)
 
     def _results(self) -> tuple[Results, str]:
-        same_steps = all(
-            value == other for value, other in [*self.values, *self.weights]
-        )
+        steps = [*self.values, *self.weights]
+        same_steps = all(value == other for value, other in steps)
         same_prints = all(line == other for line, other in self.printed)
         alike_prints = all(_prints_alike(line, other) for line, other in self.printed)
         if same_steps and same_prints and (self.weights or self.values):
@@ -228,10 +228,10 @@ class _Comparison:
         if same_steps and same_prints:
             return Results.SAME, "all that it prints is the same"
         if same_steps and self.weights and alike_prints:
-            return (
-                Results.SAME,
-                "losses and weights the same to the bit, printed numbers up to rounding",
+            says = (
+                "losses and weights the same to the bit, printed numbers up to rounding"
             )
+            return Results.SAME, says
         if alike_prints and self._tensors_alike():
             return Results.ROUNDED, "the same up to rounding"
         return Results.OTHER, "other numbers"
@@ -253,8 +253,8 @@ def _lost_gradients(before: CpuRun, after: CpuRun) -> int:
     lost = 0
     for (_, had), (_, have) in _pairs(before, after, "gradients"):
         if len(had) == len(have):
-            missing = [had[at] and not have[at] for at in range(len(had))]
-            lost = max(lost, sum(missing))
+            missing = [at for at in range(len(had)) if had[at] and not have[at]]
+            lost = max(lost, len(missing))
     return lost
 
 
@@ -262,10 +262,8 @@ def _moving(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
     """Two runs, without the weights that get no gradient where one has more weights: those that
     an optimizer was given in vain.
     """
-    numbers = [
-        [len(values[0]) for values in run.of("gradients")] for run in (before, after)
-    ]
-    if all(count == other for count, other in zip(*numbers, strict=False)):
+    pairs = _pairs(before, after, "gradients")
+    if all(len(sizes) == len(others) for (sizes, _), (others, _) in pairs):
         return before, after
     return _without_idle_weights(before), _without_idle_weights(after)
 
@@ -303,28 +301,26 @@ def _printed_pairs(before: CpuRun, after: CpuRun) -> list[tuple[str, str]]:
 
 def _alike(sizes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> bool:
     """Whether tensors have the same lengths and sums, up to rounding."""
-    longest = max((size[0] for size in sizes), default=0.0)
-    for (length, total), (other_length, other_total) in zip(
-        sizes, others, strict=False
-    ):
+    if len(sizes) != len(others):
+        return False
+    longest = max((length for length, _ in sizes), default=0.0)
+    for (length, total), (other_length, other_total) in zip(sizes, others, strict=True):
         allowed = ROUNDING * (length + ROUNDING * longest)
-        if not abs(length - other_length) <= allowed:
+        is_alike = (
+            abs(length - other_length) <= allowed
+            and abs(total - other_total) <= allowed * 10
+        )
+        if not is_alike:  # also where one is not a number
             return False
-        if not abs(total - other_total) <= allowed * 10:
-            return False
-    return len(sizes) == len(others)
+    return True
 
 
 def _prints_alike(line: str, other: str) -> bool:
     if NUMBER.sub("#", line) != NUMBER.sub("#", other):
         return False
     numbers = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
-    return all(
-        math.isclose(
-            float(number), float(other_number), rel_tol=PRINTED_ROUNDING, abs_tol=1e-4
-        )
-        for number, other_number in numbers
-    )
+    is_close = partial(math.isclose, rel_tol=PRINTED_ROUNDING, abs_tol=1e-4)
+    return all(is_close(float(number), float(after)) for number, after in numbers)
 
 
 def _script(command: Sequence[str]) -> list[str]:
@@ -341,10 +337,11 @@ def _script(command: Sequence[str]) -> list[str]:
         words = words[1:]
         while words and re.fullmatch(r"-[uBOsEI]+", words[0]):
             words = words[1:]
-    starts = words and (
-        words[0].endswith(".py") or (words[0] == "-m" and len(words) > 1)
-    )
-    return words if starts else []
+    if words and words[0].endswith(".py"):
+        return words
+    if len(words) > 1 and words[0] == "-m":
+        return words
+    return []
 
 
 def _read(record: Path, last_line: str) -> CpuRun:

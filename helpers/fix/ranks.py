@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Changes, Results
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile
 
@@ -17,17 +16,15 @@ FIRST_CARD = re.compile(r"""["']cuda:0["']""")
 WHY = "each rank computes what it did, on a card of its own"
 
 
-def one_device_a_rank(program: Program) -> Iterator[Change]:
+def one_device_a_rank(program: Program) -> Changes:
     """set_device before the first use of a card, and no card that all ranks name."""
     for source in program.sources:
-        text = source.text.decode()
-        if not DISTRIBUTED.search(text):
-            continue
-        yield from _set_device(source)
-        yield from _named_first(source)
+        if DISTRIBUTED.search(source.content):
+            yield from _set_device(source)
+            yield from _named_first(source)
 
 
-def _set_device(source: SourceFile) -> Iterator[Change]:
+def _set_device(source: SourceFile) -> Changes:
     if source.calls("set_device"):
         return
     for call in source.calls("init_process_group"):
@@ -41,15 +38,14 @@ def _set_device(source: SourceFile) -> Iterator[Change]:
         )
 
 
-def _named_first(source: SourceFile) -> Iterator[Change]:
+def _named_first(source: SourceFile) -> Changes:
     """Each place that names card 0 gets the card of its rank."""
     edits = []
     places: list[cst.CSTNode] = []
     for string in source.find(cst.SimpleString):
         if FIRST_CARD.fullmatch(source.code(string)):
-            edits.append(
-                source.replaced(string, "f\"cuda:{os.environ['LOCAL_RANK']}\"")
-            )
+            card = "f\"cuda:{os.environ['LOCAL_RANK']}\""
+            edits.append(source.replaced(string, card))
             places.append(string)
     for call in source.calls("cuda", "set_device", "device"):
         if len(call.args) == 1 and source.code(call.args[0].value) == "0":

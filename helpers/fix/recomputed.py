@@ -5,12 +5,13 @@ they computed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
-from helpers.fix.program import Program
+from helpers.fix.change import Change, Changes, Results, TextEdit
+from helpers.fix.program import Located, Program
 from helpers.fix.regions import forward_regions, names_that_train
 from helpers.fix.source import SourceFile, called
 
@@ -30,36 +31,33 @@ LEAVES = re.compile(
 Loop = cst.For | cst.While | cst.ListComp | cst.GeneratorExp
 
 
-def recomputed_parts(program: Program) -> Iterator[Change]:
+def recomputed_parts(program: Program) -> Changes:
     """What loops call, and other blocks, each under a checkpoint."""
     blocks = [(source, call) for source, call in _training_calls(program) if call.args]
     blocks = [block for block in blocks if _is_block(program, *block)]
     blocks = [block for block in blocks if not _is_inside(block[0], block[1], blocks)]
     in_loops = [block for block in blocks if _loop_around(*block) is not None]
     if in_loops:
-        yield _under_checkpoints(
-            program, "what each iteration of the loop calls", in_loops
-        )
+        parts = "what each iteration of the loop calls"
+        yield _under_checkpoints(program, parts, in_loops)
     yield from _recomputed_layers(program)
     one_by_one = [block for block in blocks if block not in in_loops]
     if len(one_by_one) > 1:
         yield _under_checkpoints(program, "each block", one_by_one)
 
 
-def _training_calls(program: Program) -> Iterator[tuple[SourceFile, cst.Call]]:
+def _training_calls(program: Program) -> Located[cst.Call]:
     """Calls in functions through which gradients flow, and in loops before a backward pass."""
     training = names_that_train(program)
     around: list[tuple[SourceFile, cst.CSTNode]] = []
     for source, function in program.find(cst.FunctionDef):
-        if function.name.value in training and not source.calls(
-            "backward", below=function
-        ):
+        goes_backward = source.calls("backward", below=function)
+        if function.name.value in training and not goes_backward:
             around.append((source, function))
     for region in forward_regions(program):
-        loops = [
-            node for node in region.forward if isinstance(node, (cst.For, cst.While))
-        ]
-        around += [(region.source, loop) for loop in loops]
+        for node in region.forward:
+            if isinstance(node, (cst.For, cst.While)):
+                around.append((region.source, node))
     for source, node in around:
         for call in source.find(cst.Call, node):
             yield source, call
@@ -70,47 +68,38 @@ def _loop_around(source: SourceFile, node: cst.CSTNode) -> Loop | None:
     for outer in source.above(node):
         if isinstance(outer, cst.FunctionDef):
             return None
-        if isinstance(outer, Loop) and not _is_below(source, node, outer):
-            return None if source.calls("backward", "step", below=outer) else outer
+        if not isinstance(outer, Loop):
+            continue
+        over = None if isinstance(outer, cst.While) else _head(outer).iter
+        if over in (node, *source.above(node)):
+            continue  # the node is part of what the loop goes over
+        if source.calls("backward", "step", below=outer):
+            return None
+        return outer
     return None
 
 
-def _is_below(source: SourceFile, node: cst.CSTNode, loop: Loop) -> bool:
-    """Whether a node is part of what a loop goes over."""
-    if isinstance(loop, cst.While):
-        return False
-    over = loop.iter if isinstance(loop, cst.For) else loop.for_in.iter
-    return node is over or over in source.above(node)
+def _head(loop: cst.For | cst.ListComp | cst.GeneratorExp) -> cst.For | cst.CompFor:
+    """What has the target of a loop, and what it goes over."""
+    return loop if isinstance(loop, cst.For) else loop.for_in
 
 
 def _is_block(program: Program, source: SourceFile, call: cst.Call) -> bool:
     """Whether a call is one of a module with more than one layer, or of a function of the program."""
     name = source.code(call.func)
     loop = _loop_around(source, call)
-    if (
-        isinstance(call.func, cst.Name)
-        and loop is not None
-        and name in _targets(source, loop)
-    ):
-        return True
-    functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
-    if called(call) in functions and re.fullmatch(r"(self\.)?\w+", name):
+    if loop is not None and not isinstance(loop, cst.While):
+        is_name = isinstance(call.func, cst.Name)
+        if is_name and name in source.names_in(_head(loop).target):
+            return True
+    if called(call) in program.functions and re.fullmatch(r"(self\.)?\w+", name):
         return loop is not None
-    owners = {owner.name.value for _, owner in program.find(cst.ClassDef)}
-    module = name.partition("[")[0]
+    module, _, _ = name.partition("[")
     kinds = program.classes_of(module)
     if loop is not None:
         is_leaf = bool(kinds) and all(LEAVES.fullmatch(kind) for kind in kinds)
         return program.is_module(module) and not is_leaf
-    return bool(kinds & (owners | {"Sequential", "TransformerEncoderLayer"}))
-
-
-def _targets(source: SourceFile, loop: Loop) -> set[str]:
-    """The names that a loop gives a new value in each iteration."""
-    if isinstance(loop, cst.While):
-        return set()
-    target = loop.target if isinstance(loop, cst.For) else loop.for_in.target
-    return source.names_in(target)
+    return bool(kinds & (program.classes | {"Sequential", "TransformerEncoderLayer"}))
 
 
 def _is_inside(
@@ -122,88 +111,74 @@ def _is_inside(
 
 
 def _under_checkpoints(
-    program: Program, what: str, calls: Sequence[tuple[SourceFile, cst.Call]]
+    program: Program, parts: str, calls: Sequence[tuple[SourceFile, cst.Call]]
 ) -> Change:
     edits: list[TextEdit] = []
     for source, call in calls:
         edits += _under_checkpoint(source, call)
     places = [source.place(call) for source, call in calls]
-    return _recomputed(
-        program,
-        what,
-        list(dict.fromkeys(places)),
-        edits,
-        may_do_more=any(_may_do_more(program, *place) for place in calls),
-    )
+    change = _recomputed(program, parts, places, edits)
+    may_do_more = any(_may_do_more(program, *block) for block in calls)
+    return replace(change, only_if_measured=may_do_more)
 
 
 def _may_do_more(program: Program, user: SourceFile, call: cst.Call) -> bool:
-    """Whether what is called may do more than to assign to names of its own and return: a function
-    of the program, else the forward pass of any of its modules.
+    """Whether what is called may do more than to assign to names of its own and return, as append
+    to a list, which it would do twice: a function of the program, else the forward pass of any of
+    its modules.
     """
-    functions = list(program.find(cst.FunctionDef))
     wanted = called(call)
-    if wanted not in {function.name.value for _, function in functions}:
+    if wanted not in program.functions:
         wanted = "forward"
-    for source, function in functions:
-        if function.name.value != wanted or function in user.above(call):
-            continue
-        if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
-            return True
-        if any(
-            not isinstance(node.value, cst.SimpleString)
-            for node in source.find(cst.Expr, function)
-        ):
-            return True
-        targets: list[cst.AssignTarget | cst.AugAssign] = [
-            *source.find(cst.AssignTarget, function),
-            *source.find(cst.AugAssign, function),
-        ]
-        if any(
-            isinstance(node.target, (cst.Attribute, cst.Subscript)) for node in targets
-        ):
-            return True
-    return False
-
-
-def _recomputed(
-    program: Program,
-    what: str,
-    places: Sequence[str],
-    edits: Iterable[TextEdit],
-    *,
-    may_do_more: bool = False,
-) -> Change:
-    """Parts of a forward pass that run again in the backward pass. ``may_do_more``: than compute,
-    as append to a list, which they would do twice.
-    """
-    keeps_statistics = program.mentions(RUNNING)
-    return Change(
-        title=f"Recompute {what} in the backward pass ({', '.join(places)})",
-        results=Results.OTHER if keeps_statistics else Results.SAME,
-        why=UPDATED_TWICE if keeps_statistics else SAME_AGAIN,
-        costs=RECOMPUTED,
-        edits=tuple(dict.fromkeys(edits)),
-        only_if_measured=may_do_more,
+    return any(
+        _has_effects(source, function)
+        for source, function in program.find(cst.FunctionDef)
+        if function.name.value == wanted and function not in user.above(call)
     )
 
 
+def _has_effects(source: SourceFile, function: cst.FunctionDef) -> bool:
+    """Whether a function changes more than names of its own."""
+    if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
+        return True
+    values = [node.value for node in source.find(cst.Expr, function)]
+    if any(not isinstance(value, cst.SimpleString) for value in values):
+        return True
+    targets = [node.target for node in source.find(cst.AssignTarget, function)]
+    targets += [node.target for node in source.find(cst.AugAssign, function)]
+    return any(isinstance(node, (cst.Attribute, cst.Subscript)) for node in targets)
+
+
+def _recomputed(
+    program: Program, parts: str, places: Sequence[str], edits: Sequence[TextEdit]
+) -> Change:
+    """Parts of a forward pass that run again in the backward pass."""
+    change = Change(
+        title=f"Recompute {parts} in the backward pass ({', '.join(dict.fromkeys(places))})",
+        results=Results.SAME,
+        why=SAME_AGAIN,
+        costs=RECOMPUTED,
+        edits=tuple(dict.fromkeys(edits)),
+    )
+    if program.mentions(RUNNING):
+        return replace(change, results=Results.OTHER, why=UPDATED_TWICE)
+    return change
+
+
 def _under_checkpoint(source: SourceFile, call: cst.Call) -> list[TextEdit]:
-    words = [
-        source.code(call.func),
-        *(source.code(argument).rstrip(" ,") for argument in call.args),
-    ]
+    words = [source.code(call.func)]
+    words += [source.code(argument).rstrip(" ,") for argument in call.args]
     text = f"checkpoint({', '.join(words)}, use_reentrant=False)"
     return [*source.with_import(CHECKPOINT), source.replaced(call, text)]
 
 
-def _recomputed_layers(program: Program) -> Iterator[Change]:
+def _recomputed_layers(program: Program) -> Changes:
     """The layers of nn.TransformerEncoder and nn.TransformerDecoder."""
     edits: list[TextEdit] = []
     places = []
     for source, assign in program.find(cst.Assign):
         if source.calls("TransformerEncoder", "TransformerDecoder", below=assign.value):
-            name = source.code(assign.targets[0].target)
+            name = source.target(assign)
             again = "layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)"
             loop = (f"for layer in {name}.layers:", f"    {again}")
             edits += source.with_import("from functools import partial")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.program import Program
-from helpers.fix.source import SourceFile, called
+from helpers.fix.program import Located, Program
+from helpers.fix.source import SourceFile
 
 MOVES = set(
     """
@@ -27,6 +28,9 @@ GRADIENT_FREE = re.compile(
     r"no_grad|inference_mode|^(?:validation|test|predict)_step\b"
 )
 """Blocks, decorators and methods of Lightning below which no gradient is computed."""
+
+HARDLY_ANY = 0.1
+"""Of the memory that a program can use: a share that is not worth a change."""
 
 STATISTICS = re.compile(
     r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\("
@@ -78,9 +82,8 @@ class Region:
     @property
     def assigned(self) -> set[str]:
         """Names that its statements assign to."""
-        return set().union(
-            *(names_assigned(self.source, node) for node in self.forward)
-        )
+        assigned = (names_assigned(self.source, node) for node in self.forward)
+        return set().union(*assigned)
 
     @property
     def carried(self) -> set[str]:
@@ -159,11 +162,11 @@ def _computes(
     """Whether a statement computes on a batch: it calls more than what fetches or moves one, and
     more than a function that is given nothing of the step ``before`` and calls no module.
     """
-    names = {called(call) for call in source.find(cst.Call, statement)} - MOVES
+    names = source.names_called(statement) - MOVES
     of_step = set().union(*(names_assigned(source, earlier) for earlier in before))
     if source.names_in(statement) & of_step:
         return bool(names)
-    functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
+    functions = program.functions
     return any(
         name not in functions or _calls_module(program, name, set()) for name in names
     )
@@ -176,11 +179,10 @@ def _calls_module(program: Program, name: str, seen: set[str]) -> bool:
         if function.name.value != name:
             continue
         parameters = {parameter.name.value for parameter in function.params.params}
-        calls = source.find(cst.Call, function)
-        words = {source.code(call.func) for call in calls}
+        words = {source.code(call.func) for call in source.find(cst.Call, function)}
         if any(word in parameters or program.is_module(word) for word in words):
             return True
-        others = {called(call) for call in calls} - seen
+        others = source.names_called(function) - seen
         if any(_calls_module(program, other, seen) for other in others):
             return True
     return False
@@ -193,21 +195,16 @@ def names_that_train(program: Program) -> set[str]:
     waiting = {"forward", *STEPS}
     for region in forward_regions(program):
         for statement in region.forward:
-            waiting |= _called_in(region.source, statement)
-    bodies: dict[str, set[str]] = {}
+            waiting |= region.source.names_called(statement)
+    bodies: dict[str, set[str]] = defaultdict(set)
     for source, function in program.find(cst.FunctionDef):
-        calls = _called_in(source, function)
-        bodies[function.name.value] = bodies.get(function.name.value, set()) | calls
+        bodies[function.name.value] |= source.names_called(function)
     names: set[str] = set()
     while waiting:
         name = waiting.pop()
         names.add(name)
-        waiting |= bodies.get(name, set()) - names
-    return names
-
-
-def _called_in(source: SourceFile, node: cst.CSTNode) -> set[str]:
-    return {called(call) for call in source.find(cst.Call, node)} - {""}
+        waiting |= bodies[name] - names
+    return names - {""}
 
 
 def is_without_gradients(source: SourceFile, node: cst.CSTNode) -> bool:
@@ -229,14 +226,12 @@ def is_without_gradients(source: SourceFile, node: cst.CSTNode) -> bool:
 
 def calls_that_failed(
     program: Program,
-) -> Iterator[tuple[SourceFile, cst.SimpleStatementLine]]:
+) -> Located[cst.SimpleStatementLine]:
     """The statements that led to the refused request, the nearest first."""
     refusal = program.facts.refusal
     if refusal is None:
         return
-    for source, line in program.places([refusal.where, *refusal.callers]):
-        for statement in source.statements_at(line):
-            yield source, statement
+    yield from program.statements_at([refusal.where, *refusal.callers])
 
 
 def fails_in_evaluation(program: Program) -> bool:
@@ -249,42 +244,38 @@ def fails_in_evaluation(program: Program) -> bool:
     around: set[cst.CSTNode] = set()
     for source, statement in frames:
         around |= {statement, *source.above(statement)}
-    if any(
-        isinstance(node, cst.FunctionDef) and node.name.value in STEPS
-        for node in around
-    ):
-        return False
-    return not any(
-        around.intersection(region.forward) for region in forward_regions(program)
-    )
+    for node in around:
+        if isinstance(node, cst.FunctionDef) and node.name.value in STEPS:
+            return False
+    regions = forward_regions(program)
+    return not any(around.intersection(region.forward) for region in regions)
 
 
 def fails_in_step(program: Program) -> bool:
     """Whether a step of an optimizer was refused memory while hardly anything of a forward pass
     was alive: only weights, gradients and states.
     """
-    refusal = program.facts.refusal
-    if refusal is not None and refusal.of_optimizer:
-        model_bytes = (
-            program.facts.asked_before_forward_bytes + program.facts.trained_bytes
-        )
-        return 10 * (refusal.allocated_bytes - model_bytes) < program.facts.usable_bytes
+    facts = program.facts
+    if facts.refusal is not None and facts.refusal.of_optimizer:
+        model_bytes = facts.asked_before_forward_bytes + facts.trained_bytes
+        of_forward_bytes = facts.refusal.allocated_bytes - model_bytes
+        return of_forward_bytes < HARDLY_ANY * facts.usable_bytes
     failed = next(calls_that_failed(program), None)
     if failed is None:
         return False
     source, statement = failed
     if not source.calls("step", below=statement):
         return False
-    of_forward_bytes = -program.facts.asked_before_forward_bytes
-    for row in program.facts.holding:
-        if not any(_makes_states(*place) for place in program.places([row.line])):
+    of_forward_bytes = -facts.asked_before_forward_bytes
+    for row in facts.holding:
+        if not _makes_states(program, row.line):
             of_forward_bytes += row.bytes
-    return 10 * of_forward_bytes < program.facts.usable_bytes
+    return of_forward_bytes < HARDLY_ANY * facts.usable_bytes
 
 
-def _makes_states(source: SourceFile, line: int) -> bool:
+def _makes_states(program: Program, frame: str) -> bool:
     """Whether a line makes gradients, or the states of an optimizer."""
-    statements = source.statements_at(line)
     return any(
-        source.calls("backward", "step", below=statement) for statement in statements
+        source.calls("backward", "step", below=statement)
+        for source, statement in program.statements_at([frame])
     )

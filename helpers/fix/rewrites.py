@@ -10,7 +10,7 @@ from itertools import chain, product
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Changes, Results
 from helpers.fix.expressions import Match, Place, places
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, keyword
@@ -58,7 +58,9 @@ def _differences() -> Iterator[RewriteRule]:
         ("A[:, None]", "B", 2),
     )
     for (rows, columns, last), is_turned in product(pairs, (False, True)):
-        first, second = (columns, rows) if is_turned else (rows, columns)
+        first, second = rows, columns
+        if is_turned:
+            first, second = columns, rows
         for dim in (-1, last):
             squares = f"(({first} - {second}) ** 2)"
             for pattern, template in {
@@ -102,22 +104,27 @@ def _attentions() -> Iterator[RewriteRule]:
         scores.items(), masks.items(), weights, drops.items()
     ):
         masked = mask.replace("{}", f"({score})")
-        words = ["Q", "K", "V", *([f"attn_mask={attends}"] if attends else [])]
-        words += [f"dropout_p={rate}"] if rate else []
+        words = ["Q", "K", "V"]
+        if attends:
+            words.append(f"attn_mask={attends}")
+        if rate:
+            words.append(f"dropout_p={rate}")
+        words.append(f"scale={scale}")
         yield RewriteRule(
             aim="Compute attention without storing its matrix of scores",
             pattern=drop.format(weight.format(f"({masked})")),
-            template=f"F.scaled_dot_product_attention({', '.join(words)}, scale={scale})",
+            template=f"F.scaled_dot_product_attention({', '.join(words)})",
             suits=_is_attention,
         )
 
 
 def _is_attention(program: Program, place: Place, match: Match) -> bool:
-    masks_low = "N" not in match.letters or LOWEST.fullmatch(place.text(match, "N"))
-    drops_out = "L" not in match.letters or _is_a(
-        program, place.text(match, "L"), {"Dropout"}
-    )
-    return bool(masks_low and drops_out)
+    """Whether what masks the scores is as low as there is, and what drops out a Dropout."""
+    if "N" in match.letters and not LOWEST.fullmatch(place.text(match, "N")):
+        return False
+    if "L" not in match.letters:
+        return True
+    return _is_a(program, place.text(match, "L"), {"Dropout"})
 
 
 def _narrowed() -> Iterator[RewriteRule]:
@@ -152,7 +159,7 @@ REWRITES: Sequence[RewriteRule] = tuple(
 """Each once: some are spelled alike."""
 
 
-def rewritten_expressions(program: Program) -> Iterator[Change]:
+def rewritten_expressions(program: Program) -> Changes:
     """Each expression that a rewrite fits, those first that lead to what holds the memory."""
     changes: list[Change] = []
     at_work = program.names_of_holding_places()
@@ -170,9 +177,10 @@ def rewritten_expressions(program: Program) -> Iterator[Change]:
     yield from changes
 
 
-def _rewrites_of(program: Program, place: Place) -> Iterator[Change]:
-    text = place.source.text.decode()
-    functional = "F." if SHORT_FUNCTIONAL.search(text) else "torch.nn.functional."
+def _rewrites_of(program: Program, place: Place) -> Changes:
+    functional = "torch.nn.functional."
+    if SHORT_FUNCTIONAL.search(place.source.content):
+        functional = "F."
     for rewrite in REWRITES:
         match = place.match(rewrite.pattern)
         if match is None or not rewrite.suits(program, place, match):
@@ -188,7 +196,7 @@ def _rewrites_of(program: Program, place: Place) -> Iterator[Change]:
         )
 
 
-def unread_attention_weights(program: Program) -> Iterator[Change]:
+def unread_attention_weights(program: Program) -> Changes:
     """need_weights=False where nobody reads the second result of nn.MultiheadAttention."""
     if not program.mentions("MultiheadAttention"):
         return
@@ -218,10 +226,11 @@ def _leaves_second_result(source: SourceFile, call: cst.Call) -> bool:
     outer = source.parent(call)
     if isinstance(outer, cst.Subscript):
         return source.code(outer).endswith("[0]")
-    target = outer.targets[0].target if isinstance(outer, cst.Assign) else None
+    if not isinstance(outer, cst.Assign):
+        return False
+    target = outer.targets[0].target
     if not isinstance(target, cst.Tuple) or len(target.elements) != 2:
         return False
     second = source.code(target.elements[1].value)
-    function = source.around(call, cst.FunctionDef) or source.module
-    names = [name.value for name in source.find(cst.Name, function)]
+    names = [name.value for name in source.find(cst.Name, source.scope(call))]
     return second == "_" or names.count(second) == 1

@@ -6,50 +6,44 @@ torch warns of it where ``backward`` is called with ``create_graph=True``, and r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
-from helpers.fix.source import SourceFile, keyword
+from helpers.fix.source import SourceFile
 
 
-def gradients_without_cycles(program: Program) -> Iterator[Change]:
+def gradients_without_cycles(program: Program) -> Changes:
     """``backward(create_graph=True)`` for tensors whose gradients are read in the same function,
     with torch.autograd.grad instead.
     """
     for source, call in program.calls("backward"):
-        makes_graphs = keyword(call, "create_graph")
         statement = source.statement(call)
         is_alone = isinstance(statement, cst.SimpleStatementLine)
         has_a_gradient = any(argument.keyword is None for argument in call.args)
         is_method = isinstance(call.func, cst.Attribute)
-        if makes_graphs is None or not is_alone or not is_method or has_a_gradient:
+        if not is_alone or not is_method or has_a_gradient:
+            continue
+        if not source.argument(call, "create_graph"):
             continue
         yield from _gradients_of_lists(source, call)
         reads = _gradients_read(source, call)
         if not reads:
             continue
-        tensors = list(dict.fromkeys(source.code(read.value) for read in reads))
-        results = ", ".join(map(_gradient_of, tensors))
-        computed = _computed(source, call, f"[{', '.join(tensors)}]")
-        yield _computed_for(
-            source,
-            call,
-            f"nothing; no weight gets a gradient on this line, only {' and '.join(tensors)}",
-            source.instead(statement, statement, [f"({results},) = {computed}"]),
-            *(
-                source.replaced(read, _gradient_of(source.code(read.value)))
-                for read in reads
-            ),
-        )
+        tensors = {read: source.code(read.value) for read in reads}
+        names = list(dict.fromkeys(tensors.values()))
+        results = ", ".join(map(_gradient_of, names))
+        computed = _computed(source, call, f"[{', '.join(names)}]")
+        edits = [source.instead(statement, statement, [f"({results},) = {computed}"])]
+        for read, tensor in tensors.items():
+            edits.append(source.replaced(read, _gradient_of(tensor)))
+        costs = "nothing; no weight gets a gradient on this line, only"
+        yield _computed_for(source, call, f"{costs} {' and '.join(names)}", *edits)
 
 
-def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Iterator[Change]:
+def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Changes:
     """``[p.grad for p in params]`` behind the backward pass as the gradients themselves."""
-    function = source.around(call, cst.FunctionDef) or source.module
-    for row in source.find(cst.ListComp, function):
+    for row in source.find(cst.ListComp, source.scope(call)):
         loop = row.for_in
         reads_gradients = source.code(row.elt) == f"{source.code(loop.target)}.grad"
         is_plain = not loop.ifs and loop.inner_for_in is None
@@ -67,12 +61,9 @@ def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Iterator[Change]:
 
 def _computed(source: SourceFile, call: cst.Call, tensors: str) -> str:
     """The gradients of tensors, as an expression in place of a backward pass."""
-    makes_graphs = keyword(call, "create_graph")
-    assert isinstance(call.func, cst.Attribute) and makes_graphs is not None
-    words = f"{source.code(call.func.value)}, {tensors}"
-    return (
-        f"torch.autograd.grad({words}, create_graph={source.code(makes_graphs.value)})"
-    )
+    loss = source.code(call.func).removesuffix(".backward")
+    makes_graphs = source.argument(call, "create_graph")
+    return f"torch.autograd.grad({loss}, {tensors}, create_graph={makes_graphs})"
 
 
 def _computed_for(
@@ -90,22 +81,21 @@ def _computed_for(
 
 def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
     """Where the function of a backward pass reads a tensor's gradient behind it."""
-    function = source.around(call, cst.FunctionDef) or source.module
+    function = source.scope(call)
     counters: set[str] = set()
-    loops: list[cst.For | cst.CompFor] = []
-    loops += [*source.find(cst.For, function), *source.find(cst.CompFor, function)]
-    for loop in loops:
+    for loop in source.loops(function):
         counters |= source.names_in(loop.target)
-    return [
-        read
-        for read in source.find(cst.Attribute, function)
-        if read.attr.value == "grad"
-        and source.code(read) != "torch.autograd.grad"
-        and source.line(read) > source.line(call)
-        and source.code(read.value).split(".")[0] not in counters
-        and source.code(read.value).replace(".", "").isidentifier()
-        and not isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
-    ]
+    reads = []
+    for read in source.find(cst.Attribute, function):
+        tensor = source.code(read.value)
+        if read.attr.value != "grad" or tensor == "torch.autograd":
+            continue
+        first, _, _ = tensor.partition(".")
+        is_plain = tensor.replace(".", "").isidentifier() and first not in counters
+        is_part = isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
+        if source.line(read) > source.line(call) and is_plain and not is_part:
+            reads.append(read)
+    return reads
 
 
 def _gradient_of(tensor: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile
 
@@ -14,7 +12,7 @@ ALIKE = "the allocator only places the same requests elsewhere"
 EXPANDABLE = "expandable_segments:True"
 
 
-def changes_of_settings(program: Program) -> Iterator[Change]:
+def changes_of_settings(program: Program) -> Changes:
     """Expandable segments, and the setting under which the recorded requests pass, if any does."""
     yield from _corrected(program)
     replays = program.facts.replays
@@ -33,7 +31,7 @@ def changes_of_settings(program: Program) -> Iterator[Change]:
         )
 
 
-def _corrected(program: Program) -> Iterator[Change]:
+def _corrected(program: Program) -> Changes:
     """The program's own setting as it was meant, before torch is imported."""
     trouble = program.facts.settings
     if trouble is None:
@@ -47,47 +45,38 @@ def _corrected(program: Program) -> Iterator[Change]:
             environment={variable: meant},
         )
     meant = meant or trouble.value
-    for source, line in program.places([trouble.where]):
-        for statement in source.statements_at(line):
-            strings = [
-                node
-                for node in source.find(cst.SimpleString, statement)
-                if trouble.value and trouble.value in source.code(node)
-            ]
-            edits = [
-                source.replaced(node, source.code(node).replace(trouble.value, meant))
-                for node in strings
-            ]
-            edits += [
-                source.replaced(
-                    node, source.code(node).replace(trouble.variable, variable)
-                )
-                for node in source.find(cst.SimpleString, statement)
-                if variable and source.code(node).strip("'\"") == trouble.variable
-            ]
-            if trouble.kind == "late":
-                edits = list(_moved_up(source, statement))
-            if edits:
-                yield Change(
-                    title=f"Set {trouble.variable} as it was meant ({source.place(statement)})",
-                    results=Results.SAME,
-                    why=ALIKE,
-                    edits=tuple(edits),
-                    only_on_a_gpu=True,
-                )
+    for source, statement in program.statements_at([trouble.where]):
+        edits = []
+        for string in source.find(cst.SimpleString, statement):
+            text = source.code(string)
+            if trouble.value and trouble.value in text:
+                text = text.replace(trouble.value, meant)
+                edits.append(source.replaced(string, text))
+            elif variable and text.strip("'\"") == trouble.variable:
+                text = text.replace(trouble.variable, variable)
+                edits.append(source.replaced(string, text))
+        if trouble.kind == "late":
+            edits = _moved_up(source, statement)
+        if edits:
+            yield Change(
+                title=f"Set {trouble.variable} as it was meant ({source.place(statement)})",
+                results=Results.SAME,
+                why=ALIKE,
+                edits=tuple(edits),
+                only_on_a_gpu=True,
+            )
 
 
-def _moved_up(
-    source: SourceFile, statement: cst.SimpleStatementLine
-) -> Iterator[TextEdit]:
-    """A statement moved before the first import of torch."""
+def _moved_up(source: SourceFile, statement: cst.SimpleStatementLine) -> list[TextEdit]:
+    """A statement moved before the first import of torch; nothing where torch is not imported."""
     for other in source.module.body:
         text = source.code(other)
-        if isinstance(other, cst.SimpleStatementLine) and text.startswith(
-            ("import torch", "from torch")
-        ):
-            before, _, _ = source.text.decode().partition(text)
-            imports = [] if "import os" in before else ["import os"]
-            yield source.lines_before(other, *imports, source.code(statement))
-            yield source.without(statement)
-            return
+        if not isinstance(other, cst.SimpleStatementLine):
+            continue
+        if text.startswith(("import torch", "from torch")):
+            lines = [source.code(statement)]
+            before, _, _ = source.content.partition(text)
+            if "import os" not in before:
+                lines.insert(0, "import os")
+            return [source.lines_before(other, *lines), source.without(statement)]
+    return []

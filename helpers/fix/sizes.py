@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results, TextEdit
+from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.files import settings_in
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called
@@ -68,18 +68,18 @@ LENGTH = Kind(
 )
 
 
-def smaller_portions(program: Program) -> Iterator[Change]:
+def smaller_portions(program: Program) -> Changes:
     """Chunks, tiles and evaluation batches."""
     yield from _smaller(program, PORTION)
 
 
-def smaller_batches(program: Program) -> Iterator[Change]:
+def smaller_batches(program: Program) -> Changes:
     """The batch, then the context."""
     yield from _smaller(program, BATCH)
     yield from _smaller(program, LENGTH)
 
 
-def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
+def _smaller(program: Program, kind: Kind) -> Changes:
     """Each number of a kind made smaller, unless nothing would be left of it."""
     numbers = [number for number in _numbers(program) if kind.names.search(number.name)]
     for factor in factors(program):
@@ -87,15 +87,16 @@ def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
             smaller = number.value // factor
             if smaller < LEAST:
                 continue
-            edits = [replace(number.edit, text=str(smaller))] if number.edit else []
-            yield Change(
+            change = Change(
                 title=number.title.format(f"{smaller:,}"),
                 results=kind.results,
                 why=kind.why,
                 costs=kind.costs,
-                edits=tuple(edits),
-                replaces={} if number.edit else {number.position: str(smaller)},
             )
+            if number.edit is not None:
+                yield replace(change, edits=(replace(number.edit, text=str(smaller)),))
+            else:
+                yield replace(change, replaces={number.position: str(smaller)})
 
 
 def factors(program: Program) -> list[int]:
@@ -105,9 +106,9 @@ def factors(program: Program) -> list[int]:
 
 def _numbers(program: Program) -> Iterator[Number]:
     """Every whole number that has a name: in the sources, on the command line, in settings files."""
-    idle = {
-        function for source in program.sources for function in _idle(source, program)
-    }
+    idle: set[cst.CSTNode] = set()
+    for source in program.sources:
+        idle.update(_idle(source, program))
     for source, node in program.find(cst.Integer):
         name = _name_of(source, node)
         if not name or idle.intersection(source.above(node)):
@@ -119,9 +120,8 @@ def _numbers(program: Program) -> Iterator[Number]:
         value = program.command[at + 1]
         if word.startswith("--") and value.isdigit():
             name = word.lstrip("-").replace("-", "_")
-            yield Number(
-                name, int(value), f"--{name} {{}} instead of {value}", position=at + 1
-            )
+            title = f"--{name} {{}} instead of {value}"
+            yield Number(name, int(value), title, position=at + 1)
     for setting in settings_in(program):
         if setting.value.isdigit():
             title = f"{setting.key}: {{}} instead of {setting.value} ({setting.place})"
@@ -143,18 +143,7 @@ def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
     """The variable, the parameter, the keyword or the option that a number is given to."""
     for outer in source.above(node):
         if isinstance(outer, cst.Arg):
-            if outer.keyword is None:
-                return ""
-            if outer.keyword.value != "default":
-                return outer.keyword.value
-            call = source.around(outer, cst.Call)
-            is_option = call is not None and called(call) in (
-                "add_argument",
-                "option",
-                "Option",
-            )
-            first = source.code(call.args[0].value) if call and is_option else ""
-            return first.strip("'\"-").replace("-", "_")
+            return _name_of_argument(source, outer)
         if isinstance(outer, cst.Param):
             return outer.name.value
         if isinstance(outer, cst.AnnAssign):
@@ -162,21 +151,30 @@ def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
         if isinstance(outer, cst.DictElement):
             return source.code(outer.key).strip("'\"")
         if isinstance(outer, cst.Assign):
-            target = outer.targets[0].target
-            return (
-                source.code(target).rpartition(".")[2]
-                if outer.value is node
-                else _in_tuple(source, outer, node)
-            )
+            if outer.value is node:
+                return source.target(outer).rpartition(".")[2]
+            return _name_in_tuple(source, outer, node)
         if not isinstance(outer, (cst.Tuple, cst.Element, cst.AssignTarget)):
             return ""
     return ""
 
 
-def _in_tuple(source: SourceFile, assign: cst.Assign, node: cst.CSTNode) -> str:
+def _name_of_argument(source: SourceFile, argument: cst.Arg) -> str:
+    """The keyword of an argument; of the default of an option the option."""
+    if argument.keyword is None:
+        return ""
+    if argument.keyword.value != "default":
+        return argument.keyword.value
+    call = source.around(argument, cst.Call)
+    if call is None or called(call) not in ("add_argument", "option", "Option"):
+        return ""
+    return source.code(call.args[0].value).strip("'\"-").replace("-", "_")
+
+
+def _name_in_tuple(source: SourceFile, assign: cst.Assign, node: cst.CSTNode) -> str:
     """``B, T = 8, 1024``: the name at the number's position."""
     target = assign.targets[0].target
-    if not (isinstance(assign.value, cst.Tuple) and isinstance(target, cst.Tuple)):
+    if not isinstance(assign.value, cst.Tuple) or not isinstance(target, cst.Tuple):
         return ""
     for name, element in zip(target.elements, assign.value.elements, strict=False):
         if element.value is node:

@@ -35,8 +35,8 @@ ATOMS = (
 
 
 class SourceFile:
-    """A Python file of the program. ``name``: its path below the program's folder; ``text``: what
-    it says, in UTF-8 whatever its own encoding is.
+    """A Python file of the program. ``name``: its path below the program's folder; ``content``:
+    what it says; ``text``: the same in UTF-8, whatever its own encoding is.
 
     Raises libcst.ParserSyntaxError where it is no Python, UnicodeDecodeError, and RecursionError
     where its expressions are too deep.
@@ -46,14 +46,13 @@ class SourceFile:
         self.name = name
         encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
         self.encoding = encoding
-        self.text = text.decode(encoding).encode()
-        self.wrapper = MetadataWrapper(
-            cst.parse_module(self.text.decode()), unsafe_skip_copy=True
-        )
-        self.module = self.wrapper.module
-        self._spans = self.wrapper.resolve(ByteSpanPositionProvider)
-        self._places = self.wrapper.resolve(PositionProvider)
-        self._parents = self.wrapper.resolve(ParentNodeProvider)
+        self.content = text.decode(encoding)
+        self.text = self.content.encode()
+        self.module = cst.parse_module(self.content)
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        self._spans = wrapper.resolve(ByteSpanPositionProvider)
+        self._places = wrapper.resolve(PositionProvider)
+        self._parents = wrapper.resolve(ParentNodeProvider)
         self._codes: dict[cst.CSTNode, str] = {}
 
     def edited(self, edits: Iterable[TextEdit]) -> bytes:
@@ -78,7 +77,20 @@ class SourceFile:
     def operand(self, node: cst.BaseExpression) -> str:
         """An expression as it is written, in parentheses where a method can only be called so."""
         text = self.code(node)
-        return text if isinstance(node, ATOMS) or node.lpar else f"({text})"
+        if isinstance(node, ATOMS) or node.lpar:
+            return text
+        return f"({text})"
+
+    def target(self, assign: cst.Assign) -> str:
+        """What an assignment assigns to, as it is written; of ``a = b = value`` the first."""
+        return self.code(assign.targets[0].target)
+
+    def argument(self, call: cst.Call, name: str) -> str:
+        """The keyword argument of a call as it is written; empty where it has none."""
+        argument = keyword(call, name)
+        if argument is None:
+            return ""
+        return self.code(argument.value)
 
     def line(self, node: cst.CSTNode) -> int:
         return self._places[node].start.line
@@ -114,12 +126,24 @@ class SourceFile:
         """The names that are written in a node."""
         return {name.value for name in self.find(cst.Name, node)}
 
+    def names_called(self, node: cst.CSTNode) -> set[str]:
+        """The functions and methods that a node calls; empty for one that has no name, such as
+        ``layers[0](x)``.
+        """
+        return {called(call) for call in self.find(cst.Call, node)}
+
+    def loops(self, below: cst.CSTNode) -> list[cst.For | cst.CompFor]:
+        """The for loops below a node, and those of its comprehensions."""
+        return [*self.find(cst.For, below), *self.find(cst.CompFor, below)]
+
     def siblings(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
         """The statements of the block that a statement is one of; none for what follows a condition
         on its own line.
         """
         block = self.around(statement, cst.IndentedBlock) or self.module
-        return list(block.body) if statement in block.body else []
+        if statement not in block.body:
+            return []
+        return list(block.body)
 
     def calls(self, *names: str, below: cst.CSTNode | None = None) -> list[cst.Call]:
         """Calls of functions or methods with these names, whatever stands before the dot."""
@@ -140,6 +164,10 @@ class SourceFile:
             if isinstance(outer, kind):
                 return outer
         return None
+
+    def scope(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
+        """The function around a node, or the file."""
+        return self.around(node, cst.FunctionDef) or self.module
 
     def statement(
         self, node: cst.CSTNode
@@ -173,14 +201,18 @@ class SourceFile:
 
     def in_place_of(self, node: ast.expr, text: str) -> TextEdit:
         """``text`` in place of a node that ast parsed."""
-        end_line, end_column = node.end_lineno or 0, node.end_col_offset or 0
+        assert node.end_lineno is not None and node.end_col_offset is not None
         start = self._line_start(node.lineno) + node.col_offset
-        return TextEdit(self.name, start, self._line_start(end_line) + end_column, text)
+        end = self._line_start(node.end_lineno) + node.end_col_offset
+        return TextEdit(self.name, start, end, text)
 
     def without_lines(self, statement: ast.stmt) -> TextEdit:
         """A statement that ast parsed taken away, with its lines."""
-        end = self._line_start((statement.end_lineno or 0) + 1)
-        return TextEdit(self.name, self._line_start(statement.lineno), end, "")
+        assert statement.end_lineno is not None
+        start = self._line_start(statement.lineno)
+        return TextEdit(
+            self.name, start, self._line_start(statement.end_lineno + 1), ""
+        )
 
     def with_argument(self, call: cst.Call, name: str, value: str) -> TextEdit:
         """A keyword argument of a call, set or added."""
@@ -194,24 +226,18 @@ class SourceFile:
     def after(self, node: cst.CSTNode, text: str) -> TextEdit:
         """``text`` right behind a node, on its line."""
         span = self._spans[node]
-        return TextEdit(
-            self.name, span.start + span.length, span.start + span.length, text
-        )
+        end = span.start + span.length
+        return TextEdit(self.name, end, end, text)
 
     def lines_before(self, statement: cst.CSTNode, *lines: str) -> TextEdit:
         """New lines before a statement, as far indented as it."""
-        return self._inserted(self._line_start(self.line(statement)), statement, lines)
+        start = self._line_start(self.line(statement))
+        return TextEdit(self.name, start, start, self._indented(statement, lines))
 
     def lines_after(self, statement: cst.CSTNode, *lines: str) -> TextEdit:
         """New lines after a statement, as far indented as it."""
-        return self._inserted(
-            self._line_start(self.end_line(statement) + 1), statement, lines
-        )
-
-    def _inserted(
-        self, start: int, like: cst.CSTNode, lines: Sequence[str]
-    ) -> TextEdit:
-        return TextEdit(self.name, start, start, self._indented(like, lines))
+        end = self._line_start(self.end_line(statement) + 1)
+        return TextEdit(self.name, end, end, self._indented(statement, lines))
 
     def without(self, statement: cst.CSTNode) -> TextEdit:
         """A statement taken away, with its line."""
@@ -226,13 +252,16 @@ class SourceFile:
         return TextEdit(self.name, start, end, self._indented(first, lines))
 
     def _indented(self, like: cst.CSTNode, lines: Sequence[str]) -> str:
+        """Whole lines, as far indented as a statement is."""
         indent = self.indent(like)
         return "".join(f"{indent}{line}{self.module.default_newline}" for line in lines)
 
     def end_line(self, node: cst.CSTNode) -> int:
         """The last line of a node."""
         end = self._places[node].end
-        return end.line - 1 if end.column == 0 else end.line
+        if end.column == 0:
+            return end.line - 1
+        return end.line
 
     def indent(self, statement: cst.CSTNode) -> str:
         """What stands before a statement on its line."""
@@ -240,6 +269,7 @@ class SourceFile:
         return line[: len(line) - len(line.lstrip())]
 
     def _line_start(self, line: int) -> int:
+        """The byte with which a line begins."""
         lines = self.text.splitlines(keepends=True)
         return sum(map(len, lines[: line - 1]))
 
@@ -248,15 +278,16 @@ class SourceFile:
         inside a string stay as they are.
         """
         edit = self.instead(first, last, [])
-        inside = set[int]()
+        kept = set[int]()
         for string in [*self.find(cst.SimpleString), *self.find(cst.FormattedString)]:
-            inside |= set(range(self.line(string) + 1, self.end_line(string) + 1))
+            kept.update(range(self.line(string) + 1, self.end_line(string) + 1))
         lines = self.text[edit.start : edit.end].decode().splitlines(keepends=True)
-        body = ""
+        text = self._indented(first, [header])
         for number, line in enumerate(lines, self.line(first)):
-            is_kept = number in inside or not line.strip()
-            body += line if is_kept else f"    {line}"
-        return replace(edit, text=f"{self._indented(first, [header])}{body}")
+            if line.strip() and number not in kept:
+                text += "    "
+            text += line
+        return replace(edit, text=text)
 
     @property
     def imports(self) -> list[cst.SimpleStatementLine]:
@@ -270,29 +301,29 @@ class SourceFile:
 
     def with_import(self, line: str) -> Iterator[TextEdit]:
         """An import below the first ones of the file, where the line is missing."""
-        if line in self.text.decode().splitlines():
+        if line in self.content.splitlines():
             return
-        torch = [
-            node for node in self.imports if "torch" in self.code(node)
-        ] or self.imports
-        if torch:
-            yield self.lines_after(torch[-1], line)
+        of_torch = [node for node in self.imports if "torch" in self.code(node)]
+        imports = of_torch or self.imports
+        first: cst.CSTNode = self.module.body[0]
+        if imports:
+            yield self.lines_after(imports[-1], line)
         elif self.module.get_docstring() is not None:
-            yield self.lines_after(self.module.body[0], "", line)
+            yield self.lines_after(first, "", line)
         else:
-            first = self.module.body[0]
             decorators = getattr(first, "decorators", ())
-            yield self.lines_before(decorators[0] if decorators else first, line, "")
+            if decorators:
+                first = decorators[0]
+            yield self.lines_before(first, line, "")
 
     @property
     def imports_torch(self) -> bool:
         """Whether the name ``torch`` stands for the library in the whole file."""
         for statement in self.imports:
-            if not isinstance(statement.body[0], cst.Import):
-                continue
-            for alias in statement.body[0].names:
-                package = alias.evaluated_name.split(".")[0]
-                if package == "torch" and alias.asname is None:
+            for alias in self.find(cst.ImportAlias, statement):
+                package, _, _ = alias.evaluated_name.partition(".")
+                is_module = isinstance(statement.body[0], cst.Import)
+                if is_module and package == "torch" and alias.asname is None:
                     return True
         return False
 
@@ -302,7 +333,16 @@ def called(call: cst.Call) -> str:
     function = call.func
     if isinstance(function, cst.Attribute):
         return function.attr.value
-    return function.value if isinstance(function, cst.Name) else ""
+    if isinstance(function, cst.Name):
+        return function.value
+    return ""
+
+
+def is_return(statement: cst.CSTNode) -> bool:
+    """Whether a statement of a block returns from its function."""
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    return isinstance(statement.body[-1], cst.Return)
 
 
 def keyword(call: cst.Call, name: str) -> cst.Arg | None:

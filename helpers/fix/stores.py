@@ -30,17 +30,24 @@ NOT_TENSORS = (
     cst.Comparison,
 )
 MOST_STORES = 3
+COUNTS = ("range", "enumerate", "trange")
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
 class StoreStatement:
-    """A statement that puts ``value`` into a collection or an attribute, called ``into``."""
+    """A statement that puts ``value`` into a collection or an attribute, called ``into``.
+
+    ``method``: the method that takes it, such as append; ``item``: the item that it is assigned
+    to, such as cache[key].
+    """
 
     source: SourceFile
     statement: cst.SimpleStatementLine
     into: cst.BaseExpression
     value: cst.BaseExpression
+    method: str = ""
+    item: cst.Subscript | None = None
 
     @property
     def name(self) -> str:
@@ -50,20 +57,6 @@ class StoreStatement:
     @property
     def place(self) -> str:
         return self.source.place(self.statement)
-
-    @property
-    def item(self) -> cst.Subscript | None:
-        """The item of a collection that it is assigned to, such as cache[key]; None for another."""
-        first = self.statement.body[0]
-        target = first.targets[-1].target if isinstance(first, cst.Assign) else None
-        return target if isinstance(target, cst.Subscript) else None
-
-    @property
-    def method(self) -> str:
-        """The method that takes it, such as append; empty for an assignment."""
-        first = self.statement.body[0]
-        call = first.value if isinstance(first, cst.Expr) else None
-        return called(call) if isinstance(call, cst.Call) else ""
 
 
 def stores_that_keep(
@@ -76,35 +69,31 @@ def stores_that_keep(
     everywhere: list[StoreStatement] = []
     for source, statement in program.find(cst.SimpleStatementLine):
         everywhere += stores_of(source, statement)
-    made = set(program.places([grower.line for grower in growers]))
-    asked = set(program.places([grower.asked_at for grower in growers]))
-    on_line = [store for store in everywhere if _is_at(store, made)]
-    on_line += [store for store in everywhere if store.method and _is_at(store, asked)]
-    named = [store for store in everywhere if last_name(store.name) in names]
+    making = _statements_of(program, [grower.line for grower in growers])
+    asking = _statements_of(program, [grower.asked_at for grower in growers])
     filling = [store for store in everywhere if store.method]
-    yield from dict.fromkeys([*on_line, *named] or filling[:MOST_STORES])
+    stores = [store for store in everywhere if store.statement in making]
+    stores += [store for store in filling if store.statement in asking]
+    stores += [store for store in everywhere if last_name(store.name) in names]
+    if not stores:
+        stores = filling[:MOST_STORES]
+    yield from dict.fromkeys(stores)
 
 
-def _is_at(store: StoreStatement, places: set[tuple[SourceFile, int]]) -> bool:
-    """Whether a store's statement has one of these lines."""
-    first, last = (
-        store.source.line(store.statement),
-        store.source.end_line(store.statement),
-    )
-    return any(
-        source is store.source and first <= line <= last for source, line in places
-    )
+def _statements_of(
+    program: Program, frames: Sequence[str]
+) -> set[cst.SimpleStatementLine]:
+    """The statements on the lines of frames."""
+    return {statement for _, statement in program.statements_at(frames)}
 
 
 def last_name(keeper: str) -> str:
     """Of "ex.maps['pool0']" or "self.memory" the name of the collection itself."""
     plain = re.sub(r"\[[^\]]*\]|\(\)", "", keeper)
-    parts = [
-        part
-        for part in plain.split(".")
-        if part and part not in ("state", "param_groups")
-    ]
-    return parts[-1] if parts else ""
+    for part in reversed(plain.split(".")):
+        if part and part not in ("state", "param_groups"):
+            return part
+    return ""
 
 
 def stores_of(
@@ -118,8 +107,9 @@ def stores_of(
     if isinstance(small, cst.Expr) and isinstance(value, cst.Call):
         function = value.func
         if isinstance(function, cst.Attribute) and called(value) in PUTS and value.args:
+            stored = value.args[-1].value
             yield StoreStatement(
-                source, statement, function.value, value.args[-1].value
+                source, statement, function.value, stored, method=called(value)
             )
     elif isinstance(small, cst.Assign):
         target = small.targets[-1].target
@@ -127,7 +117,7 @@ def stores_of(
             value, (cst.BinaryOperation, cst.ListComp, cst.DictComp)
         )
         if isinstance(target, cst.Subscript):
-            yield StoreStatement(source, statement, target.value, value)
+            yield StoreStatement(source, statement, target.value, value, item=target)
         elif isinstance(target, (cst.Name, cst.Attribute)) and is_combined:
             yield StoreStatement(source, statement, target, value)
     elif isinstance(small, cst.AugAssign):
@@ -146,34 +136,25 @@ def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
         return called(value) in NUMBERS
     if not isinstance(value, cst.Name):
         return False
-    assigned = [
-        assign.value
-        for assign in source.find(cst.Assign)
-        if source.code(assign.targets[0].target) == value.value
-    ]
-    are_numbers = all(
-        not isinstance(other, cst.Name) and is_number(source, other)
-        for other in assigned
-    )
-    return value.value in counters(source) or (bool(assigned) and are_numbers)
+    if value.value in counters(source):
+        return True
+    assigns = source.find(cst.Assign)
+    values = [row.value for row in assigns if source.target(row) == value.value]
+    if any(isinstance(other, cst.Name) for other in values):
+        return False
+    return bool(values) and all(is_number(source, other) for other in values)
 
 
 def counters(source: SourceFile) -> set[str]:
     """Names that loops count with."""
     names = set()
-    loops: list[cst.For | cst.CompFor] = [
-        *source.find(cst.For),
-        *source.find(cst.CompFor),
-    ]
-    for loop in loops:
-        over = loop.iter
-        if not isinstance(over, cst.Call):
+    for loop in source.loops(source.module):
+        if not isinstance(loop.iter, cst.Call):
             continue
+        counts = called(loop.iter)
         target: cst.BaseExpression = loop.target
-        if called(over) == "enumerate" and isinstance(target, cst.Tuple):
+        if counts == "enumerate" and isinstance(target, cst.Tuple):
             target = target.elements[0].value
-        if called(over) in ("range", "enumerate", "trange") and isinstance(
-            target, cst.Name
-        ):
+        if counts in COUNTS and isinstance(target, cst.Name):
             names.add(target.value)
     return names

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.ground.child import watch
-from helpers.rehearse.torches import NotReady, Torch
+from helpers.ground.places import PROGRAM
+from helpers.rehearse.torches import SIZE_WORDS, NotReady, Torch, find_torch
 from helpers.rehearse.words import HERE, WORDS
 
 TOOL_S = 300.0
@@ -48,6 +49,16 @@ def tools() -> None:
         if not shutil.which(tool):
             why = "install gcc and binutils (Debian: apt install gcc binutils), then again"
             raise NotReady(f"{tool} is missing; {why}")
+
+
+def ready_torch(python: str, release: str, cache: Path) -> Torch:
+    """The torch to rehearse under, where nothing is left to be installed. Raises NotReady."""
+    tools()
+    torch, _ = find_torch(python, release, cache)
+    if torch is None:
+        why = f"{python} has no CUDA build of torch, which a rehearsal needs"
+        raise NotReady(f"{why}; run: {PROGRAM} rehearse --setup ({SIZE_WORDS})")
+    return torch
 
 
 def build(torch: Torch, folder: Path) -> list[Path]:
@@ -84,17 +95,15 @@ def device(folder: Path) -> Path:
 
 def _build_all(libraries: Sequence[Path], folder: Path) -> None:
     answered = _symbols(device(folder), "--defined-only")
-    (folder / "libcuda.so.1").symlink_to(
-        "libdevice.so"
-    )  # Triton looks for a file of that name
+    # Triton looks for a file of that name.
+    (folder / "libcuda.so.1").symlink_to("libdevice.so")
     versions = _vendor_symbols(libraries)
     _build_stand_ins(sorted((_listed_symbols() | set(versions)) - answered), folder)
     names = _vendor_libraries(libraries)
     for name in names:
         _build_empty(name, folder, versioned=name in versions.values())
-    (folder / "preload").write_text(
-        "\n".join(["libdevice.so", "libvendor.so", *names]) + "\n"
-    )
+    preload = "\n".join(["libdevice.so", "libvendor.so", *names])
+    (folder / "preload").write_text(f"{preload}\n")
 
 
 def _vendor_symbols(libraries: Sequence[Path]) -> dict[str, str]:
@@ -121,16 +130,14 @@ def _vendor_libraries(libraries: Sequence[Path]) -> list[str]:
 def _listed_symbols() -> set[str]:
     """The functions of symbols.txt, which programs ask for beside those of torch."""
     lines = (HERE / "symbols.txt").read_text(encoding="utf-8").splitlines()
-    return {name for line in lines if not line.startswith("#") for name in line.split()}
+    names = [line for line in lines if not line.startswith("#")]
+    return set(" ".join(names).split())
 
 
 def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
     """Build a library of functions that nobody wrote by hand."""
-    text = [
-        "#include <stdlib.h>",
-        "void fake_missing(const char *);",
-        *map(_stand_in, names),
-    ]
+    text = ["#include <stdlib.h>", "void fake_missing(const char *);"]
+    text += map(_stand_in, names)
     source = folder / "vendor.c"
     source.write_text("\n".join(text) + "\n")
     flags = ("-O1", "-fno-builtin", "-w", *SHARED, "-Wl,-soname,libvendor.so")
@@ -139,25 +146,15 @@ def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
 
 def _build_empty(name: str, folder: Path, versioned: bool) -> None:
     """Build a library of that name without a function, which needs the stand-ins."""
-    argv: list[str | Path] = [
-        "gcc",
-        *SHARED,
-        f"-Wl,-soname,{name}",
-        "-o",
-        folder / name,
-    ]
-    argv += [
-        "-x",
-        "c",
-        "/dev/null",
-        "-Wl,--no-as-needed",
-        *_beside(folder),
-        "-l:libvendor.so",
-    ]
-    if versioned:  # the version that torch asks for, else the loader warns
-        (folder / "version.map").write_text(f"{name} {{ }};\n")
-        argv.append(f"-Wl,--version-script={folder / 'version.map'}")
-    _lines(*argv)
+    argv = [*SHARED, f"-Wl,-soname,{name}", "-o", f"{folder / name}"]
+    argv += ["-x", "c", "/dev/null", "-Wl,--no-as-needed", *_beside(folder)]
+    argv.append("-l:libvendor.so")
+    if versioned:
+        # The version that torch asks for, else the loader warns.
+        versions = folder / "version.map"
+        versions.write_text(f"{name} {{ }};\n")
+        argv.append(f"-Wl,--version-script={versions}")
+    _lines("gcc", *argv)
 
 
 def _beside(folder: Path) -> tuple[str, ...]:
@@ -180,19 +177,16 @@ def _stand_in(name: str) -> str:
     writes = []
     for pattern, kind, arguments, value in WORDS["outputs"]:
         if re.fullmatch(pattern, name):
-            writes = [
-                f"if (a{number}) *({kind} *)a{number} = {value};"
-                for number in arguments
-            ]
+            for at in arguments:
+                writes.append(f"if (a{at}) *({kind} *)a{at} = {value};")
             break
     call = f'static int s; if (!s) fake_missing("{name}"); s = 1; {" ".join(writes)}'
     return f"int {name}({ARGUMENTS}) {{ {call} return {code}; }}"
 
 
 def _symbols(path: Path, which: str) -> set[str]:
-    return {
-        line.split()[-1] for line in _lines("nm", "-D", which, path) if line.strip()
-    }
+    lines = _lines("nm", "-D", which, path)
+    return {line.split()[-1] for line in lines if line.strip()}
 
 
 def _lines(*argv: str | Path) -> list[str]:
@@ -200,7 +194,6 @@ def _lines(*argv: str | Path) -> list[str]:
     lines: list[str] = []
     ended = watch([str(word) for word in argv], TOOL_S, on_line=lines.append)
     if ended.exit_code != 0:
-        raise NotReady(
-            f"the device could not be built: {argv[0]} {ended.fate}: {ended.last_line}"
-        )
+        failure = f"{argv[0]} {ended.fate}: {ended.last_line}"
+        raise NotReady(f"the device could not be built: {failure}")
     return lines

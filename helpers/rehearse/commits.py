@@ -82,9 +82,10 @@ def sources(folder: Path) -> Sources:
     """
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
-    steps = {path: os.path.relpath(path, folder.resolve()).count("/") for path in paths}
+    program_folder = folder.resolve()
+    paths.sort(key=lambda path: -os.path.relpath(path, program_folder).count("/"))
     lines = {}
-    for path in sorted(paths, key=lambda path: steps[path], reverse=True):
+    for path in paths:
         content, _, _ = files.read("", str(path))
         text = content.decode("utf-8", "replace") if content else ""
         lines[path.name] = text.splitlines()

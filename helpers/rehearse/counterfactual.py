@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from helpers.look.cards import GpuCard
 from helpers.rehearse.box_settings import conf_name
-from helpers.rehearse.rehearsal import STOPPED, Rehearsal, RehearsalLimits
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 
 BUDGET_S = 60.0
@@ -108,16 +108,15 @@ def why_no_repeats(first: Rehearsal, folder: Path) -> str:
 class Repeats:
     """The repeats of the rehearsal ``first`` of a command, whose record is in a folder.
 
-    ``run`` rehearses as it was, with its ``conf``, ``extra`` and ``limits``.
+    ``run`` rehearses as it was, with its ``conf`` and ``extra``.
     """
 
     run: Run
     command: list[str]
     first: Rehearsal
     record: Path
-    conf: str | None
-    extra: Mapping[str, str]
-    limits: RehearsalLimits
+    conf: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
 
     def announcement(self) -> str:
         """What is about to run, for whoever waits."""
@@ -184,8 +183,9 @@ class Repeats:
         if share_s < self.first.seconds:
             raise NoRepeat("it did not run: no time was left")
         seconds = min(share_s, TIMES_AS_LONG * self.first.seconds)
-        if self.limits.seconds:
-            seconds = min(seconds, self.limits.seconds)
+        limits = self.first.limits
+        if limits.seconds:
+            seconds = min(seconds, limits.seconds)
         trace = self.record / f"{name}.pickle"
         folder = Path.cwd()
         log = self.record / f"{name}.log"
@@ -198,7 +198,7 @@ class Repeats:
                     conf=conf,
                     extra={**self.extra, **UPLOADS_OFF},
                     log=log,
-                    limits=replace(self.limits, seconds=seconds),
+                    limits=replace(limits, seconds=seconds),
                     working_folder=copy,
                     ends_after_s=seconds + GRACE_S,
                 )

@@ -4,6 +4,7 @@ capability.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,11 +40,11 @@ def cards_that_fit(
 
     ``held_bytes``: what others hold of each. Raises SearchError where the program fails otherwise.
     """
-    by_capability: dict[int, list[tuple[str, GpuCard]]] = {}
+    by_capability: dict[int, list[tuple[str, GpuCard]]] = defaultdict(list)
     for name, card in cards().items():
         if card.total_bytes > held_bytes:
-            group = by_capability.setdefault(card.capability, [])
-            group.append((name, replace(card, held_bytes=held_bytes)))
+            shared = replace(card, held_bytes=held_bytes)
+            by_capability[card.capability].append((name, shared))
     fitting: list[Fitting] = []
     for group in by_capability.values():
         group.sort(key=lambda pair: pair[1].total_bytes, reverse=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from helpers.allocator.record import Recording
 from helpers.ground.child import signal_name
-from helpers.rehearse.reports import ProcessReport, Reports, is_exact, unanswered
-from helpers.rehearse.words import WORDS, Fault
+from helpers.rehearse.reports import Report, Reports, is_exact, unanswered
+from helpers.rehearse.words import WORDS
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
@@ -41,29 +41,26 @@ def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble |
     """The allocator's setting at which torch stopped, where it kept nothing of this process."""
     if process["snapshots"]:
         return None
-    build = process["torch"]
-    if not build:
-        build = {"version": torch, "cuda": "here"}
+    build = process["torch"] or {"version": torch, "cuda": "here"}
     trouble = settings_trouble(process.get("allocator_variables", {}), {}, build)
     if trouble is None or not trouble.fatal:
         return None
     return trouble
 
 
-def _fault_of_end(errors: str, signal: str, reports: Reports) -> Fault:
+def _fault_of_end(errors: str, signal: str, reports: Reports) -> dict[str, str]:
     """What a program's last errors, else the signal that ended it, say of whose fault it is."""
+    row: dict[str, str]
     for row in WORDS["ends"]:
         if re.search(row["seen"], errors or signal):
             return row
-    if errors and is_exact(reports):
-        return WORDS["other"]
     if errors:
-        return WORDS["sizes"]
-    if signal:
-        return WORDS["crash"]
-    if unanswered(reports):
-        return WORDS["unanswered"]
-    return WORDS["exit"]
+        kind = "other" if is_exact(reports) else "sizes"
+    elif signal:
+        kind = "crash"
+    else:
+        kind = "unanswered" if unanswered(reports) else "exit"
+    return dict(WORDS[kind])
 
 
 def ended_by(recording: Recording) -> str:
@@ -84,7 +81,7 @@ def only_a_kernel_died(reports: Reports) -> bool:
     return {report["error"] for report in reports} - {""} == {"DeadKernelError"}
 
 
-def _failed(reports: Reports) -> list[ProcessReport]:
+def _failed(reports: Reports) -> list[Report]:
     """The processes that raised an error; without launchers, unless only they did."""
     failed = [report for report in reports if report["error"]]
     first_hand = [report for report in failed if report["error"] not in OF_LAUNCHERS]

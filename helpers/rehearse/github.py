@@ -71,22 +71,19 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
 def _headline(moved: Peaks) -> str:
     """How much more or less the program needs."""
     before, after = moved.live
-    size = show_bytes(abs(after - before))
-    if after > before:
-        return f"{size} more at the peak"
-    if after < before:
-        return f"{size} less at the peak"
-    return "as much as before"
+    if before == after:
+        return "as much as before"
+    more = "more" if after > before else "less"
+    return f"{show_bytes(abs(after - before))} {more} at the peak"
 
 
 def _verdict(moved: Peaks, above: bool) -> str:
     """Whether the peak rose, and by more than the check allows."""
     before, after = moved.live
-    if above:
-        return f"The peak rose by more than this check allows ({moved.share_words})."
-    if after > before:
-        return f"The peak rose by no more than this check allows ({moved.share_words})."
-    return "The peak did not rise."
+    if not above and after <= before:
+        return "The peak did not rise."
+    more = "more" if above else "no more"
+    return f"The peak rose by {more} than this check allows ({moved.share_words})."
 
 
 def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:

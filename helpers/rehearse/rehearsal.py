@@ -155,9 +155,7 @@ class Rehearsal:
     @property
     def most_reserved_bytes(self) -> int:
         """The reserved peak, with the most that workspaces may take."""
-        if self.peak_reserved_bytes is None:
-            return self.more_bytes
-        return self.peak_reserved_bytes + self.more_bytes
+        return (self.peak_reserved_bytes or 0) + self.more_bytes
 
     @property
     def left_bytes(self) -> int:

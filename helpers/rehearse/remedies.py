@@ -74,7 +74,7 @@ def rehearsed_arms(
     The traces are gone when the next pair is asked for. Raises NotReady and RecordError.
     """
     rehearsals: dict[str, Rehearsal] = {}
-    torch = installed(python)
+    torch = build.ready_torch(python or torch_interpreter(), "", torches.cache_folder())
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
         for name, pair in wanted.items():
             for arm in pair:
@@ -84,20 +84,6 @@ def rehearsed_arms(
                     )
             control, treated = pair
             yield name, rehearsals[control.name], rehearsals[treated.name]
-
-
-def installed(python: str) -> torches.Torch:
-    """The torch to rehearse under; nothing is installed. Raises NotReady."""
-    build.tools()
-    torch, _ = torches.find_torch(
-        python or torch_interpreter(), "", torches.cache_folder()
-    )
-    if torch is None:
-        how = f"run: casebook rehearse --setup ({torches.SIZE_WORDS})"
-        raise torches.NotReady(
-            f"no CUDA build of torch is set up for rehearsals; {how}"
-        )
-    return torch
 
 
 def _rehearsed(
@@ -153,11 +139,10 @@ def rehearse_study(
     rehearsals take for granted, too, a line each. Raises NotReady and RecordError.
     """
     by_remedy = {row.remedy: row for row in study.rows}
-    tried = {}
-    for name, pair in arms(wanted).items():
-        row = by_remedy.get(name)
-        if row is not None and row.memory is None and not row.elsewhere:
-            tried[name] = pair
+    names = {
+        row.remedy for row in study.rows if row.memory is None and not row.elsewhere
+    }
+    tried = {name: pair for name, pair in arms(wanted).items() if name in names}
     lines: list[str] = []
     rehearsed = rehearsed_arms(tried, card, python=python, limits=limits)
     for name, control, treated in rehearsed:

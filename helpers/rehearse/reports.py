@@ -4,66 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from helpers.look import files
 
-
-class ValueRead(TypedDict):
-    """A value of the device that an operator ``op`` read back ``times`` times.
-
-    ``sizes``: the size of something hangs on it. ``inside``: the file of torch that read it;
-    ``where``: the line of the program, empty in the backward pass. ``collective``: what gave the
-    value to a rank that is alone, or empty.
-    """
-
-    op: str
-    sizes: bool
-    inside: str
-    where: str
-    collective: str
-    times: int
+Report = Mapping[str, Any]
+"""What Witness.report says of a process, and two things that read_reports adds: ``missing``,
+functions of libraries that nobody stands in for, and ``forked``, how many processes of the whole
+rehearsal used the GPU after a fork.
+"""
+Reports = Sequence[Report]
+ValueRead = Mapping[str, Any]
+"""One of its ``reads``: a value of the device that an operator ``op`` read back ``times`` times.
+``sizes``: the size of something hangs on it; ``inside``: the file of torch that read it; ``where``:
+the line of the program, empty in the backward pass; ``collective``: what gave it to a rank that is
+alone, else empty.
+"""
 
 
-class ProcessReport(TypedDict):
-    """The report of one process: its error, its limits, and what it asked of torch and the device.
-
-    ``counts``: what the device was asked to do, by name. ``beside``: why some small tensors could
-    not be computed along. ``missing``: functions of libraries that nobody stands in for.
-    ``forked``: how many processes of the whole rehearsal used the GPU after a fork.
-    """
-
-    pid: int
-    parent: int
-    imports_torch_as_started: bool
-    has_compiler: bool
-    forks: int
-    frames: list[dict[str, object]]
-    error: str
-    message: str
-    counts: Mapping[str, int]
-    stopped: str
-    steps: int
-    step_peaks: list[tuple[int, int]]
-    compiled: int
-    has_buckets: bool
-    bucket_bytes: int
-    beside: str
-    reads: list[ValueRead]
-    missing: list[str]
-    forked: int
-
-
-Reports = Sequence[ProcessReport]
-
-
-def read_reports(folder: Path) -> list[ProcessReport]:
+def read_reports(folder: Path) -> list[Report]:
     """The reports that a rehearsal's processes left in the folder of its record."""
     paths = sorted(folder.glob("rehearsal_*.report"))
     reports = [json.loads(path.read_text()) for path in paths]
-    # Some of these processes end before they report anything.
-    forked = len(list(folder.glob("*.forked")))
+    forked = len(list(folder.glob("*.forked")))  # some end before they report anything
     for report in reports:
         missing = files.text("", f"{folder}/{report['pid']}.missing")
         report["missing"] = missing.split()
@@ -78,15 +43,12 @@ def is_exact(reports: Reports) -> bool:
 
 def reads(reports: Reports, sizes: bool) -> list[ValueRead]:
     """Reads of unknown values, the most frequent first: those that sizes hang on, or the others."""
-    rows = []
-    for report in reports:
-        rows += [row for row in report["reads"] if row["sizes"] is sizes]
-    return sorted(rows, key=lambda row: -row["times"])
+    rows = chain.from_iterable(report["reads"] for report in reports)
+    wanted = [row for row in rows if row["sizes"] is sizes]
+    return sorted(wanted, key=lambda row: -row["times"])
 
 
 def unanswered(reports: Reports) -> list[str]:
     """The functions of libraries that were called, and that nobody stands in for."""
-    names: set[str] = set()
-    for report in reports:
-        names.update(report["missing"])
-    return sorted(names)
+    names = chain.from_iterable(report["missing"] for report in reports)
+    return sorted(set(names))

@@ -17,8 +17,8 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache as once
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from helpers.allocator import snapshot
 from helpers.allocator.circumstances import add_to_record
@@ -66,6 +66,8 @@ DIED = "killed or crashed"
 """How the recorder says that a process died (helpers/allocator/recorded_processes.py)."""
 RESERVED_PEAK = "reserved_bytes.all.peak"
 MOST_OF_ERROR = 400
+NAMES_PYTHON = re.compile(r"python[0-9.]*|.*\.py")
+"""A program that is Python itself, or a script that Python runs."""
 
 
 def environment(
@@ -84,56 +86,60 @@ def environment(
     torch_folder = "" if torch.is_users else str(torch.folder)
     paths = [str(INJECT), torch_folder, os.environ.get("PYTHONPATH", "")]
     libraries = [*map(str, preload), os.environ.get("LD_PRELOAD", "")]
-    variables = {
+    variables: dict[str, object] = {
         "LD_PRELOAD": " ".join(filter(None, libraries)),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(limits.gpus))),
-        "FAKE_DEVICES": str(limits.gpus),
-        "CASEBOOK_REHEARSE": str(folder),
-        "CASEBOOK_PROGRAMS": str(PROGRAMS),
-        "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
+        "FAKE_DEVICES": limits.gpus,
+        "CASEBOOK_REHEARSE": folder,
+        "CASEBOOK_PROGRAMS": PROGRAMS,
+        "CASEBOOK_NEEDS": torch.folder / NEEDS,
         # Without these the order of dicts and of autocast's cache, by host address, changes
         # from run to run (see also _same_addresses).
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         **WORDS["constant"],
-        **{name: str(getattr(device, field)) for name, field in WORDS["card"].items()},
-        "FAKE_PEAKS": str(folder),
-        "FAKE_SM_SMEM": str(device.shared_kib << 10),
-        "FAKE_L2": str(int(device.l2_mib * MIB)),
-        "FAKE_CUDNN_WS": str(limits.cudnn_bytes),
-        "CASEBOOK_STEPS": str(limits.steps),
-        "CASEBOOK_SECONDS": str(limits.seconds),
+        **{name: getattr(device, field) for name, field in WORDS["card"].items()},
+        "FAKE_PEAKS": folder,
+        "FAKE_SM_SMEM": device.shared_kib << 10,
+        "FAKE_L2": int(device.l2_mib * MIB),
+        "FAKE_CUDNN_WS": limits.cudnn_bytes,
+        "CASEBOOK_STEPS": limits.steps,
+        "CASEBOOK_SECONDS": limits.seconds,
         "CASEBOOK_VALUES": limits.values,
         "TORCHDYNAMO_DISABLE": "1",
-        "TRITON_LIBCUDA_PATH": str(preload[0].parent) if preload else "",
-        **_of_rank(limits),
-        **(extra or {}),
+        "TRITON_LIBCUDA_PATH": preload[0].parent if preload else "",
     }
+    if limits.world:
+        variables |= _of_rank(limits)
+    if extra is not None:
+        variables |= extra
     if limits.compiles:
-        variables.update(_of_compiling(folder / COMPILED))
+        variables |= _of_compiling(folder / COMPILED)
     if conf is not None:
         variables["PYTORCH_CUDA_ALLOC_CONF"] = conf
-    return variables
+    return {name: str(value) for name, value in variables.items()}
 
 
-def _of_compiling(folder: Path) -> dict[str, str]:
+def _of_compiling(folder: Path) -> dict[str, object]:
     """What lets torch.compile compile. What it chooses by the time that kernels take, which are left
     out here, must not come into the user's own caches.
     """
     return {
         "TORCHDYNAMO_DISABLE": "",
         "CASEBOOK_VALUES": "none",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
+        "TRITON_CACHE_DIR": folder / "triton",
     }
 
 
-def _of_rank(limits: RehearsalLimits) -> dict[str, str]:
+def _of_rank(limits: RehearsalLimits) -> dict[str, object]:
     """What torchrun puts into the environment of one rank, on a node of ``limits.gpus`` GPUs."""
-    if not limits.world:
-        return {}
     node, place_on_node = divmod(limits.rank, limits.gpus)
-    counts = {
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": 29500,
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": "none",
         "RANK": limits.rank,
         "LOCAL_RANK": place_on_node,
         "GROUP_RANK": node,
@@ -142,19 +148,12 @@ def _of_rank(limits: RehearsalLimits) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": limits.gpus,
         "GROUP_WORLD_SIZE": -(-limits.world // limits.gpus),
         "ROLE_WORLD_SIZE": limits.world,
-        "MASTER_PORT": 29500,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
         "OMP_NUM_THREADS": 1,
         "CASEBOOK_WORLD": limits.world,
         "CASEBOOK_HOLDS_BUCKETS": int(limits.holds_buckets),
     }
-    names = {
-        "MASTER_ADDR": "127.0.0.1",
-        "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": "none",
-    }
-    return {**names, **{name: str(count) for name, count in counts.items()}}
 
 
 def rehearse(
@@ -232,7 +231,8 @@ def _located(
 ) -> tuple[list[str], str]:
     """The command to run and the PATH to find it on. Raises RecordError where it is not there."""
     folders = [os.environ.get("PATH", os.defpath), str(torch.folder / "bin")]
-    if python and command and not _names_python(command[0]):
+    program = os.path.basename(command[0]) if command else ""
+    if python and program and not NAMES_PYTHON.fullmatch(program):
         # A shell, or torchrun: what it starts by name is looked for beside that Python first, and
         # in what came with torch last.
         argv = list(command)
@@ -240,20 +240,14 @@ def _located(
     else:
         argv = under(python, command)
     search = os.pathsep.join(folders)
-    program = shutil.which(argv[0], path=search)
-    if program is None:
+    path = shutil.which(argv[0], path=search)
+    if path is None:
         expected = "expected a program; give the command after --"
         raise RecordError(f"{argv[0]}: not found; {expected}")
-    if os.path.dirname(program) == folders[-1]:
+    if os.path.dirname(path) == folders[-1]:
         # Its first line names the Python that installed torch.
-        argv = [interpreter(command, python), program, *argv[1:]]
+        argv = [interpreter(command, python), path, *argv[1:]]
     return argv, search
-
-
-def _names_python(program: str) -> bool:
-    """Whether a word names Python itself, or a script that Python runs."""
-    name = os.path.basename(program)
-    return re.fullmatch(r"python[0-9.]*|.*\.py", name) is not None
 
 
 def _input_again() -> str:
@@ -283,13 +277,13 @@ def _rehearsal(
     if stopped and only_a_kernel_died(reports):
         exit_code = 0
     fault = whose_fault(recording, reports, torch.version) if exit_code else ""
+    torches = filter(None, (row.get("torch") for row in recording.processes))
+    releases = [about["version"] for about in torches]
     observed_ooms = sum(process["ooms"] for process in recording.processes)
-    step_peaks: list[tuple[int, int]] = []
-    for report in reports:
-        step_peaks += [(step, peak) for step, peak in report["step_peaks"]]
+    step_peaks = chain.from_iterable(report["step_peaks"] for report in reports)
     return Rehearsal(
         device=device,
-        torch=_release(recording, torch),
+        torch=releases[0] if releases else torch.version,
         conf=conf,
         exit_code=exit_code,
         seconds=recording.seconds,
@@ -307,7 +301,7 @@ def _rehearsal(
         at_least=peaks.at_least,
         stopped=stopped,
         steps=max((report["steps"] for report in reports), default=0),
-        step_peaks=tuple(step_peaks),
+        step_peaks=tuple((step, peak) for step, peak in step_peaks),
         whose=fault,
         more_bytes=workspace_bytes(reports, limits.cudnn_bytes),
         at_once_bytes=cudnn_at_once(reports, limits.cudnn_bytes),
@@ -318,14 +312,6 @@ def _rehearsal(
         has_buckets=any(report["has_buckets"] for report in reports),
         compiled=sum(report["compiled"] for report in reports),
     )
-
-
-def _release(recording: Recording, torch: Torch) -> str:
-    """The release of torch that the program imported; that of ``torch`` where it imported none."""
-    for process in recording.processes:
-        if process.get("torch"):
-            return str(process["torch"]["version"])
-    return torch.version
 
 
 @dataclass(frozen=True)
@@ -341,9 +327,10 @@ class RunPeaks:
 
 def _peaks(recording: Recording) -> RunPeaks:
     """torch's own counters, and what the card saw of processes that died without a word."""
-    counters: list[Mapping[str, int]] = []
-    for process in recording.processes:
-        counters += [card["stats"] for card in process.get("devices") or ()]
+    cards = chain.from_iterable(
+        process.get("devices") or () for process in recording.processes
+    )
+    counters = [card["stats"] for card in cards]
     highest: Mapping[str, int] = max(
         counters, key=lambda counted: counted[RESERVED_PEAK], default={}
     )
@@ -380,7 +367,7 @@ def _peaks_of_holders(recording: Recording) -> tuple[int, int]:
         if process["snapshots"] and process["ended"] != DIED
     }
     holders, _ = holders_of(recording.folder)
-    peaks = {holder.pid: max(holder.peaks, default=0) for holder in holders}
+    peaks = {holder.pid: max(holder.peaks) for holder in holders}
     lost = [peak for pid, peak in peaks.items() if pid not in complete_pids]
     return max(peaks.values(), default=0), max(lost, default=0)
 
@@ -413,12 +400,11 @@ def _first_oom(
     recording: Recording, reports: Reports, frames: tuple[str, ...]
 ) -> Oom | None:
     """The first out-of-memory; ``frames`` are those of the trace."""
-    snapshots: list[Mapping[str, Any]] = []
-    for process in recording.processes:
-        snapshots += [row for row in process["snapshots"] if row["reason"] == "oom"]
-    if not snapshots:
+    snapshots = chain.from_iterable(row["snapshots"] for row in recording.processes)
+    ooms = [snapshot for snapshot in snapshots if snapshot["reason"] == "oom"]
+    if not ooms:
         return None
-    first = min(snapshots, key=lambda row: row["at"])
+    first = min(ooms, key=lambda snapshot: snapshot["at"])
     # Backward runs on a thread without Python frames; where the program ended by it, the
     # traceback has the line that called.
     message = ""

@@ -45,8 +45,10 @@ class Torch:
 
 def cache_folder(folder: str = "") -> Path:
     """Where everything is kept: ``folder``, else vram-casebook/rehearse in XDG_CACHE_HOME."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(folder).absolute() if folder else base / "vram-casebook" / "rehearse"
+    if folder:
+        return Path(folder).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "vram-casebook", "rehearse")
 
 
 def remove(folder: Path) -> int:
@@ -54,28 +56,15 @@ def remove(folder: Path) -> int:
 
     Raises NotReady where it holds what no rehearsal put there.
     """
-    paths = list(folder.iterdir()) if folder.is_dir() else []
-    for path in paths:
+    if not folder.is_dir():
+        return 0
+    for path in folder.iterdir():
         if not path.name.startswith(("torch-", "device-")):
             why = f"{path.name} is not of a rehearsal; expected the folder given as --cache before"
             raise NotReady(f"{folder}: {why}")
     size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
     shutil.rmtree(folder, ignore_errors=True)
     return size
-
-
-def own_torch(python: str) -> tuple[Torch | None, str]:
-    """The CUDA torch that ``python`` imports, if any, and its version of Python, such as cp311.
-
-    Raises NotReady.
-    """
-    origin, tag = torch_files(python)
-    if not tag:
-        why = "it does not run; expected a Python; give one with --torch-python"
-        raise NotReady(f"{python}: {why}")
-    if not origin.endswith("__init__.py"):
-        return None, tag
-    return read_torch(Path(origin).parents[1], is_users=True), tag
 
 
 def interpreter(command: Sequence[str], python: str = "") -> str:
@@ -102,12 +91,18 @@ def read_torch(folder: Path, is_users: bool = False) -> Torch | None:
 def find_torch(python: str, version: str, folder: Path) -> tuple[Torch | None, Path]:
     """The torch to rehearse under, and where it would be put.
 
-    It is the program's own CUDA torch where that is of the ``version`` that was asked for.
+    It is the program's own CUDA torch where that is of the ``version`` that was asked for. Raises
+    NotReady.
     """
-    mine, tag = own_torch(python)
+    origin, tag = torch_files(python)
+    if not tag:
+        why = "it does not run; expected a Python; give one with --torch-python"
+        raise NotReady(f"{python}: {why}")
     place = folder / f"torch-{version or DEFAULT_TORCH}-{tag}"
-    if mine and version in ("", mine.version.split("+")[0], mine.version):
-        return mine, place
+    if origin.endswith("__init__.py"):
+        users = read_torch(Path(origin).parents[1], is_users=True)
+        if users and version in ("", users.version.split("+")[0], users.version):
+            return users, place
     return read_torch(place), place
 
 

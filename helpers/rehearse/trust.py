@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from helpers.ground.units import show_bytes, times_in_words
+from helpers.ground.units import MIB, show_bytes, times_in_words
 from helpers.look.cards import CONTEXT_IN_WORDS, GpuCard
 from helpers.rehearse.rehearsal import UNLIMITED, RehearsalLimits
 from helpers.rehearse.reports import Reports, ValueRead, reads, unanswered
-from helpers.rehearse.words import WORDS, Workspace
+from helpers.rehearse.words import WORDS
 
 SHOWN = 6
 
@@ -26,7 +27,7 @@ def trust(
     """
     sentences = WORDS["says"]
     lines = _assumed_sizes(reports, limits)
-    lines += _workspace_lines(reports, limits.cudnn_bytes)
+    lines += [line for _, line in workspaces(reports, limits.cudnn_bytes)]
     bucket_bytes = max((report["bucket_bytes"] for report in reports), default=0)
     if bucket_bytes:
         size = show_bytes(bucket_bytes)
@@ -67,20 +68,21 @@ def _assumed_sizes(reports: Reports, limits: RehearsalLimits) -> list[str]:
 def _values_read(reports: Reports) -> list[str]:
     """Values that were read back and are not computed: those of known effect, then the others."""
     sentences = WORDS["says"]
+    effects = WORDS["known"]
     lines: list[str] = []
-    places: list[str] = []
+    places: dict[str, None] = {}
     for row in reads(reports, sizes=False):
         place = _place_of(row)
-        effect = WORDS["known"].get(row["inside"])
-        if row["collective"]:
+        collective = row["collective"]
+        if collective:
             received = sentences["received"]
-            lines.append(received.format(collective=row["collective"], place=place))
-        elif effect is not None:
-            lines.append(f"assumed: {effect}")
-        elif place not in places:
-            places.append(place)
+            lines.append(received.format(collective=collective, place=place))
+        elif row["inside"] in effects:
+            lines.append(f"assumed: {effects[row['inside']]}")
+        else:
+            places[place] = None
     if places:
-        shown = ", ".join(places[:SHOWN])
+        shown = ", ".join(list(places)[:SHOWN])
         if len(places) > SHOWN:
             shown += " and elsewhere"
         lines.append(sentences["values"].format(places=shown))
@@ -89,83 +91,71 @@ def _values_read(reports: Reports) -> list[str]:
 
 def _place_of(row: ValueRead) -> str:
     """The line of the program that a read stands in."""
-    return row["where"] or "the backward pass"
+    return str(row["where"] or "the backward pass")
 
 
 def _libraries_left_out(reports: Reports) -> list[str]:
     """What of the libraries is not rehearsed, by what the program called of them."""
-    names = unanswered(reports)
-    lines: dict[str, None] = {}
-    for name in names:
+    lines: list[str] = []
+    for name in unanswered(reports):
         for start, says in WORDS["libraries"].items():
-            if name.startswith(start):
-                lines[says] = None
-    return list(lines)
+            if name.startswith(start) and says not in lines:
+                lines.append(says)
+    return lines
 
 
 def _counts(reports: Reports, streams: int) -> dict[str, int]:
     """What happened how often, by the key of the sentence that says so; 0: nothing to say."""
+
+    def total(name: str) -> int:
+        return sum(report["counts"].get(name, 0) for report in reports)
+
     return {
-        "collectives": _total(reports, "collectives"),
-        "managed": _total(reports, "managed") >> 20,
+        "collectives": total("collectives"),
+        "managed": total("managed") >> 20,
         "streams": streams if streams > 1 else 0,
         "forks": sum(report["forks"] for report in reports),
         "forked": max((report["forked"] for report in reports), default=0),
     }
 
 
-def _total(reports: Reports, name: str) -> int:
-    """How often the device was asked for something, over all processes."""
-    return sum(report["counts"].get(name, 0) for report in reports)
-
-
 def workspace_bytes(reports: Reports, cudnn_bytes: int) -> int:
-    """How much higher the peak may be by what libraries take of which only a range is known.
+    """How much higher the peak may be by what libraries take of which only a range is known."""
+    return sum(most_bytes for most_bytes, _ in workspaces(reports, cudnn_bytes))
+
+
+def workspaces(reports: Reports, cudnn_bytes: int) -> Iterator[tuple[int, str]]:
+    """The most that each library may take beside what it was given, in bytes and as a line.
 
     ``cudnn_bytes``: what each call of cuDNN was given; above 0 the user said so, and it is no
     range.
     """
-    uses = _workspaces_used(reports)
-    return sum(_most_bytes(row, count, cudnn_bytes) for row, count in uses)
-
-
-def _workspace_lines(reports: Reports, cudnn_bytes: int) -> Iterator[str]:
-    """What is assumed of each library's workspaces."""
-    for row, count in _workspaces_used(reports):
+    for row in WORDS["workspaces"]:
+        counts = [report["counts"].get(row["count"], 0) for report in reports]
+        count = max(counts, default=0) if row["times"] else sum(counts)
+        if not count:
+            continue
         most_bytes = _most_bytes(row, count, cudnn_bytes)
-        extent = "as --cudnn-workspace says"
-        if most_bytes:
-            if row["count"] == "cudnn":
-                most_bytes = max(most_bytes, cudnn_at_once(reports, cudnn_bytes))
-            extent = f"and may be up to {show_bytes(most_bytes)} more"
+        at_once_bytes = most_bytes
+        if row["count"] == "cudnn":
+            at_once_bytes = max(most_bytes, cudnn_at_once(reports, cudnn_bytes))
+        extent = f"and may be up to {show_bytes(at_once_bytes)} more"
+        if not most_bytes:
+            extent = "as --cudnn-workspace says"
         least = show_bytes(cudnn_bytes)
         says = row["says"].format(many=count, least=least, range=extent)
-        yield f"assumed: {says}"
+        yield most_bytes, f"assumed: {says}"
 
 
-def _workspaces_used(reports: Reports) -> Iterator[tuple[Workspace, int]]:
-    """The libraries whose workspaces the program used, each with what was counted of it."""
-    for row in WORDS["workspaces"]:
-        if row["times"]:
-            counts = [report["counts"].get(row["count"], 0) for report in reports]
-            count = max(counts, default=0)
-        else:
-            count = _total(reports, row["count"])
-        if count:
-            yield row, count
-
-
-def _most_bytes(row: Workspace, count: int, cudnn_bytes: int) -> int:
+def _most_bytes(row: Mapping[str, Any], count: int, cudnn_bytes: int) -> int:
     """The most that a library may take beside what it was given."""
-    most_mib = row["most_mib"]
-    if not most_mib:
-        return row["times"] * count
-    if cudnn_bytes:
-        return 0
+    most_mib = int(row["most_mib"])
     cap = os.environ.get(row["cap"], "")
-    if cap.isdigit():
+    if most_mib and cudnn_bytes:
+        return 0
+    if most_mib and cap.isdigit():
         most_mib = int(cap)
-    return (most_mib << 20) + row["times"] * count
+    return most_mib * MIB + int(row["times"]) * count
 
 
 def cudnn_at_once(reports: Reports, cudnn_bytes: int) -> int:
@@ -182,4 +172,5 @@ def cudnn_at_once(reports: Reports, cudnn_bytes: int) -> int:
     most_bytes = _most_bytes(row, 1, cudnn_bytes)
     if os.environ.get(row["cap"], "").isdigit():
         return most_bytes
-    return max(most_bytes, *(count.get("convolution_bytes", 0) for count in counts))
+    convolutions: list[int] = [row.get("convolution_bytes", 0) for row in counts]
+    return max(most_bytes, *convolutions)

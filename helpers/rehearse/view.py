@@ -32,8 +32,7 @@ def answer(
     ``run_next``: what a command does about a program that does not fit, and that command, where
     there is one; ``beside``: more of what it rests on.
     """
-    first = wrapped(headline(rehearsal, verdict), columns=SCREEN)
-    lines = [bold(line) for line in first]
+    lines = [*map(bold, wrapped(headline(rehearsal, verdict), columns=SCREEN))]
     below: list[str] = []
     if verdict is not None and _is_why(rehearsal, verdict):
         lines += [f"({label(verdict)})", ""]
@@ -106,9 +105,7 @@ def _with_what_is_left(rehearsal: Rehearsal) -> str:
     says = f"in {usable}. The peak is {peak_in_words(rehearsal)}, which leaves {left}"
     if depends_on_outside(rehearsal):
         return f"May not fit {says} for a GPU context that is not counted ({CONTEXT_IN_WORDS})"
-    if rehearsal.stopped:
-        return f"Fits so far {says}"
-    return f"Fits {says}"
+    return f"Fits so far {says}" if rehearsal.stopped else f"Fits {says}"
 
 
 def peak_in_words(rehearsal: Rehearsal) -> str:
@@ -250,9 +247,9 @@ def _cards(rehearsal: Rehearsal) -> list[str]:
         peaks = use.peak_bytes.values()
         if use.sum_bytes > max(peaks, default=0):
             need = f"together need {show_bytes(use.sum_bytes)} on card {use.index}"
-            each = " and ".join(map(show_bytes, peaks))
+            sizes = " and ".join(map(show_bytes, peaks))
             has = f"it has {show_bytes(rehearsal.device.total_bytes)}"
-            lines.append(f"{len(peaks)} processes {need} (their peaks: {each}); {has}")
+            lines.append(f"{len(peaks)} processes {need} (their peaks: {sizes}); {has}")
     sums = [use.sum_bytes for use in rehearsal.devices]
     if max(sums, default=0) > UNEVEN * min(sums, default=0):
         lines.append(_beside_each_other(sums))
@@ -283,13 +280,12 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
         lines.append(f"At fault: {culprit}. {why[0].upper()}{why[1:]}")
     oom = rehearsal.oom
     if oom is not None:
-        requested = show_bytes(oom.requested_bytes)
-        sizes = f"{requested} requested, {show_bytes(oom.free_bytes)} free on the card"
+        sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free"
         place = place_in_words(oom.frames)
-        lines.append(f"The first request that failed: {sizes}; at {place}")
+        lines.append(f"The first request that failed: {sizes} on the card; at {place}")
     elif rehearsal.error and not rehearsal.failed_otherwise:
-        ended = f"one of its processes with {rehearsal.error}"
-        lines.append(f"The program ended well, but {ended}")
+        says = "The program ended well, but one of its processes with"
+        lines.append(f"{says} {rehearsal.error}")
     return lines
 
 
@@ -306,8 +302,8 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
     if runs[0].limits.world:
         by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
         ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
-        worst = runs[-1].rank_in_words
-        return [f"peak reserved, {ranks}; the answer is that of {worst}"]
+        answer_of = runs[-1].rank_in_words
+        return [f"peak reserved, {ranks}; the answer is that of {answer_of}"]
     if runs[-1].limits.compiles:
         plain, compiled = peaks
         return [f"peak reserved: {plain} without torch.compile, {compiled} with it"]
@@ -337,9 +333,7 @@ def cards_table(wide: bool = False) -> Shown:
     ]
     note = "A card by another name: as nvidia-smi or rocminfo prints it. Another card: --capacity."
     table = Shown("", header, rows, notes=[note], widest=None)
-    if wide:
-        return table
-    return table.without("source")
+    return table if wide else table.without("source")
 
 
 def tried_table(names: Sequence[str], rehearsals: Sequence[Rehearsal]) -> Shown:

@@ -33,13 +33,12 @@ import weakref
 from collections.abc import (
     Callable,
     ItemsView,
-    Iterable,
     Iterator,
     KeysView,
     Sequence,
     ValuesView,
 )
-from typing import Any, TypedDict
+from typing import Any
 
 Torch = Any  # the program's own, imported in main
 Value = Any
@@ -86,14 +85,6 @@ ONLY_ON_A_GPU = (
     "synchronize",
 )
 GPU = re.compile(r"cuda(:\d+)?")
-
-
-class Program(TypedDict):
-    """A program to run, in its folder; ``words``: SCRIPT ... or -m MODULE ..."""
-
-    folder: str
-    words: list[str]
-    record: str
 
 
 class Smaller(ast.NodeTransformer):
@@ -149,7 +140,7 @@ def divided(number: int, divisor: Divisor) -> int:
     return number // times
 
 
-def few(items: Iterable[object]) -> Iterable[object]:
+def few(items: Value) -> Value:
     """The first few of what a loop goes over; all of a dictionary, such as a model's state."""
     if isinstance(items, (dict, KeysView, ValuesView, ItemsView)):
         return items
@@ -221,7 +212,7 @@ def content(tensor: Tensor) -> str:
 
 
 def tensors_in(torch: Torch, value: Value) -> Iterator[Tensor]:
-    """The tensors of what a program saves."""
+    """The tensors of what a program saves, or of what goes backward."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -260,13 +251,11 @@ def on_cpu_mode(torch: Torch) -> Value:
             wanted = [moved(torch, value) for value in arguments]
             named = {} if keywords is None else moved_keywords(torch, keywords)
             result = function(*wanted, **named)
-            if function is not torch.Tensor.to or result is not wanted[0]:
-                return result
-            others = [*wanted[1:], *named.values()]
-            names_device = any(
-                isinstance(value, (str, torch.device)) for value in others
-            )
-            return result.clone() if names_device else result
+            if function is torch.Tensor.to and result is wanted[0]:
+                others = [*wanted[1:], *named.values()]
+                if any(isinstance(value, (str, torch.device)) for value in others):
+                    return result.clone()
+            return result
 
     return OnCpu()
 
@@ -289,59 +278,56 @@ def moved_keywords(torch: Torch, keywords: dict[str, Value]) -> dict[str, Value]
     return named
 
 
-class Watch:
-    """Notes each loss that goes backward, what is saved, and gradients and weights around each step."""
+def watch(torch: Torch, record: Record) -> None:
+    """Note each loss that goes backward, what is saved, and gradients and weights around each step."""
+    backward = torch.autograd.backward
+    save = torch.save
+    buffered: dict[int, weakref.ref[Value]] = {}
+    """The modules with buffers that were called, by their ids."""
 
-    def __init__(self, torch: Torch, record: Record) -> None:
-        self.torch = torch
-        self.record = record
-        self.buffered: dict[int, weakref.ref[Value]] = {}
-        """The modules with buffers that were called, by their ids."""
-        self.save = torch.save
-        self.backward = torch.autograd.backward
+    def noted_backward(tensors: Value, *args: Value, **kwargs: Value) -> None:
+        note(tensors)
+        backward(tensors, *args, **kwargs)
 
-    def start(self) -> None:
-        self.torch.save = self.noted_save
-        self.torch.autograd.backward = self.noted_backward
-        optimizers = importlib.import_module("torch.optim.optimizer")
-        optimizers.register_optimizer_step_pre_hook(self.before_step)
-        optimizers.register_optimizer_step_post_hook(self.after_step)
-        self.torch.nn.modules.module.register_module_forward_hook(self.called)
+    def noted_save(saved: Value, *args: Value, **kwargs: Value) -> None:
+        note(saved)
+        save(saved, *args, **kwargs)
 
-    def noted_backward(self, tensors: Value, *args: Value, **kwargs: Value) -> None:
-        losses = [tensors] if isinstance(tensors, self.torch.Tensor) else tensors
-        for loss in losses:
-            self.record.add("value", content(loss), size_of(loss))
-        self.backward(tensors, *args, **kwargs)
+    def note(value: Value) -> None:
+        for tensor in tensors_in(torch, value):
+            record.add("value", content(tensor), size_of(tensor))
 
-    def noted_save(self, saved: Value, *args: Value, **kwargs: Value) -> None:
-        for tensor in tensors_in(self.torch, saved):
-            self.record.add("value", content(tensor), size_of(tensor))
-        self.save(saved, *args, **kwargs)
+    def before_step(optimizer: Value, *_: Value) -> None:
+        gradients = [weight.grad for weight in weights_of(optimizer)]
+        sizes = [[0.0, 0.0] if row is None else size_of(row) for row in gradients]
+        record.add("gradients", sizes, [row is not None for row in gradients])
 
-    def before_step(self, optimizer: Value, *_: object) -> None:
-        sizes = []
-        have_gradients = []
-        for weight in weights_of(optimizer):
-            has_gradient = weight.grad is not None
-            have_gradients.append(has_gradient)
-            sizes.append(size_of(weight.grad) if has_gradient else [0.0, 0.0])
-        self.record.add("gradients", sizes, have_gradients)
-
-    def after_step(self, optimizer: Value, *_: object) -> None:
-        buffers: list[Tensor] = []
-        for reference in self.buffered.values():
-            module = reference()
-            if module is not None:
-                buffers += [row for row in module._buffers.values() if row is not None]
+    def after_step(optimizer: Value, *_: Value) -> None:
+        buffers = buffers_of([module() for module in buffered.values()])
         weights = [content(weight) for weight in weights_of(optimizer)]
-        self.record.add("weights", weights, [content(buffer) for buffer in buffers])
-        sizes = [size_of(buffer) for buffer in buffers if not buffer.is_complex()]
-        self.record.add("buffers", sizes)
+        record.add("weights", weights, [content(buffer) for buffer in buffers])
+        real = [buffer for buffer in buffers if not buffer.is_complex()]
+        record.add("buffers", [size_of(buffer) for buffer in real])
 
-    def called(self, module: Value, *_: object) -> None:
+    def module_called(module: Value, *_: Value) -> None:
         if module._buffers:
-            self.buffered.setdefault(id(module), weakref.ref(module))
+            buffered.setdefault(id(module), weakref.ref(module))
+
+    torch.save = noted_save
+    torch.autograd.backward = noted_backward
+    optimizers = importlib.import_module("torch.optim.optimizer")
+    optimizers.register_optimizer_step_pre_hook(before_step)
+    optimizers.register_optimizer_step_post_hook(after_step)
+    torch.nn.modules.module.register_module_forward_hook(module_called)
+
+
+def buffers_of(modules: Sequence[Value]) -> list[Tensor]:
+    """The buffers of those modules that are still there."""
+    buffers: list[Tensor] = []
+    for module in modules:
+        if module is not None:
+            buffers += module._buffers.values()
+    return [buffer for buffer in buffers if buffer is not None]
 
 
 def weights_of(optimizer: Value) -> list[Tensor]:
@@ -440,7 +426,7 @@ def run(words: Sequence[str], divisor: Divisor) -> None:
     loader.exec_module(main)
 
 
-def observed(program: Program, divisor: Divisor) -> int:
+def observed(program: dict[str, Value], divisor: Divisor) -> int:
     """Run a program to its end, in this process. Returns the exit code of the process."""
     import torch
 
@@ -449,7 +435,7 @@ def observed(program: Program, divisor: Divisor) -> int:
     # Each divisor makes other code of the same sources: none is read from a cache, nor kept in one.
     sys.pycache_prefix = os.devnull
     record = Record(program["record"])
-    Watch(torch, record).start()
+    watch(torch, record)
     sys.stdout = Printed(record)
     try:
         with on_cpu_mode(torch):
@@ -463,7 +449,7 @@ def observed(program: Program, divisor: Divisor) -> int:
     return 0
 
 
-def forked(program: Program, divisor: Divisor, seconds: float) -> int:
+def forked(program: dict[str, Value], divisor: Divisor, seconds: float) -> int:
     """Start a program in a process of its own, which SIGPROF ends. Returns its PID."""
     pid = os.fork()
     if pid:
@@ -475,12 +461,6 @@ def forked(program: Program, divisor: Divisor, seconds: float) -> int:
         sys.stdout.flush()
     finally:
         os._exit(code)
-
-
-def exit_code_of(pid: int) -> int:
-    """How a process ended, once it has; below 0: by which signal."""
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def main() -> None:
@@ -495,8 +475,8 @@ def main() -> None:
         importlib.import_module("torch._dynamo")
     for divisor in job["divisors"]:
         pids = [forked(row, divisor, job["seconds"]) for row in job["programs"]]
-        codes = [exit_code_of(pid) for pid in pids]
-        if all(code <= 0 for code in codes):
+        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+        if all(os.waitstatus_to_exitcode(status) <= 0 for status in statuses):
             return
 
 

@@ -24,19 +24,15 @@ PASSED_ON = (
 MOST_BYTES = 64
 
 
-def umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def ask(place: str, command: list[str]) -> tuple[socket.socket, int]:
     """Have a command run; the number of its process. Raises OSError, ValueError."""
+    umask = os.umask(0)
+    os.umask(umask)
     run = {
         "command": command,
         "environment": dict(os.environ),
         "folder": os.getcwd(),
-        "umask": umask(),
+        "umask": umask,
     }
     forking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     forking.connect(place)

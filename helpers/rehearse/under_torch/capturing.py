@@ -49,8 +49,8 @@ def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
             switched_off = os.environ.pop(SWITCH, "")
             try:
                 backend = inside_of_mode(options.get("backend", "eager"))
-                captured = leave_out(model, **{**options, "backend": backend})
-                return captured(*args, **kwargs)
+                within = leave_out(model, **{**options, "backend": backend})
+                return within(*args, **kwargs)
             finally:
                 os.environ[SWITCH] = switched_off
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-Torch = Any
-Value = Any
+from .capturing import Function, Value
+from .operators import Torch
+
 Witness = Any
 FAKE = "torch.testing._internal.distributed.fake_pg"
 
@@ -59,16 +60,12 @@ def start(torch: Torch, witness: Witness) -> None:
         gather_object,
         broadcast_object_list,
         scatter_object_list,
+        keeping_tensor(groups.isend),
+        keeping_tensor(groups.irecv),
     ):
         setattr(torch.distributed, exchange.__name__, exchange)
         setattr(groups, exchange.__name__, exchange)
-    for name in ("isend", "irecv"):
-        exchange_one = keeping_tensor(getattr(groups, name))
-        setattr(torch.distributed, name, exchange_one)
-        setattr(groups, name, exchange_one)
-    parallel = importlib.import_module(
-        "torch.nn.parallel.distributed"
-    ).DistributedDataParallel
+    parallel = torch.nn.parallel.DistributedDataParallel
     parallel.__init__ = reducing_by_hook(torch, witness, parallel.__init__)
 
 
@@ -85,7 +82,7 @@ class KeptWork:
         return getattr(self.work, name)
 
 
-def keeping_tensor(exchange: Callable[..., Value]) -> Callable[..., Value]:
+def keeping_tensor(exchange: Function) -> Function:
     """torch.distributed.isend or irecv, whose work keeps the tensor."""
 
     @functools.wraps(exchange)
@@ -119,9 +116,7 @@ class FirstBuckets:
             self.buffers.clear()
 
 
-def reducing_by_hook(
-    torch: Torch, witness: Witness, init: Callable[..., None]
-) -> Callable[..., None]:
+def reducing_by_hook(torch: Torch, witness: Witness, init: Function) -> Function:
     """DistributedDataParallel's constructor, with a hook that hands each bucket back: what the fake
     group's work answers is nothing that its reducer takes (comm.cpp).
     """
@@ -142,7 +137,7 @@ def reducing_by_hook(
     return init_with_hook
 
 
-def seeing_buckets(witness: Witness, init: Callable[..., None]) -> Callable[..., None]:
+def seeing_buckets(witness: Witness, init: Function) -> Function:
     """DistributedDataParallel's constructor where all ranks run: what its first buckets take, which
     it makes anew unless parameters may go unused (reducer.hpp), is noted.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -83,14 +84,9 @@ class ShadowComputation:
         collective.
         """
         self.plain = torch.Tensor.__torch_dispatch__
-        self.kinds: dict[Operator, str] = {}
-        self.is_alone = "CASEBOOK_WORLD" in os.environ
-
-    def kind(self, operator: Operator) -> str:
+        self.kind = functools.cache(functools.partial(kind_of, torch))
         """What is done about an operator, found out once for each."""
-        if operator not in self.kinds:
-            self.kinds[operator] = kind_of(self.torch, operator)
-        return self.kinds[operator]
+        self.is_alone = "CASEBOOK_WORLD" in os.environ
 
     def run(
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
@@ -432,10 +428,8 @@ class ShadowComputation:
     def gradients_unknown(self, arguments: Sequence[Value]) -> None:
         """What a hook of a backward pass gets: gradients, or a parameter that has one."""
         for tensor in self.device_tensors(arguments):
-            if tensor.is_leaf and tensor.requires_grad:
-                self.made_unknown(tensor.grad)
-            else:
-                self.made_unknown(tensor)
+            is_parameter = tensor.is_leaf and tensor.requires_grad
+            self.made_unknown(tensor.grad if is_parameter else tensor)
 
     def any_unknown(self, tensors: Sequence[Tensor]) -> bool:
         """Whether what lies in one of them is not known."""

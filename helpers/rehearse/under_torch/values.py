@@ -189,9 +189,7 @@ class AroundMode:
                 out = call(*args, **kwargs)
             finally:
                 self.mode.__enter__()
-            if note is None:
-                return out
-            return note(out, *args, *kwargs.values())
+            return note(out, *args, *kwargs.values()) if note else out
 
         return outside
 

@@ -15,9 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import TextIO
 
 from . import ranks
 from .capturing import Function, Value, compiles_nothing
@@ -35,8 +33,6 @@ elements that it shows, and keeps none of them.
 """
 MOST_PRINTED = 1000
 """Elements that torch prints unless ``torch.set_printoptions`` says otherwise."""
-Replacing = Callable[[str], AbstractContextManager[TextIO]]
-"""Opens a file that stands under its name once it is whole."""
 # In the order of device.c.
 COUNTS = (
     "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives "
@@ -44,12 +40,19 @@ COUNTS = (
 ).split()
 
 COMPILER = "torch._dynamo"
+READ = ("op", "sizes", "inside", "where", "collective")
+"""What is kept of each read: the operator, whether a size hangs on it, the file of torch that
+reads, the line of the program, and the collective that gave the value.
+"""
 
 
 class Witness:
-    """What is kept of this process; written whenever something new is seen, and at its end."""
+    """What is kept of this process; written whenever something new is seen, and at its end.
 
-    def __init__(self, device: ctypes.CDLL, folder: str, replacing: Replacing):
+    ``replacing`` opens a file that stands under its name once it is whole.
+    """
+
+    def __init__(self, device: ctypes.CDLL, folder: str, replacing: Function):
         self.device = device
         self.folder = folder
         self.replacing = replacing
@@ -144,7 +147,7 @@ class Witness:
         if sizes:
             return max(answer, 0)
         if times == ENDLESS:
-            warn_of_endless(where)
+            warn_of_endless(where or "the backward pass")
         return -1
 
     def limit(self, seconds: float) -> None:
@@ -255,19 +258,16 @@ class Witness:
             return  # the folder went away: there is nowhere to write to
 
     def report(self) -> dict[str, object]:
-        """What was seen so far (ProcessReport in helpers/rehearse/reports.py)."""
+        """What was seen so far (see helpers/rehearse/reports.py)."""
         steps = max(self.steps.values(), default=0)
-        if self.stopped == "--steps":
-            steps -= 1
         counts = {
             name: self.device.fake_count(number) for number, name in enumerate(COUNTS)
         }
         counts["collectives"] += self.exchanges
-        reads = []
-        for key, times in self.reads.items():
-            name, is_size, inside, where, collective = key
-            read = {"op": name, "sizes": is_size, "inside": inside, "where": where}
-            reads.append({**read, "collective": collective, "times": times})
+        reads = [
+            {**dict(zip(READ, read)), "times": times}  # noqa: B905 -- Python 3.9
+            for read, times in self.reads.items()
+        ]
         report: dict[str, object] = {
             "pid": os.getpid(),
             "parent": os.getppid(),
@@ -279,7 +279,7 @@ class Witness:
             "message": "",
             "counts": counts,
             "stopped": self.stopped,
-            "steps": steps,
+            "steps": steps - 1 if self.stopped == "--steps" else steps,
             "step_peaks": self.step_peaks,
             "compiled": len(self.compiled),
             "has_buckets": self.has_buckets,
@@ -289,16 +289,13 @@ class Witness:
         }
         error: BaseException | None = getattr(sys, "last_value", None)
         if error is not None:
-            report["frames"] = frames_of(error)
-            report["error"] = type(error).__name__
-            report["message"] = str(error)
+            name = type(error).__name__
+            report.update(frames=frames_of(error), error=name, message=str(error))
         return report
 
 
 def warn_of_endless(where: str) -> None:
     """Say that a line, or the backward pass, has read so much that it may never end."""
-    if not where:
-        where = "the backward pass"
     says = f"{where} has read {ENDLESS:,} values that a rehearsal does not compute; if they decide when"
     ends = (
         "it ends, it never will: --steps and --seconds end it with the verdict so far"
@@ -321,7 +318,7 @@ def reading_line(frame: FrameType | None) -> tuple[str, str]:
             elif prints_few_elements(frame):
                 inside = name
         elif os.path.dirname(file) != HERE and not file.startswith(READ_BY_TORCH):
-            return inside, line_of(frame, frame.f_lineno)
+            return inside, line_of(frame)
         frame = frame.f_back
     return inside, ""
 
@@ -334,22 +331,18 @@ def prints_few_elements(frame: FrameType) -> bool:
     return getattr(options, "threshold", MOST_PRINTED + 1) <= MOST_PRINTED
 
 
-def line_of(frame: FrameType, number: int) -> str:
-    """A line of a frame in words: its file, number and function."""
-    return (
-        f"{os.path.basename(frame.f_code.co_filename)}:{number} {frame.f_code.co_name}"
-    )
+def line_of(frame: FrameType) -> str:
+    """The line that a frame is at, in words: its file, number and function."""
+    code = frame.f_code
+    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}"
 
 
 def frames_of(error: BaseException) -> list[dict[str, object]]:
     """The frames that an error went through, the innermost first."""
-    frames: list[dict[str, object]] = []
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-        frames.append(
-            {"filename": code.co_filename, "line": line, "name": code.co_name}
-        )
-    return frames[::-1]
+    return [
+        {"filename": frame.filename, "line": frame.lineno, "name": frame.name}
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+    ]
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -376,7 +369,7 @@ def has_children() -> bool:
         return False
 
 
-def start(replacing: Replacing) -> Witness | None:
+def start(replacing: Function) -> Witness | None:
     """Watch this process, where it runs on the device that is not there."""
     device = ctypes.CDLL(None)
     if not hasattr(device, "fake_on_read"):
