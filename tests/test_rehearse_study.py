@@ -149,7 +149,7 @@ def test_trial_without_a_gpu_or_a_card_that_is_known_is_one_line(words, says, ca
 
 def test_trial_without_a_torch_to_rehearse_under_says_how_to_get_one(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(torches, "own_torch", lambda python: (None, "cp311"))
+    monkeypatch.setattr(torches, "torch_files", lambda python: ("", "cp311"))
     code, _, err = trial(capsys, "--gpu", "4090", "bf16")
     assert code == 2 and "rehearse --setup" in err and err.count("\n") == 1
 

@@ -222,8 +222,8 @@ def _assigned_without_gradients(
 def _failed_without_gradients(
     program: Program,
 ) -> Located[cst.CSTNode]:
-    """The statements that led to the refused request, as far as one that called them is below
-    no_grad; the nearest first.
+    """The statements that led to the refused request, the nearest first, as far as they, or one
+    that called them, are below no_grad.
     """
     frames = list(calls_that_failed(program))
     for at, (source, statement) in enumerate(frames):

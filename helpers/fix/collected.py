@@ -117,26 +117,26 @@ def _unused_ways_to_empty(
 
 
 def _last_entries(program: Program, store: StoreStatement) -> Changes:
-    """Lists of which last entries are read, as ``losses[-10:]``: keep no others. With all such
-    lists of the same function, since their entries often hold each other.
+    """Lists of which only the last entries are read, as ``losses[-10:]``: keep no others. All such
+    lists of a function at once, since their entries often hold each other.
     """
     count = _entries_read(program, store)
     if not count:
         return
     source = store.source
-    alike: list[StoreStatement] = []
-    for statement in source.find(
-        cst.SimpleStatementLine, source.scope(store.statement)
-    ):
-        stores = stores_of(source, statement)
-        alike += [row for row in stores if _entries_read(program, row) == count]
-    edits = [
-        source.lines_after(row.statement, f"del {row.name}[:-{count}]") for row in alike
-    ]
-    names = " and ".join(row.name for row in alike)
+    scope = source.scope(store.statement)
+    names = []
+    edits = []
+    for statement in source.find(cst.SimpleStatementLine, scope):
+        for other in stores_of(source, statement):
+            if _entries_read(program, other) == count:
+                names.append(other.name)
+                edits.append(
+                    source.lines_after(statement, f"del {other.name}[:-{count}]")
+                )
     entries = "entry" if count == 1 else f"{count} entries"
     yield _if_measured(
-        f"Keep only the last {entries} of {names} ({store.place})",
+        f"Keep only the last {entries} of {' and '.join(names)} ({store.place})",
         "the program reads no other entry",
         *edits,
     )

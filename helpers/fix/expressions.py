@@ -25,6 +25,8 @@ METHODS = set(
 """Functions of torch that are methods of their first argument, too."""
 OF_TORCH = re.compile(r"(?:torch|F|nn)(?:\.\w+)*\.\w+")
 LETTER = re.compile("[A-Z]")
+NOT_COMPARED = ("ctx", "kind", "type_comment")
+"""Fields of a node that say nothing of what it computes."""
 ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
 ORDER = ("p", "ord", "dim", "axis")
 """Keywords that may as well stand behind the other arguments, in this order."""
@@ -237,6 +239,9 @@ def _is_changed(node: ast.AST, before: Names, after: Names) -> bool:
 
 
 def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match | None:
+    """``match`` with what a part of a pattern fits, read through the names that stand for it; None
+    where it does not fit.
+    """
     if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
         if pattern.id in match.letters:
             first, before = match.letters[pattern.id]
@@ -271,24 +276,23 @@ def _fit_parts(
     pattern: ast.AST, node: ast.AST, names: Names, match: Match
 ) -> Match | None:
     """How the parts of a pattern fit those of a node of the same type."""
-    for part, wanted in ast.iter_fields(pattern):
-        seen = getattr(node, part, None)
-        if part in ("ctx", "kind", "type_comment"):
+    for field_name, wanted in ast.iter_fields(pattern):
+        if field_name in NOT_COMPARED:
             continue
+        seen = getattr(node, field_name, None)
         pairs = [(wanted, seen)]
         if isinstance(wanted, list) and isinstance(seen, list):
             if len(wanted) != len(seen):
                 return None
             pairs = list(zip(wanted, seen, strict=True))
-        for first, other in pairs:
-            if not isinstance(first, ast.AST) or not isinstance(other, ast.AST):
-                if first != other:
+        for part, other in pairs:
+            if isinstance(part, ast.AST) and isinstance(other, ast.AST):
+                further = _fit(part, other, names, match)
+                if further is None:
                     return None
-                continue
-            further = _fit(first, other, names, match)
-            if further is None:
+                match = further
+            elif part != other:
                 return None
-            match = further
     return match
 
 

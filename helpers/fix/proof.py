@@ -188,7 +188,7 @@ def compared(before: CpuRun, after: CpuRun) -> Proof:
     if lost:
         says = f"{lost} weights that have a gradient in your program would have none"
         return Proof(Results.OTHER, says, loses_gradients=True)
-    return _Comparison(*_moving(before, after)).proof()
+    return _Comparison(*_with_equal_weights(before, after)).proof()
 
 
 class _Comparison:
@@ -258,9 +258,9 @@ def _lost_gradients(before: CpuRun, after: CpuRun) -> int:
     return lost
 
 
-def _moving(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
-    """Two runs, without the weights that get no gradient where one has more weights: those that
-    an optimizer was given in vain.
+def _with_equal_weights(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
+    """Two runs whose optimizers have the same weights. Where one has more, both are without those
+    that never get a gradient.
     """
     pairs = _pairs(before, after, "gradients")
     if all(len(sizes) == len(others) for (sizes, _), (others, _) in pairs):

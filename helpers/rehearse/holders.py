@@ -66,7 +66,8 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
     """What was held of each of so many cards.
 
     Processes that one parent started and that ran at the same time, such as the ranks of a job,
-    count with their peaks: on a real card they reach them in step. Others count as they met.
+    count with the sum of their peaks: on a real card they reach them in step. Where all processes
+    together held more at one moment, that counts.
     """
     holders, together = holders_of(folder)
     if not holders:

@@ -44,19 +44,18 @@ def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
 
 
 def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
-    """What a rehearsal can try of these remedies, each beside its control: changes of the work,
-    and settings of the allocator.
-
-    What another part of the stack reads does nothing to a card that is not there, what is
-    argued no run decides, and processes beside or after each other would each have that card to
-    themselves.
+    """The remedies that a rehearsal can try, each beside its control: changes of the work, and
+    settings of the allocator.
     """
     pairs = {}
     for remedy in wanted:
+        # No run decides what is argued. Of several processes each would have the simulated card
+        # to itself (unrehearsed).
         if remedy.how == "argued" or remedy.needs == "cpu" or remedy.unrehearsed:
             continue
         pair = remedy.pair()
         preset = pair.treated.preset
+        # Settings that a driver or a kernel reads change nothing on a simulated card.
         if not preset.environ or preset.unknown or ALLOCATOR & {*preset.environ}:
             pairs[pair.name] = (pair.control, pair.treated)
     return pairs
@@ -200,6 +199,7 @@ def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
 
 
 def _in_words(rehearsal: Rehearsal) -> str:
+    """How a rehearsal ended, its peak, and how often the cache was emptied."""
     outcome = rehearsal.outcome
     if outcome == "fits":
         outcome = "passes"

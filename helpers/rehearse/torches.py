@@ -100,9 +100,9 @@ def find_torch(python: str, version: str, folder: Path) -> tuple[Torch | None, P
         raise NotReady(f"{python}: {why}")
     place = folder / f"torch-{version or DEFAULT_TORCH}-{tag}"
     if origin.endswith("__init__.py"):
-        users = read_torch(Path(origin).parents[1], is_users=True)
-        if users and version in ("", users.version.split("+")[0], users.version):
-            return users, place
+        mine = read_torch(Path(origin).parents[1], is_users=True)
+        if mine and version in ("", mine.version.split("+")[0], mine.version):
+            return mine, place
     return read_torch(place), place
 
 

@@ -302,8 +302,8 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
     if runs[0].limits.world:
         by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
         ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
-        answer_of = runs[-1].rank_in_words
-        return [f"peak reserved, {ranks}; the answer is that of {answer_of}"]
+        last = runs[-1].rank_in_words
+        return [f"peak reserved, {ranks}; the answer is that of {last}"]
     if runs[-1].limits.compiles:
         plain, compiled = peaks
         return [f"peak reserved: {plain} without torch.compile, {compiled} with it"]

@@ -120,8 +120,7 @@ def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
     """Code of the program that a backward pass calls: recomputation, functions, hooks."""
     from torch.utils import checkpoint
 
-    # What a checkpoint computes anew, it computes as before; and what is Python's own of a
-    # backward pass is like any other code of the program.
+    # A checkpoint computes its function a second time.
     recompute_later = checkpoint.checkpoint
 
     @functools.wraps(recompute_later)
@@ -129,15 +128,16 @@ def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
         return recompute_later(around.within(function), *args, **kwargs)
 
     checkpoint.checkpoint = checkpoint_within
+    # The program's own subclasses of torch.autograd.Function.
     autograd = torch.autograd
-    python = autograd.function.BackwardCFunction
-    python.apply = around.within(python.apply)
-    # In a hook, too; nobody computed the gradients that it gets.
-    of_node = autograd.function._HookMixin
-    register = around.registering(shadow.gradients_unknown, of_node._register_hook)
-    of_node._register_hook = staticmethod(register)
-    of_saved = autograd.graph.saved_tensors_hooks
-    of_saved.__init__ = around.unpacking(of_saved.__init__)
+    own_functions = autograd.function.BackwardCFunction
+    own_functions.apply = around.within(own_functions.apply)
+    # Hooks of nodes, saved tensors, tensors and modules.
+    node = autograd.function._HookMixin
+    register = around.registering(shadow.gradients_unknown, node._register_hook)
+    node._register_hook = staticmethod(register)
+    saved_tensors = autograd.graph.saved_tensors_hooks
+    saved_tensors.__init__ = around.unpacking(saved_tensors.__init__)
     for owner, names in ((torch.Tensor, TENSOR_HOOKS), (torch.nn.Module, MODULE_HOOKS)):
         for name in names:
             if hasattr(owner, name):
