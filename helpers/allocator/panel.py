@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -54,13 +53,13 @@ class Bench:
         this one where there is none.
         """
         reserved = self.outcome.column("reserved")
-        steps = (np.diff(reserved, prepend=0) != 0) | (
-            self.outcome.column("out") == OOM
-        )
-        changed = np.flatnonzero(steps)
-        near = (
-            changed[changed > number][:1] if ahead else changed[changed < number][-1:]
-        )
+        moves = np.diff(reserved, prepend=0) != 0
+        fails = self.outcome.column("out") == OOM
+        events = np.flatnonzero(moves | fails)
+        if ahead:
+            near = events[events > number][:1]
+        else:
+            near = events[events < number][-1:]
         return int(near[0]) if len(near) else number
 
     def words(self, number: int) -> str:
@@ -101,7 +100,7 @@ class Bench:
         return [self.words(self.moment)]
 
 
-def build(frame: Frame, bench: Bench) -> Sequence[Any]:
+def build(frame: Frame, bench: Bench) -> Sequence[object]:
     """Card and settings; the run; the step through it with the map."""
     study = bench.study
 
@@ -125,9 +124,9 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     def look() -> None:
         nonlocal bench
-        size = (
-            str(study.card.capacity_bytes) if capacity.value == card else capacity.value
-        )
+        size = capacity.value
+        if size == card:
+            size = str(study.card.capacity_bytes)
         bench = bench.under(size, conf.value.strip())
         run.value = text_html(bench.says())
         if at.value == bench.moment:
@@ -137,8 +136,10 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     def step() -> None:
         moment.value = text_html(bench.words(at.value))
         seen = bench.map(at.value)
-        listed = replace(seen, draw=None, notes=(), most=STRANDING)
-        drawn.value = parts_html([seen, listed] if seen.cells else [])
+        parts: list[Part] = []
+        if seen.cells:
+            parts = [seen, replace(seen, draw=None, notes=(), most=STRANDING)]
+        drawn.value = parts_html(parts)
 
     def to(where: Callable[[], int]) -> Callable[[], None]:
         return lambda: setattr(at, "value", where())

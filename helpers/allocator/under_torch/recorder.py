@@ -286,10 +286,13 @@ class Recorder:
         self.keep(name)
 
     def _tick(self) -> QuietWatch:
+        torch = None
+        if self.history:
+            torch = self.torch
         hang = None
         try:
             if self.open and self._hang.after_s:
-                hang = self._hang.newly_quiet(self.torch if self.history else None)
+                hang = self._hang.newly_quiet(torch)
         except Exception as error:  # noqa: BLE001 - a sick driver, a full disk: watching ends, the program goes on
             self._hang.end()
             self.note(f"the watch for hangs ended: {words(error)}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from helpers.allocator.circumstances import AMPLE_BYTES
@@ -27,43 +25,39 @@ _USE = list(STATES).index("in use")
 _SMALL = list(STATES).index("small")
 
 
-@dataclass
 class _Stacks:
-    """The stacks of a chart, each frame once, by their numbers in the trace.
+    """The stacks of some operations as a chart has them, each stack and each frame once.
 
-    ``program_frames``: which frame of each stack is the program's own innermost; -1 for none.
+    ``numbers``: of each operation's stack, -1 where it has none or there was no room;
+    ``left_out``: for how many there was none. ``program_frames``: which frame of each stack is
+    the program's own innermost; -1 for none.
     """
 
-    trace: Trace
-    texts: list[str] = field(default_factory=list)
-    program_frames: list[int] = field(default_factory=list)
-    left_out: int = 0
-    _frames: dict[str, int] = field(default_factory=dict)
-    _numbers: dict[int, int] = field(default_factory=dict)
+    def __init__(self, trace: Trace, events: list[int]):
+        self.trace = trace
+        self.texts: list[str] = []
+        self.program_frames: list[int] = []
+        self.left_out = 0
+        self.frames: dict[str, int] = {}
+        self._number_of: dict[int, int] = {}
+        self.numbers = list(map(self._number, events))
 
-    @property
-    def frames(self) -> list[str]:
-        return list(self._frames)
-
-    def number(self, event: int) -> int:
-        """The chart's number of the stack of an operation; -1 where it has none."""
+    def _number(self, event: int) -> int:
         if self.trace.frame is None or event < 0:
             return -1
         stack = int(self.trace.frame[event])
-        if stack < 0 or stack in self._numbers:
-            return self._numbers.get(stack, -1)
-        if len(self.texts) >= MOST_STACKS or len(self._frames) >= MOST_TEXTS:
+        if stack < 0 or stack in self._number_of:
+            return self._number_of.get(stack, -1)
+        if len(self.texts) >= MOST_STACKS or len(self.frames) >= MOST_TEXTS:
             self.left_out += 1
             return -1
-        self._numbers[stack] = len(self.texts)
+        self._number_of[stack] = len(self.texts)
         frames = self.trace.frames[stack][:MOST_FRAMES]
-        numbers = [
-            self._frames.setdefault(frame, len(self._frames)) for frame in frames
-        ]
+        numbers = [self.frames.setdefault(frame, len(self.frames)) for frame in frames]
         self.texts.append(column(numbers))
         in_program = (place for place, frame in enumerate(frames) if own_line(frame))
         self.program_frames.append(next(in_program, -1))
-        return self._numbers[stack]
+        return self._number_of[stack]
 
 
 def timeline(
@@ -79,11 +73,12 @@ def timeline(
     """
     blocks, left_out = _largest(_lives(trace, outcome), by=2)
     starts, ends, sizes, events = blocks.T.tolist()
-    stacks = _Stacks(trace)
-    stack_of = list(map(stacks.number, events))
+    stacks = _Stacks(trace, events)
     states = (_SMALL if size <= MIB else _USE for size in sizes)
     reserved_at, reserved = _changes(outcome.column("reserved"))
     first_oom = outcome.first_oom
+    if capacity_bytes >= AMPLE_BYTES:
+        capacity_bytes = 0
     return Chart(
         kind="timeline",
         title=title,
@@ -92,15 +87,15 @@ def timeline(
         until=column(ends),
         size=column(sizes),
         state=column(states),
-        stack=column(stack_of),
+        stack=column(stacks.numbers),
         stacks=stacks.texts,
         own=column(stacks.program_frames),
-        frames=stacks.frames,
+        frames=list(stacks.frames),
         reserved_at=column(reserved_at),
         reserved=column(reserved),
         stranded_at=column(stranded[0].tolist()),
         stranded=column(stranded[1].tolist()),
-        capacity_bytes=capacity_bytes if capacity_bytes < AMPLE_BYTES else 0,
+        capacity_bytes=capacity_bytes,
         fails_at=-1 if first_oom is None else first_oom,
         without_stack=stacks.left_out,
         left_out=len(left_out),
@@ -144,8 +139,7 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
     length = int(blocks[:, 1].sum())
     blocks, left_out = _largest(blocks, by=1)
     starts, sizes, states, segments, events = blocks.T.tolist()
-    stacks = _Stacks(trace)
-    stack_of = list(map(stacks.number, events))
+    stacks = _Stacks(trace, events)
     return Chart(
         kind="map",
         title=title,
@@ -155,10 +149,10 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
         state=column(states),
         segment=column(segments),
         operation=column(events),
-        stack=column(stack_of),
+        stack=column(stacks.numbers),
         stacks=stacks.texts,
         own=column(stacks.program_frames),
-        frames=stacks.frames,
+        frames=list(stacks.frames),
         without_stack=stacks.left_out,
         left_out=len(left_out),
         left_out_bytes=int(left_out[:, 1].sum()),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from helpers.allocator.edits.comparison import EditComparison
 from helpers.allocator.edits.edit import parse
+from helpers.allocator.views.replays import setting_name, where_it_ends
 from helpers.ground.places import PROGRAM
 from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import columns
+from helpers.tell.values import Column, columns
 
 BEFORE_AND_AFTER = (
     "program:word, settings:value, runs out at:ends, peak allocated:number:bytes, "
@@ -33,10 +33,15 @@ def table(comparison: EditComparison) -> Shown:
     if comparison.edits:
         rows += _rows("edited", comparison.after)
     missing = comparison.after.needs_bytes
-    end = f"use: {comparison.after.use or 'the default settings'}"
     if missing:
         end = f"no setting helps, {show_bytes(missing)} are missing"
-    words = ", ".join(edit.words for edit in comparison.edits) or "no line changed"
+    elif comparison.after.use:
+        end = f"use: {comparison.after.use}"
+    else:
+        end = "use: the default settings"
+    words = "no line changed"
+    if comparison.edits:
+        words = ", ".join(edit.words for edit in comparison.edits)
     notes = []
     for edit, result in zip(comparison.edits, comparison.edited, strict=True):
         size = show_bytes(result.changed_bytes)
@@ -50,14 +55,14 @@ def table(comparison: EditComparison) -> Shown:
     return _shown(f"{words}: {end}", head, rows, notes, comparison.recording_fails)
 
 
-def _rows(program: str, answer: WhatIf) -> list[list[Any]]:
+def _rows(program: str, answer: WhatIf) -> list[list[object]]:
     """The rows of one program: the default settings, and the one to use."""
     confs = {"", answer.use or answer.rows[0].settings}
     return [
         [
             program,
-            row.settings or "default",
-            f"operation {row.first_oom.index:,}" if row.first_oom else "passes",
+            setting_name(row.settings),
+            where_it_ends(row),
             row.peak_allocated_bytes,
             row.peak_reserved_bytes,
         ]
@@ -74,16 +79,14 @@ def lines(
     ``why_none``: why none is ranked, where the trace is too long for that.
     """
     rows = [
-        [row.line, row.live_bytes, _change(row.edit), row.conf or "default"]
+        [row.line, row.live_bytes, _change(row.edit), setting_name(row.conf)]
         for row in ranking
     ]
     saving = [row for row in ranking if row.edit]
     if saving:
-        saves = (
-            "gets past the failure; what comes after is not counted"
-            if recording_fails
-            else "is enough for the run to pass"
-        )
+        saves = "is enough for the run to pass"
+        if recording_fails:
+            saves = "gets past the failure; what comes after is not counted"
         title = f"changing {saving[0].line} alone ({_change(saving[0].edit)}) {saves}"
     elif ranking:
         title = "no change of a single line is enough"
@@ -104,13 +107,15 @@ def lines(
 
 def _change(edit: str) -> str:
     """A change of a line for people."""
-    return parse(edit).change if edit else "not enough alone"
+    if not edit:
+        return "not enough alone"
+    return parse(edit).change
 
 
 def _shown(
     title: str,
-    head: Sequence[Any],
-    rows: list[list[Any]],
+    head: Sequence[Column],
+    rows: list[list[object]],
     notes: list[str],
     recording_fails: bool,
 ) -> Shown:

@@ -49,9 +49,9 @@ def runs_out_on(
     """Where what grows runs out on the study's card, and on how many bytes; 0 where no card was
     named.
     """
-    if study.card.capacity_bytes >= AMPLE_BYTES:
-        return None, 0
     capacity = study.card.capacity_bytes
+    if capacity >= AMPLE_BYTES:
+        return None, 0
     if recorded.growth is None:
         return None, capacity
     requests = recorded.requests
@@ -117,8 +117,13 @@ def growth_table(
 def _who(keeper: Keeper | None) -> str:
     if keeper is None:
         return ""
-    graph = ", with its graph" if keeper.with_graph else ""
-    return f"{keeper.name} ({', '.join(keeper.lines) or keeper.where}){graph}"
+    where = keeper.where
+    if keeper.lines:
+        where = ", ".join(keeper.lines)
+    words = f"{keeper.name} ({where})"
+    if keeper.with_graph:
+        words += ", with its graph"
+    return words
 
 
 def _too_early(recorded: RecordedGrowth) -> str:
@@ -159,12 +164,10 @@ def _notes(growth: Growth) -> list[str]:
 
 def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
     if runs_out is None:
-        passes = f"on a card of {card} the recorded steps pass"
-        return (
-            f"{passes}, and no later step was found in which it runs out"
-            if grows
-            else passes
-        )
+        words = f"on a card of {card} the recorded steps pass"
+        if grows:
+            words += ", and no later step was found in which it runs out"
+        return words
     if runs_out.recorded:
         return f"on a card of {card} it runs out in step {runs_out.step:,} (replayed from the recorded steps)"
     if runs_out.step > NEVER_STEPS:

@@ -31,7 +31,9 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     ]
     rows = []
     for change in [*peaks.lines[:MOST_LINES], *peaks.kinds]:
-        name = f"{change.name} (was {change.was})" if change.was else change.name
+        name = change.name
+        if change.was:
+            name += f" (was {change.was})"
         rows.append([name, change.before, change.after, _signed(change.by)])
     notes = []
     left_out = len(peaks.lines) - MOST_LINES

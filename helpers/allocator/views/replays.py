@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from helpers.allocator.agreement import Agreement
 from helpers.allocator.circumstances import AMPLE_BYTES
@@ -54,7 +54,7 @@ def replay_text(
         ["peak allocated", show_bytes(row.peak_allocated_bytes)],
         ["retries after a flush", str(row.retries)],
         ["calls to the card", f"{allocs} to take, {frees} to give back"],
-        ["settings", row.settings or "default"],
+        ["settings", setting_name(row.settings)],
         ["torch", f"{row.torch}, {row.build}"],
         ["engine", outcome.engine],
     ]
@@ -65,6 +65,18 @@ def replay_text(
     below += [f"Not modelled: {setting}" for setting in row.not_modelled]
     below += [f"Note: {note}" for note in notes]
     return Shown("A replay", ["figure", "value"], rows, below, before=[head, ""])
+
+
+def setting_name(settings: str) -> str:
+    """Settings as PYTORCH_CUDA_ALLOC_CONF has them; "default" for none."""
+    return settings or "default"
+
+
+def where_it_ends(row: Replay) -> str:
+    """The operation at which a replay runs out, or that it passes."""
+    if row.first_oom is None:
+        return "passes"
+    return f"operation {row.first_oom.index:,}"
 
 
 def _agreement_words(check: Agreement) -> str:
@@ -100,7 +112,7 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     return Shown(
         title=f"{'; '.join(answers)}. {passing} of {count} settings pass on {size}",
         columns=columns(LEAGUE, widest=None),
-        cells=_joined([_league_row(row) for row in shown]),
+        cells=_league_cells(shown),
         notes=_league_notes(answer, shown, path),
         before=[f"card {size}, {tried}", *answers, answer.why, ""],
         widest=None,
@@ -124,29 +136,26 @@ def setting_to_use(answer: WhatIf) -> str:
 def _use(answer: WhatIf) -> str:
     """Which setting to use, or that none helps, in one sentence."""
     verdict = answer.verdict
-    label = verdict.label if verdict is not None else ""
-    setting = answer.use or "the default settings"
-    past = "gets past the failure; what comes after was not recorded"
+    if answer.needs_bytes and len(answer.rows) > 1:
+        return "no setting helps"
     if answer.needs_bytes:
-        use = "no setting helps"
-        if len(answer.rows) == 1:
-            use = f"{answer.rows[0].settings or 'the default'} is not enough"
-    elif not answer.ends_at_failure:
-        use = f"use: {setting}"
-    elif label in GROWS_OR_NEEDS_MORE:
-        use = f"no setting is enough: {setting} only {past}"
-    else:
-        use = f"use: {setting}, which {past}"
-    return use
+        setting = answer.rows[0].settings or "the default"
+        return f"{setting} is not enough"
+    setting = answer.use or "the default settings"
+    if not answer.ends_at_failure:
+        return f"use: {setting}"
+    past = "gets past the failure; what comes after was not recorded"
+    if verdict is not None and verdict.label in GROWS_OR_NEEDS_MORE:
+        return f"no setting is enough: {setting} only {past}"
+    return f"use: {setting}, which {past}"
 
 
 def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[str]:
     notes = []
     for row in shown:
         if row.flags:
-            notes.append(
-                f"{row.settings or 'default'} is never recommended: {row.flags[0]}"
-            )
+            setting = setting_name(row.settings)
+            notes.append(f"{setting} is never recommended: {row.flags[0]}")
     if answer.groups:
         notes += ["", "When it ran out, these lines held the most:"]
         notes += _groups_in_words(answer.groups)
@@ -156,10 +165,8 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
     notes += [f"note: {warning}" for warning in answer.warnings]
     if answer.proved == "oracle":
         notes.append(f"proof: {answer.proved_on}")
-    left_out: dict[str, None] = {}
-    for row in shown:
-        left_out.update(dict.fromkeys(row.not_modelled))
-    notes += [f"not modelled: {setting}" for setting in left_out]
+    left_out = itertools.chain(*(row.not_modelled for row in shown))
+    notes += [f"not modelled: {setting}" for setting in dict.fromkeys(left_out)]
     return [*notes, SLOW_CALLS]
 
 
@@ -168,7 +175,9 @@ def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for group in groups:
-        place = _where(group.frames)
+        place = "no stack recorded"
+        if group.frames:
+            place = place_in_words(group.frames)
         sizes[place] += group.size_bytes
         counts[place] += group.count or 0
     lines = []
@@ -187,41 +196,34 @@ def ranked(answer: WhatIf) -> list[Replay]:
     return sorted(answer.rows, key=lambda row: row.settings != answer.use)
 
 
-def _league_row(row: Replay) -> list[Any]:
-    """A setting: where it runs out, and its peak with the band that rules for addresses leave."""
-    out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
+def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
+    """A line for each setting; those of max_split_size_mb that end alike have one together."""
+    names: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        setting, _, value = row.settings.partition(":")
+        if not _SPLIT_SIZE.fullmatch(row.settings):
+            setting = row.settings
+        alike = (setting, *_league_figures(row))
+        if alike in names:
+            names[alike] += f", {value}"
+        else:
+            names[alike] = setting_name(row.settings)
+    return [[name, *figures] for (_, *figures), name in names.items()]
+
+
+def _league_figures(row: Replay) -> tuple[object, ...]:
+    """Where it runs out, and its peak with the band that rules for addresses leave."""
     band = (
         show_bytes(row.peak_reserved_low_bytes),
         show_bytes(row.peak_reserved_high_bytes),
     )
     peak = " to ".join(dict.fromkeys(band))
-    return [row.settings or "default", out, peak, row.retries, row.slow_calls]
-
-
-def _joined(cells: Sequence[list[Any]]) -> list[list[Any]]:
-    """The rows, those of max_split_size_mb that end alike as one."""
-    joined: list[list[Any]] = []
-    alike: dict[tuple[Any, ...], list[Any]] = {}
-    for settings, *figures in cells:
-        if not _SPLIT_SIZE.fullmatch(settings):
-            joined.append([settings, *figures])
-            continue
-        first = alike.get(tuple(figures))
-        if first is None:
-            alike[tuple(figures)] = [settings, *figures]
-            joined.append(alike[tuple(figures)])
-        else:
-            first[0] += f", {settings.partition(':')[2]}"
-    return joined
-
-
-def _where(frames: tuple[str, ...]) -> str:
-    return place_in_words(frames) if frames else "no stack recorded"
+    return where_it_ends(row), peak, row.retries, row.slow_calls
 
 
 def sweep_table(answers: Sequence[WhatIf]) -> Shown:
     """What-ifs over releases and cards, a line each."""
-    rows = []
+    rows: list[list[object]] = []
     for answer in answers:
         use = answer.use or "the default"
         if answer.needs_bytes:

@@ -4,8 +4,8 @@ alone that a maintainer can run.
 
 from __future__ import annotations
 
+import itertools
 import textwrap
-from typing import Any
 
 from helpers.allocator.call_sites import site_of
 from helpers.allocator.shrinking.shrink import Shrunk
@@ -21,6 +21,10 @@ MOST_LINES = 40
 """Lines that a program may have."""
 LONGEST_TURN = 8
 """Steps of one turn of a loop that is looked for."""
+
+
+OPERATIONS = {"alloc", "free", "empty_cache"}
+"""What a program can ask of the allocator."""
 
 
 class NoProgramError(ValueError):
@@ -53,22 +57,23 @@ def shrunk_table(shrunk: Shrunk) -> Shown:
     return Shown(title, columns, _rows(shrunk.trace), below, before, widest=None)
 
 
-def _rows(trace: Trace) -> list[list[Any]]:
+def _rows(trace: Trace) -> list[list[object]]:
     """The operations, runs of equal ones as one row with how often."""
-    rows: list[list[Any]] = []
-    for at, (op, size) in enumerate(
-        zip(trace.op.tolist(), trace.size.tolist(), strict=True)
-    ):
-        stack = trace.stack_of(at)
-        where = site_of(stack).name if stack else ""
-        name = Op(op).name.lower().replace("_", " ")
-        row = [name, size if op == Op.ALLOC else None, where]
-        if rows and rows[-1][1:] == row:
-            rows[-1][0] += 1
-        else:
-            rows.append([1, *row])
+    operations = [_operation(trace, number) for number in range(len(trace))]
+    rows: list[list[object]] = []
+    for operation, run in itertools.groupby(operations):
+        rows.append([len(list(run)), *operation])
     rows[-1][1] = "alloc, refused"
     return rows
+
+
+def _operation(trace: Trace, number: int) -> tuple[str, int | None, str]:
+    """What an operation does, the bytes that it asks for, and from where."""
+    op = Op(int(trace.op[number]))
+    size = int(trace.size[number]) if op == Op.ALLOC else None
+    stack = trace.stack_of(number)
+    where = site_of(stack).name if stack else ""
+    return op.name.lower().replace("_", " "), size, where
 
 
 def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
@@ -81,16 +86,10 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
     """
     trace = shrunk.trace
     header = trace.header
-    strange = {Op(op).name.lower() for op in trace.op} - {
-        "alloc",
-        "free",
-        "empty_cache",
-    }
-    if strange or trace.pool.any() or trace.stream.any() or header.get("fraction"):
-        needs = (
-            ", ".join(sorted(strange))
-            or "private pools, several streams or a memory fraction"
-        )
+    needs = ", ".join(sorted({Op(op).name.lower() for op in trace.op} - OPERATIONS))
+    if trace.pool.any() or trace.stream.any() or header.get("fraction"):
+        needs = needs or "private pools, several streams or a memory fraction"
+    if needs:
         raise NoProgramError(
             f"no program: the failure needs {needs}, which it cannot say"
         )

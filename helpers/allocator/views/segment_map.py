@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -129,17 +128,13 @@ def _allocated_at(
     return dict(zip(places, events.tolist(), strict=True))
 
 
-def _line_of(trace: Trace, event: int) -> str:
-    return next(iter(trace.stack_of(event)), f"operation {event}")
-
-
 def _rows(
     trace: Trace, blocks: _Blocks, allocated_at: dict[tuple[int, ...], int]
-) -> list[list[Any]]:
+) -> list[list[object]]:
     """For each segment its bytes, those in use and stranded in it, and what was allocated there
     and strands them, the largest first; the segment that strands most first.
     """
-    rows: dict[tuple[int, ...], list[Any]] = {}
+    rows: list[tuple[int, int, list[int], list[object]]] = []
     for begin, end in pairwise([*blocks.begins.tolist(), len(blocks.sizes)]):
         sizes = blocks.sizes[begin:end]
         kinds = blocks.kinds[begin:end]
@@ -150,19 +145,24 @@ def _rows(
             largest_first = used[np.argsort(-sizes[used], kind="stable")] + begin
             owners = map(tuple, blocks.places[largest_first].tolist())
             events = [allocated_at[owner] for owner in owners if owner in allocated_at]
-            held_by = _names([_line_of(trace, event) for event in events])
-        row = [int(sizes.sum()), int(sizes[used].sum()), stranded, held_by]
-        rows[tuple(blocks.places[begin].tolist())] = row
-    return sorted(
-        (rows[place] for place in sorted(rows)), key=lambda row: (-row[2], -row[0])
-    )
+            lines = [
+                next(iter(trace.stack_of(event)), f"operation {event}")
+                for event in events
+            ]
+            held_by = _names(lines)
+        total = int(sizes.sum())
+        cells = [total, int(sizes[used].sum()), stranded, held_by]
+        rows.append((-stranded, -total, blocks.places[begin].tolist(), cells))
+    return [cells for *_, cells in sorted(rows)]
 
 
 def _names(owners: Sequence[str]) -> str:
     """The first two of several names, and how many more there are."""
     names = list(dict.fromkeys(filter(None, owners)))
     words = ", ".join(names[:2])
-    return f"{words} and {len(names) - 2} more" if len(names) > 2 else words
+    if len(names) > 2:
+        words += f" and {len(names) - 2} more"
+    return words
 
 
 def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:

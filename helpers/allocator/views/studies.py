@@ -36,19 +36,18 @@ POINTS = 100
 """Points of a curve that are drawn on each inch."""
 SAMPLES = 30
 """How often stranded bytes are measured over the run."""
+LINE_STYLES = {"reserved": "-", "stranded": "-."}
 LEAGUE_ROWS = 14
 """Settings that are drawn."""
 
 
 class Curve(NamedTuple):
-    """Bytes over operations: in words, its row of the palette, the values at each operation, or
-    where sampled at ``at``.
-    """
+    """Bytes over operations: in words, its row of the palette, the values ``at`` operations."""
 
     words: str
     look: str
     values: np.ndarray
-    at: np.ndarray | None = None
+    at: np.ndarray
 
     @property
     def peak_bytes(self) -> int:
@@ -71,9 +70,12 @@ class View:
 
     @property
     def curves(self) -> list[Curve]:
+        reserved = self.outcome.column("reserved")
+        allocated = self.outcome.column("allocated")
+        operations = np.arange(len(reserved))
         return [
-            Curve("reserved", "reserved", self.outcome.column("reserved")),
-            Curve("allocated", "in use", self.outcome.column("allocated")),
+            Curve("reserved", "reserved", reserved, operations),
+            Curve("allocated", "in use", allocated, operations),
             self.stranded,
         ]
 
@@ -145,22 +147,21 @@ def memory(*views: View) -> Shown:
     title = f"On a card of {size}: {'; '.join(ends)}"
     height = 2.2 * len(views) + 0.9
     draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
-    answers = len(views) == 1 and len(views[0].study.trace) <= MOST_OPERATIONS
-    chart = partial(_chart, views[0], title) if answers else None
+    chart = None
+    if len(views) == 1 and len(views[0].study.trace) <= MOST_OPERATIONS:
+        chart = partial(_chart, views[0], title)
     return Shown(
         title, ["settings", *peaks, ""], rows, draw=draw, chart=chart, widest=None
     )
 
 
 def _chart(seen: View, title: str) -> Chart:
-    stranded = seen.stranded
-    assert stranded.at is not None
     return charts.timeline(
         trace=seen.study.trace,
         outcome=seen.outcome,
         title=title,
         capacity_bytes=seen.study.card.capacity_bytes,
-        stranded=(stranded.at, stranded.values),
+        stranded=(seen.stranded.at, seen.stranded.values),
     )
 
 
@@ -196,24 +197,25 @@ def _draw_run(axes: Axes, seen: View) -> None:
     """Curves, the card's size, and the first out-of-memory, on one axis."""
     capacity = seen.study.card.capacity_bytes
     for curve in seen.curves:
-        at = curve.at
-        if at is None:
-            at = np.arange(len(curve.values))
         # Peaks matter more than shape: each drawn point is the highest of those it stands for.
         points = round(sheet.width_of(axes) * POINTS)
-        step = max(1, len(at) // points)
-        end = len(at) // step * step
+        step = max(1, len(curve.at) // points)
+        end = len(curve.at) // step * step
+        at = curve.at[:end:step]
         tops = curve.values[:end].reshape(-1, step).max(axis=1) / GIB
         colour = PALETTE[curve.look].face
         if curve.look == "in use":
-            outline = [at[0], *at[:end:step], at[end - step]]
+            outline = [at[0], *at, at[-1]]
             axes.fill(
                 outline, [0, *tops, 0], label=curve.words, color=colour, linewidth=0
             )
         else:
-            style = "-." if curve.look == "stranded" else "-"
             axes.plot(
-                at[:end:step], tops, label=curve.words, color=colour, linestyle=style
+                at,
+                tops,
+                label=curve.words,
+                color=colour,
+                linestyle=LINE_STYLES[curve.look],
             )
     axes.axhline(capacity / GIB, color=ALARM, linewidth=1)
     sheet.annotated(
