@@ -11,7 +11,7 @@ from helpers.trials import trial as trials_of_a_box
 from helpers.trials.fixplan import Arm, BudgetError, Pair, plan, run
 from helpers.trials.record import TrialError, TrialLimits, TrialRefused
 from helpers.trials.targets import Target
-from helpers.trials.trial import given_to
+from helpers.trials.trial import PreparedTrial
 from helpers.trials.workload import workload
 
 BASE = Arm("base", workload("churn"), seconds=4)
@@ -26,9 +26,10 @@ def ran(tmp_path, monkeypatch):
     """Runs a plan of one pair, "a" beside "base", by a function of (arm, repeat, seed) that gives what differs or raises."""
 
     def made(differs, repeats=3, **more):
-        def stand_in(wanted, preset, *, seed, repeat, **given):
-            arm = "a" if wanted.parameters else "base"
-            return record(arm, repeat, **(differs(arm, repeat, seed) or {}))
+        def stand_in(prepared, out):
+            arm = "a" if prepared.workload.parameters else "base"
+            repeat = prepared.repeat
+            return record(arm, repeat, **(differs(arm, repeat, prepared.seed) or {}))
 
         monkeypatch.setattr(fixplan, "trial", stand_in)
         made = plan([pair("a")], repeats=repeats, budget_s=999, seed=9)
@@ -130,6 +131,10 @@ def test_a_finished_trial_is_taken_for_the_planned_one_only_where_all_that_it_wa
         lambda python: (str(tmp_path / installed[python] / "__init__.py"), "cp311"),
     )
     same = {"python": "python", "seed": 4, "limits": TrialLimits()}
+
+    def given_to(wanted, preset, **given):
+        return PreparedTrial(wanted, preset, **given).digest()
+
     churn = workload("churn")
     first = given_to(churn, NONE, **same)
     assert given_to(churn, NONE, **same) == first

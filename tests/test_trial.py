@@ -18,7 +18,7 @@ from helpers.trials import trial as trials
 from helpers.trials.leftovers import driver_used
 from helpers.trials.record import TrialLimits, TrialRefused
 from helpers.trials.targets import Target, environment
-from helpers.trials.trial import trial
+from helpers.trials.trial import PreparedTrial, trial
 from helpers.trials.workload import BUILT_IN, WorkloadError, command, workload
 
 QUICK = TrialLimits(seconds=20, silent_s=5)
@@ -33,8 +33,9 @@ def made(tmp_path):
     def one(what, preset=NONE, limits=QUICK, step="", **more):
         argv = [sys.executable, "-c", what] if isinstance(what, str) else what
         wanted = command(argv, step) if isinstance(argv, list) else what
-        given = {"python": sys.executable, "seed": 1, "out": tmp_path / "kept", **more}
-        return trial(wanted, preset, limits=limits, **given)
+        out = more.pop("out", tmp_path / "kept")
+        given = {"python": sys.executable, "seed": 1, **more}
+        return trial(PreparedTrial(wanted, preset, limits=limits, **given), out)
 
     return one
 

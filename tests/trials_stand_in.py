@@ -10,7 +10,6 @@ from helpers.ground.workbook_process import TRIALS_HERE
 from helpers.trials import fixplan
 from helpers.trials.fixplan import Arm, Pair, plan
 from helpers.trials.record import read_trials
-from helpers.trials.trial import given_to
 from helpers.trials.workload import workload
 
 
@@ -26,13 +25,14 @@ def tried(log, repeats=3):
     out = Path(os.environ[TRIALS_HERE])
     out.mkdir(exist_ok=True)
 
-    def stand_in(wanted, preset, *, out, repeat, **given):
-        said(log, f"trial {wanted.words}, repeat {repeat}")
+    def stand_in(prepared, out):
+        words = prepared.workload.words
+        repeat = prepared.repeat
+        said(log, f"trial {words}, repeat {repeat}")
         if Path(log).read_text().count("trial") == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        digest = given_to(wanted, preset, repeat=repeat, **given)
-        made = record(wanted.words, repeat, given=digest)
-        (out / f"{wanted.words}-{repeat}.json").write_text(made.model_dump_json())
+        made = record(words, repeat, given=prepared.digest())
+        (out / f"{words}-{repeat}.json").write_text(made.model_dump_json())
         return made
 
     fixplan.trial = stand_in

@@ -15,7 +15,7 @@ from helpers.trials import workload
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.record import TrialLimits, TrialRecord
 from helpers.trials.targets import Target, free_targets
-from helpers.trials.trial import trial
+from helpers.trials.trial import PreparedTrial, trial
 
 
 def free_gpu() -> tuple[Target | None, str]:
@@ -35,15 +35,15 @@ def run_for_real(
     settings = {**UPLOADS_OFF, **change.environment}
     limits = TrialLimits(seconds=seconds, start_s=seconds, silent_s=seconds)
     with changed_copy(program, change, Path.cwd()) as (copy, words), working_in(copy):
-        return trial(
+        prepared = PreparedTrial(
             workload.command(words),
             Preset("fix", settings, {}),
             python=torch_interpreter(),
             seed=0,
             limits=limits,
-            out=out,
             target=target,
         )
+        return trial(prepared, out)
 
 
 def in_words(record: TrialRecord, target: Target) -> str:

@@ -22,8 +22,8 @@ from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs
 from helpers.trials.fixes import FixRow, fix_table
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.prediction import predict
-from helpers.trials.record import read_trials
-from helpers.trials.targets import CPU, free_targets
+from helpers.trials.record import TrialRecord, read_trials
+from helpers.trials.targets import CPU, Target, free_targets
 
 OUT = OUTPUTS / "trials"
 CPU_BYTES = 20 << 30
@@ -79,8 +79,12 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
     """A box with its largest card; without a GPU it is a card of 20 GiB."""
     listed = gpus(bundle)
     facts = framework(bundle)
-    torch = str(facts.version.value) if facts.version.ok else NEWEST_TORCH
-    build = "rocm" if any(gpu.driver == "amdgpu" for gpu in listed) else "cuda"
+    torch = NEWEST_TORCH
+    if facts.version.ok:
+        torch = str(facts.version.value)
+    build = "cuda"
+    if any(gpu.driver == "amdgpu" for gpu in listed):
+        build = "rocm"
     if build == "rocm" and "+rocm" not in torch and facts.hip.ok:
         release = ".".join(str(facts.hip.value).split(".")[:2])
         torch = f"{torch.partition('+')[0]}+rocm{release}"
@@ -98,7 +102,7 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
         build=build,
         recorded=not is_this_box(bundle),
         kinds=tuple(kinds),
-        gfx=next((gpu.indices["gfx"] for gpu in listed if gpu.indices.get("gfx")), ""),
+        gfx=next(filter(None, (gpu.indices.get("gfx") for gpu in listed)), ""),
     )
 
 
@@ -120,21 +124,22 @@ def fix_study(
     this box, or those of ``of``, which no file has. A GpuCard is a card that is in no box.
     Raises ValueError (fixplan.BudgetError) in one line.
     """
+    target = CPU
     if isinstance(bundle, GpuCard):
         place = _place_of_card(bundle)
-        targets = []
     else:
         place = _place_of_box(bundle, capacity)
-        targets = [] if place.recorded else free_targets(bundle)[0]
-    target = targets[0] if targets else CPU
+        if not place.recorded:
+            free, _ = free_targets(bundle)
+            target = next(iter(free), CPU)
     others: Counter[str] = Counter()
     wanted = list(of or chosen(names))
     if not names and not of:
-        places = [
-            (remedy, elsewhere(remedy, place.build, place.kinds)) for remedy in wanted
-        ]
-        wanted = [remedy for remedy, other in places if not other]
-        others = Counter(other for _, other in places if other)
+        for remedy in list(wanted):
+            other = elsewhere(remedy, place.build, place.kinds)
+            if other:
+                wanted.remove(remedy)
+                others[other] += 1
     requests = open_study(trace, capacity=str(place.capacity_bytes)).trace
     predictions = {
         remedy.id: predict(
@@ -144,8 +149,8 @@ def fix_study(
         if remedy.how != "argued"
     }
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=place.build)
-    plan = None
-    ran = None
+    plan = fixplan.NOTHING
+    ran = fixplan.NOT_RUN
     why = ""
     if place.recorded:
         why = "the box is recorded, so nothing can be tried on it"
@@ -155,21 +160,13 @@ def fix_study(
         why = "no time budget was given"
     else:
         plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
-        # A run of a batch keeps its trials beside its notebook, and goes on from them.
-        folder = os.environ.get(TRIALS_HERE, "")
-        ran = fixplan.run(
-            plan,
-            python=torch_interpreter(),
-            out=Path(folder) if folder else OUT,
-            target=target,
-            finished=read_trials(Path(folder)) if folder else (),
-        )
+        ran = _carried_out(plan, target)
         not_tried |= plan.left_out
     rows = fix_table(
         wanted,
         recorded=place.recorded,
         predictions=predictions,
-        tried=plan.pairs if plan else (),
+        tried=plan.pairs,
         ran=ran,
         not_tried=not_tried,
     )
@@ -179,8 +176,21 @@ def fix_study(
         torch=place.torch,
         build=place.build,
         why=why,
-        trials=len(plan.trials) if plan else 0,
-        before=ran.before if ran else 0,
-        troubles=ran.troubles if ran else (),
+        trials=len(plan.trials),
+        before=ran.before,
+        troubles=ran.troubles,
         elsewhere=others,
     )
+
+
+def _carried_out(plan: fixplan.FixPlan, target: Target) -> fixplan.Ran:
+    """Make the trials of a plan; a run of a batch keeps them beside its notebook, and goes on from
+    those that it finished before.
+    """
+    out = OUT
+    finished: list[TrialRecord] = []
+    if os.environ.get(TRIALS_HERE):
+        out = Path(os.environ[TRIALS_HERE])
+        finished = read_trials(out)
+    python = torch_interpreter()
+    return fixplan.run(plan, python=python, out=out, target=target, finished=finished)

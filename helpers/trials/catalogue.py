@@ -52,8 +52,10 @@ class Remedy:
         treated = self.work or workload(
             self.workload, **{**self.control, **self.change}
         )
-        under = f" under {preset.name}" if preset.environ else ""
-        with_it = Arm(treated.words + under, treated, preset, seconds)
+        name = treated.words
+        if preset.environ:
+            name += f" under {preset.name}"
+        with_it = Arm(name, treated, preset, seconds)
         without = Arm(control.words, control, seconds=seconds)
         return Pair(self.id, without, with_it, self.goal, self.answer)
 
@@ -82,7 +84,7 @@ def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
     """
     if remedy.needs and remedy.needs not in kinds:
         return "boxes with a GPU" if remedy.needs == "gpu" else "boxes without a GPU"
-    other_vendor = _other_vendor(load(remedy.preset), build) if remedy.preset else ""
+    other_vendor = _other_vendor(load(remedy.preset), build)
     if other_vendor:
         return other_vendor
     return "" if remedy.kind in kinds else remedy.kind
@@ -102,7 +104,9 @@ def not_for(preset: Preset, build: str) -> str:
 def _other_vendor(preset: Preset, build: str) -> str:
     """The vendor whose builds alone a preset is for, unless it is this build's."""
     only = preset.fields.get("only", "")
-    return "" if build not in VENDORS or only == build else VENDORS.get(only, "")
+    if build not in VENDORS or only == build:
+        return ""
+    return VENDORS.get(only, "")
 
 
 def pairs(
@@ -116,7 +120,8 @@ def pairs(
     listed = []
     not_tried = {}
     for remedy in wanted:
-        if why := _why_untried(remedy, gpu, build):
+        why = _why_untried(remedy, gpu, build)
+        if why:
             not_tried[remedy.id] = why
         else:
             listed.append(remedy.pair())

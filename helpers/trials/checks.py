@@ -33,8 +33,7 @@ PROGRAM = "helpers.trials.under_torch.checks"
 LOOKS = ("enumeration", "alone")
 LOADS = ("matmul_fp32", "matmul_bf16", "network", "copy_pageable", "copy_pinned")
 DEFAULT = LOOKS + LOADS
-LADDER = ("ladder",)
-CHECKS = DEFAULT + LADDER
+CHECKS = (*DEFAULT, "ladder")
 
 # Less than this is too little to begin a check with: it would be stopped for no fault of its own.
 LEAST_S = 0.5
@@ -110,8 +109,9 @@ def check_box(
     """
     if not is_this_box(bundle):
         return []
-    names = DEFAULT + (LADDER if ladder else ())
-    limits = replace(FORCED if gpu else CheckLimits(), to_the_limit=to_the_limit)
+    names = CHECKS if ladder else DEFAULT
+    limits = FORCED if gpu else CheckLimits()
+    limits = replace(limits, to_the_limit=to_the_limit)
     python = torch_python or torch_interpreter()
     return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
 
@@ -120,12 +120,14 @@ def check_rows(
     bundle: Bundle, wanted: bool, *, gpu: str, ladder: bool, torch_python: str
 ) -> list[list[str]]:
     """The checks as a table with its header first, or one row that says why none was run."""
-    why = "" if wanted else "not asked for"
-    if wanted and not is_this_box(bundle):
+    if wanted and is_this_box(bundle):
+        return as_rows(
+            check_box(bundle, gpu=gpu, ladder=ladder, torch_python=torch_python)
+        )
+    why = "not asked for"
+    if wanted:
         why = f"because {bundle.box} is not this machine, or it booted since"
-    if why:
-        return [["GPU", "check", "state", "says"], ["-", "all", "not run", why]]
-    return as_rows(check_box(bundle, gpu=gpu, ladder=ladder, torch_python=torch_python))
+    return [["GPU", "check", "state", "says"], ["-", "all", "not run", why]]
 
 
 def run_checks(
@@ -143,11 +145,9 @@ def run_checks(
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
         raise ValueError(f"check {unknown[0]!r}: expected one of {', '.join(CHECKS)}")
-    missing = (
-        ""
-        if shutil.which(torch_python)
-        else "not run because no Python with torch was found"
-    )
+    missing = ""
+    if not shutil.which(torch_python):
+        missing = "not run because no Python with torch was found"
     wanted = [name for name in CHECKS if name in names]
     results: list[CheckResult] = []
     for target in targets:
@@ -204,8 +204,10 @@ class _Run:
         self.current = ""
         self.began = 0.0
         self.no_torch: Mapping[str, Any] = {}
-        most = f"the {limits.gpu_s or 0:g} s that the checks may take of one GPU"
-        self.used_up = f"not run because {most} are used up"
+        self.used_up = (
+            f"not run because the {limits.gpu_s or 0:g} s "
+            "that the checks may take of one GPU are used up"
+        )
 
     def run(self, names: Sequence[str]) -> None:
         """Run the checks; where one ends its child, the rest run in a fresh one."""
@@ -328,7 +330,7 @@ class _Run:
             message=row.get("message", ""),
             last_words=row.get("last_words", ""),
             stacks=row.get("stacks", ""),
-            figures=row.get("figures") or {},
+            figures=row.get("figures", {}),
         )
         self.done[name] = result
         self.on_result(result)

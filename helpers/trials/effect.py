@@ -157,15 +157,17 @@ def did_it_help(
     """
     memory = effect("memory", control.memory, treated.memory)
     time = effect("time", control.time, treated.time)
-    same = same_answer(control.losses, treated.losses, answer) if answer else None
+    same = None
+    if answer:
+        same = same_answer(control.losses, treated.losses, answer)
     decided = _by_outcomes(control.outcomes, treated.outcomes, same)
     if decided is None and same is False:
         changed = "the losses differ by more than the remedy may change them"
         decided = "harmful", f"it changes the answer: {changed}"
-    if decided is None:
-        decided = (
-            _by_effects(memory, time) if goal == "memory" else _by_effects(time, memory)
-        )
+    if decided is None and goal == "memory":
+        decided = _by_effects(memory, time)
+    elif decided is None:
+        decided = _by_effects(time, memory)
     verdict, why = decided
     return Comparison(verdict, why, memory, time)
 
@@ -209,20 +211,18 @@ def _counted(outcomes: Sequence[str]) -> str:
 
 def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:
     """The verdict and why of two arms that finish alike: ``main`` is what the remedy is for."""
+    has_cost = other.says == "more"
+    if main.says == "less" and has_cost:
+        return "helps", f"{main.words}; it costs {other.words}"
     if main.says == "less":
-        cost = f"; it costs {other.words}" if other.says == "more" else ""
-        return "helps", main.words + cost
+        return "helps", main.words
     if main.says == "more":
         return "harmful", main.words
-    if other.says == "more":
+    if has_cost:
         gain = main.words if main.says == "same" else "no gain is shown"
         return "harmful", f"{other.words}, and {gain}"
     if main.says == "same":
-        return (
-            "no_effect",
-            f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters",
-        )
-    return (
-        "not_enough_evidence",
-        f"{main.words}: the interval leaves open whether it matters",
-    )
+        why = f"below {LEAST[main.what]:.0%}, the least that matters"
+        return "no_effect", f"{main.words}: {why}"
+    why = "the interval leaves open whether it matters"
+    return "not_enough_evidence", f"{main.words}: {why}"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from helpers.tell.claims import claims
 from helpers.trials.catalogue import Remedy
 from helpers.trials.effect import Comparison, Effect
-from helpers.trials.fixplan import Pair, Ran
+from helpers.trials.fixplan import NOT_RUN, Pair, Ran
 from helpers.trials.measurement import comparison
 from helpers.trials.prediction import UNKNOWN, Prediction
 
@@ -31,12 +32,11 @@ EFFECTS = {
 class FixRow:
     """A line of the fix table.
 
-    The three columns are words; ``memory`` and ``time`` are the measured effects, if any.
-
-    ``guess`` is the verdict that was predicted, else argued, ``saves`` the share of memory
-    predicted, ``why`` the reason in full. ``rehearsed`` and ``audited`` say what the prediction
-    rests on, as of Prediction; ``reasoned``: it is argued, and nothing was predicted;
-    ``elsewhere``: it is for the other vendor.
+    ``predicted``, ``measured`` and ``argued`` are columns in words; ``memory`` and ``time`` are
+    the measured effects, if any. ``guess`` is the verdict that was predicted, else argued,
+    ``saves`` the share of memory predicted, ``why`` the reason in full. ``rehearsed`` and
+    ``audited`` say what the prediction rests on (see Prediction); ``reasoned``: it is argued, and
+    nothing was predicted; ``elsewhere``: it is for the other vendor.
     """
 
     remedy: str
@@ -95,20 +95,22 @@ def verdict_of(
     argued: bool,
     recorded: bool,
 ) -> str:
-    """The verdict on a remedy for a box: what trials showed, unless the build or the chip
-    settles it and they show nothing; without trials it is predicted, or not known.
+    """The verdict on a remedy for a box: what its trials showed. Where they show no effect and the
+    build or the chip settles it, what is settled; without trials ``predicted``, or not known.
 
     ``compared`` are its trials; ``argued``: it is argued for. On a recorded box no verdict is
     more than ``predicted``.
     """
-    is_unknown = not argued if prediction is None else prediction.verdict == UNKNOWN
-    verdict = UNKNOWN if is_unknown else "predicted"
+    is_known = argued
+    if prediction is not None:
+        is_known = prediction.verdict != UNKNOWN
+    verdict = "predicted" if is_known else UNKNOWN
     if compared is not None:
         verdict = compared.verdict
-    settled = prediction is not None and prediction.settles and not recorded
-    if prediction is not None and settled and verdict not in ("helps", "harmful"):
-        return prediction.verdict
-    return verdict
+    shows_an_effect = verdict in ("helps", "harmful")
+    if prediction is None or not prediction.settles or recorded or shows_an_effect:
+        return verdict
+    return prediction.verdict
 
 
 def fix_table(
@@ -117,8 +119,8 @@ def fix_table(
     recorded: bool,
     predictions: Mapping[str, Prediction],
     tried: Sequence[Pair] = (),
-    ran: Ran | None = None,
-    not_tried: Mapping[str, str] | None = None,
+    ran: Ran = NOT_RUN,
+    not_tried: Mapping[str, str] = MappingProxyType({}),
 ) -> list[FixRow]:
     """A row for each remedy: what was predicted, measured and argued, and the verdict for this
     box.
@@ -128,17 +130,16 @@ def fix_table(
     ``predicted``. What the claims say stands among the arguments.
     """
     compared = {}
-    if ran is not None and not recorded:
+    if not recorded:
         compared = {pair.name: comparison(pair, ran) for pair in tried}
-    why_untried = {} if not_tried is None else not_tried
     rows = []
     for remedy in wanted:
-        untried = RECORDED if recorded else why_untried.get(remedy.id, "not tried")
+        untried = not_tried.get(remedy.id, "not tried")
         row = _row(
             remedy,
             predictions.get(remedy.id),
             compared.get(remedy.id),
-            untried=untried,
+            untried=RECORDED if recorded else untried,
             recorded=recorded,
         )
         rows.append(row)
@@ -154,35 +155,46 @@ def _row(
     recorded: bool,
 ) -> FixRow:
     """One line of the table; ``untried`` is what stands for its trials where there are none."""
-    argued = remedy.how == "argued"
-    noted = f"{remedy.verdict}: {remedy.why}" if argued else _first_claim(remedy)
-    expected = prediction or Prediction(remedy.verdict, remedy.why)
-    unknown = expected.verdict == UNKNOWN if prediction else not argued
-    why = noted if unknown and noted else expected.why
+    is_argued = remedy.how == "argued"
+    argument = _first_claim(remedy)
+    if is_argued:
+        argument = f"{remedy.verdict}: {remedy.why}"
+    expected = Prediction(remedy.verdict, remedy.why)
+    predicted = "not predicted"
+    is_known = is_argued
+    if prediction is not None:
+        expected = prediction
+        predicted = f"{prediction.verdict}: {prediction.why}"
+        is_known = prediction.verdict != UNKNOWN
+    why = expected.why
+    if argument and not is_known:
+        why = argument
     measured = untried
+    memory = None
+    time = None
     if compared is not None:
         why = compared.why
         measured = compared.why
+        memory = compared.memory
+        time = compared.time
         if compared.verdict == "not_supported":
             measured = f"not available because {compared.why}"
     return FixRow(
         remedy=remedy.id,
         says=remedy.says,
         claims=remedy.claims,
-        predicted=f"{prediction.verdict}: {prediction.why}"
-        if prediction
-        else "not predicted",
+        predicted=predicted,
         measured=measured,
-        argued=noted,
-        verdict=verdict_of(prediction, compared, argued=argued, recorded=recorded),
-        memory=compared.memory if compared else None,
-        time=compared.time if compared else None,
+        argued=argument,
+        verdict=verdict_of(prediction, compared, argued=is_argued, recorded=recorded),
+        memory=memory,
+        time=time,
         guess=expected.verdict,
         saves=expected.saves,
         why=why,
         rehearsed=expected.rehearsed,
         audited=expected.audited,
-        reasoned=argued and prediction is None,
+        reasoned=is_argued and prediction is None,
         elsewhere=expected.elsewhere,
     )
 

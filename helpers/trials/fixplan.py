@@ -9,13 +9,12 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.settings.presets import NONE, Preset
 from helpers.trials.effect import FEWEST_PAIRS
 from helpers.trials.record import TrialError, TrialLimits, TrialRecord, TrialRefused
 from helpers.trials.targets import CPU, Target
-from helpers.trials.trial import given_to, trial
+from helpers.trials.trial import PreparedTrial, trial
 from helpers.trials.workload import Workload
 
 DEFAULT_REPEATS = 5
@@ -100,6 +99,10 @@ class Ran:
         }
 
 
+NOTHING = FixPlan((), 0.0, (), {}, 0)
+NOT_RUN = Ran({}, {}, ())
+
+
 def plan(
     pairs: Sequence[Pair],
     *,
@@ -130,9 +133,11 @@ def plan(
             left_out[pair.name] = f"not tried because it takes {rest} are left"
     if pairs and not chosen:
         cheapest = min(_seconds([pair], repeats) for pair in pairs)
-        takes = f"the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at {repeats} repeats"
-        expected = "expected at least that; give more time or fewer repeats"
-        raise BudgetError(f"time budget {budget_s:.0f} s: {takes}; {expected}")
+        raise BudgetError(
+            f"time budget {budget_s:.0f} s: the cheapest of {len(pairs)} "
+            f"remedies takes {cheapest:.0f} s at {repeats} repeats; expected "
+            "at least that; give more time or fewer repeats"
+        )
     trials: list[Planned] = []
     for control in dict.fromkeys(pair.control.name for pair in chosen):
         arms = _arms(pair for pair in chosen if pair.control.name == control)
@@ -205,20 +210,16 @@ def run(
         seed = wanted.seed * 1000 + repeat
         if arm.name in refused:
             continue
-        conditions: dict[str, Any] = {
-            "python": python,
-            "seed": seed,
-            "limits": limits,
-            "repeat": repeat,
-            "target": target,
-        }
-        earlier = finished and by_given.get(
-            given_to(arm.workload, arm.preset, **conditions)
+        prepared = PreparedTrial(
+            arm.workload, arm.preset, python, seed, limits, repeat, target
         )
+        earlier = None
+        if finished:
+            earlier = by_given.get(prepared.digest())
         if earlier:
             before += 1
         try:
-            record = earlier or trial(arm.workload, arm.preset, out=out, **conditions)
+            record = earlier or trial(prepared, out)
         except TrialRefused as error:
             refused[arm.name] = str(error)
             on_trial(planned, None)
@@ -234,11 +235,9 @@ def run(
         )
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
-            where = (
-                "the CPU"
-                if target.pci == "cpu"
-                else f"GPU {target.pci}, which is set aside"
-            )
+            where = f"GPU {target.pci}, which is set aside"
+            if target.pci == "cpu":
+                where = "the CPU"
             stopped = f"stopped after {arm.name}, repeat {repeat}"
             why = record.clean or record.message
             troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")

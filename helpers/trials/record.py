@@ -80,7 +80,7 @@ class TrialRecord(Trial):
     the time that other programs had the core. ``clean``: why the box is not clean after it, or
     empty; ``left_behind``: processes that lived on, and what was done about them. ``not_kept``:
     why its record could not be written, or empty. ``given``: the digest of all that it was given
-    (trial.given_to).
+    (trial.PreparedTrial.digest).
     """
 
     key: str

@@ -165,8 +165,10 @@ def gpu_targets(
     wanted = [gpu for gpu in gpus if only.lower() in ("", gpu.pci)]
     if only and not wanted:
         listed = ", ".join(gpu.pci for gpu in gpus) or "no GPU"
-        expected = "give a PCI address such as 0000:03:00.0"
-        raise ValueError(f"GPU {only!r}: this box has {listed}; {expected}")
+        raise ValueError(
+            f"GPU {only!r}: this box has {listed}; give a PCI address such as "
+            "0000:03:00.0"
+        )
     targets = []
     for gpu in wanted:
         alike = [other for other in gpus if other.driver == gpu.driver]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
@@ -17,7 +17,7 @@ from helpers.tell.values import columns
 from helpers.trials.training import WAYS, PathResult
 
 if TYPE_CHECKING:
-    from helpers.tell.sheet import Bar
+    from helpers.tell.sheet import Bar, Drawing
 
 SOURCE = "measured here"
 SAME = {
@@ -54,7 +54,7 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     """What each path took here, and what it says of itself; drawn as the memory of each, a stub
     where it did not run.
     """
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     ran = []
     for path in results:
         took = above_start(path)
@@ -73,7 +73,7 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     return Shown(title, head, rows, draw=partial(_draw_paths, results, title))
 
 
-def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
+def _draw_paths(results: Sequence[PathResult], title: str) -> Drawing:
     from helpers.tell.sheet import FigurePage  # here: a table needs no matplotlib
 
     sheet = FigurePage(title)

@@ -31,38 +31,25 @@ from helpers.trials.record import TrialError, TrialLimits, TrialRecord, TrialRef
 from helpers.trials.targets import CPU, Target, environment
 from helpers.trials.workload import Workload, argv
 
+CHOICE_OF_GPUS = set(
+    "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
+    "NVIDIA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL HSA_OVERRIDE_GFX_VERSION".split()
+)
 DROPPED = {
     row.name for row in VARIABLES.values() if row.read_by not in ("loader", "NCCL")
-} - {
-    *(
-        "CUDA_VISIBLE_DEVICES",
-        "HIP_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-    ),
-    *("NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION"),
-}
+} - CHOICE_OF_GPUS
 """Settings of the person's own shell that a trial does not get."""
 STACK_CHARACTERS = 60_000
 PROGRAMS = Path(__file__).with_name("under_torch")
 
 
-def trial(
-    workload: Workload,
-    preset: Preset,
-    *,
-    python: str,
-    seed: int,
-    limits: TrialLimits,
-    out: Path,
-    repeat: int = 0,
-    target: Target = CPU,
-) -> TrialRecord:
-    """Run it, and keep its record in the folder ``out``.
+def trial(prepared: PreparedTrial, out: Path) -> TrialRecord:
+    """Run a trial, and keep its record in the folder ``out``.
 
-    ``repeat`` tells repeats of one trial apart. An error of the workload is an outcome, not an
-    exception. Raises TrialRefused where this box or torch cannot run it, TrialError for ``out``.
+    An error of the workload is an outcome, not an exception. Raises TrialRefused where this box or
+    torch cannot run it, TrialError for ``out``.
     """
+    target = prepared.target
     if target.refused:
         raise TrialRefused(f"GPU {target.pci}: {target.refused}")
     try:
@@ -71,7 +58,7 @@ def trial(
         raise TrialError(
             f"{out}: {error.strerror}; expected a folder to write to"
         ) from error
-    record = _Trial(workload, preset, python, seed, limits, repeat, target).run()
+    record = prepared.run()
     path = out / f"{record.key}.json"
     try:
         write_atomic(path, record.model_dump_json(indent=1))
@@ -83,47 +70,37 @@ def trial(
     return record
 
 
-def given_to(
-    workload: Workload,
-    preset: Preset,
-    *,
-    python: str,
-    seed: int,
-    limits: TrialLimits,
-    repeat: int = 0,
-    target: Target = CPU,
-) -> str:
-    """The digest of all that a trial is given: its command line with every parameter, the seed and
-    the card; the settings of the preset, the limits, the release of torch, and the text of the
-    workbook's own programs. Two trials of one digest are the same trial.
-    """
-    origin, _ = torch_files(python)
-    programs = [
-        path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))
-    ]
-    conditions = [
-        argv(workload, python, seed, target),
-        preset.name,
-        dict(preset.environ),
-        asdict(limits),
-        repeat,
-        stated_by_torch(origin),
-        programs,
-    ]
-    return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
-
-
 @dataclass(frozen=True)
-class _Trial:
-    """One trial that is about to be run."""
+class PreparedTrial:
+    """One trial that is about to be run. ``repeat`` tells repeats of the same trial apart."""
 
     workload: Workload
     preset: Preset
     python: str
     seed: int
     limits: TrialLimits
-    repeat: int
-    target: Target
+    repeat: int = 0
+    target: Target = CPU
+
+    def digest(self) -> str:
+        """The digest of all that it is given: its command line with every parameter, the seed and
+        the card; the settings of the preset, the limits, the release of torch, and the text of the
+        workbook's own programs. Two trials of one digest are the same trial.
+        """
+        origin, _ = torch_files(self.python)
+        programs = [
+            path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))
+        ]
+        given = [
+            argv(self.workload, self.python, self.seed, self.target),
+            self.preset.name,
+            dict(self.preset.environ),
+            asdict(self.limits),
+            self.repeat,
+            stated_by_torch(origin),
+            programs,
+        ]
+        return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> TrialRecord:
         """Run it to its end, and return what came of it."""
@@ -135,9 +112,8 @@ class _Trial:
         mark = ProcessMark()
         try:
             ended = self._watch(listener, group, mark)
-        except (
-            BaseException
-        ):  # also an interrupt: neither the group nor a daemon must stay
+        except BaseException:
+            # Also after an interrupt neither the group nor a daemon must stay.
             list(mark.swept())
             group.remove()
             raise
@@ -221,15 +197,7 @@ class _Trial:
             loss=listener.loss,
             message=ending.message,
             evidence=list(evidence_of(listener, ending, killed)),
-            given=given_to(
-                self.workload,
-                self.preset,
-                python=self.python,
-                seed=self.seed,
-                limits=self.limits,
-                repeat=self.repeat,
-                target=self.target,
-            ),
+            given=self.digest(),
             seed=self.seed,
             repeat=self.repeat,
             python=self.python,

@@ -106,8 +106,9 @@ def tune(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = "another supervisor runs this study; wait for it or end it"
-            raise ValueError(f"{storage}: {other}") from None
+            raise ValueError(
+                f"{storage}: another supervisor runs this study; wait for it or end it"
+            ) from None
         study = _study(storage, settings.direction)
         return _Supervisor(study, command_of, space, trials, settings, say).run()
 

@@ -50,12 +50,15 @@ def script_of(command: Sequence[str]) -> str:
     """The Python file that a command runs, as it is written there; empty where it names none, or
     where that is not sure.
     """
-    name = os.path.basename(command[0]) if command else ""
+    if not command:
+        return ""
+    name = os.path.basename(command[0])
     if name.endswith(".py"):
         return command[0]
+    if name == "accelerate":  # accelerate launch SCRIPT
+        return _launched(command[2:])
     if name in LAUNCHERS:
-        is_subcommand = name == "accelerate"  # accelerate launch
-        return _launched(command[2 if is_subcommand else 1 :])
+        return _launched(command[1:])
     if not PYTHON.fullmatch(name):
         return ""
     words = iter(command[1:])
@@ -70,9 +73,11 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def _launched(words: Sequence[str]) -> str:
-    """The Python file that a launcher starts, of the words behind its name."""
-    left = iter(words)
-    for word in left:
+    """The Python file that a launcher starts, by the words after its name; empty where it starts
+    none.
+    """
+    rest = iter(words)
+    for word in rest:
         option = word.replace("_", "-")
         if option in RUN_NO_FILE:
             return ""
@@ -80,7 +85,7 @@ def _launched(words: Sequence[str]) -> str:
             return word if word.endswith(".py") else ""
         has_its_value = "=" in word or re.match("-[^-].", word)
         if option not in FLAGS_OF_LAUNCHERS and not has_its_value:
-            next(left, "")
+            next(rest, "")
     return ""
 
 
@@ -91,7 +96,8 @@ def check_script(
 
     ``folder``: where the command runs, if not here, and ``place`` what that is called.
     """
-    folder = folder or Path.cwd()
+    if folder is None:
+        folder = Path.cwd()
     script = script_of(command)
     if script and not (folder / script).exists():
         where = place or f"in {folder}"
@@ -99,38 +105,43 @@ def check_script(
 
 
 def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) -> None:
-    """Raises CannotRunError where the Python of a command has no torch or, with ``needs_gpu``, one
-    that cannot use a GPU here. ``python`` takes the place of the one that the command names.
+    """Raises CannotRunError where the Python of a command has no torch or, with ``needs_gpu``, a
+    torch that cannot use a GPU here. ``python`` takes the place of the one that the command names.
 
-    What programs other than Python and the launchers start is not known before.
+    Which Python other programs start is not known before they run.
     """
-    names_python = bool(command) and PYTHON.fullmatch(os.path.basename(command[0]))
-    first = python or (command[0] if names_python else _python_of_launcher(command))
-    program = shutil.which(first)
+    if not python:
+        python = _python_of(command)
+    program = shutil.which(python)
     if not program:
         return
+    named = python if os.path.dirname(python) else f"`{python}` on your PATH"
     origin, version = torch_files(program)
-    which = f"`{first}` on your PATH"
-    if os.path.dirname(first):
-        which = first
     if version and not origin:
-        do = "activate the environment that you train in, or name its Python with --torch-python"
-        raise CannotRunError(f"{which} has no torch; {do}")
+        raise CannotRunError(
+            f"{named} has no torch; activate the environment that you train in, "
+            "or name its Python with --torch-python"
+        )
     why = _why_no_gpu(origin)
     if needs_gpu and why:
-        rehearse = f"{PROGRAM} rehearse --gpu 4090 -- {line(redacted(command))}"
-        do = "simulate the GPU instead"
         raise CannotRunError(
-            f"{which} has {why}, and a recording needs a GPU; {do}: {rehearse}"
+            f"{named} has {why}, and a recording needs a GPU; simulate the GPU instead: "
+            f"{PROGRAM} rehearse --gpu 4090 -- {line(redacted(command))}"
         )
 
 
-def _python_of_launcher(command: Sequence[str]) -> str:
-    """The Python that the first line of a launcher names; empty where it names none."""
-    program = shutil.which(command[0]) if command else None
+def _python_of(command: Sequence[str]) -> str:
+    """The Python that a command names, itself or in the first line of a launcher; empty where it
+    names none.
+    """
+    if not command:
+        return ""
+    if PYTHON.fullmatch(os.path.basename(command[0])):
+        return command[0]
+    program = shutil.which(command[0])
     if not program or os.path.basename(program) not in LAUNCHERS:
         return ""
-    first_line = files.text("", program).partition("\n")[0]
+    first_line, _, _ = files.text("", program).partition("\n")
     python = first_line.removeprefix("#!").strip()
     return python if PYTHON.fullmatch(os.path.basename(python)) else ""
 
@@ -149,12 +160,13 @@ def _why_no_gpu(origin: str) -> str:
 
 
 def callers_python() -> str:
-    """The Python of the user's own code that no command names: that of the active environment, or
-    `python` on the PATH where it has torch; else the one that owns torch by the set-up's record.
+    """The Python of the user's own code where no command names one: that of the active environment,
+    or `python` on the PATH if it has torch; else the one that owns torch by the set-up's record.
     """
-    python = shutil.which("python") or ""
+    python = shutil.which("python")
+    if python is None:
+        return torch_interpreter()
     environment = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     is_active = bool(environment) and python.startswith(f"{environment}{os.sep}")
-    if python and (is_active or torch_files(python)[0]):
-        return python
-    return torch_interpreter()
+    origin, _ = torch_files(python)
+    return python if is_active or origin else torch_interpreter()

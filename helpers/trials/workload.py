@@ -121,8 +121,10 @@ def command(argv: Sequence[str], step: str = "") -> Workload:
     try:
         re.compile(step)
     except re.error as error:
-        such = "expected a regular expression such as 'loss=([0-9.]+)'"
-        raise WorkloadError(f"step marker {step!r}: {error}; {such}") from error
+        raise WorkloadError(
+            f"step marker {step!r}: {error}; expected a regular expression "
+            "such as 'loss=([0-9.]+)'"
+        ) from error
     return Workload("command", command=tuple(argv), step=step)
 
 

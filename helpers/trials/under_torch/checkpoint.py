@@ -33,16 +33,15 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save(state, content)
-    older = [
-        path for path in folder.iterdir() if path.is_file()
-    ]  # also what a kill left unnamed
+    # Also files that a kill left under another name.
+    older = [path for path in folder.iterdir() if path.is_file()]
     try:
         write_atomic(folder / f"step-{step:08d}.pt", content.getvalue())
     except OSError as error:
-        seen = f"{folder}: the checkpoint of step {step} cannot be written ({error.strerror})"
-        expected = "expected room and permission; the one before it is whole"
         raise CheckpointError(
-            f"{seen}; {expected}: make room and start again"
+            f"{folder}: the checkpoint of step {step} cannot be written ({error.strerror}); "
+            "expected room and permission; the one before it is whole: "
+            "make room and start again"
         ) from error
     for path in older:
         path.unlink()
@@ -85,20 +84,21 @@ def set_rng_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
 
 
-def fingerprint(value: Any) -> str:
-    """SHA-256 of a nested state, tensors and floats by their bits: equal where a run would go
-    on bit-identically.
+def fingerprint(value: object) -> str:
+    """SHA-256 of a nested state, tensors and floats by their bits: the same for two states from
+    which a run goes on bit-identically.
     """
     if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous()
         bits = ctypes.string_at(data.data_ptr(), data.numel() * data.element_size())
         text = f"{data.dtype}{tuple(data.shape)}".encode() + bits
     elif isinstance(value, dict):
-        text = repr(
-            sorted((str(key), fingerprint(part)) for key, part in value.items())
-        ).encode()
+        parts = sorted((str(key), fingerprint(part)) for key, part in value.items())
+        text = repr(parts).encode()
     elif isinstance(value, (list, tuple)):
         text = repr([fingerprint(part) for part in value]).encode()
+    elif isinstance(value, float):
+        text = value.hex().encode()
     else:
-        text = (value.hex() if isinstance(value, float) else repr(value)).encode()
+        text = repr(value).encode()
     return hashlib.sha256(text).hexdigest()

@@ -20,12 +20,16 @@ import faulthandler
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import SEED, Device, Failed
 from helpers.trials.under_torch.frame import GIB, MIB, NotRun, Row, is_oom, one_line
 from helpers.trials.under_torch.ladder import ladder
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
 NETWORK_TOLERANCE = 1e-4
@@ -84,7 +88,7 @@ def matmul(device: Device, kind: str) -> Row:
     }
 
 
-def _has_bf16(torch: Any) -> bool:
+def _has_bf16(torch: ModuleType) -> bool:
     try:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     except TypeError:
@@ -109,8 +113,8 @@ def network(device: Device) -> Row:
     twin.load_state_dict(net.state_dict())
     x = torch.randn(32, 64, generator=device.generator())
     y = torch.arange(32) % 10
-    results = _step(torch, net.to(device.name), x.to(device.name), y.to(device.name))
-    references = _step(torch, twin.double(), x.double(), y)
+    results = _step(net.to(device.name), x.to(device.name), y.to(device.name))
+    references = _step(twin.double(), x.double(), y)
     if not all(bool(torch.isfinite(value).all()) for value in results):
         raise Failed("loss or gradients are not finite")
     error = max(
@@ -125,10 +129,16 @@ def network(device: Device) -> Row:
     return {"says": says, "max_error": error}
 
 
-def _step(torch: Any, net: Any, x: Any, y: Any) -> list[Any]:
-    loss = torch.nn.functional.cross_entropy(net(x), y)
+def _step(net: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    """The loss of one step and the gradients of all parameters, in float64 on the CPU."""
+    from torch.nn.functional import cross_entropy
+
+    loss = cross_entropy(net(x), y)
     loss.backward()
-    values = [loss, *(parameter.grad for parameter in net.parameters())]
+    values = [loss]
+    for parameter in net.parameters():
+        assert parameter.grad is not None
+        values.append(parameter.grad)
     return [value.detach().to("cpu").double() for value in values]
 
 
@@ -153,13 +163,16 @@ def copies(device: Device, pinned: bool) -> Row:
     return {"says": "16 MiB there and back are bit equal"}
 
 
-def _words(device: Device, count: int) -> Any:
+def _words(device: Device, count: int) -> Tensor:
     """So many words of 4 bytes on the host, the same in every run."""
-    torch = device.torch
-    generator = device.generator()
-    return torch.randint(
-        -(2**31), 2**31, (count,), generator=generator, dtype=torch.int32
+    words: Tensor = device.torch.randint(
+        -(2**31),
+        2**31,
+        (count,),
+        generator=device.generator(),
+        dtype=device.torch.int32,
     )
+    return words
 
 
 LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
@@ -187,8 +200,10 @@ def checks(device: Device) -> Iterator[Row]:
     blocked = device.trouble or device.wrong
     for name in spec["names"]:
         yield {"event": "start", "check": name}
-        limit_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
-        if name in LOADS:
+        limit_s = spec["start_s"]
+        if name in OPT_IN:
+            limit_s = spec["opt_in_s"]
+        elif name in LOADS:
             limit_s = min(left_s, spec["check_s"])
         end: Row = {"event": "end", "check": name}
         if blocked and name not in LOOKS:
@@ -231,19 +246,13 @@ def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
     except Exception as error:  # noqa: BLE001  whatever a check raises is its result
         message = f"{type(error).__name__}: {one_line(error)}"
         if not is_oom(device.torch, error):
-            return (
-                "failed",
-                {"says": "ended with an error", "message": message},
-                device.gpu,
-            )
+            says = "ended with an error"
+            return "failed", {"says": says, "message": message}, device.gpu
         if device.gpu and device.free_bytes() > most:
             says = f"not run because it needs more than the {most // MIB} MiB that a check may take"
             return "not_run", {"says": says, "message": message}, False
-        return (
-            "failed",
-            {"says": "there is not enough memory for it", "message": message},
-            False,
-        )
+        says = "there is not enough memory for it"
+        return "failed", {"says": says, "message": message}, False
 
 
 def work(spec: Row) -> Iterator[Row]:

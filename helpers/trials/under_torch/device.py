@@ -7,12 +7,16 @@ from __future__ import annotations
 import ctypes
 import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from helpers.ground.child.proc import text_of
 from helpers.trials.under_torch import frame
-from helpers.trials.under_torch.frame import one_line
+from helpers.trials.under_torch.frame import Row, one_line
 from helpers.trials.under_torch.host_memory import host_available_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 SEED = 20240229
 
@@ -20,7 +24,7 @@ SEED = 20240229
 class Failed(Exception):
     """A check has its answer, and the answer is bad: one sentence, and what was measured."""
 
-    def __init__(self, says: str, **measured: Any):
+    def __init__(self, says: str, **measured: object):
         super().__init__(says)
         self.measured = measured
 
@@ -33,7 +37,7 @@ class Device:
     neither question takes device memory.
     """
 
-    def __init__(self, torch: Any, spec: dict[str, Any]):
+    def __init__(self, torch: ModuleType, spec: Row):
         self.torch = torch
         self.spec = spec
         self.name: str = spec["device"]
@@ -46,12 +50,13 @@ class Device:
         if self.gpu and not self.trouble:
             self.wrong = wrong_card(torch, spec)
 
-    def generator(self) -> Any:
+    def generator(self) -> torch.Generator:
         """Random numbers, the same in every run."""
-        return self.torch.Generator().manual_seed(SEED)
+        generator: torch.Generator = self.torch.Generator()
+        return generator.manual_seed(SEED)
 
     def wait(self) -> None:
-        """Until everything queued has run: an error of a kernel shows only then."""
+        """Wait until everything queued has run: an error of a kernel shows only then."""
         if self.gpu:
             self.torch.cuda.synchronize(0)
 
@@ -80,90 +85,100 @@ class Device:
     def free_bytes(self) -> int:
         """Free memory of the GPU, or of the host; on an integrated GPU, whose memory is the
         host's, the smaller.
-
-        HIP's free may exceed its total there (ROCm issue 6004).
         """
         if not self.gpu:
             return host_available_bytes()
-        free = min(self.torch.cuda.mem_get_info(0))
-        integrated = getattr(
-            self.torch.cuda.get_device_properties(0), "is_integrated", 0
-        )
-        return min(free, host_available_bytes()) if integrated else free
+        cuda = self.torch.cuda
+        # HIP's free bytes may exceed its total on an integrated GPU (ROCm issue 6004).
+        free_bytes: int = min(cuda.mem_get_info(0))
+        if getattr(cuda.get_device_properties(0), "is_integrated", 0):
+            return min(free_bytes, host_available_bytes())
+        return free_bytes
 
 
 class Peak:
-    """Memory from its making on: resident memory of this process (VmHWM, proc(5)), or what
-    torch took of the GPU.
+    """The most memory that is used after a moment: resident memory of this process (VmHWM,
+    proc(5)), or what torch took of the GPU.
     """
 
-    def __init__(self, torch: Any, device: str):
-        self.cuda = None if device == "cpu" else torch.cuda
-        if self.cuda:
+    def __init__(self, torch: ModuleType, device: str):
+        self.cuda = torch.cuda
+        self.gpu = device != "cpu"
+        if self.gpu:
             self.cuda.reset_peak_memory_stats()
-        self.start_bytes = (
-            self.cuda.memory_allocated() if self.cuda else frame.restart_peak()
-        )
+            self.start_bytes: int = self.cuda.memory_allocated()
+        else:
+            self.start_bytes = frame.restart_peak()
 
     def figures(self) -> dict[str, int]:
         """Bytes at the start, and at most until now."""
-        most = (
-            self.cuda.max_memory_allocated() if self.cuda else frame.own_bytes("VmHWM")
-        )
-        return {"start_bytes": self.start_bytes, "peak_bytes": most}
+        if self.gpu:
+            peak_bytes = self.cuda.max_memory_allocated()
+        else:
+            peak_bytes = frame.own_bytes("VmHWM")
+        return {"start_bytes": self.start_bytes, "peak_bytes": peak_bytes}
 
 
-def limit_gpu(torch: Any, most_bytes: int) -> None:
+def limit_gpu(torch: ModuleType, most_bytes: int) -> None:
     """Let torch's allocator take at most ``most_bytes`` of the GPU."""
     share = most_bytes / torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, share), 0)
 
 
-def gpu_trouble(torch: Any) -> tuple[str, str]:
-    """Why this torch cannot use any GPU, and its own words; both empty when it can."""
+def gpu_trouble(torch: ModuleType) -> tuple[str, str]:
+    """(why this torch cannot use any GPU, its own words); both empty when it can."""
     hip = getattr(torch.version, "hip", None)
     if torch.version.cuda is None and hip is None:
         return "this torch is a CPU build and cannot use a GPU", ""
-    says = f"torch, built for {'ROCm' if hip else 'CUDA'}, sees no GPU"
+    build = "ROCm" if hip else "CUDA"
+    sees_none = f"torch, built for {build}, sees no GPU"
     try:
         torch.cuda.init()
-        return "" if torch.cuda.device_count() else says, ""
+        if torch.cuda.device_count():
+            return "", ""
+        return sees_none, ""
     except (RuntimeError, AssertionError, ImportError, OSError) as error:
-        return says, one_line(error)
+        return sees_none, one_line(error)
 
 
-def wrong_card(torch: Any, spec: dict[str, Any]) -> str:
-    """Why the visible GPU is not the one that ``spec`` names, or empty."""
+def wrong_card(torch: ModuleType, spec: Row) -> str:
+    """Why the visible GPU is not the one that ``spec`` names, or empty.
+
+    Without an address in ``spec`` no GPU is to be visible.
+    """
     wanted = spec["pci"]
     expected = 1 if wanted else 0
     count = torch.cuda.device_count()
     if count != expected:
         return f"torch sees {count} GPUs here and should see {expected}"
-    seen = pci_address(torch, 0) if count else ""
-    if count and not seen:
-        return "which GPU torch sees cannot be told" if spec.get("several") else ""
-    return "" if seen == wanted else f"torch sees {seen} here and should see {wanted}"
+    if not wanted:
+        return ""
+    seen = pci_address(torch, 0)
+    if seen and seen != wanted:
+        return f"torch sees {seen} here and should see {wanted}"
+    if not seen and spec.get("several"):
+        return "which GPU torch sees cannot be told"
+    return ""
 
 
-def pci_address(torch: Any, index: int) -> str:
-    """The PCI address of a torch device, or empty: from its properties where this torch has it
-    there, else from its runtime.
+def pci_address(torch: ModuleType, index: int) -> str:
+    """The PCI address of a torch device, or empty: as torch's properties of the device say, or,
+    in older releases, its runtime.
     """
     card = torch.cuda.get_device_properties(index)
-    if hasattr(card, "pci_bus_id"):
-        return (
-            f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
-        )
-    mapped = {
-        line.split(None, 5)[-1]
-        for line in text_of(Path("/proc/self/maps")).splitlines()
-        if "/" in line
-    }
-    for path in sorted(mapped):
+    if not hasattr(card, "pci_bus_id"):
+        return _address_by_runtime(index)
+    return f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
+
+
+def _address_by_runtime(index: int) -> str:
+    """The PCI address by the HIP or CUDA runtime library that this process has loaded."""
+    maps = text_of(Path("/proc/self/maps"))
+    for path in sorted(set(re.findall(r"/.*", maps))):
         library = re.search(r"/lib(amdhip64|cudart)[^/]*\.so[^/]*$", path)
         if library:
             prefix = "hip" if library[1] == "amdhip64" else "cuda"
-            ask = getattr(ctypes.CDLL(path), prefix + "DeviceGetPCIBusId")
+            ask = getattr(ctypes.CDLL(path), f"{prefix}DeviceGetPCIBusId")
             answer = ctypes.create_string_buffer(32)
             if ask(answer, 32, index) == 0:
                 return answer.value.decode("ascii", "replace").lower()

@@ -1,5 +1,5 @@
-"""What every program on torch's side stands in: its rows, its own memory and limits, and
-whether memory ran out.
+"""What every program on torch's side shares: how it tells its rows, its own memory and limits,
+and whether memory ran out.
 
 A program is a function that takes its options and yields rows. ``run`` gives it its options and
 hands each row to the parent. Standard library alone.
@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import IO, Any
 
 MIB = 1 << 20
@@ -36,18 +37,19 @@ class NoTorch(Exception):
         self.missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
 
 
-def run(program: Callable[[Any], Iterable[Row]], options: Any = None) -> None:
+def run(program: Callable[[Row], Iterable[Row]], options: Row | None = None) -> None:
     """A program's main: its options are one JSON argument unless they are given, its rows go to
     stdout as they come.
 
     Where each thread was when the program crashed or was asked to end (SIGTERM) goes to stderr,
     without the interpreter's lock.
     """
-    chosen = json.loads(sys.argv[1]) if options is None else options
+    if options is None:
+        options = json.loads(sys.argv[1])
     answers = own_stdout()
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
-    for row in program(chosen):
+    for row in program(options):
         print(json.dumps(row), file=answers, flush=True)
 
 
@@ -58,7 +60,7 @@ def own_stdout() -> IO[str]:
     return rows
 
 
-def import_torch() -> Any:
+def import_torch() -> ModuleType:
     """torch.
 
     Raises NoTorch, whatever a broken one raises: ImportError, OSError of a library, NameError.
@@ -70,25 +72,24 @@ def import_torch() -> Any:
     return torch
 
 
-def is_oom(torch: Any, error: BaseException) -> bool:
+def is_oom(torch: ModuleType, error: BaseException) -> bool:
     """Whether memory ran out: of torch's allocator, of the driver ("CUDA error: out of
     memory"), or of the host.
 
     The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with
     its name.
     """
-    types = (MemoryError, torch.cuda.OutOfMemoryError)
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+        return True
     words = str(error)
-    return isinstance(error, types) or (
-        isinstance(error, RuntimeError)
-        and ("DefaultCPUAllocator" in words or "out of memory" in words.lower())
-    )
+    says_so = "DefaultCPUAllocator" in words or "out of memory" in words.lower()
+    return isinstance(error, RuntimeError) and says_so
 
 
 def one_line(error: BaseException) -> str:
     """An error as one line of at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    lines = filter(None, map(str.strip, str(error).splitlines()))
+    return next(lines, type(error).__name__)[:300]
 
 
 def own_bytes(name: str) -> int:
@@ -103,8 +104,8 @@ def own_bytes(name: str) -> int:
 
 
 def restart_peak() -> int:
-    """The peak of resident memory (VmHWM) begins anew, where proc_pid_clear_refs(5) may be
-    written; the bytes resident now.
+    """Let the peak of resident memory (VmHWM) begin anew, where proc_pid_clear_refs(5) may be
+    written; returns the bytes that are resident now.
     """
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
@@ -112,7 +113,7 @@ def restart_peak() -> int:
 
 
 def limit_host(more_bytes: int) -> None:
-    """From now on at most ``more_bytes`` more of private writable memory (RLIMIT_DATA;
+    """Allow at most ``more_bytes`` more of private writable memory from now on (RLIMIT_DATA;
     setrlimit(2), since Linux 4.7).
     """
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -120,6 +121,6 @@ def limit_host(more_bytes: int) -> None:
 
 
 def lift_host_limit() -> None:
-    """As much private memory as this process was started with."""
+    """Allow as much private memory again as when this process was started."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

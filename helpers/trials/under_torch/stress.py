@@ -21,12 +21,17 @@ import os
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from helpers.allocator.under_torch.history import start_history, write_snapshot
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Device, gpu_trouble
 from helpers.trials.under_torch.frame import MIB, Row, one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.cuda import Stream
 
 ROWS_AT_ONCE = 500
 KEPT_FREE_BYTES = 256 * MIB
@@ -40,12 +45,12 @@ UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 class Stress:
     """The live tensors, the streams by number, and what happened so far."""
 
-    def __init__(self, torch: Any, spec: Row):
+    def __init__(self, torch: ModuleType, spec: Row):
         self.torch = torch
         self.cuda = torch.cuda
         self.spec = spec
-        self.live: dict[Any, Any] = {}
-        self.streams: dict[int, Any] = {0: torch.cuda.default_stream(0)}
+        self.live: dict[object, Tensor] = {}
+        self.streams: dict[int, Stream] = {0: torch.cuda.default_stream(0)}
         self.counts = {"done": 0, "ooms": 0}
         self.plain = {
             "empty_cache": torch.cuda.empty_cache,
@@ -53,7 +58,7 @@ class Stress:
             "reset_peak": partial(torch.cuda.reset_peak_memory_stats, 0),
         }
 
-    def stream(self, number: int) -> Any:
+    def stream(self, number: int) -> Stream:
         if number not in self.streams:
             self.streams[number] = self.cuda.Stream(0)
         return self.streams[number]
@@ -108,21 +113,18 @@ class Stress:
         yield {"event": "end", "status": status, **self.counts, "stats": stats}
 
 
-def trouble(torch: Any) -> str:
-    """Why nothing can be stressed here, or empty.
-
-    Caching turned off is one: then neither limit nor statistics hold.
-    """
+def trouble(torch: ModuleType) -> str:
+    """Why nothing can be stressed here, or empty."""
     why = ": ".join(filter(None, gpu_trouble(torch)))
-    off = next((name for name in UNLIMITED if name in os.environ), "")
-    if why or off:
-        return why or f"{off} is set, so that torch would not keep to the limit"
+    if why:
+        return why
+    for name in UNLIMITED:
+        if name in os.environ:
+            return f"{name} is set, so that torch would not keep to the limit"
     backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")()
-    return (
-        ""
-        if backend == "native"
-        else f"the allocator is {backend}, which keeps no segments"
-    )
+    if backend != "native":
+        return f"the allocator is {backend}, which keeps no segments"
+    return ""
 
 
 def limit(free_bytes: int, total_bytes: int, asked_bytes: int) -> int:
@@ -142,7 +144,8 @@ def work(spec: Row) -> Iterator[Row]:
         total = torch.cuda.get_device_properties(0).total_memory
         free = device.free_bytes()
         most = limit(free, total, spec["limit_bytes"])
-        why = f"only {free // MIB} MiB of this GPU are free" if most < MIB else ""
+        if most < MIB:
+            why = f"only {free // MIB} MiB of this GPU are free"
     if why:
         yield {"event": "end", "status": "not_available", "why": why}
         return

@@ -55,10 +55,10 @@ def refuse_missing_packages(train: str) -> None:
         if not importlib.util.find_spec(name)
     ]
     if missing:
-        how = (
-            f"expected it there for --train {train}; install it, or give --torch-python"
+        raise SystemExit(
+            f"{sys.executable} has no {missing[0]}; expected it there for "
+            f"--train {train}; install it, or give --torch-python"
         )
-        raise SystemExit(f"{sys.executable} has no {missing[0]}; {how}")
 
 
 def read_config(path: Path, sequence: int) -> Config:
@@ -68,9 +68,9 @@ def read_config(path: Path, sequence: int) -> Config:
     models = importlib.import_module("transformers.models.auto.modeling_auto")
     release = f"transformers {transformers.__version__}"
     if model_type not in transformers.CONFIG_MAPPING:
-        do = "expected a model_type that it has; a later release may have it"
         raise SystemExit(
-            f"{path}: {release} does not know model_type {model_type!r:.60}; {do}"
+            f"{path}: {release} does not know model_type {model_type!r:.60}; "
+            "expected a model_type that it has; a later release may have it"
         )
     try:
         config = transformers.AutoConfig.from_pretrained(path)
@@ -78,13 +78,15 @@ def read_config(path: Path, sequence: int) -> Config:
         why = " ".join(str(error).split())
         raise SystemExit(f"{path}: {release} refuses it: {why:.300}") from None
     if type(config) not in models.MODEL_FOR_CAUSAL_LM_MAPPING:
-        expected = "expected the config of a model that writes text, such as llama"
         raise SystemExit(
-            f"{path}: {model_type} is no causal language model; {expected}"
+            f"{path}: {model_type} is no causal language model; expected the "
+            "config of a model that writes text, such as llama"
         )
     if getattr(config, "quantization_config", None):
-        expected = "expected none; take it out, and choose --train full, lora or qlora"
-        raise SystemExit(f"{path}: seen a quantization_config; {expected}")
+        raise SystemExit(
+            f"{path}: seen a quantization_config; expected none; take it out, "
+            "and choose --train full, lora or qlora"
+        )
     most = getattr(config.get_text_config(), "max_position_embeddings", None)
     if most and sequence > most:
         raise SystemExit(
@@ -101,9 +103,10 @@ def model_type_of(path: Path) -> str:
             content = json.loads(file.read(CONTENT_LIMIT))
     except (OSError, ValueError, RecursionError) as error:
         raise SystemExit(f"{path}: {type(error).__name__}; {expected}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+    model_type = content.get("model_type") if isinstance(content, dict) else None
+    if not isinstance(model_type, str):
         raise SystemExit(f"{path}: no model_type; {expected}")
-    return content["model_type"]
+    return model_type
 
 
 def built(config: Config, options_of_model: dict[str, Any], torch: Library) -> Model:
@@ -181,9 +184,9 @@ def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
     """
 
     def on_card(tensor: Tensor) -> Tensor:
-        return (
-            torch.empty_like(tensor, device=card) if tensor.is_meta else tensor.to(card)
-        )
+        if tensor.is_meta:
+            return torch.empty_like(tensor, device=card)
+        return tensor.to(card)
 
     for child in model.children():
         put_on_card(torch, child, card)
@@ -198,11 +201,10 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
     """The model on the GPU, ready to be trained."""
     is_sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
-    name = (
-        "dtype" if hasattr(config, "dtype") else "torch_dtype"
-    )  # until transformers 4.56
+    # Until transformers 4.56 it is torch_dtype.
+    name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
     model = built(config, {name: dtype}, torch)
-    blocks = {*(model._no_split_modules or ())}
+    blocks = set(model._no_split_modules or ())
     if is_sharded and not blocks:
         raise SystemExit(
             f"--world: {type(model).__name__} names no blocks that ranks could share"

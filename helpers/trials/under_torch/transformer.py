@@ -18,7 +18,7 @@ import math
 import random
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(vocab, width)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        vectors = self.tokens(tokens)
+        vectors: torch.Tensor = self.tokens(tokens)
         length, width = vectors.shape[1:]
         speed = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
         angle = torch.arange(length)[:, None] * speed
@@ -87,7 +87,8 @@ class Block(nn.Module):
         later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         mixed = self.dropout(weights.masked_fill(later, float("-inf")).softmax(-1)) @ v
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.dropout(self.down(nn.functional.gelu(self.up(self.between(x)))))
+        widened = nn.functional.gelu(self.up(self.between(x)))
+        return x + cast(torch.Tensor, self.dropout(self.down(widened)))
 
 
 class Transformer(nn.Module):
@@ -95,7 +96,7 @@ class Transformer(nn.Module):
     too.
     """
 
-    def __init__(self, spec: dict[str, Any]):
+    def __init__(self, spec: Row):
         super().__init__()
         width = spec["width"]
         vocab = spec["vocab"]
@@ -109,8 +110,10 @@ class Transformer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            again = self.recompute and isinstance(layer, Block)
-            x = recomputed(layer, x, use_reentrant=False) if again else layer(x)
+            if self.recompute and isinstance(layer, Block):
+                x = recomputed(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
         return x
 
 
@@ -119,7 +122,7 @@ class Data:
     the order's, to the sample.
     """
 
-    def __init__(self, spec: dict[str, Any]):
+    def __init__(self, spec: Row):
         self.generator = torch.Generator().manual_seed(spec["seed"])
         self.batch = spec["batch"]
         self.rows = self.sequences(
@@ -143,11 +146,11 @@ class Data:
         self.position += self.batch
         return self.order[self.position - self.batch : self.position]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Row:
         generator = self.generator.get_state()
         return {"generator": generator, "order": self.order, "position": self.position}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Row) -> None:
         self.generator.set_state(state["generator"])
         self.order = state["order"]
         self.position = state["position"]
@@ -160,7 +163,7 @@ class Run:
     differ.
     """
 
-    def __init__(self, spec: dict[str, Any]):
+    def __init__(self, spec: Row):
         self.spec = spec
         self.device = spec["device"]
         self.pieces = spec.get("pieces", 1)
@@ -168,12 +171,14 @@ class Run:
         checkpoint.seed(spec["seed"])
         self.model = Transformer(spec).to(self.device)
         self.call = self.prepared(self.model)
-        self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-3
+        )
         self.data = Data(spec)
         self.losses: list[float] = []
         self.after_first_backward: Callable[[], None] = lambda: None
 
-    def prepared(self, model: Any) -> Any:
+    def prepared(self, model: nn.Module) -> nn.Module:
         """What is called: the model, wrapped or cut before the optimizer sees its parameters."""
         return model
 
@@ -213,7 +218,7 @@ class Run:
         self.losses.append(loss)
         return loss
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Row:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -222,7 +227,7 @@ class Run:
             "losses": list(self.losses),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Row) -> None:
         """Go on from there."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -235,7 +240,7 @@ class Run:
         return checkpoint.fingerprint(self.state())
 
 
-def warm(spec: dict[str, Any]) -> None:
+def warm(spec: Row) -> None:
     """One step of the smallest model: what torch imports at its first optimizer step (70 MB of
     its compiler, 2.13) and a GPU's context are then no part of what is measured, and cannot
     fail under a limit.
@@ -290,8 +295,10 @@ def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]
     ):
         return "bitwise", 0.0
     errors = [abs(figure - other) / abs(other) for figure, other in both]
-    near = all(error <= TOLERANCE[run.bf16] for error in errors)  # so that a NaN is not
-    return "within tolerance" if near else "no", max(errors)
+    # Written so that a NaN is not within it.
+    if all(error <= TOLERANCE[run.bf16] for error in errors):
+        return "within tolerance", max(errors)
+    return "no", max(errors)
 
 
 def in_words(answer: Row, *says: str) -> Row:

@@ -12,7 +12,7 @@ import runpy
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
 
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.frame import Row, is_oom, own_bytes
@@ -39,7 +39,7 @@ def trial(options: Row) -> Iterator[Row]:
     yield row
 
 
-def _after_use(torch: Any) -> Row:
+def _after_use(torch: ModuleType) -> Row:
     """Whether the context still lives, and then what torch took of the GPU at most."""
     try:
         torch.cuda.synchronize()

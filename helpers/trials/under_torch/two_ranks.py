@@ -12,7 +12,6 @@ import datetime
 import os
 import signal
 from functools import partial
-from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -36,8 +35,10 @@ def device_of_rank(spec: Row) -> str:
     """The device that this rank is to use: its own GPU, or the CPU where there are not two."""
     if "RANK" not in os.environ or spec["device"] == "cpu":
         return str(spec["device"])
-    nccl = distributed.is_available() and distributed.is_nccl_available()
-    return f"cuda:{own_rank()}" if nccl and torch.cuda.device_count() > 1 else "cpu"
+    has_nccl = distributed.is_available() and distributed.is_nccl_available()
+    if has_nccl and torch.cuda.device_count() > 1:
+        return f"cuda:{own_rank()}"
+    return "cpu"
 
 
 class Replicated(Run):
@@ -47,8 +48,10 @@ class Replicated(Run):
         self.rank = rank
         super().__init__(spec)
 
-    def prepared(self, model: Any) -> Any:
-        device_ids = None if self.device == "cpu" else [torch.device(self.device).index]
+    def prepared(self, model: nn.Module) -> nn.Module:
+        device_ids = None
+        if self.device != "cpu":
+            device_ids = [torch.device(self.device).index]
         return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
@@ -81,7 +84,7 @@ def ddp(spec: Row) -> Answer:
     if spec["device"] != "cpu":
         torch.cuda.set_device(rank)
     _, answer = yield from trained(spec, partial(Replicated, rank=rank))
-    peaks: list[Any] = [None, None]
+    peaks = [0, 0]
     distributed.all_gather_object(peaks, answer["peak_bytes"])
     distributed.destroy_process_group()
     return in_words({**answer, "peak_bytes": max(peaks)}, f"two ranks over {backend}")

@@ -19,8 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Device
@@ -32,6 +32,11 @@ from helpers.trials.under_torch.frame import (
     one_line,
     own_bytes,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
 
 Parameters = SimpleNamespace
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
@@ -94,37 +99,46 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
         yield loss
 
 
-def _samples(torch: Any, size: int, mapped: bool) -> Any:
+def _samples(torch: ModuleType, size: int, mapped: bool) -> Tensor:
     """So many bytes to train on: in memory as a whole, or mapped from a file, of which only the
-    bytes that are used come in.
+    bytes that are used are read.
     """
+    samples: Tensor
     if not mapped:
-        return torch.ones(size, dtype=torch.uint8)
+        samples = torch.ones(size, dtype=torch.uint8)
+        return samples
     with tempfile.NamedTemporaryFile() as file:
         file.truncate(size)
-        return torch.from_file(file.name, size=size, dtype=torch.uint8)
+        samples = torch.from_file(file.name, size=size, dtype=torch.uint8)
+    return samples
 
 
-def _optimizer(run: Device, name: str, parameters: Any) -> Any:
-    optim = run.torch.optim
-    if name == "adam8bit":
-        if not run.gpu:
-            raise NotRun("8-bit optimizers run on a GPU, and this is the CPU")
-        try:
-            return importlib.import_module("bitsandbytes.optim").AdamW8bit(
-                parameters, lr=1e-3
-            )
-        except ImportError as error:
-            raise NotRun(BITS) from error
+def _optimizer(run: Device, name: str, parameters: Iterator[Parameter]) -> Optimizer:
+    """The optimizer of this name. Raises NotRun where it cannot be had here."""
+    from torch.optim import SGD, AdamW
+
     if name == "sgd":
-        return optim.SGD(parameters, lr=1e-2)
+        return SGD(parameters, lr=1e-2)
+    if name == "adam8bit":
+        return _adam_in_8_bits(run, parameters)
     try:
         if name == "fused":
-            return optim.AdamW(parameters, lr=1e-3, fused=True)
-        return optim.AdamW(parameters, lr=1e-3)
+            return AdamW(parameters, lr=1e-3, fused=True)
+        return AdamW(parameters, lr=1e-3)
     except (RuntimeError, TypeError) as error:
         # An older torch has no fused optimizer, or none for this device.
         raise NotRun(f"optimizer {name}: {one_line(error)}") from error
+
+
+def _adam_in_8_bits(run: Device, parameters: Iterator[Parameter]) -> Optimizer:
+    if not run.gpu:
+        raise NotRun("8-bit optimizers run on a GPU, and this is the CPU")
+    try:
+        optimizers = importlib.import_module("bitsandbytes.optim")
+    except ImportError as error:
+        raise NotRun(BITS) from error
+    optimizer: Optimizer = optimizers.AdamW8bit(parameters, lr=1e-3)
+    return optimizer
 
 
 def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
@@ -142,8 +156,10 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     elif p.preallocate:
         elements = size * levels
     if elements and elements < size * levels:
-        wanted = f"{size} ticks of {levels} levels in float32"
-        raise NotRun(f"a pool of {p.pool_mib} MiB cannot hold {wanted}")
+        raise NotRun(
+            f"a pool of {p.pool_mib} MiB cannot hold {size} ticks of {levels} "
+            "levels in float32"
+        )
     pool = torch.empty(elements, device=run.name)
     for number in range(p.steps):
         draw = torch.Generator().manual_seed(seed * 1000 + number)
@@ -170,7 +186,7 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     cycle that collecting frees.
     """
     torch = run.torch
-    kept: list[Any] = []
+    kept: list[object] = []
     for number in range(p.steps):
         rng = random.Random(f"{seed}/{number}")
         rows = int((0.5 + rng.random() / 2) * p.work_mib * MIB / 4 / 1024)
@@ -179,7 +195,7 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
         weight = torch.zeros(1024, 1, device=run.name, requires_grad=True)
         loss = ((data @ weight - 1.0) ** 2).mean()
         loss.backward()
-        leaked: list[Any] = [
+        leaked: list[object] = [
             torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)
         ]
         if p.leak == "cycle":
@@ -199,8 +215,8 @@ def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """
     torch = run.torch
     rng = random.Random(seed)
-    live: list[tuple[int, Any]] = []
-    spare: dict[int, list[Any]] = {}
+    live: list[tuple[int, Tensor]] = []
+    spare: dict[int, list[Tensor]] = {}
     live_bytes = 0
     primed(run, p.prime)
     for number in range(p.steps):
@@ -212,9 +228,12 @@ def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
                 if p.pool:
                     spare.setdefault(tensor.numel(), []).append(tensor)
                 del tensor
-            room = 1 << (size - 1).bit_length() if p.pool else size
-            tensor = spare[room].pop() if spare.get(room) else None
-            if tensor is None:
+            room = size
+            if p.pool:  # the next power of two
+                room = 1 << (size - 1).bit_length()
+            if spare.get(room):
+                tensor = spare[room].pop()
+            else:
                 tensor = torch.empty(room, dtype=torch.uint8, device=run.name)
             tensor.fill_(size % 251)
             live.append((size, tensor))
@@ -247,8 +266,10 @@ def work(spec: Row) -> Iterator[Row]:
 
     run = Device(torch, {"pci": "", **spec})
     why = run.trouble or run.wrong
+    if run.reason:
+        why += f": {run.reason}"
     if why:
-        yield {"event": "refused", "why": f"{why}: {run.reason}" if run.reason else why}
+        yield {"event": "refused", "why": why}
         return
     if spec["workload"] == "training":
         importlib.import_module("helpers.trials.under_torch.transformer").warm(spec)
@@ -257,23 +278,19 @@ def work(spec: Row) -> Iterator[Row]:
     run.reset_peaks()
     start = {"start_rss_bytes": frame.restart_peak()}
     card = torch.cuda.get_device_name(0) if run.gpu else ""
-    ready = {
+    yield {
         "event": "ready",
         "torch": str(torch.__version__),
         "device": run.name,
         "gpu": card,
+        **start,
     }
-    yield {**ready, **start}
     step_began = unhindered()
     try:
         for number, loss in enumerate(PROGRAMS[spec["workload"]](run, spec["seed"], p)):
             now = unhindered()
-            yield {
-                "event": "step",
-                "number": number,
-                "loss": loss,
-                "seconds": now - step_began,
-            }
+            step: Row = {"event": "step", "number": number, "loss": loss}
+            yield {**step, "seconds": now - step_began}
             step_began = now
     except NotRun as error:
         yield {"event": "refused", "why": str(error)}
