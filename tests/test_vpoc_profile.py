@@ -123,7 +123,7 @@ def test_levels_are_those_of_the_slow_twin_under_every_rule(rows):
 
 def test_a_table_says_poc_and_value_area_under_each_rule():
     session = (np.array([1, 2, 2, 3], np.int32), np.array([1, 2, 2, 1], np.int32))
-    trades = from_sessions([session], 0.25, ["day"])
+    trades = from_sessions([session], 0.25)
     layout = survey(trades)
     rows = by_rule(trades, profiles(trades, layout), layout)
     assert [row.rule for row in rows] == list(RULES)

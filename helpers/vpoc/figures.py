@@ -72,11 +72,12 @@ def _draw_profile(
         price, row, height=high, color=np.where(inside, ACCENT, PENDING), linewidth=0
     )
     for name, level in marked.items():
-        is_poc = name == "POC"
-        colour = ALARM if is_poc else MUTED
-        axes.axhline(
-            level, color=colour, linewidth=1.2, linestyle="-" if is_poc else "--"
-        )
+        colour = MUTED
+        style = "--"
+        if name == "POC":
+            colour = ALARM
+            style = "-"
+        axes.axhline(level, color=colour, linewidth=1.2, linestyle=style)
         annotated(
             axes, f"{name} {level:g}", (right * 1.38, level), (0, 3), colour, ha="right"
         )

@@ -122,10 +122,15 @@ def _profile_table(profiles: Profiles) -> pa.Table:
 
 def _level_table(profiles: Profiles) -> pa.Table:
     rows = by_rule(profiles.trades, profiles.counts, profiles.layout)
-    kinds = [
-        ("session", pa.string()),
-        *((name, pa.float64()) for name in ("poc", "val", "vah")),
-    ]
-    schema = pa.schema([*kinds, ("rule", pa.string())])
+    number = pa.float64()
+    schema = pa.schema(
+        {
+            "session": pa.string(),
+            "poc": number,
+            "val": number,
+            "vah": number,
+            "rule": pa.string(),
+        }
+    )
     cells = [{**asdict(row), "rule": str(row.rule)} for row in rows]
     return pa.Table.from_pylist(cells, schema)

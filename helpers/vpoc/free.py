@@ -44,8 +44,9 @@ def free_of(bundle: Bundle) -> Free:
     ram = machine(bundle)
     if ram.ram_available.ok:
         return Free(ram.ram_available.bytes, "available RAM of the recorded box")
-    half = ram.ram_total.bytes // 2 if ram.ram_total.ok else 0
-    return Free(half, "half the RAM: what was available is not recorded")
+    return Free(
+        ram.ram_total.bytes // 2, "half the RAM: what was available is not recorded"
+    )
 
 
 def free_on(device_free_bytes: int, device: str) -> Free:

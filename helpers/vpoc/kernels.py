@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from helpers.vpoc.trades import Array
+
 LANES = 8
 STRIDE = 1040
 """Eight private rows a thread.
@@ -25,13 +27,24 @@ FAST_WIDTH = 1024
 
 
 @njit(nogil=True)
-def _place(ticks, j, lane, low):
+def _place(ticks: Array, j: np.uint64, lane: int, low: int) -> np.uint32:
     """In its row, of one of the eight trades from ``j`` on."""
-    return np.uint32(ticks[j + np.uint64(lane)] - low)
+    place: np.uint32 = np.uint32(ticks[j + np.uint64(lane)] - low)
+    return place
+
+
+@njit(nogil=True)
+def _add_one(
+    volume: Array, j: np.uint64, lane: int, rows: Array, place: np.uint32
+) -> None:
+    """Add one of the eight trades from ``j`` on to its private row."""
+    rows[np.uint64(place) + np.uint64(lane * STRIDE)] += volume[j + np.uint64(lane)]
 
 
 @njit(cache=True, nogil=True)
-def _add(ticks, volume, low, width, rows, out):
+def _add(
+    ticks: Array, volume: Array, low: int, width: int, rows: Array, out: Array
+) -> int:
     """Add one session's trades to its row ``out``; the number of groups of trades that lie
     outside of it.
     """
@@ -59,14 +72,14 @@ def _add(ticks, volume, low, width, rows, out):
             if (k0 | k1 | k2 | k3 | k4 | k5 | k6 | k7) >= top:
                 bad += 1
                 continue
-            rows[np.uint64(k0)] += volume[j]
-            rows[np.uint64(k1) + np.uint64(STRIDE)] += volume[j + np.uint64(1)]
-            rows[np.uint64(k2) + np.uint64(2 * STRIDE)] += volume[j + np.uint64(2)]
-            rows[np.uint64(k3) + np.uint64(3 * STRIDE)] += volume[j + np.uint64(3)]
-            rows[np.uint64(k4) + np.uint64(4 * STRIDE)] += volume[j + np.uint64(4)]
-            rows[np.uint64(k5) + np.uint64(5 * STRIDE)] += volume[j + np.uint64(5)]
-            rows[np.uint64(k6) + np.uint64(6 * STRIDE)] += volume[j + np.uint64(6)]
-            rows[np.uint64(k7) + np.uint64(7 * STRIDE)] += volume[j + np.uint64(7)]
+            _add_one(volume, j, 0, rows, k0)
+            _add_one(volume, j, 1, rows, k1)
+            _add_one(volume, j, 2, rows, k2)
+            _add_one(volume, j, 3, rows, k3)
+            _add_one(volume, j, 4, rows, k4)
+            _add_one(volume, j, 5, rows, k5)
+            _add_one(volume, j, 6, rows, k6)
+            _add_one(volume, j, 7, rows, k7)
     for j in range(done, n):
         k = np.uint32(ticks[j] - low)
         if k >= wide:
@@ -89,7 +102,19 @@ def _add(ticks, volume, low, width, rows, out):
 
 
 @njit(cache=True, nogil=True)
-def count(price, volume, starts, lows, widths, rows, edge, out, first, a, b):
+def count(
+    price: Array,
+    volume: Array,
+    starts: Array,
+    lows: Array,
+    widths: Array,
+    rows: Array,
+    edge: Array,
+    out: Array,
+    first: int,
+    a: int,
+    b: int,
+) -> int:
     """Add trades ``a`` to ``b`` to ``out``, from session ``first`` on.
 
     Where ``a`` lies inside session ``first``, that session's trades go to ``edge`` instead:
@@ -108,7 +133,9 @@ def count(price, volume, starts, lows, widths, rows, edge, out, first, a, b):
 
 
 @njit(cache=True, nogil=True)
-def extremes(price, volume, starts, low, high, totals):
+def extremes(
+    price: Array, volume: Array, starts: Array, low: Array, high: Array, totals: Array
+) -> None:
     """Lowest and highest tick and the sum of volume of each session; sessions without trades
     keep what they have.
     """
@@ -130,18 +157,27 @@ def extremes(price, volume, starts, low, high, totals):
 
 
 @njit(cache=True, nogil=True)
-def total(price, volume):
+def total(price: Array, volume: Array) -> int:
     """Reads every byte of both and does next to nothing with them: the limit that any pass over
     the trades has.
     """
     t = np.int64(0)
     for j in range(np.uint64(len(price))):
         t += price[j] ^ volume[j]
-    return t
+    return int(t)
 
 
 @njit(cache=True, nogil=True)
-def areas(counts, widths, share, tie, two_rows, poc, val, vah):
+def areas(
+    counts: Array,
+    widths: Array,
+    share: float,
+    tie: int,
+    two_rows: bool,
+    poc: Array,
+    val: Array,
+    vah: Array,
+) -> None:
     """POC and value area of every row of ``counts``, as positions in the row; -1 where there is
     no volume.
 

@@ -46,7 +46,7 @@ def survey(trades: Trades, bins: int | None = None) -> Layout:
     layout = Layout(
         lows=lows.astype(np.int32),
         widths=widths.astype(np.int32),
-        bins=max(1, widest, bins or 0),
+        bins=bins or max(1, widest),
         counts=kind,
         totals=totals,
     )

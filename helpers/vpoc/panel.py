@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from helpers.ground.units import parse_count, parse_size, show_bytes
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
@@ -50,7 +49,7 @@ class Planner:
         return [self.says()]
 
 
-def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
+def build_chunks(frame: Frame, planner: Planner) -> Sequence[object]:
     """The sizes, the memory, the way of counting, and the plans."""
     shape = planner.shape
     free_words = show_bytes(planner.free.bytes)

@@ -159,17 +159,15 @@ def plan(strategy: str, shape: ProfileShape, free: Free) -> ChunkPlan:
             f"{strategy} with {way} needs {show_bytes(need)} and {show_bytes(budget)} "
             f"may be taken ({free.says}): count fewer sessions at a time"
         )
-    if not chunked:
-        return ChunkPlan(
-            strategy, trades, chunks=1, bound="all", peak_bytes=need, free=free
-        )
-    fits = bisect_right(range(1, trades + 1), budget, key=peak)
-    chunk = min(fits, _liked_trades(strategy, shape, free))
-    bound = "memory"
-    if chunk < fits:
-        bound = "bandwidth" if free.gpu else "cache"
-    elif chunk == trades:
-        bound = "all"
+    chunk = trades
+    bound = "all"
+    if chunked:
+        fits = bisect_right(range(1, trades + 1), budget, key=peak)
+        chunk = min(fits, _liked_trades(strategy, shape, free))
+        if chunk < fits:
+            bound = "bandwidth" if free.gpu else "cache"
+        elif chunk < trades:
+            bound = "memory"
     return ChunkPlan(
         strategy=strategy,
         chunk_trades=chunk,

@@ -9,11 +9,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute, csv, parquet
+from pyarrow import ChunkedArray, Table, compute, csv, parquet
 
 from helpers.ground.units import MIB, plain, show_bytes
 from helpers.look.files import opened
@@ -96,9 +96,9 @@ def read_trades(
     )
     if len(trades) > 1:
         listed = ", ".join(list(trades)[:MOST_LISTED])
-        seen = f"{len(trades)} instruments ({listed})"
         raise TradesError(
-            f"{path.name}: {seen} make no one profile: say which, by instrument"
+            f"{path.name}: {len(trades)} instruments ({listed}) make no one profile: "
+            "say which, by instrument"
         )
     return next(iter(trades.values()))
 
@@ -117,11 +117,9 @@ def read_instruments(
     notes: list[str] = []
     table = _table(path, columns or {}, notes)
     if "time" in table.column_names:
-        table = table.set_column(
-            table.column_names.index("time"),
-            "time",
-            _times(path, table["time"], zone, notes),
-        )
+        place = table.column_names.index("time")
+        times = _times(path, table["time"], zone, notes)
+        table = table.set_column(place, "time", times)
     if "instrument" not in table.column_names:
         if instrument:
             raise TradesError(
@@ -130,43 +128,44 @@ def read_instruments(
         return {"": _trades(path, table, tick, notes)}
     names = compute.fill_null(table["instrument"].cast(pa.string()), "(none)")
     present = sorted(compute.unique(names).to_pylist())
-    if instrument and instrument not in present:
+    if tick is None:
+        prices = table["price"].filter(compute.is_finite(table["price"]))
+        common = guess_tick(np.asarray(prices[:200_000]))
+    trades = {}
+    for name in _chosen(path, present, instrument):
+        rows = table.filter(compute.equal(names, name))
+        size = tick
+        prices = compute.count_distinct(rows["price"]).as_py()
+        if tick is None and prices < LEAST_PRICES:
+            size = common  # that of all instruments together
+        about = f"instrument {plain(name)[:40]}"
+        trades[name] = _trades(path, rows, size, [*notes, about])
+    return trades
+
+
+def _chosen(path: Path, present: list[str], instrument: str) -> list[str]:
+    """The instruments to read, of those that are present. Raises TradesError."""
+    if instrument in present:
+        return [instrument]
+    if instrument:
         listed = ", ".join(plain(name)[:40] for name in present[:MOST_LISTED])
         raise TradesError(
             f"{path.name}: no instrument {instrument!r:.60}; it has {listed}"
         )
-    if len(present) > MOST_INSTRUMENTS and not instrument:
+    if len(present) > MOST_INSTRUMENTS:
         limit = f"more than {MOST_INSTRUMENTS} at once: say which, by instrument"
         raise TradesError(f"{path.name}: {len(present):,} instruments, {limit}")
-    if tick is None:
-        prices = table["price"].filter(compute.is_finite(table["price"]))
-        common = guess_tick(np.asarray(prices[:200_000]))
-    chosen = [instrument] if instrument else present
-    trades = {}
-    for name in chosen:
-        rows = table.filter(compute.equal(names, name))
-        size = tick
-        if (
-            tick is None
-            and compute.count_distinct(rows["price"]).as_py() < LEAST_PRICES
-        ):
-            size = common  # too few prices of its own: that of all instruments together
-        trades[name] = _trades(
-            path, rows, size, [*notes, f"instrument {plain(name)[:40]}"]
-        )
-    return trades
+    return present
 
 
 def _trades(
-    path: Path, table: Any, tick: float | str | None, notes: list[str]
+    path: Path, table: Table, tick: float | str | None, notes: list[str]
 ) -> Trades:
     """The trades of a table whose columns have the names of their roles."""
     table = _good_rows(path, table, notes)
     price = np.asarray(table["price"])
     size = _tick(path, price, tick, notes)
     volume = _volumes(np.asarray(table["volume"]), notes)
-    wall_ns = chicago_ns(table["time"]) if "time" in table.column_names else None
-    keys = _keys(table["session"]) if "session" in table.column_names else None
     ticks = to_ticks(price, size)
     trades = Trades(
         price=ticks,
@@ -176,14 +175,14 @@ def _trades(
         labels=(path.stem,),
         notes=tuple(notes),
     )
-    if keys is not None:
-        return group(trades, keys)
-    if wall_ns is not None:
-        return by_date(trades, wall_ns)
+    if "session" in table.column_names:
+        return group(trades, _keys(table["session"]))
+    if "time" in table.column_names:
+        return by_date(trades, chicago_ns(table["time"]))
     return trades
 
 
-def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
+def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Table:
     """The columns of the file that have a role, each under the name of its role."""
     if path.suffix == ".npz":
         raise TradesError(
@@ -199,28 +198,24 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
             else:
                 options = _header_options(path, file, columns)
         if is_parquet:
-            with parquet.ParquetFile(path) as parquet_file:
-                groups = (
-                    parquet_file.metadata.row_group(at)
-                    for at in range(parquet_file.num_row_groups)
-                )
+            with parquet.ParquetFile(path) as table_file:
+                metadata = table_file.metadata
+                groups = map(metadata.row_group, range(metadata.num_row_groups))
                 unpacked = sum(group.total_byte_size for group in groups)
                 _bounded(path, unpacked)
-                _check_packing(path, size, parquet_file.metadata.num_rows, unpacked)
-                roles = column_names(
-                    parquet_file.schema_arrow.names, columns, notes, path
-                )
-                table = parquet_file.read([*roles.values()])
+                _check_packing(path, size, metadata.num_rows, unpacked)
+                names = table_file.schema_arrow.names
+                roles = column_names(names, columns, notes, path)
+                table = table_file.read([*roles.values()])
         else:
             with csv.open_csv(path, read_options=options) as head:
                 roles = column_names(head.schema.names, columns, notes, path)
             table = csv.read_csv(
                 path, read_options=options, convert_options=_options(roles)
             )
-        numbers = {name: pa.float64() for name in ("price", "volume")}
         arrays = {role: table[name] for role, name in roles.items()}
-        for role, kind in numbers.items():
-            arrays[role] = arrays[role].cast(kind)
+        for role in ("price", "volume"):
+            arrays[role] = arrays[role].cast(pa.float64())
     except TradesError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -233,7 +228,9 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
     return pa.table(arrays)
 
 
-def _header_options(path: Path, file: BinaryIO, columns: Mapping[str, str]) -> Any:
+def _header_options(
+    path: Path, file: BinaryIO, columns: Mapping[str, str]
+) -> csv.ReadOptions:
     """How the first line of a text is read: as a header, or as a trade.
 
     Raises TradesError for more columns than trades have, and for a trade whose columns are not
@@ -273,7 +270,7 @@ def _check_packing(path: Path, size: int, rows: int, unpacked: int) -> None:
     raise TradesError(f"{path.name}: {seen}: trades take more room; write it anew")
 
 
-def _options(roles: Mapping[str, str]) -> Any:
+def _options(roles: Mapping[str, str]) -> csv.ConvertOptions:
     """How a CSV is converted: numbers as float64, the times and sessions as pyarrow infers them."""
     kinds = {roles[role]: pa.float64() for role in ("price", "volume")}
     if "instrument" in roles:
@@ -340,7 +337,9 @@ def column_names(
     return roles
 
 
-def _times(path: Path, column: Any, zone: str, notes: list[str]) -> Any:
+def _times(
+    path: Path, column: ChunkedArray, zone: str, notes: list[str]
+) -> ChunkedArray:
     """The time column in UTC; numbers are s, ms, us or ns since 1970, by their size."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s"))
@@ -359,7 +358,7 @@ def _times(path: Path, column: Any, zone: str, notes: list[str]) -> Any:
     return with_zone(column, zone, notes)
 
 
-def _good_rows(path: Path, table: Any, notes: list[str]) -> Any:
+def _good_rows(path: Path, table: Table, notes: list[str]) -> Table:
     """The rows that count; a note tells how many of the others are left out, and why."""
     price = table["price"]
     volume = table["volume"]
@@ -387,7 +386,7 @@ def _good_rows(path: Path, table: Any, notes: list[str]) -> Any:
     return table.filter(pa.array(keep))
 
 
-def _keys(column: Any) -> Array:
+def _keys(column: ChunkedArray) -> Array:
     """The sessions' keys: whole numbers as they are, all else as text."""
     if pa.types.is_integer(column.type) and not column.null_count:
         return np.asarray(column)
@@ -399,16 +398,17 @@ def _tick(
 ) -> float:
     """The tick size that was asked for, or the one that the prices have."""
     sample = price[:: max(1, len(price) // 200_000)]
-    size = guess_tick(sample) if tick is None else tick_size(tick)
-    if size is None:
-        why = f"prices on no usual grid, or fewer than {LEAST_PRICES} different ones: give the tick"
-        raise TradesError(f"{path.name}: {why}")
-    remarks = [off_grid(price, size)]
-    if tick is None:
-        remarks.insert(0, f"tick {size:g} guessed from the prices")
+    if tick is not None:
+        size = tick_size(tick)
+        remark = wrong_tick(sample, size)
     else:
-        remarks.insert(0, wrong_tick(sample, size))
-    notes += filter(None, remarks)
+        guess = guess_tick(sample)
+        if guess is None:
+            why = f"prices on no usual grid, or fewer than {LEAST_PRICES} different ones: give the tick"
+            raise TradesError(f"{path.name}: {why}")
+        size = guess
+        remark = f"tick {size:g} guessed from the prices"
+    notes += filter(None, (remark, off_grid(price, size)))
     return size
 
 

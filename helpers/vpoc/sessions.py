@@ -7,9 +7,10 @@ table of holidays: a short session is a session.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import ChunkedArray, compute
 
 from helpers.vpoc.trades import Array, Trades, TradesError
 
@@ -19,15 +20,12 @@ EVENING_NS = 7 * 3600 * 10**9
 """From 17:00, when the next trade date starts, to midnight."""
 
 
-def with_zone(times: Any, zone: str, notes: list[str]) -> Any:
-    """Wall-clock times (a pyarrow column) as UTC. Of two times in the hour that a clock shows
+def with_zone(times: ChunkedArray, zone: str, notes: list[str]) -> ChunkedArray:
+    """Wall-clock times as UTC. Of two times in the hour that a clock shows
     twice the earlier is taken, and a note counts them.
 
     Raises TradesError for a zone that is not known.
     """
-    import pyarrow as pa
-    from pyarrow import compute
-
     try:
         earlier, later = (
             compute.assume_timezone(times, zone, ambiguous=which, nonexistent=which)
@@ -38,18 +36,13 @@ def with_zone(times: Any, zone: str, notes: list[str]) -> Any:
         raise TradesError(f"time zone {zone!r} {why}") from None
     twice = compute.sum(compute.not_equal(earlier, later)).as_py()
     if twice:
-        hour = (
-            "times stand in the hour that the clock shows twice: the earlier is taken"
-        )
-        notes.append(f"{twice} {hour}")
+        hour = "times stand in the hour that the clock shows twice"
+        notes.append(f"{twice} {hour}: the earlier is taken")
     return earlier
 
 
-def chicago_ns(times: Any) -> Array:
-    """Times with a zone (a pyarrow column) as the wall clock of Chicago shows them, in ns."""
-    import pyarrow as pa
-    from pyarrow import compute
-
+def chicago_ns(times: ChunkedArray) -> Array:
+    """Times with a zone as the wall clock of Chicago shows them, in ns."""
     wall = compute.local_timestamp(times.cast(pa.timestamp("ns", CHICAGO)))
     return np.asarray(wall.cast(pa.int64()))
 

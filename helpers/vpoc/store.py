@@ -54,7 +54,7 @@ def open_store(folder: Path) -> TradeStore:
         volume=np.memmap(folder / "volume.bin", about["volume"], "r"),
         starts=starts,
         tick=about["tick"],
-        labels=tuple(str(number) for number in range(about["sessions"])),
+        labels=tuple(map(str, range(about["sessions"]))),
     )
     return TradeStore(folder, trades, survey(trades, about["bins"]))
 

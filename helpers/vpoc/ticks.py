@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from helpers.vpoc.trades import Array, TradesError
 
@@ -39,7 +38,7 @@ def tick_size(tick: float | str) -> float:
     return size
 
 
-def to_ticks(prices: Any, tick: float) -> Array:
+def to_ticks(prices: ArrayLike, tick: float) -> Array:
     """Prices as int32 numbers of ticks, the nearest where a price is off the grid.
 
     Raises TradesError beyond int32.
@@ -53,7 +52,7 @@ def to_ticks(prices: Any, tick: float) -> Array:
     return scaled.astype(np.int32)
 
 
-def to_price(ticks: Any, tick: float) -> Array:
+def to_price(ticks: ArrayLike, tick: float) -> Array:
     """Ticks as prices, without the last binary digits of 0.01 times a number."""
     return np.round(np.asarray(ticks, np.float64) * tick, 10)
 

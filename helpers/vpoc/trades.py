@@ -47,18 +47,14 @@ class Trades:
         )
 
 
-def from_sessions(
-    sessions: Sequence[tuple[Array, Array]], tick: float, labels: Sequence[str] = ()
-) -> Trades:
+def from_sessions(sessions: Sequence[tuple[Array, Array]], tick: float) -> Trades:
     """Trades from one (price, volume) pair of arrays a session."""
     empty = np.zeros(0, np.int32)
     starts = np.cumsum([0, *(len(price) for price, _ in sessions)], dtype=np.int64)
     price = np.concatenate([empty, *(price for price, _ in sessions)])
     volume = np.concatenate([volume for _, volume in sessions] or [empty])
-    names = labels or [str(number) for number in range(len(sessions))]
-    return Trades(
-        price=price, volume=volume, starts=starts, tick=tick, labels=tuple(names)
-    )
+    labels = tuple(map(str, range(len(sessions))))
+    return Trades(price, volume, starts, tick, labels)
 
 
 def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:

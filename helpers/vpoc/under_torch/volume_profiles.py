@@ -19,11 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Peak, gpu_trouble
 from helpers.trials.under_torch.frame import Row, is_oom, one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Work:
@@ -31,7 +35,7 @@ class Work:
     of the result.
     """
 
-    def __init__(self, torch: Any, spec: Row, most_trades: int | None = None):
+    def __init__(self, torch: ModuleType, spec: Row, most_trades: int | None = None):
         self.torch = torch
         self.folder = Path(spec["folder"])
         self.device = spec["device"]
@@ -56,24 +60,26 @@ class Work:
             self.device
         )
 
-    def _read(self, name: str, kind: str, count: int) -> Any:
+    def _read(self, name: str, kind: str, count: int) -> Tensor:
         """The first ``count`` numbers of a file, read: a mapping would count as private memory a
         second time.
         """
         dtype = getattr(self.torch, kind)
         if not count:
-            return self.torch.empty(0, dtype=dtype)
+            empty: Tensor = self.torch.empty(0, dtype=dtype)
+            return empty
         content = bytearray(count * dtype.itemsize)
         with (self.folder / f"{name}.bin").open("rb") as file:
             size = file.readinto(content)
         if size < len(content):
             raise OSError(f"{file.name} ends after {size} of {len(content)} bytes")
-        return self.torch.frombuffer(content, dtype=dtype)
+        numbers: Tensor = self.torch.frombuffer(content, dtype=dtype)
+        return numbers
 
-    def result(self) -> Any:
-        return self.torch.zeros(
-            self.sessions * self.bins, dtype=self.kind, device=self.device
-        )
+    def result(self) -> Tensor:
+        size = self.sessions * self.bins
+        zeros: Tensor = self.torch.zeros(size, dtype=self.kind, device=self.device)
+        return zeros
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
         """The first and the end of each chunk of ``size`` trades."""
@@ -89,7 +95,7 @@ class Work:
         ]
         return [(s, i, e) for s, i, e in cuts if i < e]
 
-    def index(self, a: int, b: int, into: Any, row_bins: int) -> Any:
+    def index(self, a: int, b: int, into: Tensor, row_bins: int) -> Tensor:
         """Where each trade counts, in a table whose rows are ``row_bins`` wide; 0: in the row
         of its own session.
 
@@ -101,11 +107,11 @@ class Work:
             into[i - a : e - a].add_(s * row_bins - self.lows[s])
         return into
 
-    def volumes(self, a: int, b: int) -> Any:
+    def volumes(self, a: int, b: int) -> Tensor:
         """The volumes in the type of the result."""
         return self.volume[a:b].to(self.kind)
 
-    def counted(self, size: int) -> Any:
+    def counted(self, size: int) -> Tensor:
         """Every trade counted, ``size`` at a time, by buffers that are made once."""
         out = self.result()
         index = self.torch.empty(size, dtype=self.torch.int64, device=self.device)
@@ -120,15 +126,15 @@ class Work:
         return out
 
 
-def preallocated(work: Work) -> Any:
+def preallocated(work: Work) -> Tensor:
     return work.counted(max(1, min(work.chunk, work.trades)))
 
 
-def flat(work: Work) -> Any:
+def flat(work: Work) -> Tensor:
     return work.counted(max(1, work.trades))
 
 
-def list_cat(work: Work) -> Any:
+def list_cat(work: Work) -> Tensor:
     """Each chunk of whole sessions makes temporaries and a result; the results wait in a list
     for one cat.
     """
@@ -152,10 +158,13 @@ def list_cat(work: Work) -> Any:
         row = torch.zeros((last - s) * work.bins, dtype=work.kind, device=work.device)
         kept.append(row.scatter_add_(0, index, work.volumes(a, b)))
         s = last
-    return torch.cat(kept) if kept else work.result()
+    if not kept:
+        return work.result()
+    joined: Tensor = torch.cat(kept)
+    return joined
 
 
-def one_hot(work: Work) -> Any:
+def one_hot(work: Work) -> Tensor:
     """A row of ``bins`` numbers for every trade: 1 where it traded, times its volume, summed."""
     out = work.result()
     table = out.view(-1, work.bins)
@@ -175,11 +184,13 @@ def one_hot(work: Work) -> Any:
 STRATEGIES = {way.__name__: way for way in (one_hot, flat, list_cat, preallocated)}
 
 
-def measured(count: Callable[[], Any], torch: Any, device: str, repeats: int) -> Row:
+def measured(
+    count: Callable[[], object], torch: ModuleType | None, device: str, repeats: int
+) -> Row:
     """What ``count`` returns (``out``), the seconds of each repeat, and the peak of the first one
-    beyond what was held before it. ``torch`` is asked only of a GPU.
+    beyond what was held before it. ``torch`` is asked of a GPU alone.
     """
-    cuda = torch.cuda if device != "cpu" else None
+    cuda = torch.cuda if torch and device != "cpu" else None
     answer: Row = {"seconds": []}
     for repeat in range(repeats):
         answer["out"] = None  # the result of the repeat before does not count
@@ -203,11 +214,9 @@ def work(spec: Row) -> Iterator[Row]:
     """One strategy: how it went, with its figures or why it failed."""
     try:
         torch = frame.import_torch()
-        why = (
-            ""
-            if spec["device"] == "cpu"
-            else ": ".join(filter(None, gpu_trouble(torch)))
-        )
+        why = ""
+        if spec["device"] != "cpu":
+            why = ": ".join(filter(None, gpu_trouble(torch)))
     except frame.NoTorch as error:
         why = f"torch cannot be imported: {error}"
     if why:
