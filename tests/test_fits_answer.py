@@ -495,3 +495,21 @@ def test_an_answer_says_likely_once_and_names_the_server_as_it_was_typed(
         assert re.match(r"Longest context: (likely )?[\d,]+ tokens", lines[1])
     unsourced = re.sub(r"\(read: [^)]*\)", "", plain(as_text(fit.answer)))
     assert set(re.findall(SERVERS, unsourced, re.IGNORECASE)) == {server}
+
+
+def test_a_short_context_that_was_asked_for_and_fits_is_said_to_fit(tmp_path):
+    path = config(tmp_path, num_key_value_heads=32)
+    options = ("--server", "llama.cpp", "--capacity", "19200MiB", "--context", 512)
+    answer = of(path, *options)
+    assert answer["fits"] and 512 <= answer["contexts"]["longest"] < 4096
+    assert "fits with the 512 tokens asked for" in plain(verb("fits", path, *options).out)
+    assert answer["start"], "and how to start it is said, too"
+
+
+def test_layers_of_which_none_goes_to_the_card_take_nothing_of_it(tmp_path):
+    fit = what_fits(str(decoder(tmp_path / "small.gguf")), gpu="4090")
+    on_the_host = fit.at(n_gpu_layers=0)
+    assert row(on_the_host.answer.__dict__, "weights")["bytes"] == 0
+    assert row(on_the_host.answer.__dict__, "kv")["bytes"] == 0
+    assert row(fit.answer.__dict__, "weights")["bytes"] > 0
+    assert "-ngl 0" in on_the_host.start

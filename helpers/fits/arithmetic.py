@@ -6,11 +6,19 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import cast
 
 
-def listed(value: object) -> list[float]:
-    """One figure or one for each card, as a list."""
-    return list(value) if isinstance(value, (list, tuple)) else [value]  # type: ignore[list-item]
+def listed(figure: float | str | list[float]) -> list[float]:
+    """One number or one for each card, as a list."""
+    if isinstance(figure, list):
+        return figure
+    return [cast(float, figure)]
+
+
+def whole(figure: float | None) -> int | None:
+    """A figure without its fraction, None where it is not known."""
+    return None if figure is None else int(figure)
 
 
 def up(size: float, step: float) -> float:

@@ -59,9 +59,8 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     """
     stacks = list(ceilings(bundle))
     if any(stack.kind in ("card", "other vendor") for stack in stacks):
-        stacks = [
-            stack for stack in stacks if stack.kind != "apu"
-        ]  # an APU beside it is idle
+        # An APU beside a card is idle.
+        stacks = [stack for stack in stacks if stack.kind != "apu"]
     by_pci = {gpu.pci: gpu for gpu in gpus(bundle)}
     failures = _failures(bundle)
     rooms = [
@@ -71,9 +70,8 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     ]
     rooms = [room for room in rooms if room.bytes]
     if not rooms:
-        raise ValueError(
-            f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity"
-        )
+        seen = f"{bundle.box}: seen no GPU memory"
+        raise ValueError(f"{seen}; expected --gpu or --capacity")
     if alike:
         rooms = sorted(rooms, key=lambda room: room.held_bytes - room.bytes)[:alike]
     held_bytes = [room.held_bytes for room in rooms]
@@ -127,12 +125,13 @@ def _room(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
     if pool is not None:
         size = size or pool.total.bytes
         layer = layer or pool.layer
-        used = pool.used.bytes if pool.used.ok else 0
+        if pool.used.ok:
+            used = pool.used.bytes
     numbers = stack.numbers
     if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
         size = numbers.ram
         used = numbers.ram - numbers.available
-    failed_bytes = failed.bytes if failed.is_still_in(used) else 0
-    return GpuMemory(
-        size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}"
-    )
+    if not failed.is_still_in(used):
+        failed = NO_FAILURE
+    words = f"{stack.name or stack.pci}: {layer or 'RAM'}"
+    return GpuMemory(size or 0, used, failed.bytes, words)

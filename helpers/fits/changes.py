@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
 
 from helpers.fits.rules.weights import quantised_bytes
 from helpers.fits.servers import table
-from helpers.fits.sheet import Sheet
-from helpers.fits.solving import layers_on_gpu, utilisation
+from helpers.fits.sheet import Figure, Sheet
+from helpers.fits.solving import holds, layers_on_gpu, utilisation
 from helpers.ground.units import GIB, show_bytes
 from helpers.look.cards import cards
 
@@ -32,15 +31,15 @@ SOLVED = ("share", "host", "cards")
 @dataclass(frozen=True)
 class OptionChange:
     """One change: the ``option`` to give, what it does (``says``), the ``inputs`` of the sheet and
-    the ``parts`` of the line to start that it changes. ``level`` counts how far it goes among those
+    what it puts into ``gaps`` of the line to start. ``level`` counts how far it goes among those
     of its kind; ``usual``: most people take it first.
     """
 
     kind: str
     option: str
     says: str
-    inputs: dict[str, Any]
-    parts: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Figure | None]
+    gaps: dict[str, object] = field(default_factory=dict)
     level: int = 0
     usual: bool = False
 
@@ -51,16 +50,9 @@ def changes_of(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     yield from _other_share(sheet, wanted)
     yield from _smaller_cache(sheet)
     yield from _smaller_weights(sheet)
-    yield from _layers_beside(sheet, wanted)
+    yield from _layers_in_ram(sheet, wanted)
+    yield from _weights_in_ram(sheet, wanted)
     yield from _more_cards(sheet, wanted)
-
-
-def holds(sheet: Sheet, tokens: int) -> bool:
-    """Whether a context of so many tokens fits."""
-    if tokens > (sheet.value("n_ctx_most") or 0):
-        return False
-    spare = sheet.at({"n_ctx": tokens}).value("spare")
-    return spare is not None and spare >= 0
 
 
 def _without_others(sheet: Sheet) -> Iterator[OptionChange]:
@@ -92,16 +84,15 @@ def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
     if not kind or sheet.value("bk") != 2 or (is_fp8 and _lacks_fp8(sheet, FP8_CACHE)):
         return
     says = f"a cache of type {kind}"
-    if is_fp8 and not sheet.is_given("card_arch"):
+    if is_fp8 and "card_arch" not in sheet.inputs:
         says += " (from compute capability 8.9 on, or MI300)"
-    yield OptionChange(
-        "cache", sheet.option("cache").format(kind), says, {"kv_type": kind}
-    )
+    option = sheet.option("cache").format(kind)
+    yield OptionChange("cache", option, says, {"kv_type": kind})
 
 
 def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
     """Whether the card is known and older than a capability, or is AMD's and has no FP8."""
-    if not sheet.is_given("card_arch"):
+    if "card_arch" not in sheet.inputs:
         return False
     arch = sheet.text("card_arch")
     if arch.startswith("gfx"):
@@ -121,60 +112,82 @@ def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
             continue
         if row["name"] == "FP8" and _lacks_fp8(sheet, FP8_WEIGHTS):
             continue
-        inputs = {"model_bytes": None, "host_bytes": None, "weights_bytes": None}
-        inputs["quantised_bits"] = row["bits"]
-        says = f"weights of about {show_bytes(int(size))}"
-        usual = bool(row.get("usual"))
         yield OptionChange(
-            "quantisation", row["name"], says, inputs, row["start"], level, usual
+            kind="quantisation",
+            option=row["name"],
+            says=f"weights of about {show_bytes(int(size))}",
+            inputs={
+                "quantised_bits": row["bits"],
+                "model_bytes": None,
+                "host_bytes": None,
+                "weights_bytes": None,
+            },
+            gaps=row["start"],
+            level=level,
+            usual="usual" in row,
         )
 
 
-def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """As many of the weights with the host as do not fit, of servers that can leave some there."""
+def _layers_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
+    """As many whole layers in RAM as the card lacks room for, of llama.cpp and ollama."""
+    if not sheet.is_ggml:
+        return
     at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
-    if sheet.is_ggml:
-        layers = layers_on_gpu(at_length)
-        count = int(sheet.value("n_layer") or 0) + 1
-        if layers and layers < count:
-            size = show_bytes(
-                int((count - layers) * (at_length.value("layer_bytes") or 0))
-            )
-            says = f"{layers} of {count} layers on the card, the rest ({size}) in RAM: slower"
-            option = sheet.option("layers").format(layers)
-            yield OptionChange(
-                "host", option, says, {"n_gpu_layers": layers}, {"layers": layers}
-            )
+    layers = layers_on_gpu(at_length)
+    count = int(sheet.value_or("n_layer", 0)) + 1
+    if not layers or layers >= count:
         return
-    short = ceil(-(at_length.value("spare") or 0))
-    if short <= 0 or not sheet.has("weights"):
+    size = show_bytes(int((count - layers) * at_length.value_or("layer_bytes", 0)))
+    yield OptionChange(
+        kind="host",
+        option=sheet.option("layers").format(layers),
+        says=f"{layers} of {count} layers on the card, the rest ({size}) in RAM: slower",
+        inputs={"n_gpu_layers": layers},
+        gaps={"layers": layers},
+    )
+
+
+def _weights_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
+    """As many bytes of the weights in RAM as the card lacks, of vLLM and transformers."""
+    if sheet.family not in ("vLLM", "Transformers") or not sheet.has("weights"):
         return
-    if sheet.family == "vLLM" and short < sheet.weights / 2:
+    at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
+    short = ceil(-at_length.value_or("spare", 0))
+    if short <= 0:
+        return
+    if sheet.is_vllm and short < sheet.weights / 2:
         gib = -(-short // GIB)
-        says = f"{gib} GiB of the weights in RAM, read over PCIe at each step: slow"
-        option = f"--cpu-offload-gb {gib}"
         yield OptionChange(
-            "host", option, says, {"offload_bytes": gib * GIB}, {"offload": gib}
+            kind="host",
+            option=f"--cpu-offload-gb {gib}",
+            says=f"{gib} GiB of the weights in RAM, read over PCIe at each step: slow",
+            inputs={"offload_bytes": gib * GIB},
+            gaps={"offload": gib},
         )
     if sheet.family == "Transformers" and short < sheet.weights:
-        says = f"{show_bytes(short)} of the weights in RAM: slow"
-        parts = {"device": "auto"}
         yield OptionChange(
-            "host", 'device_map="auto"', says, {"offload_bytes": short}, parts
+            kind="host",
+            option='device_map="auto"',
+            says=f"{show_bytes(short)} of the weights in RAM: slow",
+            inputs={"offload_bytes": short},
+            gaps={"device": "auto"},
         )
 
 
 def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     """The fewest such cards together, of servers that divide each layer."""
-    if not sheet.is_pooled or not sheet.is_given("card_total_bytes"):
+    if not sheet.is_pooled or "card_total_bytes" not in sheet.inputs:
         return
     for count in (2, 4, 8, 16):
         if count <= sheet.tp or (sheet.has("n_head") and sheet.n_head % count):
             continue  # each card has as many heads
         if holds(sheet.at({"tp": count}), wanted):
-            option = sheet.option("cards").format(count)
             yield OptionChange(
-                "cards", option, f"{count} such cards", {"tp": count}, level=count
+                kind="cards",
+                option=sheet.option("cards").format(count),
+                says=f"{count} such cards",
+                inputs={"tp": count},
+                level=count,
             )
             return
 
@@ -182,14 +195,19 @@ def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 def other_cards() -> Iterator[OptionChange]:
     """Every card of the table, the smallest first, one of each size."""
     rows = sorted(cards().items(), key=lambda row: row[1].total_bytes)
-    sizes = {card.total_bytes >> 30: (name, card) for name, card in reversed(rows)}
-    for _, (name, card) in sorted(sizes.items()):
-        if card.total_bytes:
-            inputs: dict[str, Any] = {
-                "card_total_bytes": card.total_bytes,
-                "card_arch": card.arch,
-                "card_free_bytes": None,
-                "others_bytes": None,
-            }
-            says = f"{card.name}, {show_bytes(card.total_bytes)}"
-            yield OptionChange("card", f"--gpu {name}", says, inputs)
+    sizes = set[int]()
+    for name, card in rows:
+        gib = card.total_bytes // GIB
+        if card.total_bytes and gib not in sizes:
+            sizes.add(gib)
+            yield OptionChange(
+                kind="card",
+                option=f"--gpu {name}",
+                says=f"{card.name}, {show_bytes(card.total_bytes)}",
+                inputs={
+                    "card_total_bytes": card.total_bytes,
+                    "card_arch": card.arch,
+                    "card_free_bytes": None,
+                    "others_bytes": None,
+                },
+            )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from helpers.fits.arithmetic import whole
 from helpers.fits.sheet import HIGH, LIKELY, LOW, Sheet
 from helpers.fits.solving import context
 
@@ -47,29 +47,55 @@ class Contexts:
 
     @property
     def least(self) -> int:
-        """The fewest tokens with which the model is of use."""
-        return min(LEAST_CONTEXT, self.model or LEAST_CONTEXT)
+        """The fewest tokens with which the model is of use, to whoever asked for fewer, too."""
+        return min(filter(None, (LEAST_CONTEXT, self.model, self.asked)))
 
     @property
-    def served(self) -> int | None:
-        """The context to reckon with: as asked, else the default where it fits, else the longest."""
+    def certain(self) -> int:
+        """The longest context that certainly fits, 0 where none is known to."""
+        return self.longest_low or 0
+
+    @property
+    def likely(self) -> int:
+        """The longest context that likely fits, 0 where none is known to."""
+        return self.longest or 0
+
+    @property
+    def counted(self) -> int | None:
+        """The context that the rows are counted for: as asked, else the default where it fits,
+        else the longest.
+        """
         if self.asked is not None:
             return self.asked
-        if self.default is None or self.longest is None:
+        if self.default is None or self.longest_to_ask_for is None:
             return self.default
-        return min(self.default, max(self.longest_to_ask_for or 0, self.least))
+        return min(self.default, max(self.longest_to_ask_for, self.least))
+
+    @property
+    def to_start_with(self) -> int:
+        """The context to start a server with: as asked where that fits, else the longest to ask
+        for; 0 where neither is known.
+        """
+        if self.asked is not None and (
+            self.longest is None or self.asked <= self.longest
+        ):
+            return self.asked
+        for tokens in (self.longest_to_ask_for, self.default):
+            if tokens is not None:
+                return tokens
+        return 0
 
     @property
     def longest_to_ask_for(self) -> int | None:
         """The longest context that is certain, or the likely one where no context of use is certain."""
-        if self.longest_low is not None and self.longest_low >= self.least:
-            return self.longest_low
+        if self.certain >= self.least:
+            return self.certain
         return self.longest
 
     @property
     def holds_a_model(self) -> bool | None:
         """Whether a context of use fits, where none was asked for; None where that is not certain."""
-        if self.longest_low is not None and self.longest_low >= self.least:
+        if self.certain >= self.least:
             return True
         if self.longest_high is not None and self.longest_high < self.least:
             return False
@@ -79,20 +105,14 @@ class Contexts:
 def contexts_of(sheets: Mapping[str, Sheet]) -> Contexts:
     """The contexts of a server, by its sheets at the ends of their ranges."""
     sheet = sheets[LIKELY]
-    default = _tokens(sheet.value("default_context"))
+    default = whole(sheet.value("default_context"))
     return Contexts(
-        asked=_tokens(sheet.inputs.get("n_ctx")),
+        asked=int(sheet.n_ctx) if "n_ctx" in sheet.inputs else None,
         default=default,
         default_source=sheet.sources.get("default_context", ""),
-        model=_tokens(sheet.value("n_ctx_train")),
+        model=whole(sheet.value("n_ctx_train")),
         longest=context(sheet),
         longest_low=context(sheets[HIGH]),
         longest_high=context(sheets[LOW]),
-        token_bytes=_tokens(sheet.value("token_bytes")),
+        token_bytes=whole(sheet.value("token_bytes")),
     )
-
-
-def _tokens(value: Any) -> int | None:
-    if value is None:
-        return None
-    return int(value)

@@ -67,32 +67,25 @@ def cut_off(path: Path, whole_bytes: int) -> str:
     return f"{path.name}: {size:,} of {whole_bytes:,} bytes are here"
 
 
-class Safetensors:
-    """The header of a safetensors file, 8 bytes of length and JSON: the ``bytes`` of its tensors,
-    and ``cut_off`` as of ``Gguf``.
+def safetensors_bytes(path: Path) -> tuple[int, str]:
+    """The bytes of the tensors of a safetensors file, by its header (8 bytes of length, and JSON),
+    and how much of the file is here, where its end is not. Raises ValueError.
     """
-
-    def __init__(self, path: Path):
-        length = int.from_bytes(start_of(path, 8), "little")
-        size = path.stat().st_size
-        if length > min(size - 8, MOST_READ):
-            expected = "a whole header, of at most 32 MiB"
-            seen = f"a header of {length:,} bytes in a file of {size:,}"
-            raise wrong(
-                path, f"{seen}{', cut off' if size < 8 + length else ''}", expected
-            )
-        tensors = json_file(path, 8, length)
-        tensors.pop("__metadata__", None)
-        try:
-            end = max(
-                (int(tensor["data_offsets"][1]) for tensor in tensors.values()),
-                default=0,
-            )
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-            end = -1
-        if not 0 <= end <= MOST_BYTES:
-            raise wrong(
-                path, f"tensors that end at {end}", "offsets of a model's tensors"
-            )
-        self.bytes = end
-        self.cut_off = cut_off(path, 8 + length + end)
+    length = int.from_bytes(start_of(path, 8), "little")
+    size = path.stat().st_size
+    if length > min(size - 8, MOST_READ):
+        seen = f"a header of {length:,} bytes in a file of {size:,}"
+        if size < 8 + length:
+            seen += ", cut off"
+        raise wrong(path, seen, "a whole header, of at most 32 MiB")
+    tensors = json_file(path, 8, length)
+    tensors.pop("__metadata__", None)
+    try:
+        ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        ends = [-1]
+    end = max(ends, default=0)
+    if not 0 <= end <= MOST_BYTES:
+        seen = f"tensors that end at {end}"
+        raise wrong(path, seen, "offsets of a model's tensors")
+    return end, cut_off(path, 8 + length + end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from helpers.fits.arithmetic import listed
 from helpers.fits.servers import table
@@ -16,58 +16,84 @@ COUNTS = ("n_layer", "n_head", "n_head_kv")
 """Figures that are counts, so whole."""
 STATES = ("ssm_", "conv_")
 """How names of figures of layers with a state begin."""
+Value = TypeVar("Value")
+Kind = TypeVar("Kind")
 
 
-def whole_number(value: Any) -> int | None:
+def whole_number(value: object) -> int | None:
     """A number of a header that can be a count or a width."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and 0 <= value < 1 << 48:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    if 0 <= value < 1 << 48:
         return int(value)
     return None
 
 
-def part_of(value: Any) -> dict[str, Any]:
+def part_of(value: object) -> dict[str, Any]:
     """A part of a header that should be an object, empty where it is none."""
     if isinstance(value, dict):
         return value
     return {}
 
 
-def _is_negative(value: Any) -> bool:
-    """Whether a figure of a header cannot be one; -1 is how some say that there is none."""
-    return isinstance(value, (int, float)) and value < -1
+def first_of(
+    values: Mapping[str, object], names: Sequence[str], *kinds: type[Kind]
+) -> Kind | None:
+    """The first value of those kinds under one of the names; None where there is none."""
+    for name in names:
+        value = values.get(name)
+        if value and isinstance(value, kinds):
+            return value
+    return None
 
 
-def _is_fraction(value: Any) -> bool:
-    """Whether a figure is no whole number."""
-    return isinstance(value, float) and not value.is_integer()
+def has_states(header: Mapping[str, object]) -> bool:
+    """Whether some of the layers have a state."""
+    return any(name.startswith(STATES) for name in header)
 
 
 def named(
-    keys: Mapping[str, Any], names: Mapping[str, Sequence[str]], prefix: str = ""
+    keys: Mapping[str, object], names: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> dict[str, Any]:
-    """What a header says under the first of the names that it has; a list as a list of numbers."""
+    """The figures of a header by our names, each under the first of its names that the header has.
+
+    A list stays one where each layer may have its own figure, else its largest number counts.
+    Raises ValueError for a figure that cannot be one.
+    """
     values: dict[str, Any] = {}
     for name, others in names.items():
         for other in others:
             value = keys.get(prefix + other)
             if name in values or value is None:
                 continue
-            figures = value if isinstance(value, list) else [value]
-            if any(_is_negative(figure) for figure in figures):
-                raise ValueError(f"{other[:80]} is {value!r:.80}; expected 0 or more")
-            if name in COUNTS and any(_is_fraction(figure) for figure in figures):
-                raise ValueError(
-                    f"{other[:80]} is {value!r:.80}; expected a whole number"
-                )
+            _refuse_wrong_figure(name, other, value)
             if isinstance(value, list) and value:
-                numbers = [whole_number(part) or int(part is True) for part in value]
-                values[name] = (
-                    numbers if name in table("models")["lists"] else max(numbers)
-                )
+                numbers = [_number_of_a_layer(part) for part in value]
+                values[name] = max(numbers)
+                if name in table("models")["lists"]:
+                    values[name] = numbers
             elif whole_number(value) is not None:
                 values[name] = whole_number(value)
     return values
+
+
+def _refuse_wrong_figure(name: str, key: str, value: object) -> None:
+    """Raises ValueError for a figure below 0, or a count that is no whole number."""
+    for figure in value if isinstance(value, list) else [value]:
+        # -1 is how some say that there is none
+        if isinstance(figure, (int, float)) and figure < -1:
+            raise ValueError(f"{key[:80]} is {value!r:.80}; expected 0 or more")
+        if not isinstance(figure, float) or figure.is_integer():
+            continue
+        if name in COUNTS:
+            raise ValueError(f"{key[:80]} is {value!r:.80}; expected a whole number")
+
+
+def _number_of_a_layer(value: object) -> int:
+    """A number of a list, 1 for a flag that is set; 0 for what is no number."""
+    if value is True:
+        return 1
+    return whole_number(value) or 0
 
 
 def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
@@ -81,12 +107,9 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
         return ["both"]
     if period is not None:
         # transformers configuration_jamba.py: attn_layer_offset is half of attn_layer_period
-        most = min(period, MOST_LAYERS)
-        return (
-            ["recurrent"] * (most // 2)
-            + ["full"]
-            + ["recurrent"] * (most - most // 2 - 1)
-        )
+        kinds = ["recurrent"] * min(period, MOST_LAYERS)
+        kinds[len(kinds) // 2] = "full"
+        return kinds
     if interval is not None:
         # transformers configuration_qwen3_next.py, full_attention_interval
         return ["recurrent"] * (min(interval, MOST_LAYERS) - 1) + ["full"]
@@ -103,17 +126,20 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
     return ["swa"] * (min(pattern, MOST_LAYERS) - 1) + ["full"]
 
 
-def for_each_layer(values: Sequence[Any], layers: int) -> list[Any]:
+def for_each_layer(values: Sequence[Value], layers: int) -> list[Value]:
     """The values over and over, until each layer has one."""
     return list(islice(cycle(values), layers))
 
 
 def layer_kinds(
-    header: Mapping[str, Any], kind: str, types: Sequence[Any], heads: Sequence[float]
+    header: Mapping[str, Any],
+    kind: str,
+    types: Sequence[object] | None,
+    heads: Sequence[float],
 ) -> list[str]:
     """Of each layer whether it is full, sliding, recurrent, both, or is without a cache."""
     layers = header["n_layer"]
-    if len(types) < layers:
+    if types is None or len(types) < layers:
         types = for_each_layer(repeated_kinds(header, kind), layers)
     widths = for_each_layer(listed(header.get("n_ff", 0)), layers)
     words = table("models")["kinds"]
@@ -127,23 +153,32 @@ def layer_kinds(
     return kinds
 
 
-def layer_inputs(
-    header: dict[str, Any], kind: str, types: Sequence[Any] = ()
-) -> dict[str, Any]:
-    """The inputs of what a header says. Layers that share another's cache hold none."""
+def _refuse_wrong_layers(header: Mapping[str, Any], kind: str) -> None:
+    """Raises ValueError for layers that cannot be, or are not those of a decoder."""
     layers = header["n_layer"]
+    width = header.get("n_embd", 0)
+    wrong = ""
     if not 0 < layers <= MOST_LAYERS:
-        raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
-    if header.get("n_embd", 0) > MOST_WIDTH:
-        raise ValueError(
-            f"{kind}: seen a width of {header['n_embd']}; expected at most {MOST_WIDTH}"
-        )
-    if header.get("cross_layers"):
-        raise ValueError(
-            f"{kind}: seen layers that look at an encoder; expected a decoder alone"
-        )
-    has_states = any(name.startswith(STATES) for name in header)
-    query_heads = header.get("n_head", 0 if has_states else 1)
+        wrong = f"{layers} layers; expected 1 to {MOST_LAYERS}"
+    elif width > MOST_WIDTH:
+        wrong = f"a width of {width}; expected at most {MOST_WIDTH}"
+    elif header.get("cross_layers"):
+        wrong = "layers that look at an encoder; expected a decoder alone"
+    if wrong:
+        raise ValueError(f"{kind}: seen {wrong}")
+
+
+def layer_inputs(
+    header: Mapping[str, Any], kind: str, types: Sequence[object] | None = None
+) -> dict[str, Any]:
+    """The inputs of what a header says. Layers that share another's cache hold none.
+
+    ``kind`` is the architecture, ``types`` what the header calls each layer, where it does.
+    Raises ValueError.
+    """
+    _refuse_wrong_layers(header, kind)
+    layers = header["n_layer"]
+    query_heads = header.get("n_head", 0 if has_states(header) else 1)
     heads = for_each_layer(listed(header.get("n_head_kv", query_heads)), layers)
     kinds = layer_kinds(header, kind, types, heads)
     count = Counter(kinds)
@@ -160,18 +195,20 @@ def layer_inputs(
     inputs.update(
         n_layer_kv=len(full_heads),
         n_layer_swa=len(swa_heads),
-        n_layer_ff=count["none"] or None,
+        n_layer_ff=count["none"],
         n_layer_recurrent=count["recurrent"] + count["both"],
-        n_head=max(listed(query_heads)) or None,
+        n_head=max(listed(query_heads)),
         n_head_kv=max(full_heads, default=max(heads)),
     )
+    if not inputs["n_head"]:
+        inputs["n_head"] = None
     if isinstance(header.get("n_head_kv"), list):
         inputs.update(
             heads_full=sum(full_heads),
             heads_swa_all=sum(swa_heads),
             n_head_kv_swa=max(swa_heads, default=0),
         )
-    if not has_states and not {"n_head", "n_head_kv"} & {*header}:
+    if not has_states(header) and "n_head" not in header and "n_head_kv" not in header:
         inputs.update(n_head=None, n_head_kv=None)  # nothing says how many
     if not max(heads):  # states alone: no head has a width
         inputs["head_dim_k"] = 1

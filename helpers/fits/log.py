@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.fits.servers import table
 from helpers.fits.sheet import MOST, ServerFacts
 from helpers.ground.units import printed_size, show_bytes
+from helpers.look.message import Message
 from helpers.look.messages import read_message
 
 LINE_CHARS = 4000
 """Of a line; a form stands near its start."""
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Where the values of a key are gathered: ``printed`` ones are results, not inputs; ``stage``
     is the part of a load that prints them.
     """
@@ -34,22 +33,21 @@ class LogReader:
     """The values that the lines of a log print, of its last load."""
 
     def __init__(self) -> None:
-        rows = table("logs")
-        self.rows = rows
+        self.rows = table("logs")
         self.forms = [
-            (row["has"], re.compile(row["form"]), row) for row in rows["lines"]
+            (row["has"], re.compile(row["form"]), row) for row in self.rows["lines"]
         ]
-        self.runs = re.compile(rows["runs"])
-        self.host = re.compile(rows["host"])
-        self.draft = re.compile(rows["beside"])
-        self.slots: dict[Slot, dict[Any, Any]] = {}
+        self.runs = re.compile(self.rows["runs"])
+        self.host = re.compile(self.rows["host"])
+        self.draft = re.compile(self.rows["beside"])
+        self.slots: dict[Slot, dict[tuple[str, int], Any]] = {}
+        """The values of each slot, by the device that a line names, and their place."""
         self.programs = Counter[str]()
         self.version = ""
         self.fits: bool | None = None
         self.last_lines = list[str]()
-        self.draft_mark = (
-            ""  # a draft's own model or context is taken beside the model's
-        )
+        self.draft_mark = ""
+        """Set while a draft's own model or context is loaded, which counts beside the model's."""
 
     def feed(self, line: str) -> None:
         """Read one line."""
@@ -62,7 +60,9 @@ class LogReader:
             self.last_lines = []  # what failed before was tried again
         for words, form, row in self.forms:
             if words in line:
-                self._take(form.search(line), row)
+                match = form.search(line)
+                if match:
+                    self._take(match, row)
 
     def _begin_anew(self, line: str) -> None:
         """Forget what an earlier load printed, where the line begins another."""
@@ -77,29 +77,30 @@ class LogReader:
             if not stage:
                 self.draft_mark = ""
 
-    def _take(self, match: re.Match[str] | None, row: dict[str, Any]) -> None:
-        groups = [group for group in match.groups() if group] if match else []
+    def _take(self, match: re.Match[str], row: dict[str, Any]) -> None:
+        """Gather the value that a line of the row's form prints."""
+        groups = [group for group in match.groups() if group]
         if not groups:
             return
         how = row.get("how", "last")
         # The host's buffers are no part of a sum over devices, nor a draft's of the model's.
-        left_out = (
-            self.host.search(groups[0])
-            if how in self.rows["added"]
-            else self.draft_mark
-        )
-        if left_out:
+        is_added = how in self.rows["added"]
+        if is_added and self.host.search(groups[0]):
+            return
+        if self.draft_mark and not is_added:
             return
         self.programs[row["program"]] += 1
         self.version = row.get("until", self.version)
         slot = Slot(row["key"], how, "printed" in row, row.get("at", 1), row["program"])
         values = self.slots.setdefault(slot, {})
-        device: Any = len(values)
+        device = ""
+        place = len(values)
         if how in ("each", "cards"):
             device = groups[0] + self.draft_mark
-        elif how == "rank":
-            device = (groups[0] if len(groups) > 1 else "", len(values))
-        values[device] = _value(groups[-1], row)
+            place = 0  # what a device prints again replaces what it printed before
+        elif how == "rank" and len(groups) > 1:
+            device = groups[0]
+        values[(device, place)] = _value(groups[-1], row)
 
     def gathered(self, printed: bool) -> dict[str, Any]:
         """Each key with its value, of the results or of the inputs."""
@@ -108,17 +109,17 @@ class LogReader:
             if slot.printed is not printed:
                 continue
             figures = list(by_device.values())
+            value = figures[-1]
             if slot.how in ("each", "add"):
-                values[slot.key] = sum(figures)
+                value = sum(figures)
+            elif slot.how in ("list", "cards"):
+                value = figures
             elif slot.how == "rank":
                 ranks = Counter[str]()
                 for (rank, _), size in by_device.items():
                     ranks[rank] += size
-                values[slot.key] = max(ranks.values())
-            elif slot.how in ("list", "cards"):
-                values[slot.key] = figures
-            else:
-                values[slot.key] = figures[-1]
+                value = max(ranks.values())
+            values[slot.key] = value
         return values
 
 
@@ -167,7 +168,7 @@ def _note_pool(log: ServerFacts) -> None:
         return
     inputs["tokens_printed"] = tokens
     wanted = inputs.get("n_ctx")
-    log.printed["context"] = min(tokens, wanted or tokens)
+    log.printed["context"] = min(tokens, wanted) if wanted else tokens
     if log.ran and wanted and wanted > tokens:
         log.fits = False
     left = inputs.get("free_at_end")
@@ -179,10 +180,10 @@ def _note_pool(log: ServerFacts) -> None:
         )
 
 
-def _note_failure(log: ServerFacts, failure: Any) -> None:
+def _note_failure(log: ServerFacts, failure: Message) -> None:
     """Add to a log how it ended, and what to change."""
-    capacity = failure.capacity.bytes if failure.capacity else None
-    log.inputs = {"card_total_bytes": capacity, **log.inputs}
+    if failure.capacity:
+        log.inputs.setdefault("card_total_bytes", failure.capacity.bytes)
     log.fits = False
     log.ran = False
     log.notes = [f"It ended in: {' '.join(failure.words.split())[:160]}"]
@@ -191,7 +192,7 @@ def _note_failure(log: ServerFacts, failure: Any) -> None:
         log.notes.append(advice)
 
 
-def _value(text: str, row: dict[str, Any]) -> Any:
+def _value(text: str, row: dict[str, Any]) -> float | str | list[int]:
     """What a row's last group says: sizes, a size in its unit, a word, or a number."""
     if row.get("unit") == "sizes":
         return [
@@ -200,9 +201,11 @@ def _value(text: str, row: dict[str, Any]) -> Any:
     if "unit" in row:
         return printed_size(text, row["unit"])
     text = text.replace(",", "")
-    words = table("logs")["words"]
-    if text in words or not re.fullmatch(r"[\d.]+", text):
-        return words.get(text, text)
+    flags: dict[str, bool] = table("logs")["words"]
+    if text in flags:
+        return flags[text]
+    if not re.fullmatch(r"[\d.]+", text):
+        return text
     if "." in text:
         return float(text)
     return int(text)

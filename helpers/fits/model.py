@@ -13,11 +13,18 @@ from typing import Any
 from helpers.fits.arithmetic import listed
 from helpers.fits.gguf import Gguf
 from helpers.fits.headers import json_file, pointer_bytes, start_of, wrong
-from helpers.fits.layers import STATES, layer_inputs, named, part_of, whole_number
+from helpers.fits.layers import (
+    first_of,
+    has_states,
+    layer_inputs,
+    named,
+    part_of,
+    whole_number,
+)
 from helpers.fits.quantised import bits_of_config
 from helpers.fits.servers import table
 from helpers.fits.sheet import ServerFacts
-from helpers.fits.stored import PART, Stored, of_files, stored_weights
+from helpers.fits.stored import PART, Stored, absent_parts, of_files, stored_weights
 from helpers.ground.units import show_bytes
 
 PIPELINE = "model_index.json"
@@ -45,21 +52,18 @@ def read_record(path: Path) -> ServerFacts:
     record = json_file(path)
     inputs = record.get("inputs")
     if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
-        raise wrong(
-            path,
-            list(record)[:6],
-            "program, version, architecture and inputs, an object",
-        )
-    tags = record.get("architecture") or ()
-    if not isinstance(tags, list):
-        tags = (tags,)
+        expected = "program, version, architecture and inputs, an object"
+        raise wrong(path, list(record)[:6], expected)
     models = table("models")
     inputs = {
         **named(inputs, models["config"]),
         **named(inputs, models["options"]),
         **inputs,
     }
-    version = str(record.get("version") or "")
+    tags = record.get("architecture", [])
+    if not isinstance(tags, list):
+        tags = [tags]
+    version = str(record.get("version", ""))
     return ServerFacts(record["program"], inputs, [str(tag) for tag in tags], version)
 
 
@@ -70,31 +74,34 @@ def read_model(path: Path) -> ServerFacts:
     if path.suffix != ".gguf":
         _refuse_adapter(path)
     if path.is_dir():
-        ggufs = sorted(path.glob("*.gguf"), key=lambda file: EYES in file.name)
-        files = sorted(path.glob("*.safetensors"))
-        has_config = (path / "config.json").exists()
-        path = (*ggufs, *([] if has_config else files), path / "config.json")[0]
+        path = _file_to_read(path)
     first_bytes = start_of(path, 4)
-    if not first_bytes:
-        raise wrong(
-            path, "an empty file", "a GGUF, a safetensors file or a config.json"
-        )
-    if path.suffix == ".gguf" and pointer_bytes(path):
-        raise wrong(
-            path, "a git-lfs pointer", "the file itself, which `git lfs pull` brings"
-        )
-    is_gguf = first_bytes == b"GGUF"
-    if path.suffix == ".gguf" and not is_gguf:
-        raise wrong(
-            path,
-            f"no GGUF: it begins with {first_bytes!r}",
-            "a file that begins with GGUF",
-        )
-    if is_gguf:
+    if first_bytes == b"GGUF":
         return _gguf(path)
+    if not first_bytes:
+        expected = "a GGUF, a safetensors file or a config.json"
+        raise wrong(path, "an empty file", expected)
+    if path.suffix == ".gguf" and pointer_bytes(path):
+        expected = "the file itself, which `git lfs pull` brings"
+        raise wrong(path, "a git-lfs pointer", expected)
+    if path.suffix == ".gguf":
+        seen = f"no GGUF: it begins with {first_bytes!r}"
+        raise wrong(path, seen, "a file that begins with GGUF")
     if path.suffix == ".safetensors":
         return _of_safetensors(path)
     return _of_json(path)
+
+
+def _file_to_read(folder: Path) -> Path:
+    """The file of a model's folder that says most: a GGUF, else config.json, else the weights."""
+    config = folder / "config.json"
+    ggufs = sorted(folder.glob("*.gguf"), key=lambda file: EYES in file.name)
+    weights = sorted(folder.glob("*.safetensors"))
+    if ggufs:
+        return ggufs[0]
+    if weights and not config.exists():
+        return weights[0]
+    return config
 
 
 def _pipeline(folder: Path) -> ServerFacts:
@@ -108,18 +115,19 @@ def _pipeline(folder: Path) -> ServerFacts:
     model = ServerFacts("diffusers", {}, path=str(folder))
     if any(sizes):
         model.inputs = {"model_bytes": sum(sizes), "largest_part_bytes": max(sizes)}
-    lacks = [f"{part}: {weights.incomplete}" for part, weights in stored.items()]
-    lacks = [lack for lack in lacks if not lack.endswith(": ")]
+    lacks = []
     if absent:
-        lacks.insert(0, f"no weights of {', '.join(absent)} are here")
+        lacks.append(f"no weights of {', '.join(absent)} are here")
+    for part, weights in stored.items():
+        if weights.incomplete:
+            lacks.append(f"{part}: {weights.incomplete}")
     model.incomplete = "; ".join(lacks)
-    model.cut_off = "; ".join(
-        weights.cut_off for weights in stored.values() if weights.cut_off
-    )
+    cut_off = [weights.cut_off for weights in stored.values() if weights.cut_off]
+    model.cut_off = "; ".join(cut_off)
     return model
 
 
-def _has_weights(kind: Any) -> bool:
+def _has_weights(kind: object) -> bool:
     """Whether a part of a pipeline has weights, by its library and class."""
     if not isinstance(kind, list) or len(kind) != 2 or None in kind:
         return False  # a setting, or a part that is switched off
@@ -129,10 +137,9 @@ def _has_weights(kind: Any) -> bool:
 def _of_json(path: Path) -> ServerFacts:
     """A model by its config, or by the index of its weights."""
     content = json_file(path)
-    stored = stored_weights(path.parent)
     if "weight_map" in content:
-        return _hugging_face(path, {}, stored)
-    return _hugging_face(path, content, stored)
+        content = {}
+    return _hugging_face(path, content, stored_weights(path.parent))
 
 
 def _of_safetensors(path: Path) -> ServerFacts:
@@ -169,12 +176,11 @@ def _refuse_adapter(path: Path) -> None:
     """Raises ValueError for an adapter, which is no model without its base."""
     folder = path if path.is_dir() else path.parent
     adapter = folder / ADAPTER
-    is_asked_for = (
-        path.name.startswith("adapter_") or not (folder / "config.json").exists()
-    )
-    if is_asked_for and adapter.is_file():
-        base = str(json_file(adapter).get("base_model_name_or_path") or "its base")[:80]
-        raise wrong(path, f"a LoRA adapter of {base}", "the folder of that model")
+    has_config = (folder / "config.json").exists()
+    if not adapter.is_file() or (has_config and not path.name.startswith("adapter_")):
+        return
+    base = json_file(adapter).get("base_model_name_or_path") or "its base"
+    raise wrong(path, f"a LoRA adapter of {base!s:.80}", "the folder of that model")
 
 
 def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
@@ -188,31 +194,16 @@ def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
     return model
 
 
-def _first(
-    values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, ...]
-) -> Any:
-    """The first value of those kinds under one of the names; None where there is none."""
-    for name in names:
-        value = values.get(name)
-        if value and isinstance(value, kinds):
-            return value
-    return None
-
-
 def _config(config: dict[str, Any], path: Path) -> ServerFacts:
-    nested = part_of(config.get("text_config") or config.get("llm_config"))
-    defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
-    text = {**defaults, **config, **nested}
-    for part in (
-        "attn_config",
-        "ffn_config",
-    ):  # transformers configuration_dbrx.py, of MPT too
-        text = {**text, **part_of(text.get(part))}
-    kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
+    """A model by its config. Raises ValueError."""
+    text = _decoder_of(config)
+    kind = ""
+    if text.get("model_type"):
+        kind = str(text["model_type"])[:60]
     models = table("models")
     header = named(text, models["config"])
     _refuse_unlike_layers(text, path)
-    if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
+    if not (header.get("n_layer") and header.get("n_embd")):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
     _refuse_wrong_heads(header, path)
@@ -227,7 +218,7 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
         header["n_dense"] = text["moe_layer_freq"].count(0)
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
-    act = _first(text, models["acts"], (str,))
+    act = first_of(text, models["acts"], str)
     inputs["plain_ff"] = kind in models["plain"] or act in models["plain_acts"]
     inputs.update(bits_of_config({**config, **text}))
     if kind in models["shared_blocks"]:
@@ -244,29 +235,43 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
     return _note_architecture(model, kind)
 
 
-def _types_of_layers(text: Mapping[str, Any], header: dict[str, Any]) -> Sequence[str]:
+def _decoder_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of the decoder, which may be one part of the model."""
+    nested = part_of(config.get("text_config") or config.get("llm_config"))
+    defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
+    text = {**defaults, **config, **nested}
+    kind = text.get("model_type")
+    # transformers configuration_dbrx.py, of MPT too; each part has an empty type of its own
+    for part in ("attn_config", "ffn_config"):
+        text.update(part_of(text.get(part)))
+    text["model_type"] = kind
+    return text
+
+
+def _types_of_layers(
+    text: Mapping[str, object], header: dict[str, Any]
+) -> Sequence[object] | None:
     """What kind each layer is, as the config says; adds to the header what it says of linear
     attention.
     """
     models = table("models")
-    places = _first(text, models["attention_at"], (list,))
+    places = first_of(text, models["attention_at"], list)
     linear = part_of(text.get("linear_attn_config"))
     if linear:
         header.update(named(linear, models["linear_attention"]))
-        places = [layer - 1 for layer in linear.get("full_attn_layers") or ()]
+        places = [number - 1 for number in linear.get("full_attn_layers") or ()]
     if places:
         return [
             "attention" if at in places else "mamba" for at in range(header["n_layer"])
         ]
-    return _first(text, models["types"], (list, str)) or ()
+    return first_of(text, models["types"], list, str)
 
 
-def _refuse_unlike_layers(text: Mapping[str, Any], path: Path) -> None:
+def _refuse_unlike_layers(text: Mapping[str, object], path: Path) -> None:
     """Raises ValueError for a model whose layers are not all those of one decoder."""
     if text.get("is_encoder_decoder") is True:
-        raise wrong(
-            path, "an encoder beside the decoder", "a model that is a decoder alone"
-        )
+        expected = "a model that is a decoder alone"
+        raise wrong(path, "an encoder beside the decoder", expected)
     # block_configs is of Nemotron-NAS, per_layer_config of Gemma 4 as transformers 5.24 writes it.
     for name in ("block_configs", "per_layer_config"):
         if text.get(name):
@@ -280,18 +285,16 @@ def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:
     """
     heads = max(listed(header.get("n_head", 1)))
     of_cache = max(listed(header.get("n_head_kv", heads)))
-    has_states = any(name.startswith(STATES) for name in header)
-    if not (heads and of_cache) and not has_states:
-        raise wrong(
-            path, f"{heads} heads, {of_cache} of the cache", "1 or more of each"
-        )
+    if not (heads and of_cache) and not has_states(header):
+        seen = f"{heads} heads, {of_cache} of the cache"
+        raise wrong(path, seen, "1 or more of each")
     if of_cache > heads > 0 and "n_head" in header:
-        raise wrong(
-            path, f"{of_cache} heads of the cache for {heads}", f"at most {heads}"
-        )
+        seen = f"{of_cache} heads of the cache for {heads}"
+        raise wrong(path, seen, f"at most {heads}")
 
 
 def _gguf(path: Path) -> ServerFacts:
+    """A model by the header of its GGUF, or of the first of its parts. Raises ValueError."""
     gguf = Gguf(path)
     models = table("models")
     kind = str(gguf.keys.get("general.architecture", ""))[:60]
@@ -299,44 +302,44 @@ def _gguf(path: Path) -> ServerFacts:
     if form in PARTIAL or kind == "clip":
         seen = PARTIAL.get(str(form), PARTIAL[EYES])
         raise wrong(path, seen, "the GGUF of the model that it belongs to")
-    model = ServerFacts("llama.cpp", {}, path=str(path), notes=_beside(path))
+    model = ServerFacts("llama.cpp", {}, path=str(path), notes=_note_of_eyes(path))
     header = named(gguf.keys, models["gguf"], kind + ".")
     header.setdefault("n_vocab", whole_number(gguf.keys.get("tokenizer.ggml.tokens")))
     parts = _parts(gguf)
-    weights = sum(part.bytes for part in parts)
     model.incomplete = _absent_tensors(parts)
     model.cut_off = "; ".join(part.cut_off for part in parts if part.cut_off)
     host = 0
     if "output" in gguf.ends:
         host = gguf.ends.get("token_embd", 0)
-    inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
-    inputs["elements"] = sum(part.elements for part in parts)
-    if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
+    inputs = {
+        "model_bytes": sum(part.bytes for part in parts),
+        "elements": sum(part.elements for part in parts),
+        "gguf_arch": kind,
+        "host_bytes": host,
+    }
+    if not (header.get("n_layer") and header.get("n_embd")):
         model.inputs = inputs
         model.missing.append("layers and widths: its header names none")
         return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
-        header.pop(
-            "kv_lora_rank", None
-        )  # no tensors for the latent: every head is expanded
+        # No tensors for the latent: every head is expanded.
+        header.pop("kv_lora_rank", None)
     if kind in models["no_window"]:
         header.pop("n_swa", None)
     model.inputs = {**layer_inputs(header, kind), **inputs}
     return _note_architecture(model, kind)
 
 
-def _beside(path: Path) -> list[str]:
-    """Notes of the other GGUF files in a folder: what is not counted, and that one was chosen."""
-    notes = []
-    files = sorted(path.parent.glob("*.gguf"))
-    eyes = [file for file in files if EYES in file.name]
-    if eyes:
-        size = show_bytes(max(file.stat().st_size for file in eyes))
-        notes.append(
-            f"{eyes[0].name} beside it is not counted: with --mmproj it takes up to {size} more, and "
-            "a buffer that grows with the image"
-        )
-    return notes
+def _note_of_eyes(path: Path) -> list[str]:
+    """That the part of a model that sees or hears lies beside it and is not counted; else empty."""
+    files = sorted(path.parent.glob(f"*{EYES}*.gguf"))
+    if not files:
+        return []
+    size = show_bytes(max(file.stat().st_size for file in files))
+    return [
+        f"{files[0].name} beside it is not counted: with --mmproj it takes up to {size} more, and "
+        "a buffer that grows with the image"
+    ]
 
 
 def _parts(gguf: Gguf) -> list[Gguf]:
@@ -352,15 +355,16 @@ def _parts(gguf: Gguf) -> list[Gguf]:
 def _absent_tensors(parts: Sequence[Gguf]) -> str:
     """Which parts or tensors of a GGUF are not here: by what its header counts, else its name."""
     first = parts[0]
-    match = PART.fullmatch(first.path.name)
-    by_name = int(match[2]) if match else 1
-    count = max(by_name, whole_number(first.keys.get("split.count")) or 1)
-    if count > len(parts):
-        return f"{count - len(parts)} of {count} parts are not here"
+    absent = absent_parts([part.path.name for part in parts])
+    count = whole_number(first.keys.get("split.count"))
+    if count and count > len(parts):
+        absent = f"{count - len(parts)} of {count} parts are not here"
+    if absent:
+        return absent
     tensors = sum(part.tensors for part in parts)
-    counted = whole_number(first.keys.get("split.tensors.count")) or 0
+    tensors_in_header = whole_number(first.keys.get("split.tensors.count"))
     if not tensors:
         return "its header names no tensors"
-    if counted > tensors:
-        return f"its parts have {tensors} of {counted} tensors"
+    if tensors_in_header and tensors_in_header > tensors:
+        return f"its parts have {tensors} of {tensors_in_header} tensors"
     return ""

@@ -29,9 +29,9 @@ def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     """Sliders for the context and the slots, and what they come to."""
     inputs = wish.server.inputs
     answers = frame.answer()
-    served = answer(wish.server).contexts.served or LEAST_CONTEXT
-    most = max(served, inputs.get("n_ctx_train", 0))
-    context = frame.field("IntSlider", "Context", served, min=256, max=most, step=256)
+    tokens = answer(wish.server).contexts.counted or LEAST_CONTEXT
+    most = max(tokens, inputs.get("n_ctx_train", 0))
+    context = frame.field("IntSlider", "Context", tokens, min=256, max=most, step=256)
     slots = frame.field(
         "IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64
     )

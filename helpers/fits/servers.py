@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from pkgutil import get_data
+from pathlib import Path
 from typing import Any
 
 NEWEST = 999912
@@ -17,7 +17,8 @@ def table(name: str = "servers") -> dict[str, Any]:
 
     It is shared, so nobody changes it.
     """
-    return dict(json.loads(get_data(__name__, f"{name}.json") or b"{}"))
+    path = Path(__file__).with_name(f"{name}.json")
+    return dict(json.loads(path.read_text("utf-8")))
 
 
 @lru_cache(64)
@@ -43,13 +44,13 @@ def date_of(version: str, family: str) -> int:
     date = NEWEST
     month = re.search(r"(20\d\d)-(0[1-9]|1[0-2])", text)
     build = re.search(r"\bb(?:uild )?(\d{3,5})\b", text)
-    number = re.search(r"\b(\d+\.\d+(?:\.\d+)?)", text) if family in dates else None
+    number = re.search(r"\b(\d+\.\d+(?:\.\d+)?)", text)
     year_alone = re.search(r"\b20\d\d\b", text)
     if month:
         date = int(month[1] + month[2])
     elif build:
         date = _month_of(build[1], dates["build"])
-    elif number:
+    elif number and family in dates:
         date = _month_of(number[1], dates[family])
     elif year_alone:
         date = int(year_alone[0] + "12")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from helpers.fits.arithmetic import listed
 from helpers.fits.servers import became, date_of, family_of, table
@@ -56,6 +56,11 @@ class MissingFigure(Exception):
         self.name = name
         self.why = why
 
+    @property
+    def says(self) -> str:
+        """What is missing, in words."""
+        return self.why if self.why else table()["words"].get(self.name, self.name)
+
 
 Worked = TypeVar("Worked", bound=Figure)
 RULES: dict[str, Callable[[Sheet], Figure]] = {}
@@ -89,12 +94,12 @@ def check_count(option: str, count: int | None) -> None:
         raise ValueError(f"{option} {count}; expected 1 to {most:,}")
 
 
-def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def checked(inputs: Mapping[str, Any]) -> dict[str, Figure]:
     """The inputs that are known, of the right kind.
 
     Raises ValueError in one line for a figure that cannot be one.
     """
-    sound = {}
+    sound: dict[str, Figure] = {}
     kinds = table()["inputs"]
     read = {*RULES, *table()["defaults"], *table()["words"]}
     for name, value in inputs.items():
@@ -116,46 +121,42 @@ def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
 class Sheet:
     """The figures of one program, release and set of inputs, at one end of their ranges.
 
-    ``family`` and ``date`` say whose rules hold, and of which month; ``sources`` where figures
-    that were worked out come from.
+    ``inputs`` are those that are known. ``family`` and ``date`` say whose rules hold, and of which
+    month; ``sources`` where figures that were worked out come from. ``is_ollama``: it is ollama
+    with its own engine, before it ran llama-server. ``is_ggml``: it lays layers out on cards.
+    ``is_pooled``: it takes the same of each card, for one pool.
     """
 
     def __init__(
         self,
         program: str,
         version: str,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Figure | None],
         tags: Sequence[str] = (),
         end: str = LIKELY,
     ):
         self.program = program.lower()
         self.version = version
-        self.inputs = dict(inputs)
+        self.inputs = {name: x for name, x in inputs.items() if x is not None}
         self.tags = tuple(tags)
         self.end = end
         family = family_of(program)
         self.date = date_of(version, family)
         self.family = became(family, self.date)
+        self.is_llama_cpp = self.family == "llama.cpp"
+        self.is_ollama = self.family == "ollama"
+        self.is_ggml = self.is_llama_cpp or self.is_ollama
+        self.is_vllm = self.family == "vLLM"
+        self.is_sglang = self.family == "SGLang"
+        self.is_pooled = self.is_vllm or self.is_sglang
         self.sources = dict[str, str]()
         self._worked_out = dict[str, Figure]()
         self._at_work = list[str]()
 
     @property
-    def is_ggml(self) -> bool:
-        """Whether the program lays layers out on cards, as llama.cpp and ollama do."""
-        return self.family in ("llama.cpp", "ollama")
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether the program takes the same of each card, for one pool, as vLLM and SGLang do."""
-        return self.family in ("vLLM", "SGLang")
-
-    @property
     def cards_alike(self) -> int:
         """How many cards share the layers of one pool: each figure is that of one card."""
-        if not self.is_pooled:
-            return 1
-        return int(self.tp * self.pp)
+        return int(self.tp * self.pp) if self.is_pooled else 1
 
     @property
     def server(self) -> str:
@@ -173,7 +174,7 @@ class Sheet:
         """The architecture, by the name that GGUF files have for it."""
         return self.text("gguf_arch")
 
-    def at(self, changed: Mapping[str, Any]) -> Sheet:
+    def at(self, changed: Mapping[str, Figure | None]) -> Sheet:
         """The same sheet with other inputs."""
         inputs = {"n_ctx_asked": self.value("n_ctx"), **self.inputs, **changed}
         return Sheet(self.program, self.version, inputs, self.tags, self.end)
@@ -185,8 +186,15 @@ class Sheet:
         return self.figure(name)
 
     def figure(self, name: str) -> float:
-        """The figure of that name. Raises MissingFigure."""
-        if self.is_given(name):
+        """The figure of that name, which is a number. Raises MissingFigure.
+
+        A word where a number belongs ends in a TypeError of the rule that reads it.
+        """
+        return cast(float, self._figure(name))
+
+    def _figure(self, name: str) -> Figure:
+        """What is given under that name, else what was worked out. Raises MissingFigure."""
+        if name in self.inputs:
             return self.inputs[name]
         if name not in self._worked_out:
             self._at_work.append(name)
@@ -194,13 +202,11 @@ class Sheet:
                 self._worked_out[name] = self._work_out(name)
             finally:
                 self._at_work.pop()
-        return self._worked_out[name]  # type: ignore[return-value]
+        return self._worked_out[name]
 
     def _work_out(self, name: str) -> Figure:
-        if name in RULES:
-            figure = RULES[name](self)
-        else:
-            figure = self._default(name)
+        """The figure by its rule, else its default. Raises MissingFigure."""
+        figure = RULES[name](self) if name in RULES else self._default(name)
         if isinstance(figure, float) and not math.isfinite(figure):
             raise MissingFigure(name)
         return figure
@@ -212,11 +218,11 @@ class Sheet:
             raise MissingFigure(name)
         others = row.get("as", ())
         for other in others:
-            if self.is_given(other):
-                return self.inputs[other]
+            if other in self.inputs:
+                return self._figure(other)
         if "is" not in row:
-            return self.figure(others[-1])
-        figure = row["is"]
+            return self._figure(others[-1])
+        figure: Figure = row["is"]
         if isinstance(figure, list):
             return self.either(*figure)
         return figure
@@ -225,39 +231,36 @@ class Sheet:
         """Say where the figure that is being worked out comes from."""
         self.sources[self._at_work[-1]] = source
 
-    def value(self, name: str) -> Any:
-        """The figure of a name, None where nothing gives it."""
-        if self.lacks(name):
-            return None
-        return self.figure(name)
+    def value(self, name: str) -> float | None:
+        """The figure of a name, which is a number; None where nothing gives it."""
+        return None if self.lacks(name) else self.figure(name)
+
+    def value_or(self, name: str, otherwise: float) -> float:
+        """The figure of a name, ``otherwise`` where nothing gives it."""
+        return otherwise if self.lacks(name) else self.figure(name)
 
     def lacks(self, name: str) -> MissingFigure | None:
         """What nothing gives and a figure needs; None where nothing is missing."""
         try:
-            self.figure(name)
+            self._figure(name)
         except MissingFigure as missing:
             return missing
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            return MissingFigure(
-                name
-            )  # a word where a figure belongs, or nothing to divide by
+            # A word where a figure belongs, or nothing to divide by.
+            return MissingFigure(name)
         return None
 
     def has(self, *names: str) -> bool:
         """Whether each of these figures is given or can be worked out."""
         return all(self.lacks(name) is None for name in names)
 
-    def is_given(self, name: str) -> bool:
-        """Whether an input of that name is known."""
-        return self.inputs.get(name) is not None
-
     def text(self, name: str) -> str:
         """A figure that is a word, such as the type of the cache. Raises MissingFigure."""
-        return str(self.figure(name))
+        return str(self._figure(name))
 
     def sizes(self, name: str) -> list[float]:
         """A figure that may be one for each card, as a list. Raises MissingFigure."""
-        return listed(self.figure(name))
+        return listed(self._figure(name))
 
     def either(self, low: float, likely: float, high: float) -> float:
         """The end of a range that this sheet takes."""

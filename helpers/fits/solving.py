@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from helpers.fits.arithmetic import whole
 from helpers.fits.sheet import Sheet
 from helpers.ground.units import halved
 
@@ -15,8 +16,8 @@ def context(sheet: Sheet) -> int | None:
     # A cache of which only the whole is known does not say what a token takes.
     if not knows_a_token(sheet):
         return None
-    step = max(1, int(sheet.value("step") or 1))
-    most = int(sheet.value("n_ctx_most") or 0)
+    step = max(1, int(sheet.value_or("step", 1)))
+    most = int(sheet.value_or("n_ctx_most", 0))
     return most_that_fits(sheet, most, lambda count: {"n_ctx": count}, step)
 
 
@@ -25,12 +26,12 @@ def knows_a_token(sheet: Sheet) -> bool:
     if (
         sheet.family == "Diffusers"
         or sheet.has("share_free")
-        or sheet.is_given("kv_bytes")
+        or "kv_bytes" in sheet.inputs
     ):
         return False
-    if sheet.is_given("kv_printed") and not sheet.has("full_token"):
+    if "kv_printed" in sheet.inputs and not sheet.has("full_token"):
         return False
-    return sheet.family != "vLLM" or sheet.has("need_bytes") or sheet.has("full_token")
+    return not sheet.is_vllm or sheet.has("need_bytes") or sheet.has("full_token")
 
 
 def slots(sheet: Sheet) -> int | None:
@@ -50,11 +51,12 @@ def layers_on_gpu(sheet: Sheet) -> int | None:
     """The most layers that the cards hold, of a server that may leave some with the host."""
     layers_held = _whole_number(sheet, "layers_held")
     # llama.cpp common/arg.cpp; ollama api/types.go, NumGPU
-    if layers_held is not None or sheet.family not in ("llama.cpp", "ollama"):
+    if layers_held is not None or not sheet.is_ggml:
         return layers_held
     layers = sheet.value("n_layer")
-    most = 0 if layers is None else int(layers + 1)
-    return most_that_fits(sheet, most, lambda count: {"n_gpu_layers": count})
+    if layers is None:
+        return None
+    return most_that_fits(sheet, int(layers + 1), lambda count: {"n_gpu_layers": count})
 
 
 def utilisation(sheet: Sheet) -> float | None:
@@ -63,11 +65,9 @@ def utilisation(sheet: Sheet) -> float | None:
     if share is not None:
         return max(0, share)
     name = sheet.option("share")
-    is_given = sheet.is_given("kv_cache_memory_bytes") or sheet.is_given(
-        "available_kv_bytes"
-    )
-    if not name or (sheet.family == "vLLM" and is_given):
-        return None
+    sizes = {"kv_cache_memory_bytes", "available_kv_bytes"}
+    if not name or (sheet.is_vllm and sizes & sheet.inputs.keys()):
+        return None  # the size of the pool is given, and no share needed
 
     def fits(percent: int) -> bool | None:
         return _fits(sheet, {name: percent * 0.01})
@@ -100,18 +100,22 @@ def most_that_fits(
     return halved(lambda count: bool(fits(count)), step, above, step)[0]
 
 
+def holds(sheet: Sheet, tokens: int) -> bool:
+    """Whether a context of so many tokens fits."""
+    is_possible = tokens <= sheet.value_or("n_ctx_most", 0)
+    return is_possible and _fits(sheet, {"n_ctx": tokens}) is True
+
+
 def _fits(sheet: Sheet, changed: Mapping[str, float]) -> bool | None:
+    """Whether a sheet with other inputs leaves something spare; None where that is not known."""
     spare = sheet.at(changed).value("spare")
-    if spare is None:
-        return None
-    return bool(spare >= 0)
+    return None if spare is None else spare >= 0
 
 
 def _whole_number(sheet: Sheet, name: str) -> int | None:
-    figure = sheet.value(name)
-    if figure is None:
-        return None
-    return max(0, int(figure))
+    """A figure without its fraction, at least 0; None where it is not known."""
+    number = whole(sheet.value(name))
+    return None if number is None else max(0, number)
 
 
 def tokens(sheet: Sheet) -> int | None:

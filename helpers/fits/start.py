@@ -12,78 +12,82 @@ from helpers.fits.sheet import Sheet
 from helpers.fits.solving import layers_on_gpu
 
 GAP = re.compile(r"(?<!\{)\{(\w+)\}")
-LEFT_OUT = {False: (None, ""), True: (None, "", 1)}
+"""A gap of a form in servers.json; a doubled brace is a brace of the line."""
+ONE_BY_DEFAULT = ("slots", "tp")
+"""Gaps whose option is left out where it would say 1."""
 LINE_CHARS = 74
 
 
 def start_lines(
-    path: str,
-    sheet: Sheet,
-    contexts: Contexts,
-    changed: Mapping[str, object] | None = None,
+    path: str, sheet: Sheet, contexts: Contexts, changed: Mapping[str, object]
 ) -> list[str]:
-    """The lines to paste, of the family's form in servers.json, with parts that are ``changed``;
-    none where it has none, or nothing is known of the context.
+    """The lines to paste, of the server's form in servers.json, in which some gaps are ``changed``.
+
+    Empty where the server has no form, or no context of use fits.
     """
-    lines = table()["start"].get(sheet.server)
-    tokens = tokens_to_serve(contexts)
-    if not lines or not tokens or (contexts.longest or 0) < contexts.least:
+    forms = table()["start"].get(sheet.server)
+    tokens = contexts.to_start_with
+    if not forms or not tokens or contexts.likely < contexts.least:
         return []
-    slots = int(sheet.value("n_parallel") or 1)
-    parts = {
+    slots = int(sheet.value_or("n_parallel", 1))
+    gaps: dict[str, object] = {
         "model": shlex.quote(_model(path, sheet)),
-        "context": None if contexts.has_no_end and not contexts.asked else tokens,
+        "context": tokens,
         "context_of_a_slot": tokens // slots,
         "slots": slots,
         "layers": _layers(sheet, tokens),
         "share": _share(sheet),
-        "tp": int(sheet.value("tp") or 1),
+        "tp": int(sheet.value_or("tp", 1)),
         "kv": _cache_type(sheet),
         "device": "cuda",
         "offload": None,
         "quantised": None,
-        **(changed or {}),
     }
-    return [_line(words, parts) for words in lines]
+    if contexts.has_no_end and contexts.asked is None:
+        gaps["context"] = None
+    gaps.update(changed)
+    return [_line(words, gaps) for words in forms]
 
 
-def tokens_to_serve(contexts: Contexts) -> int:
-    """The context to start with: as asked where that fits, else the longest to ask for."""
-    if contexts.longest is None:
-        return contexts.served or 0
-    if contexts.asked and contexts.asked <= contexts.longest:
-        return contexts.asked
-    return contexts.longest_to_ask_for or 0
-
-
-def _line(words: Sequence[str], parts: Mapping[str, object]) -> str:
-    """A line of words with gaps, continued where it is long; a word whose gap has nothing to say, or
-    the usual 1, is left out.
-    """
-    filled = []
-    for word in words:
-        gap = GAP.search(word)
-        if gap is None or parts[gap[1]] not in LEFT_OUT[gap[1] in ("slots", "tp")]:
-            filled.append(word.format(**parts))
+def _line(words: Sequence[str], gaps: Mapping[str, object]) -> str:
+    """A line of a form: its words with their gaps filled, continued where it is long."""
+    filled = [word.format(**gaps) for word in words if _is_needed(word, gaps)]
     line = " ".join(filled)
     if len(line) <= LINE_CHARS or line.startswith("#"):
         return line
     if line.endswith(")"):
         return "\n    ".join(filled)  # Python goes on within its parenthesis
-    lines = filled[:1]
-    for word in filled[1:]:
-        if len(f"{lines[-1]} {word}") <= LINE_CHARS:
-            lines[-1] += f" {word}"
+    return _continued(filled)
+
+
+def _is_needed(word: str, gaps: Mapping[str, object]) -> bool:
+    """Whether a word has no gap, or a gap that says more than the server's default."""
+    gap = GAP.search(word)
+    if gap is None:
+        return True
+    name = gap[1]
+    if name in ONE_BY_DEFAULT:
+        return gaps[name] != 1
+    return gaps[name] not in (None, "")
+
+
+def _continued(words: Sequence[str]) -> str:
+    """A shell's command in lines of at most LINE_CHARS, each but the last with a backslash."""
+    lines = [words[0]]
+    for word in words[1:]:
+        longer = f"{lines[-1]} {word}"
+        if len(longer) <= LINE_CHARS:
+            lines[-1] = longer
         else:
             lines.append(f"    {word}")
     return " \\\n".join(lines)
 
 
 def _layers(sheet: Sheet, tokens: int) -> int | None:
-    layers = layers_on_gpu(sheet.at({"n_ctx": tokens}))
-    if sheet.is_given("n_gpu_layers"):
-        layers = int(sheet.figure("n_gpu_layers"))
-    return layers or None
+    """How many layers go to the cards; None where the server is not told."""
+    if "n_gpu_layers" in sheet.inputs:
+        return int(sheet.figure("n_gpu_layers"))
+    return layers_on_gpu(sheet.at({"n_ctx": tokens}))
 
 
 def _model(path: str, sheet: Sheet) -> str:
@@ -103,7 +107,7 @@ def _cache_type(sheet: Sheet) -> str:
 
 
 def _share(sheet: Sheet) -> str:
-    """The share of the card, of servers that take one."""
+    """The share of the card, of servers that take one; else empty."""
     name = sheet.option("share")
     if not name or not sheet.has(name):
         return ""

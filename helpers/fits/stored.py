@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.fits.headers import Safetensors, json_file, pointer_bytes
+from helpers.fits.headers import json_file, pointer_bytes, safetensors_bytes
 from helpers.fits.layers import part_of, whole_number
 
 INDEX_SUFFIX = ".index.json"
@@ -49,9 +49,7 @@ def stored_weights(folder: Path) -> Stored:
 def without_copies(files: Sequence[Path]) -> list[Path]:
     """The files without those that hold the same weights again; all where nothing else is left."""
     plain = [file for file in files if not SECOND_COPY.search(file.name)]
-    if plain:
-        return plain
-    return list(files)
+    return plain or list(files)
 
 
 def _indexed(index_path: Path, files: Sequence[Path]) -> Stored:
@@ -89,8 +87,7 @@ def _file_bytes(file: Path) -> tuple[int, str]:
         )
     if file.suffix == ".bin":
         return file.stat().st_size, ""
-    header = Safetensors(file)
-    return header.bytes, header.cut_off
+    return safetensors_bytes(file)
 
 
 def absent_parts(names: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, cycle, pairwise
-from typing import Any
+from itertools import cycle
+from typing import TYPE_CHECKING, Literal
 
 from helpers.fits.answer import FitsAnswer
 from helpers.fits.contexts import Contexts
@@ -19,7 +19,6 @@ from helpers.fits.headline import (
     per_card,
     with_the_context,
 )
-from helpers.fits.start import tokens_to_serve
 from helpers.fits.ways import Way
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import GIB, MIB, show_bytes
@@ -29,7 +28,11 @@ from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
-ENDS = ("bytes", "low_bytes", "high_bytes")
+if TYPE_CHECKING:
+    from helpers.tell.sheet import Drawing
+
+End = Literal["bytes", "low_bytes", "high_bytes"]
+ENDS: tuple[End, ...] = ("bytes", "low_bytes", "high_bytes")
 ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
@@ -39,8 +42,9 @@ def rows_table(answer: FitsAnswer) -> Shown:
     """
     names = words("fits")["parts"]
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
-    is_open = any(row["high_bytes"] is None for row in rows)
-    columns = [_adding_up([row[end] for row in rows]) for end in ENDS]
+    columns = []
+    for end in ENDS:
+        columns.append(_adding_up([row[end] for row in rows]))
     sources = [row["source"] for row in rows]
     parts = [names[row["part"]] for row in rows]
     if answer.ceiling_bytes is not None:
@@ -51,33 +55,39 @@ def rows_table(answer: FitsAnswer) -> Shown:
             column += [_gib(answer.total[end]), _gib(answer.ceiling_bytes)]
         parts += ["total", names["ceiling"]]
         sources += [source, answer.ceiling_source]
-    cells = list(zip(parts, *columns, sources, strict=True))
+    notes = []
+    if any(row["high_bytes"] is None for row in rows):
+        notes.append("-: no bound is known")
     sizes = [
         Column(f"{head}, GiB", "0.01") for head in ("likely", "at best", "at worst")
     ]
     return Shown(
         f"What {answer.program} needs",
         [f"part{per_card(answer)}", *sizes, "source"],
-        [list(row) for row in cells],
-        notes=["-: no bound is known"] if is_open else [],
+        list(zip(parts, *columns, sources, strict=True)),
+        notes=notes,
         result=headline(answer),
     )
 
 
 def _gib(size: int | None) -> float | None:
-    if size is None:
-        return None
-    return size / GIB
+    return None if size is None else size / GIB
 
 
 def _adding_up(sizes: Sequence[int | None]) -> list[float | None]:
     """Sizes in GiB, rounded so that they add up to their rounded sum."""
-    sums = [round(total / GIB, 2) for total in accumulate(size or 0 for size in sizes)]
-    rounded = [end - begin for begin, end in pairwise([0.0, *sums])]
-    return [
-        None if size is None else part
-        for size, part in zip(sizes, rounded, strict=True)
-    ]
+    parts: list[float | None] = []
+    sum_bytes = 0
+    shown_gib = 0.0
+    for size in sizes:
+        if size is None:
+            parts.append(None)
+            continue
+        sum_bytes += size
+        end = round(sum_bytes / GIB, 2)
+        parts.append(end - shown_gib)
+        shown_gib = end
+    return parts
 
 
 def fills_its_share(answer: FitsAnswer) -> bool:
@@ -85,10 +95,12 @@ def fills_its_share(answer: FitsAnswer) -> bool:
     total = answer.total["bytes"]
     low = answer.total["low_bytes"]
     high = answer.total["high_bytes"]
-    if total is None or low is None or total - (answer.ceiling_bytes or 0) >= MIB:
+    ceiling = answer.ceiling_bytes
+    if total is None or low is None or ceiling is None or total - ceiling >= MIB:
         return False
     is_range = any(row["low_bytes"] != row["high_bytes"] for row in answer.rows)
-    return is_range and max(total, high or 0) - low < MIB
+    most = total if high is None else max(total, high)
+    return is_range and most - low < MIB
 
 
 def total_line(answer: FitsAnswer) -> str:
@@ -99,37 +111,38 @@ def total_line(answer: FitsAnswer) -> str:
     if total is None or answer.ceiling_bytes is None or answer.ran is not None:
         return ""
     card = show_bytes(answer.ceiling_bytes)
-    card_sizes = per_card(answer)
     if fills_its_share(answer):
         not_taken = [
-            row["bytes"] or 0
-            for row in answer.rows
-            if row["part"] in ("reserve", "others")
+            row["bytes"] for row in answer.rows if row["part"] in ("reserve", "others")
         ]
-        taken = show_bytes(total - sum(not_taken))
+        taken = show_bytes(total - sum(filter(None, not_taken)))
         return (
-            f"{answer.program} takes {taken} of {card}{card_sizes}, whatever the context: its cache gets "
-            "what the other parts leave"
+            f"{answer.program} takes {taken} of {card}{per_card(answer)}, whatever the context: its "
+            "cache gets what the other parts leave"
         )
-    context = answer.cache["n_ctx"]
-    with_context = f" with a context of {int(context):,}" if context else ""
-    contexts = answer.contexts
-    if contexts.asked is None and context == contexts.default != contexts.model:
-        with_context = (
-            f" with {answer.program}'s default context of {contexts.default:,}"
-        )
-    total_words = f"Total{card_sizes}{with_context}"
+    says = f"Total{per_card(answer)}{_counted_context(answer)}"
     low = answer.total["low_bytes"]
     high = answer.total["high_bytes"]
     if low == total == high:
-        return f"{total_words}: {show_bytes(total)} of {card}"
+        return f"{says}: {show_bytes(total)} of {card}"
     if low == total and high is None:
-        return f"{total_words}: at least {show_bytes(total)}; available: {card}"
+        return f"{says}: at least {show_bytes(total)}; available: {card}"
     most = "no bound is known" if high is None else f"at most {show_bytes(high)}"
     span = f"at least {show_bytes(low)}, {most}"
     if total > answer.ceiling_bytes:
-        return f"{total_words}: likely {show_bytes(total)} ({span}); available: {card}"
-    return f"{total_words}: likely {show_bytes(total)} of {card} ({span})"
+        return f"{says}: likely {show_bytes(total)} ({span}); available: {card}"
+    return f"{says}: likely {show_bytes(total)} of {card} ({span})"
+
+
+def _counted_context(answer: FitsAnswer) -> str:
+    """Which context the rows are counted for; empty where it is not known."""
+    tokens = answer.cache["n_ctx"]
+    contexts = answer.contexts
+    if contexts.asked is None and tokens == contexts.default != contexts.model:
+        return f" with {answer.program}'s default context of {contexts.default:,}"
+    if not tokens:
+        return ""
+    return f" with a context of {int(tokens):,}"
 
 
 def bar(answer: FitsAnswer) -> Shown:
@@ -138,10 +151,9 @@ def bar(answer: FitsAnswer) -> Shown:
     return replace(view, title=headline(answer), draw=partial(_draw, answer))
 
 
-def _draw(answer: FitsAnswer) -> Any:
-    from helpers.tell import (
-        sheet,
-    )  # matplotlib is slow to come, and a terminal needs none
+def _draw(answer: FitsAnswer) -> Drawing:
+    # Here, as matplotlib is slow to load, and a terminal needs none.
+    from helpers.tell import sheet
 
     page = sheet.FigurePage(headline(answer))
     names = words("fits")["parts"]
@@ -151,13 +163,14 @@ def _draw(answer: FitsAnswer) -> Any:
         for (name, size), colour in zip(sizes.items(), cycle(SERIES), strict=False)
     ]
     total = sum(sizes.values())
-    top = answer.ceiling_bytes or 0
-    if top > total:
-        pieces.append(sheet.BarPiece("left", top - total, PALETTE["free"]))
-    is_too_much = 0 < top < total
-    page.stacked(pieces, max(top, total), mark=top if is_too_much else None)
-    if is_too_much:
-        page.footnote(f"The line: the end of the card, {show_bytes(top)}.")
+    ceiling = total if answer.ceiling_bytes is None else answer.ceiling_bytes
+    if ceiling < total:
+        page.stacked(pieces, total, mark=ceiling)
+        page.footnote(f"The line: the end of the card, {show_bytes(ceiling)}.")
+        return page.done()
+    if ceiling > total:
+        pieces.append(sheet.BarPiece("left", ceiling - total, PALETTE["free"]))
+    page.stacked(pieces, ceiling)
     return page.done()
 
 
@@ -170,36 +183,35 @@ def solved_lines(answer: FitsAnswer) -> list[str]:
     if contexts.longest and is_range and answer.ran is None and not contexts.has_no_end:
         lines.append(_range_of_the_context(answer))
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
-        lines.append(
-            f"Default context: {contexts.default:,}, {contexts.default_source}"
-        )
+        default = f"Default context: {contexts.default:,}"
+        lines.append(f"{default}, {contexts.default_source}")
     if contexts.token_bytes:
         size = show_bytes(contexts.token_bytes)
         lines.append(f"Each token of context takes {size}{per_card(answer)}")
-    shown = {name: value for name, value in answer.solved.items() if name != "context"}
-    requests = shown.pop("slots", None)
     if contexts.has_no_end:
-        shown = {}
+        return lines
+    left_out = {"slots"}  # said last, as it names the tokens of each
+    if answer.ran is None:
+        left_out.add("context")
     if answer.start:
-        shown.pop("utilisation", None)  # the line to start it has the share
-    if answer.ran is not None:
-        shown = {"context": answer.solved.get("context"), **shown}
-    lines += [says[name].format(value) for name, value in shown.items() if value]
-    if requests and not contexts.has_no_end:
-        lines.append(_requests_at_once(answer, int(requests)))
+        left_out.add("utilisation")  # the line to start it has the share
+    for name, value in answer.solved.items():
+        if value and name not in left_out:
+            lines.append(says[name].format(value))
+    if answer.solved["slots"]:
+        lines.append(_requests_at_once(answer))
     return lines
 
 
-def _requests_at_once(answer: FitsAnswer, requests: int) -> str:
+def _requests_at_once(answer: FitsAnswer) -> str:
     tokens = answer.cache["request_tokens"]
     length = f" of {int(tokens):,} tokens" if tokens else ""
-    return f"Requests{length} that fit at once: {requests:,}"
+    return f"Requests{length} that fit at once: {answer.solved['slots']:,.0f}"
 
 
 def _range_of_the_context(answer: FitsAnswer) -> str:
     """How long the context may be at both ends, and why that is a range."""
     contexts = answer.contexts
-    low = contexts.longest_low
     high = contexts.longest_high
     names = words("fits")["parts"]
     open_rows = [
@@ -207,30 +219,34 @@ def _range_of_the_context(answer: FitsAnswer) -> str:
         for row in answer.rows
         if row["part"] != "kv" and row["low_bytes"] != row["high_bytes"]
     ]
-    ends = [f"at worst {low:,} tokens fit" if low else "at worst no context fits"]
-    ends.append(f"likely {contexts.longest:,}")
+    says = "At worst no context fits"
+    if contexts.certain:
+        says = f"At worst {contexts.certain:,} tokens fit"
+    says += f", likely {contexts.longest:,}"
     if high not in (None, contexts.longest):
-        ends.append(f"at best {high:,}")
-    why = f"how much {answer.program} takes for {_and(open_rows)} is not known exactly"
-    return f"{', '.join(ends).capitalize()}: {why}"
+        says += f", at best {high:,}"
+    parts = _listed(open_rows)
+    return f"{says}: how much {answer.program} takes for {parts} is not known exactly"
 
 
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+def _listed(names: Sequence[str]) -> str:
+    """Names as a person lists them: *a, b and c*."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _how_sure_of_the_line(contexts: Contexts) -> str:
     """What else the line to start it may ask for, or that it asks for more than is certain; empty
     where it has the longest context.
     """
-    certain = contexts.longest_low
-    likely = contexts.longest
-    served = tokens_to_serve(contexts)
+    certain = contexts.certain
+    likely = contexts.likely
     if not certain or not likely or contexts.has_no_end:
         return ""
-    if served > certain:
+    if contexts.to_start_with > certain:
         return f"Only {certain:,} tokens certainly fit: ask for fewer if this runs out of memory"
-    if served == certain < likely:
+    if contexts.to_start_with == certain < likely:
         return f"Up to {likely:,} tokens likely fit: try that if you need more"
     return ""
 
@@ -253,7 +269,7 @@ def ways_table(answer: FitsAnswer) -> Shown:
             way.context,
             _gib(way.total_bytes),
             _gib(way.most_bytes),
-            _certainty(way),
+            "certain" if way.certain else "likely",
             way.says,
         ]
         for way in answer.ways
@@ -267,22 +283,14 @@ def ways_table(answer: FitsAnswer) -> Shown:
     return Shown("What would work", columns, cells, widest=None, none=none)
 
 
-def _certainty(way: Way) -> str:
-    if way.certain:
-        return "certain"
-    return "likely"
-
-
 def _lines_of_a_way(way: Way) -> list[str]:
     """A way with what results, and the lines to paste."""
     says = f"{way.option}: {way.says}"
     if way.context:
-        total = f"likely fit (about {show_bytes(way.total_bytes)}{per_card(way)})"
+        fit = f"likely fit (about {show_bytes(way.total_bytes)}{per_card(way)})"
         if way.certain:
-            total = (
-                f"certainly fit (at most {show_bytes(way.most_bytes)}{per_card(way)})"
-            )
-        says += f"; {way.context:,} tokens {total}"
+            fit = f"certainly fit (at most {show_bytes(way.most_bytes)}{per_card(way)})"
+        says += f"; {way.context:,} tokens {fit}"
     lines = wrapped(says, "  ", "      ", SCREEN)
     if way.kind != "card":  # on another card the line is the same
         lines += [f"      {line}" for line in "\n".join(way.start).splitlines()]
@@ -298,8 +306,9 @@ def _first_lines(answer: FitsAnswer) -> list[str]:
         if _how_sure_of_the_line(answer.contexts):
             out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
     if answer.ways:
-        asked = answer.contexts.asked
-        wanted = f" for {asked:,} tokens" if asked else ""
+        wanted = ""
+        if answer.contexts.asked:
+            wanted = f" for {answer.contexts.asked:,} tokens"
         out += ["", f"What to change{wanted} (first on this card, then on others)"]
     for way in answer.ways:
         out += _lines_of_a_way(way)
@@ -310,9 +319,7 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
     """The answer as a notebook's verdict."""
     names = words("fits")["parts"]
     longest = longest_line(answer)
-    lines = [
-        line for line in (longest, *solved_lines(answer)) if line
-    ] or answer.missing
+    lines = list(filter(None, (longest, *solved_lines(answer)))) or answer.missing
     evidence = [
         Evidence(
             row["part"], seen(row["bytes"], "bytes", row["source"]), names[row["part"]]
@@ -325,11 +332,11 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
     if answer.cut_off and answer.fits:
         kind = "cut off"
     step = words("fits")["steps"][kind].format(lines[0])
-    command = "\n".join(answer.start) or ASK
+    typed = answer.start
     if answer.fits is False and answer.ways:
         way = answer.ways[0]
         step = f"Make it fit: {way.option} ({way.says})"
-        command = "\n".join(way.start) or command
+        typed = way.start or typed
     return Verdict(
         cause=causes[answer.fits],
         state="aside",
@@ -338,7 +345,7 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
         summary=". ".join(lines),
         evidence=evidence,
         missing=[Missing(reading, ASK) for reading in answer.missing],
-        next_step=NextStep(step, command),
+        next_step=NextStep(step, "\n".join(typed) or ASK),
     )
 
 
@@ -347,17 +354,17 @@ def as_text(answer: FitsAnswer, wide: bool = False) -> str:
     what to do, and then the rows; ``wide`` has their sources.
     """
     table = rows_table(answer)
-    head, longest = headline(answer), longest_line(answer)
+    if not wide:
+        table = table.without("source")
+    head = headline(answer)
+    longest = longest_line(answer)
     if longest:
         head = f"{incomplete_file(answer)}{with_the_context(answer)}"
-    out = [*wrapped(head, "", "  ", SCREEN)]
-    if longest:
-        out += wrapped(longest, "", "  ", SCREEN)
-    out += wrapped(server_line(answer), "", "  ", SCREEN)
-    if total_line(answer):
-        out += wrapped(total_line(answer), "", "  ", SCREEN)
-    out += _first_lines(answer)
-    out += ["", (table if wide else table.without("source")).text(0), ""]
+    out = []
+    for line in (head, longest, server_line(answer), total_line(answer)):
+        if line:
+            out += wrapped(line, "", "  ", SCREEN)
+    out += [*_first_lines(answer), "", table.text(0), ""]
     if answer.ceiling_source:
         out.append(f"Card: {answer.ceiling_source}")
     for line in [*solved_lines(answer), *answer.notes]:

@@ -6,18 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from helpers.fits.changes import (
-    LOSSES,
-    SOLVED,
-    OptionChange,
-    changes_of,
-    holds,
-    other_cards,
-)
+from helpers.fits.changes import LOSSES, SOLVED, OptionChange, changes_of, other_cards
 from helpers.fits.contexts import Contexts, contexts_of
-from helpers.fits.sheet import HIGH, LIKELY, Sheet
-from helpers.fits.start import start_lines, tokens_to_serve
+from helpers.fits.sheet import HIGH, LIKELY, Figure, Sheet
+from helpers.fits.solving import holds
+from helpers.fits.start import start_lines
 from helpers.ground.units import show_bytes
 
 CARDS = 3
@@ -60,7 +55,7 @@ class FitsQuestion:
 
     def changed(self, changes: Sequence[OptionChange]) -> dict[str, Sheet]:
         """The sheets with changes."""
-        inputs = {"n_ctx": self.contexts.asked}
+        inputs: dict[str, Figure | None] = {"n_ctx": self.contexts.asked}
         for change in changes:
             inputs.update(change.inputs)
         return {end: sheet.at(inputs) for end, sheet in self.sheets.items()}
@@ -70,11 +65,11 @@ class FitsQuestion:
         sheets = self.changed(changes)
         sheet = sheets[LIKELY]
         contexts = contexts_of(sheets)
-        tokens = tokens_to_serve(contexts)
-        parts = {
-            name: value for change in changes for name, value in change.parts.items()
-        }
-        is_certain = tokens <= (contexts.longest_low or 0)
+        tokens = contexts.to_start_with
+        is_certain = tokens <= contexts.certain
+        gaps: dict[str, object] = {}
+        for change in changes:
+            gaps.update(change.gaps)
         named = sorted(changes, key=lambda change: change.kind != "quantisation")
         return Way(
             kind=" and ".join(change.kind for change in named),
@@ -85,7 +80,7 @@ class FitsQuestion:
             total_bytes=_total(sheet, tokens),
             most_bytes=_total(sheets[HIGH], tokens) if is_certain else None,
             cards_alike=sheet.cards_alike,
-            start=start_lines(self.path, sheet, contexts, parts),
+            start=start_lines(self.path, sheet, contexts, gaps),
         )
 
 
@@ -99,7 +94,7 @@ def ways_that_work(
     if sheet.family == "Diffusers":
         return list(_parts_one_by_one(sheet))
     question = FitsQuestion(sheets, contexts, path)
-    is_certain = (contexts.longest_low or 0) >= question.wanted
+    is_certain = contexts.certain >= question.wanted
     if contexts.longest is None or is_certain or not sheet.has("ceiling"):
         return []
     ways = [question.way(changes) for changes in _alone_and_in_pairs(question)]
@@ -110,8 +105,8 @@ def ways_that_work(
 
 def _total(sheet: Sheet, tokens: int) -> int:
     """What all rows come to with a context of so many tokens."""
-    spare = sheet.at({"n_ctx": tokens}).value("spare")
-    return int(sheet.ceiling - (spare or 0))
+    spare = sheet.at({"n_ctx": tokens}).value_or("spare", 0)
+    return int(sheet.ceiling - spare)
 
 
 def _alone_and_in_pairs(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
@@ -154,20 +149,15 @@ def _sets(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
 
 def _suffices(question: FitsQuestion, changes: Sequence[OptionChange]) -> bool:
     """Whether what is wanted fits with changes: certainly where it likely does without."""
-    is_likely = (question.contexts.longest or 0) >= question.wanted
+    is_likely = question.contexts.likely >= question.wanted
     end = HIGH if is_likely else LIKELY
     return holds(question.changed(changes)[end], question.wanted)
 
 
 def _on_other_cards(question: FitsQuestion) -> list[tuple[OptionChange]]:
     """The smallest cards of the table that it fits on alone."""
-    fitting = []
-    for change in other_cards():
-        if _suffices(question, (change,)):
-            fitting.append((change,))
-        if len(fitting) == CARDS:
-            break
-    return fitting
+    fitting = ((change,) for change in other_cards() if _suffices(question, (change,)))
+    return list(islice(fitting, CARDS))
 
 
 def _loss(changes: Sequence[OptionChange]) -> tuple[list[int], int]:
@@ -180,20 +170,20 @@ def _with_a_shorter_context(question: FitsQuestion) -> Iterator[Way]:
     """What a smaller cache, or smaller weights, bring of a context that was asked for and is not
     reached with them alone.
     """
-    asked = question.contexts.asked
-    if asked is None or asked <= (question.contexts.longest or 0):
+    contexts = question.contexts
+    if contexts.asked is None or contexts.asked <= contexts.likely:
         return
-    without = replace(question.contexts, asked=None)
+    without = replace(contexts, asked=None)
     shorter = replace(question, contexts=without)
-    least = max(without.least, WORTH_IT * tokens_to_serve(without))
+    least = max(without.least, WORTH_IT * without.to_start_with)
     named = set[str]()
-    for change in changes_of(question.changed(())[LIKELY], asked):
+    for change in changes_of(question.changed(())[LIKELY], contexts.asked):
         if change.kind not in ("cache", "quantisation") or change.kind in named:
             continue
         way = shorter.way((change,))
         if _suffices(question, (change,)):
             named.add(change.kind)  # the whole context is a way
-        elif (way.context or 0) >= least:
+        elif way.context is not None and way.context >= least:
             named.add(change.kind)
             kind = f"{way.kind} and context"
             yield replace(way, kind=kind, says=f"{way.says}, a shorter context")
@@ -205,14 +195,10 @@ def _parts_one_by_one(sheet: Sheet) -> Iterator[Way]:
     spare = sheet.value("spare")
     if largest is None or spare is None or spare >= 0:
         return
-    rest = spare + sheet.weights - largest
-    says = f"one part at a time on the card, the largest {show_bytes(int(largest))}"
-    if rest >= 0:
-        yield Way("host", "pipe.enable_model_cpu_offload()", f"{says}: it fits, slower")
-    else:
-        says = "each layer alone on the card"
-        yield Way(
-            "host",
-            "pipe.enable_sequential_cpu_offload()",
-            f"{says}: it fits, very slow",
-        )
+    option = "pipe.enable_sequential_cpu_offload()"
+    says = "each layer alone on the card: it fits, very slow"
+    if spare + sheet.weights >= largest:
+        option = "pipe.enable_model_cpu_offload()"
+        size = show_bytes(int(largest))
+        says = f"one part at a time on the card, the largest {size}: it fits, slower"
+    yield Way("host", option, says)

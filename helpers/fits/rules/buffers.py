@@ -14,7 +14,7 @@ from helpers.look.cards import (
 
 @rule
 def non_torch_bytes(s: Sheet) -> float:
-    if s.tp == 1 and s.date >= 202505 and s.is_given("n_embd"):
+    if s.tp == 1 and s.date >= 202505 and "n_embd" in s.inputs:
         # read: vllm/v1/worker/gpu_worker.py: only what it took itself since its start; no
         # communicators on one card
         s.cite("records: 0.05 to 0.7 GiB on one card")
@@ -46,7 +46,7 @@ def max_num_seqs(s: Sheet) -> float:
 
 @rule
 def widest_step(s: Sheet) -> float:
-    if not (s.is_given("n_embd") and s.is_given("n_vocab")):
+    if not ("n_embd" in s.inputs and "n_vocab" in s.inputs):
         raise MissingFigure("widest_step")
     # read: vllm/model_executor/models/llama.py: gate, up and their product, and four rows of the
     # width, of 16 bits; fused_moe.py: of each expert of a token
@@ -62,12 +62,11 @@ def cuda_graph_bytes(s: Sheet) -> float:
     if s.enforce_eager or s.family in ("Transformers", "Diffusers"):
         s.cite("no graphs are captured")
         return 0
-    if s.is_ggml:
-        s.cite(
-            "within the compute buffer"
-            if s.family == "llama.cpp"
-            else "within the graph"
-        )
+    if s.is_llama_cpp:
+        s.cite("within the compute buffer")
+        return 0
+    if s.is_ollama:
+        s.cite("within the graph")
         return 0
     s.cite("records: 0.1 to 2.2 GiB")
     return s.either(0.1, 0.7, 2.2) * GIB
@@ -77,7 +76,7 @@ def cuda_graph_bytes(s: Sheet) -> float:
 def encoder(s: Sheet) -> float:
     if not s.sees:
         return 0
-    if s.family == "ollama" and not s.measured and s.architecture == "gemma3":
+    if s.is_ollama and not s.measured and s.architecture == "gemma3":
         # read: ollama fs/ggml/ggml.go, VisionGraphSize, with the image, the patches and the heads
         # of its header
         patches = (s.image_size // 14) ** 2
@@ -118,7 +117,7 @@ def most_beside(s: Sheet) -> float:
 
 @rule
 def compute(s: Sheet) -> float:
-    if s.family == "llama.cpp":
+    if s.is_llama_cpp:
         return compute_of_llama_cpp(s)
     if s.measured:
         return s.unbounded(
@@ -127,24 +126,12 @@ def compute(s: Sheet) -> float:
             "not predictable: since 0.12.11 ollama measures the graph; 96 MiB to 4.5 GiB in "
             "public logs",
         )
-    if s.family == "ollama" and s.has("graph"):
-        s.cite(
-            "read: ollama fs/ggml/ggml.go, GraphSize: a graph on every card that it takes, "
-            "printed to a tenth (format/bytes.go, HumanBytes2)"
-        )
-        # read: ollama format/bytes.go, HumanBytes2: half of the last digit
-        half_digit = 0.05 * (GIB if s.graph_held >= GIB else MIB)
-        if s.end == LIKELY:
-            return s.graph_held * s.cards
-        other = s.graph if s.is_given("gguf_arch") else s.graph_other
-        if s.end == LOW:
-            return min(s.graph, other) - half_digit
-        most = s.graph_held if s.is_given("gguf_arch") else max(s.graph_held, other)
-        return most * s.cards + half_digit + s.encoder
-    if s.family == "vLLM":
+    if s.is_ollama and s.has("graph"):
+        return compute_of_ollama(s)
+    if s.is_vllm:
         s.cite("the activation peak that vLLM measures at start")
         return s.activation_peak_bytes
-    if s.family == "SGLang":
+    if s.is_sglang:
         return s.unbounded(
             0.3 * GIB,
             GIB,
@@ -164,6 +151,26 @@ def compute(s: Sheet) -> float:
     return s.unbounded(0, 0.5 * GIB, "not predictable for this program")
 
 
+def compute_of_ollama(s: Sheet) -> float:
+    """The graph on every card that ollama takes, as it estimates it."""
+    s.cite(
+        "read: ollama fs/ggml/ggml.go, GraphSize: a graph on every card that it takes, "
+        "printed to a tenth (format/bytes.go, HumanBytes2)"
+    )
+    if s.end == LIKELY:
+        return s.graph_held * s.cards
+    # read: ollama format/bytes.go, HumanBytes2: half of the last digit
+    half_digit = 0.05 * (GIB if s.graph_held >= GIB else MIB)
+    least = s.graph
+    most = s.graph_held
+    if "gguf_arch" not in s.inputs:
+        least = min(least, s.graph_other)
+        most = max(most, s.graph_other)
+    if s.end == LOW:
+        return least - half_digit
+    return most * s.cards + half_digit + s.encoder
+
+
 def compute_of_llama_cpp(s: Sheet) -> float:
     """The compute buffer of llama.cpp, by the attention and the cards that it has."""
     is_scored = (
@@ -181,8 +188,10 @@ def compute_of_llama_cpp(s: Sheet) -> float:
             "cards, or MLA without its own kernel the buffer has been up to 278 times the "
             "cache (records)"
         )
+        if s.end == LIKELY and s.flash_attn:
+            return s.logits * s.cards
         if s.end == LIKELY:
-            return max(s.logits, 0 if s.flash_attn else s.scores) * s.cards
+            return max(s.logits, s.scores) * s.cards
     else:
         s.cite(
             "read: logits of n_ubatch tokens, the attention mask and hidden states; 4 to 100 "
@@ -191,24 +200,28 @@ def compute_of_llama_cpp(s: Sheet) -> float:
     if s.end == LOW:
         return min(16 * MIB, s.logits)
     # read: llama.cpp src/llama-graph.cpp, the mask as f16 for flash attention
-    attention = s.scores if is_scored else 2 * s.n_ctx * s.n_ubatch
+    attention = 2 * s.n_ctx * s.n_ubatch
+    if is_scored:
+        attention = s.scores
     if s.end == HIGH:
         return s.logits + attention + most_beside(s)
     if is_scored:
         return max(s.logits, attention)
-    logits = s.logits if s.date < 202606 else min(s.logits, 0.3 * GIB)
+    logits = s.logits
+    if s.date >= 202606:
+        logits = min(logits, 0.3 * GIB)
     return logits + attention + 24 * MIB
 
 
 @rule
 def context_bytes(s: Sheet) -> float:
-    if s.family == "vLLM":
+    if s.is_vllm:
         s.cite("vLLM's own measurement, or records of it")
         return s.non_torch_bytes
-    if s.is_given("card_free_bytes") and s.family == "SGLang":
+    if "card_free_bytes" in s.inputs and s.is_sglang:
         s.cite("SGLang reads what is free with its context there")
         return 0
-    if s.family == "ollama":
+    if s.is_ollama:
         s.cite(
             f"ollama counts none beside what it keeps free; {CONTEXT_IN_WORDS} are taken of "
             "that (records)"

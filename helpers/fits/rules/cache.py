@@ -13,7 +13,7 @@ def bytes_of_type(s: Sheet, kind: str) -> float:
     ranges = table()["element_ranges"]
     if kind in ranges:
         return s.either(*ranges[kind])
-    if s.family == "ollama" and not s.measured and kind in ("q8_0", "q4_0"):
+    if s.is_ollama and not s.measured and kind in ("q8_0", "q4_0"):
         # read: ollama fs/ggml/ggml.go, kvCacheBytesPerElement: smaller than the real 34/32 and
         # 18/32
         if kind == "q8_0":
@@ -49,22 +49,21 @@ def swa_width(s: Sheet) -> float:
 
 @rule
 def full_layer(s: Sheet) -> float:
-    if s.is_given("bytes_per_token_layer"):
+    if "bytes_per_token_layer" in s.inputs:
         return s.bytes_per_token_layer
-    if not s.is_given("kv_lora_rank"):
-        # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
-        # mem_cache/memory_pool.py; ollama GraphSize
-        return heads_on_a_card(s, s.n_head_kv) * s.full_width
-    if s.family == "vLLM" and s.text("kv_type") == "fp8_ds_mla":
+    is_latent = "kv_lora_rank" in s.inputs
+    if is_latent and s.is_vllm and s.text("kv_type") == "fp8_ds_mla":
         # read: vllm/v1/kv_cache_interface.py: 656 bytes a token of the sparse layout
         return 656
-    if s.is_given("head_dim_k"):
+    if not is_latent or "head_dim_k" in s.inputs:
+        # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
+        # mem_cache/memory_pool.py; ollama GraphSize
         return heads_on_a_card(s, s.n_head_kv) * s.full_width
     # The latent of multi-head latent attention is one for all heads, not divided over cards.
     # Read: vllm/v1/kv_cache_interface.py, MLAAttentionSpec; sglang MLATokenToKVPool; llama.cpp
     # src/llama-kv-cache.cpp, has_v = !is_mla
     latent = (s.kv_lora_rank + s.n_rot) * s.bk
-    if s.family == "llama.cpp" and s.date < 202601 and "ik_" not in s.program:
+    if s.is_llama_cpp and s.date < 202601 and "ik_" not in s.program:
         # read: llama.cpp pull request 19067 (January 2026): before it a latent cache had values
         # too
         latent += s.kv_lora_rank * s.bv
@@ -81,8 +80,16 @@ def swa_layer(s: Sheet) -> float:
 
 
 @rule
+def cards_of_a_layer(s: Sheet) -> float:
+    # how many cards have a part of each layer
+    if s.is_pooled:
+        return s.tp
+    return 1
+
+
+@rule
 def on_cards(s: Sheet) -> float:
-    if s.is_given("kv_printed"):
+    if "kv_printed" in s.inputs:
         # what of the caches the log prints for the cards
         return min(1, s.kv_printed / sum(s.sizes("cache_sizes")))
     return 1
@@ -90,21 +97,21 @@ def on_cards(s: Sheet) -> float:
 
 @rule
 def full_token(s: Sheet) -> float:
-    if s.is_given("cache_cells"):
+    if "cache_cells" in s.inputs:
         # the sizes and the cells that the log prints
         cells = s.sizes("cache_cells")
         return (
             s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
         )
-    if s.is_given("kv_printed") and s.is_given("tokens_printed"):
+    if "kv_printed" in s.inputs and "tokens_printed" in s.inputs:
         # the pool and its tokens that the log prints, for one card
         return s.kv_printed / (s.tokens_printed + s.page_size)
-    if s.is_given("kv_printed") and s.is_given("n_ctx_printed"):
+    if "kv_printed" in s.inputs and "n_ctx_printed" in s.inputs:
         # the size and the context that the log prints
         return s.kv_printed / s.n_ctx_printed
-    if s.is_given("heads_full"):
+    if "heads_full" in s.inputs:
         # layer by layer from the model's header
-        return s.heads_full * s.full_width / (s.tp if s.is_pooled else 1)
+        return s.heads_full * s.full_width / s.cards_of_a_layer
     if s.is_pooled:
         # read: vllm/v1/core/kv_cache_utils.py: the card with most layers counts
         return up(s.n_layer_kv, s.pp) * s.full_layer
@@ -115,15 +122,15 @@ def full_token(s: Sheet) -> float:
 def swa_token(s: Sheet) -> float:
     if s.n_layer_swa == 0:
         return 0
-    if s.is_given("cache_cells"):
+    if "cache_cells" in s.inputs:
         # the sizes and the cells that the log prints
         sizes = s.sizes("cache_sizes")
         cells = s.sizes("cache_cells")
         rest = sum(sizes) - longest(sizes, cells)
         return s.on_cards * rest / min(cells) / s.streams
-    if s.is_given("heads_swa_all"):
+    if "heads_swa_all" in s.inputs:
         # layer by layer from the model's header
-        return s.heads_swa_all * s.swa_width / (s.tp if s.is_pooled else 1)
+        return s.heads_swa_all * s.swa_width / s.cards_of_a_layer
     return s.n_layer_swa * s.swa_layer
 
 
@@ -154,14 +161,14 @@ def need_bytes(s: Sheet) -> float:
     if s.family == "Diffusers":
         s.cite("a pipeline of images keeps no cache")
         return 0
-    if s.is_given("unknown_cache"):
+    if "unknown_cache" in s.inputs:
         s.no_bound(
             "the cache of an architecture that is not known: counted as plain attention"
         )
-    if s.family == "vLLM":
+    if s.is_vllm:
         s.cite("read: check_enough_kv_cache_memory: one request of max_model_len")
         return s.request_blocks * s.block_bytes
-    if s.family == "SGLang":
+    if s.is_sglang:
         s.cite(
             "read: sglang memory_pool.py: one page more than the tokens; "
             "pool_configurator.py: the sliding pool is cut to whole pages"
@@ -172,7 +179,7 @@ def need_bytes(s: Sheet) -> float:
             "read: transformers cache_utils.py, DynamicCache: the window of sliding layers"
         )
         return s.n_ctx * s.full_token + min(s.n_ctx, s.swa_window) * s.swa_token
-    if s.family == "ollama":
+    if s.is_ollama:
         s.cite("read: ollama fs/ggml/ggml.go, GraphSize")
     else:
         s.cite("read: llama.cpp src/llama-kv-cache.cpp")
@@ -181,22 +188,22 @@ def need_bytes(s: Sheet) -> float:
 
 @rule
 def kv_bytes(s: Sheet) -> float:
-    if s.family == "vLLM" and s.has("available"):
+    if s.is_vllm and s.has("available"):
         s.cite("vLLM gives the cache all that its share leaves")
         return s.available
-    if s.is_given("tokens_printed") and s.is_given("kv_printed"):
+    if "tokens_printed" in s.inputs and "kv_printed" in s.inputs:
         s.cite("as the log prints it, of one card")
         return s.kv_printed
-    if s.family == "SGLang" and s.has("available") and not s.is_given("tokens"):
+    if s.is_sglang and s.has("available") and "tokens" not in s.inputs:
         s.cite("read: sglang memory_pool.py")
         return paged(s, s.tokens_held)
     if s.family == "TensorRT-LLM" and s.has("available"):
         s.cite("as tokens_held")
         return s.tokens_held * s.token_bytes
     if (
-        s.is_given("kv_printed")
-        and not s.is_given("cache_cells")
-        and not s.is_given("n_ctx_printed")
+        "kv_printed" in s.inputs
+        and "cache_cells" not in s.inputs
+        and "n_ctx_printed" not in s.inputs
     ):
         s.cite("as the log prints it")
         return s.kv_printed

@@ -11,15 +11,18 @@ GPT_OSS = ("gptoss", "gpt-oss")
 
 @rule
 def measured(s: Sheet) -> float:
-    if s.family != "ollama":
+    if not s.is_ollama:
         return False
     if 202509 <= s.date < 202511 and s.own_engine:
         # read: ollama llm/server.go, ollamaServer of 0.12.0: models of its own engine are loaded
         # and counted
         return True
     # read: ollama llm/server.go of 0.12.11: it loads, counts and lays out anew, and estimates
-    # nothing; where only a month is known, an older release may have run
-    return s.date >= (202511 if "." in s.version else 202602)
+    # nothing
+    if "." in s.version:
+        return s.date >= 202511
+    # where only a month is known, an older release may have run
+    return s.date >= 202602
 
 
 @rule
@@ -55,13 +58,13 @@ def streams(s: Sheet) -> float:
 
 @rule
 def cells(s: Sheet) -> float:
-    if s.is_given("cells_per_stream"):
+    if "cells_per_stream" in s.inputs:
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
-    if s.family == "llama.cpp" and s.date >= 202511 and "ik_" not in s.program:
+    if s.is_llama_cpp and s.date >= 202511 and "ik_" not in s.program:
         # read: llama.cpp src/llama-context.cpp, n_ctx_seq
         return pad(pad(s.n_ctx, 256) // s.streams, 256) * s.streams
-    if s.family == "llama.cpp":
+    if s.is_llama_cpp:
         # read: llama.cpp src/llama-model.cpp, create_memory, before November 2025
         return pad(up(s.n_ctx, s.streams), s.n_pad) * s.streams
     if s.measured:
@@ -82,22 +85,24 @@ def swa_full(s: Sheet) -> float:
 def swa_cells(s: Sheet) -> float:
     if s.n_layer_swa == 0:
         return 0
-    if s.is_given("cache_cells"):
+    if "cache_cells" in s.inputs:
         # as printed: cells are those of one stream
         return min(s.sizes("cache_cells")) * s.streams
-    if s.family == "llama.cpp":
+    if s.is_llama_cpp:
         return window_cells_of_llama_cpp(s)
     is_gpt_oss = s.architecture in GPT_OSS
     if s.measured:
         # read: ollama kvcache/causal.go, Init; model/models/gptoss: 4096
-        window = 4096.0
-        if not is_gpt_oss:
-            window = s.n_swa + (1 if s.n_parallel > 1 else 0)
+        window = s.n_swa
+        if is_gpt_oss:
+            window = 4096
+        elif s.n_parallel > 1:
+            window += 1
         return min(s.cells, pad(s.n_parallel * window + s.n_batch, 256))
-    if s.family == "ollama" and is_gpt_oss:
+    if s.is_ollama and is_gpt_oss:
         # read: ollama GraphSize, gptoss: 4096, not the window of 128
         return s.n_parallel * 4096 + s.n_batch
-    if s.family == "ollama" and s.architecture == "gemma3":
+    if s.is_ollama and s.architecture == "gemma3":
         # read: ollama GraphSize, gemma3
         return s.n_parallel * s.n_swa + s.n_batch
     # no saving by the window is known
@@ -113,7 +118,7 @@ def window_cells_of_llama_cpp(s: Sheet) -> float:
     if s.date < 202506:
         # read: llama.cpp src/llama-kv-cache.cpp of May 2025, n_batch not n_ubatch
         return min(s.cells, pad(s.n_swa * s.n_parallel + s.n_batch, s.n_pad))
-    windows = s.n_parallel if s.streams == 1 else 1
+    windows = s.n_parallel // s.streams
     window_cells = s.n_swa * windows + s.n_ubatch
     cells_a_stream = s.cells // s.streams
     if s.date < 202511:
@@ -125,13 +130,13 @@ def window_cells_of_llama_cpp(s: Sheet) -> float:
 
 @rule
 def step(s: Sheet) -> float:
-    if s.family == "llama.cpp" and s.date >= 202511:
+    if s.is_llama_cpp and s.date >= 202511:
         # read: llama.cpp src/llama-context.cpp
         return 256
-    if s.family == "SGLang":
+    if s.is_sglang:
         # read: sglang: whole pages
         return s.page_size
-    if s.family == "vLLM" and s.one_kind:
+    if s.is_vllm and s.one_kind:
         # read: estimate_max_model_len ends at whole blocks
         return s.block_size
     return 1

@@ -24,7 +24,7 @@ LONGER_ON_OLLAMA = (*GPT_OSS, "qwen3vl", "qwen3vlmoe")
 
 @rule
 def n_ctx(s: Sheet) -> float:
-    if s.is_given("cache_cells"):
+    if "cache_cells" in s.inputs:
         # the cells that the log prints
         return max(s.sizes("cache_cells")) * s.streams
     return s.default_context
@@ -38,7 +38,7 @@ def default_context(s: Sheet) -> float:
             # read: ollama server/sched.go, effectiveContext; llm/server.go
             context = min(context, s.n_ctx_train)
         return context * s.n_parallel
-    if s.family == "llama.cpp" and "llama" in s.program and "ik_" not in s.program:
+    if s.is_llama_cpp and "llama" in s.program and "ik_" not in s.program:
         return context_of_llama_cpp(s)
     s.cite(MAXIMA.get(s.family, "the model's own maximum"))
     return s.n_ctx_train
@@ -49,10 +49,12 @@ def context_of_ollama(s: Sheet) -> float:
     if s.date < 202505:
         s.cite("read: ollama envconfig/config.go before 0.6.7")
         return 2048
-    total = sum(s.sizes("card_total_bytes")) if s.is_given("card_total_bytes") else None
+    total_bytes = 0.0
+    if "card_total_bytes" in s.inputs:
+        total_bytes = sum(s.sizes("card_total_bytes"))
     if s.date < 202602:
         is_longer = s.date >= 202508 and s.architecture in LONGER_ON_OLLAMA
-        if is_longer and (total or 0) >= 20 * GIB:
+        if is_longer and total_bytes >= 20 * GIB:
             s.cite("read: ollama server/routes.go, scheduleRunner, 0.11 to 0.15.4")
             return 8192
         s.cite("read: ollama envconfig/config.go, 0.6.7 to 0.15.4")
@@ -61,9 +63,9 @@ def context_of_ollama(s: Sheet) -> float:
         "by the memory of all cards; layers that do not fit beside it go to the CPU (read: ollama "
         "server/routes.go, Serve, since 0.15.5)"
     )
-    if total is None:
+    if not total_bytes:
         return s.either(4096, 4096, 262144)
-    return next(tokens for least, tokens in OLLAMA_TIERS if total >= least)
+    return next(tokens for least, tokens in OLLAMA_TIERS if total_bytes >= least)
 
 
 def context_of_llama_cpp(s: Sheet) -> float:

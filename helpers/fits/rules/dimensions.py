@@ -13,7 +13,7 @@ def n_layer(s: Sheet) -> float:
 
 @rule
 def n_layer_swa(s: Sheet) -> float:
-    if not s.is_given("cache_cells"):
+    if "cache_cells" not in s.inputs:
         return 0
     # caches that the log prints beside those of most cells
     cells = s.sizes("cache_cells")
@@ -29,10 +29,10 @@ def n_layer_kv(s: Sheet) -> float:
 
 def heads_on_a_card(s: Sheet, heads: float) -> float:
     """How many heads of a cache each card holds, of servers that count for one card."""
-    if s.family == "vLLM":
+    if s.is_vllm:
         # read: vllm/config/model.py, get_num_kv_heads: at least one on each card
         return max(1, heads // s.tp)
-    if s.family == "SGLang":
+    if s.is_sglang:
         # read: sglang/srt/configs/model_config.py, get_num_kv_heads, over the cards that share
         # attention
         return max(1, heads // max(1, s.tp // s.dp))
@@ -47,7 +47,7 @@ def n_head(s: Sheet) -> float:
 
 @rule
 def head_dim_k(s: Sheet) -> float:
-    if not s.is_given("kv_lora_rank") and s.is_given("n_embd") and s.is_given("n_head"):
+    if "kv_lora_rank" not in s.inputs and "n_embd" in s.inputs and "n_head" in s.inputs:
         # transformers: the model's width over its heads, where no width of a head is given
         return s.n_embd // s.n_head
     raise MissingFigure("head_dim_k")
@@ -65,7 +65,7 @@ def is_moe(s: Sheet) -> float:
 
 @rule
 def is_mla(s: Sheet) -> float:
-    return "MLA" in s.tags or s.is_given("kv_lora_rank")
+    return "MLA" in s.tags or "kv_lora_rank" in s.inputs
 
 
 @rule
@@ -99,7 +99,7 @@ def flash_attn(s: Sheet) -> float:
 
 @rule
 def n_batch(s: Sheet) -> float:
-    if s.family == "ollama":
+    if s.is_ollama:
         # read: ollama api/types.go, NumBatch
         return 512
     # read: llama.cpp common/common.h, n_batch
@@ -115,6 +115,6 @@ def n_ubatch(s: Sheet) -> float:
 @rule
 def cards(s: Sheet) -> float:
     for name in ("card_free_bytes", "card_total_bytes"):
-        if s.is_given(name):
+        if name in s.inputs:
             return len(s.sizes(name))
     return 1

@@ -41,7 +41,8 @@ def largest_graph(s: Sheet, side: str) -> float:
         graphs[0] += vocabulary_weights(s)
         for factor, *names in row["beside"]:
             graphs[-1] += factor * prod(map(s.figure, names))
-    return row["times"] * max(graphs)
+    largest: float = row["times"] * max(graphs)
+    return largest
 
 
 @rule
@@ -62,7 +63,7 @@ def graph(s: Sheet) -> float:
 
 @rule
 def graph_partial(s: Sheet) -> float:
-    if s.is_given("graph"):
+    if "graph" in s.inputs:
         # as printed
         return s.graph
     if s.architecture in LLAMAS:
@@ -94,7 +95,7 @@ def graph_held(s: Sheet) -> float:
 def graph_room(s: Sheet) -> float:
     # read: ollama llm/memory.go, EstimateGPULayers: the larger of both is kept free
     larger = max(s.graph_partial, s.graph_held)
-    if s.is_given("gguf_arch"):
+    if "gguf_arch" in s.inputs:
         return larger
     # of an architecture that is not given
     return s.either(min(larger, s.graph_other), larger, max(larger, s.graph_other))

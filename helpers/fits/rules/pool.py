@@ -33,12 +33,7 @@ def swa_ratio(s: Sheet) -> float:
 
 @rule
 def block_size(s: Sheet) -> float:
-    if (
-        s.family == "vLLM"
-        and s.n_layer_recurrent
-        and s.n_layer_kv
-        and s.has("state_layer")
-    ):
+    if s.is_vllm and s.n_layer_recurrent and s.n_layer_kv and s.has("state_layer"):
         # read: vllm/platforms/interface.py: the first multiple of 16 whose page holds a state
         return 16 * up(s.state_layer / s.tp, 16 * s.full_layer)
     # read: vllm/config/cache.py, block_size, where no backend asks for more
@@ -49,7 +44,7 @@ def block_size(s: Sheet) -> float:
 def max_num_batched_tokens(s: Sheet) -> float:
     # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
     if s.date < 202507 or (
-        s.is_given("n_embd") and s.has("card_total") and s.card_total < 70 * GIB
+        "n_embd" in s.inputs and s.has("card_total") and s.card_total < 70 * GIB
     ):
         return 2048
     return 8192
@@ -65,9 +60,11 @@ def one_kind(s: Sheet) -> float:
 @rule
 def page(s: Sheet) -> float:
     # read: unify_kv_cache_spec_page_size; the smaller page takes more tokens
-    full_layer = s.full_layer if s.n_layer_kv or not s.n_layer_swa else 0
-    swa_layer = s.swa_layer if s.n_layer_swa else 0
-    return s.block_size * max(full_layer, swa_layer)
+    if not s.n_layer_swa:
+        return s.block_size * s.full_layer
+    if not s.n_layer_kv:
+        return s.block_size * s.swa_layer
+    return s.block_size * max(s.full_layer, s.swa_layer)
 
 
 @rule
@@ -93,7 +90,9 @@ def request_blocks(s: Sheet) -> float:
     # read: vllm/v1/kv_cache_interface.py, MambaSpec.max_memory_usage_bytes: two states of each
     # recurrent group with prefix caching, one without, and one for each token drafted
     mode = s.text("mamba_cache_mode")
-    states = s.num_speculative_tokens + (1 if mode == "none" else 2)
+    states = s.num_speculative_tokens + 2
+    if mode == "none":
+        states = s.num_speculative_tokens + 1
     if mode == "all":
         states = up(s.n_ctx, s.block_size)
     blocks = states * up(s.n_layer_recurrent, s.group)
@@ -103,8 +102,10 @@ def request_blocks(s: Sheet) -> float:
     if s.n_layer_swa:
         # read: vllm/v1/kv_cache_interface.py, SlidingWindowSpec.max_memory_usage_bytes;
         # vllm/config/vllm.py, max_in_flight_tokens: two batches with asynchronous scheduling
-        batches = 2 if s.date >= 202606 else 1
-        window = min(s.n_swa - 1 + batches * s.max_num_batched_tokens, s.n_ctx)
+        batched = s.max_num_batched_tokens
+        if s.date >= 202606:
+            batched *= 2
+        window = min(s.n_swa - 1 + batched, s.n_ctx)
         pages_a_block = max(1, s.page // (s.block_size * s.swa_layer))
         blocks += up(s.n_layer_swa, s.group) * (
             up(window, s.block_size * pages_a_block) + 1
@@ -129,20 +130,20 @@ def blocks(s: Sheet) -> float:
 
 @rule
 def tokens_held(s: Sheet) -> float:
-    if s.family == "vLLM" and s.date >= 202605 and s.has("n_ctx"):
+    if s.is_vllm and s.date >= 202605 and s.has("n_ctx"):
         # read: vllm pull request 40694 and kv_cache_utils.py of 0.21: concurrency times
         # max_model_len
         return int(s.blocks / s.request_blocks * s.n_ctx)
-    if s.family == "vLLM":
+    if s.is_vllm:
         # read: vllm/v1/core/kv_cache_utils.py, _report_kv_cache_config before 0.21; worker.py of
         # V0
-        groups = (
-            1 if s.one_kind else sum(up(layers, s.group) for layers in s.sizes("kinds"))
-        )
+        groups = 1.0
+        if not s.one_kind:
+            groups = sum(up(layers, s.group) for layers in s.sizes("kinds"))
         return s.blocks // groups * s.block_size
-    if s.family == "SGLang" and s.is_given("tokens"):
+    if s.is_sglang and "tokens" in s.inputs:
         return s.tokens
-    if s.family == "SGLang":
+    if s.is_sglang:
         # read: sglang pool_configurator.py, cell size
         token = s.full_token + s.swa_ratio * s.swa_token
         return s.available // token // s.page_size * s.page_size
@@ -156,10 +157,10 @@ def tokens_held(s: Sheet) -> float:
 
 @rule
 def slots_held(s: Sheet) -> float:
-    if s.family == "vLLM":
+    if s.is_vllm:
         # read: get_max_concurrency_for_kv_cache_config
         return int(s.blocks / s.request_blocks)
-    if s.family == "SGLang":
+    if s.is_sglang:
         # requests of the whole context
         return int(s.tokens_held / s.n_ctx)
     raise MissingFigure("slots_held")
@@ -170,32 +171,33 @@ def request_tokens(s: Sheet) -> float:
     if s.is_pooled:
         return s.n_ctx
     # the context is the sum over all slots
-    return s.n_ctx / (s.n_parallel or 1)
+    return s.n_ctx / s.n_parallel
 
 
 @rule
 def gpu_memory_utilization(s: Sheet) -> float:
-    if s.family == "vLLM":
-        # read: vllm/config/cache.py, gpu_memory_utilization
-        if s.date >= 202603:
-            return 0.92
-        return 0.9
-    raise MissingFigure("gpu_memory_utilization")
+    if not s.is_vllm:
+        raise MissingFigure("gpu_memory_utilization")
+    # read: vllm/config/cache.py, gpu_memory_utilization
+    if s.date >= 202603:
+        return 0.92
+    return 0.9
 
 
 @rule
 def mem_fraction_static(s: Sheet) -> float:
-    if s.family != "SGLang":
+    if not s.is_sglang:
         raise MissingFigure("mem_fraction_static")
-    if not s.is_given("card_total_bytes"):
+    if "card_total_bytes" not in s.inputs:
         return 0.88
     # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
     # handle_gpu_memory_settings: 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph
     is_new = s.date >= 202606
     mib = s.card_total / MIB
     tiers = SGLANG_TIERS if is_new else SGLANG_TIERS_BEFORE
-    _, chunk, few, many = next(tier for tier in tiers if mib >= tier[0])
-    requests = many if s.tp >= 4 else few
+    _, chunk, requests, requests_of_four = next(t for t in tiers if mib >= t[0])
+    if s.tp >= 4:
+        requests = requests_of_four
     reserved = 512 + 1.5 * chunk + 2 * requests + s.tp * s.pp / 8 * 1024
     if is_new:
         reserved += PREFILL_GRAPH_MIB
@@ -217,7 +219,7 @@ def card_free(s: Sheet) -> float:
 
 @rule
 def share_free(s: Sheet) -> float:
-    if s.refused and s.is_given("card_free_bytes"):
+    if s.refused and "card_free_bytes" in s.inputs:
         # read: vllm/v1/worker/utils.py, request_memory: at most what is free of the card
         return int(100 * s.card_free / s.card_total) / 100
     raise MissingFigure("share_free")
@@ -226,7 +228,7 @@ def share_free(s: Sheet) -> float:
 @rule
 def short_at_start(s: Sheet) -> float:
     # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
-    if s.is_given("card_free_bytes"):
+    if "card_free_bytes" in s.inputs:
         return s.card_free - s.card_total * s.gpu_memory_utilization
     return s.ceiling * (1 - s.gpu_memory_utilization) - s.others_bytes
 
@@ -234,19 +236,19 @@ def short_at_start(s: Sheet) -> float:
 @rule
 def refused(s: Sheet) -> float:
     # vLLM is refused before anything is loaded
-    return s.family == "vLLM" and s.has("short_at_start") and s.short_at_start < 0
+    return s.is_vllm and s.has("short_at_start") and s.short_at_start < 0
 
 
 @rule
 def available(s: Sheet) -> float:
     for name in ("kv_cache_memory_bytes", "available_kv_bytes"):
-        if s.is_given(name):
+        if name in s.inputs:
             return s.figure(name)
     if s.refused:
         return 0
-    if s.family == "vLLM":
+    if s.is_vllm:
         share = s.card_total * s.gpu_memory_utilization
-        if s.is_given("peak_torch_bytes"):
+        if "peak_torch_bytes" in s.inputs:
             # read: vllm/worker/worker.py of V0, determine_num_available_blocks
             return share - s.peak_torch_bytes - s.non_torch_bytes
         # read: vllm/v1/worker/gpu_worker.py, determine_available_memory; graphs are counted since
@@ -254,13 +256,13 @@ def available(s: Sheet) -> float:
         graphs = s.cuda_graph_bytes if s.date >= 202605 else 0
         return share - s.weights - s.non_torch_bytes - s.activation_peak_bytes - graphs
     free = s.ceiling - s.others_bytes
-    if s.family == "SGLang":
+    if s.is_sglang:
         # read: sglang model_runner_kv_cache_mixin.py: a fraction of what was free before the load
         free -= s.context_bytes
         return free * s.mem_fraction_static - s.weights - s.state_bytes
     if s.family != "TensorRT-LLM":
         raise MissingFigure("available")
-    if not s.is_given("weights_bytes"):
+    if "weights_bytes" not in s.inputs:
         # read: what is free once the engine is loaded
         return free
     # read: TensorRT-LLM KvCacheConfig

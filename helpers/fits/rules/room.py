@@ -15,13 +15,12 @@ def others_bytes(s: Sheet) -> float:
 
 @rule
 def ceiling(s: Sheet) -> float:
-    if s.family == "SGLang" and s.is_given("free_after_load"):
+    if s.is_sglang and "free_after_load" in s.inputs:
         s.cite("what was free before the load: what is free after it, and the weights")
         return s.free_after_load + s.weights
-    is_free = s.is_given("card_free_bytes")
-    s.cite(
-        "what is free before the load" if is_free else "the named sizes of the cards"
-    )
+    s.cite("the named sizes of the cards")
+    if "card_free_bytes" in s.inputs:
+        s.cite("what is free before the load")
     sizes = s.sizes("card_sizes")
     if s.is_pooled:
         return min(sizes)
@@ -30,18 +29,18 @@ def ceiling(s: Sheet) -> float:
 
 @rule
 def reserve(s: Sheet) -> float:
-    if s.family == "vLLM":
+    if s.is_vllm:
         s.cite(
             "what --gpu-memory-utilization leaves, less what others and graphs take of it"
         )
         graphs = s.cuda_graph_bytes if s.date < 202605 else 0
         return s.card_total * (1 - s.gpu_memory_utilization) - s.others_bytes - graphs
-    if s.family == "SGLang":
+    if s.is_sglang:
         s.cite("what --mem-fraction-static leaves, less activations and graphs")
         free = s.ceiling - s.others_bytes - s.context_bytes
         left = free * (1 - s.mem_fraction_static)
         return left - s.compute - s.cuda_graph_bytes
-    if s.family == "ollama":
+    if s.is_ollama:
         s.cite(
             "read: ollama discover/gpu.go: 457 MiB a card are kept free; llm/memory.go before "
             "0.12.11: and the size of a layer"
@@ -50,18 +49,18 @@ def reserve(s: Sheet) -> float:
         if not s.measured and s.has("layer_bytes"):
             reserve += s.layer_bytes
         return reserve * s.cards
-    if s.family == "llama.cpp" and s.is_given("margin_bytes"):
+    if s.is_llama_cpp and "margin_bytes" in s.inputs:
         s.cite("as given")
         return s.margin_bytes * s.cards
-    if s.family == "llama.cpp" and s.is_given("gpu_layers_asked"):
+    if s.is_llama_cpp and "gpu_layers_asked" in s.inputs:
         s.cite(
             "read: llama.cpp common/fit.cpp: --fit changes nothing where --n-gpu-layers is set"
         )
         return 0
-    if s.family != "llama.cpp" or s.date < 202512:
+    if not s.is_llama_cpp or s.date < 202512:
         s.cite("none is known")
         return 0
-    if not s.is_given("card_free_bytes"):
+    if "card_free_bytes" not in s.inputs:
         s.cite(
             "read: llama.cpp common/common.h, fit_params_target: 1 GiB a card, where neither "
             "layers nor context were set"
@@ -90,7 +89,7 @@ def layer_bytes(s: Sheet) -> float:
     if s.in_weights:
         return (s.weights - s.in_weights + s.kv_bytes) / s.n_layer
     on_all_cards = s.weights + s.kv_bytes + s.state_bytes
-    if s.family == "ollama":
+    if s.is_ollama:
         # one of the blocks: weights and cache, alike for all
         return (on_all_cards - s.output_bytes) / s.n_layer
     # blocks and output, alike for all
@@ -99,12 +98,14 @@ def layer_bytes(s: Sheet) -> float:
 
 @rule
 def layers_held(s: Sheet) -> float:
-    if s.family != "ollama" or s.is_given("n_gpu_layers"):
+    if not s.is_ollama or "n_gpu_layers" in s.inputs:
         raise MissingFigure("layers_held")
     # read: ollama llm/memory.go: the vision part goes on the first card; since 0.7.1 that of its
     # own engine goes with the output
     eyes = s.projector_weights_bytes + s.encoder
-    with_output = eyes if s.date >= 202505 and s.own_engine else 0
+    with_output = 0.0
+    if s.date >= 202505 and s.own_engine:
+        with_output = eyes
     # read: ollama llm/memory.go, EstimateGPULayers; since 0.12.11 llm/server.go,
     # assignLayers: whole layers on each card, and the output where one has room
     return layers_in(
@@ -148,7 +149,7 @@ def left(s: Sheet) -> float:
 
 def freed(s: Sheet) -> float:
     """The cache of what is no longer asked for."""
-    if s.is_given("n_ctx_asked") and s.has("full_token"):
+    if "n_ctx_asked" in s.inputs and s.has("full_token"):
         return s.full_token * (s.n_ctx_asked - s.n_ctx)
     return 0
 
@@ -158,9 +159,9 @@ def spare(s: Sheet) -> float:
     if s.refused:
         # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
         return s.short_at_start
-    if s.family == "vLLM":
+    if s.is_vllm:
         return _spare_of_vllm(s)
-    if s.family == "SGLang" and not s.has("tokens_asked"):
+    if s.is_sglang and not s.has("tokens_asked"):
         # read: sglang model_runner.py: refused where no token fits
         return s.available - 1
     if s.is_pooled:
@@ -168,10 +169,12 @@ def spare(s: Sheet) -> float:
         return s.available - s.need_bytes
     if s.family == "TensorRT-LLM":
         # read: kvCacheManager: blocks for one request
-        return s.tokens_held - (s.n_ctx if s.is_given("n_ctx") else 1)
-    if s.family == "llama.cpp":
+        if "n_ctx" not in s.inputs:
+            return s.tokens_held - 1
+        return s.tokens_held - s.n_ctx
+    if s.is_llama_cpp:
         return _spare_of_llama_cpp(s)
-    if s.family == "ollama" and s.has("layers_held") and s.layers_held < s.n_layer + 1:
+    if s.is_ollama and s.has("layers_held") and s.layers_held < s.n_layer + 1:
         # what of the layers no card has room for
         return min(s.left, (s.layers_held - s.n_layer - 1) * s.layer_bytes)
     return s.left
@@ -190,16 +193,13 @@ def _spare_of_vllm(s: Sheet) -> float:
 
 
 def _spare_of_llama_cpp(s: Sheet) -> float:
-    if s.is_given("fit_short_bytes"):
+    if "fit_short_bytes" in s.inputs:
         # as --fit prints it
         return freed(s) - s.fit_short_bytes
-    is_fitted = all(
-        map(s.is_given, ("projected_bytes", "card_free_bytes", "fit_left_bytes"))
-    )
-    if is_fitted:
+    if {"projected_bytes", "card_free_bytes", "fit_left_bytes"} <= s.inputs.keys():
         # as --fit prints it
         return freed(s) + s.fit_left_bytes - s.reserve
-    is_dealt = s.cards > 1 and (s.date < 202512 or s.is_given("tensor_split"))
+    is_dealt = s.cards > 1 and (s.date < 202512 or "tensor_split" in s.inputs)
     if is_dealt and s.has("tightest"):
         # each card with its whole layers; since December 2025 --fit moves them
         return min(s.left, s.tightest)

@@ -26,12 +26,12 @@ def mamba_cache_mode(s: Sheet) -> str:
 
 @rule
 def conv_state(s: Sheet) -> float:
-    if s.is_given("conv_cache"):
+    if "conv_cache" in s.inputs:
         # read: llama.cpp src/llama-hparams.cpp, n_embd_r of a short convolution
         return s.n_embd * (s.conv_cache - 1)
     # read: llama.cpp src/llama-hparams.cpp, n_embd_r
     columns = s.ssm_d_conv - 1
-    if s.family == "vLLM":
+    if s.is_vllm:
         # read: vllm/model_executor/layers/mamba/mamba_utils.py, MambaStateShapeCalculator: a
         # column for each token drafted
         columns += s.num_speculative_tokens
@@ -42,7 +42,9 @@ def conv_state(s: Sheet) -> float:
 def state_layer(s: Sheet) -> float:
     convolution = s.conv_state
     # read: llama.cpp src/llama-hparams.cpp, n_embd_s; a convolution alone has no other state
-    scan_state = 0 if s.is_given("conv_cache") else s.ssm_d_state * s.ssm_d_inner
+    scan_state = 0.0
+    if "conv_cache" not in s.inputs:
+        scan_state = s.ssm_d_state * s.ssm_d_inner
     if s.is_pooled:
         # read: sglang/srt/configs/mamba_utils.py, vllm/model_executor/layers/mamba/mamba_utils.py:
         # convolutions as bf16, states as float32 or as --mamba-ssm-dtype,
@@ -57,14 +59,14 @@ def state_bytes(s: Sheet) -> float:
     if s.n_layer_recurrent == 0:
         s.cite("no recurrent layers")
         return 0
-    if s.family == "vLLM":
+    if s.is_vllm:
         s.cite("states are pages of the one pool")
         return 0
     states = s.n_layer_recurrent * s.state_layer
-    if s.family == "SGLang":
+    if s.is_sglang:
         s.cite("records: one more than the slots")
         return (s.n_parallel + 1) * states / s.tp
-    if s.family == "llama.cpp" and s.date >= 202605:
+    if s.is_llama_cpp and s.date >= 202605:
         s.cite(
             "read: llama.cpp src/llama-memory-recurrent.cpp, n_rows: one for each slot, "
             "whatever the context, and one for each token that is drafted at once (n_rs_seq, "

@@ -13,10 +13,10 @@ HEADER = "the bytes of the weights: model.safetensors.index.json"
 
 @rule
 def weights(s: Sheet) -> float:
-    if s.is_given("weights_bytes"):
+    if "weights_bytes" in s.inputs:
         s.cite("as given")
         return s.weights_bytes
-    if s.is_given("host_bytes") and s.is_ggml:
+    if "host_bytes" in s.inputs and s.is_ggml:
         s.cite(
             "tensors of the model's header; the table of tokens stays with the host (read: "
             "llama.cpp src/llama-model.cpp, load_tensors: the input layer)"
@@ -36,9 +36,9 @@ def quantised_bytes(s: Sheet, bits: float) -> float:
 
 @rule
 def model_bytes(s: Sheet) -> float:
-    if s.is_given("quantised_bits"):
+    if "quantised_bits" in s.inputs:
         return s.either(0.96, 1, 1.06) * quantised_bytes(s, s.quantised_bits)
-    if not s.is_given("parameters_wide"):
+    if "parameters_wide" not in s.inputs:
         raise MissingFigure("model_bytes")
     s.cite("by the dimensions, to a few percent: no weights lie beside the config")
     bits = {
@@ -55,7 +55,7 @@ def model_bytes(s: Sheet) -> float:
             "the vision part: no weights lie beside the config; the rest by its dimensions, "
             "to a few percent"
         )
-    if s.is_given("weights_uncounted"):
+    if "weights_uncounted" in s.inputs:
         return s.unbounded(0, size, UNCOUNTED)
     if min(bits.values()) == 16:
         return size
@@ -67,21 +67,23 @@ def model_bytes(s: Sheet) -> float:
 def token_tables(s: Sheet) -> float:
     # into the model and out of it, which may be one; transformers modeling_gemma3n.py,
     # embed_tokens_per_layer: one for each layer
-    tables = 2 - bool(s.tied)
+    tables = 2
+    if s.tied:
+        tables = 1
     of_layers = s.n_layer * s.n_embd_per_layer * s.n_vocab_per_layer
     return tables * s.n_embd * s.n_vocab + of_layers
 
 
 @rule
 def parameters(s: Sheet) -> float:
-    if s.is_given("elements"):
+    if "elements" in s.inputs:
         return s.elements
     return sum(parameters_by_part(s).values())
 
 
 def parameters_by_part(s: Sheet) -> dict[str, float]:
     """Weights by what they are part of. Raises MissingFigure where the dimensions do not give them."""
-    if s.is_given("conv_cache") or s.is_given("quant_unknown"):
+    if "conv_cache" in s.inputs or "quant_unknown" in s.inputs:
         raise MissingFigure("model_bytes", HEADER)
     blocks = s.n_layer - s.n_layer_ff
     with_attention = blocks
@@ -118,7 +120,7 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
 
 def attention_of_a_layer(s: Sheet) -> float:
     """Weights of query, key, value and output."""
-    if s.is_given("kv_lora_rank"):
+    if "kv_lora_rank" in s.inputs:
         # transformers modeling_deepseek_v3.py, DeepseekV3Attention
         query_width = s.n_head * (s.n_nope + s.n_rot)
         value_width = s.n_head * s.head_dim_expanded
@@ -132,7 +134,7 @@ def attention_of_a_layer(s: Sheet) -> float:
 
 def query(s: Sheet, width: float) -> float:
     """Weights of the query, through a narrower one where the model has that."""
-    if s.is_given("q_lora_rank"):
+    if "q_lora_rank" in s.inputs:
         return s.q_lora_rank * (s.n_embd + width)
     return s.n_embd * width
 
@@ -141,7 +143,7 @@ def state_of_a_layer(s: Sheet) -> float:
     """Weights of a recurrent layer: in and out of Mamba, Mamba 2 and gated delta networks."""
     if s.n_layer_recurrent == 0:
         return 0
-    if s.is_given("ssm_dt_rank") and not s.is_given("ssm_n_group"):
+    if "ssm_dt_rank" in s.inputs and "ssm_n_group" not in s.inputs:
         # transformers modeling_mamba.py, in_proj, out_proj; x_proj, dt_proj, A_log, D, conv1d
         beside = 2 * s.ssm_dt_rank + 3 * s.ssm_d_state + s.ssm_d_conv + 3
         return s.ssm_d_inner * (3 * s.n_embd + beside)
@@ -164,7 +166,7 @@ def n_ff(s: Sheet) -> float:
 
 @rule
 def in_weights(s: Sheet) -> float:
-    if s.family == "ollama" and s.date < 202504 and s.is_given("weights_bytes"):
+    if s.is_ollama and s.date < 202504 and "weights_bytes" in s.inputs:
         # read: ollama llm/memory.go before 0.6.3: memory.weights.total counts the cache too
         return s.kv_bytes * s.n_ctx_asked / s.n_ctx
     return 0
