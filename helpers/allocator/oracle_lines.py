@@ -48,8 +48,9 @@ def _object(number: int, text: str | bytes) -> dict[str, Any]:
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
-        not_json = f"line {number} is not JSON ({str(error)[:80]})"
-        raise TraceError(f"{not_json}: expected one object a line") from None
+        raise TraceError(
+            f"line {number} is not JSON ({str(error)[:80]}): expected one object a line"
+        ) from None
     if type(row) is not dict:
         raise TraceError(
             f"line {number} is a JSON {type(row).__name__}: expected one object a line"
@@ -79,16 +80,19 @@ class _Line(NamedTuple):
         name = self.row.get("id")
         if type(name) is int or type(name) is str:
             return name
-        expected = "expected a whole number or a text"
-        raise TraceError(f"line {self.number} has no usable id: {expected}")
+        raise TraceError(
+            f"line {self.number} has no usable id: expected a whole number or a text"
+        )
 
     def number_at(self, key: str, default: int | None = None) -> int:
         value = self.row.get(key, default)
         most = LARGEST >> {"stream": 12, "pool": 31}.get(key, 0)
         if type(value) is int and 0 <= value < most:
             return value
-        seen = f"line {self.number} has {key} {str(value)[:40]}"
-        raise TraceError(f"{seen}: expected a whole number from 0 up")
+        raise TraceError(
+            f"line {self.number} has {key} {str(value)[:40]}: expected a whole number "
+            "from 0 up"
+        )
 
     def setting(self, op: Op) -> float | str:
         key = WORDS[op]
@@ -102,8 +106,10 @@ class _Line(NamedTuple):
         ):
             return float(value)
         expected = "a text" if op == Op.SET_CONF else "a number"
-        seen = f"line {self.number} (set_{key}) has {key} {str(value)[:40]}"
-        raise TraceError(f"{seen}: expected {expected}")
+        raise TraceError(
+            f"line {self.number} (set_{key}) has {key} {str(value)[:40]}: expected "
+            f"{expected}"
+        )
 
     def pool(self) -> int:
         pool = self.number_at("pool", 0)
@@ -153,9 +159,9 @@ class _Reader:
     def _allocated(self, line: _Line) -> int:
         name = line.name()
         if name in self.live:
-            free_first = "free it first or use a new id"
             raise TraceError(
-                f"line {line.number} allocates id {name!r}, which is still live: {free_first}"
+                f"line {line.number} allocates id {name!r}, which is still live: free "
+                "it first or use a new id"
             )
         if line.row.get("out", "ok") == "ok":
             self.live.add(name)
@@ -166,9 +172,11 @@ class _Reader:
     def _used(self, line: _Line, op: Op) -> int:
         name = line.name()
         if name not in self.latest:
-            seen = f"line {line.number} ({op.name.lower()}) names id {name!r}, which was not allocated before"
-            do = "record from the program's start, or leave out what was live before"
-            raise TraceError(f"{seen}: {do}")
+            raise TraceError(
+                f"line {line.number} ({op.name.lower()}) names id {name!r}, which was "
+                "not allocated before: record from the program's start, or leave out "
+                "what was live before"
+            )
         if op == Op.FREE:
             self.live.discard(name)
         return self.latest[name]
@@ -242,8 +250,10 @@ def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
     cannot be asked for again.
     """
     if trace.start:
-        used = f"the trace begins with {len(trace.start)} segments in use"
-        raise ValueError(f"{used}: only a program's whole trace can be run")
+        raise ValueError(
+            f"the trace begins with {len(trace.start)} segments in use: only a "
+            "program's whole trace can be run"
+        )
     for line in op_lines(trace):
         if line["op"] != "free_completed":
             yield {**line, "op": "free"} if line["op"] == "free_requested" else line

@@ -94,8 +94,10 @@ def from_parquet(path: str | Path) -> Trace:
             lacks = ", ".join(missing) or "the metadata of a trace"
             raise TraceError(f"{name} lacks {lacks}: it is Parquet, but no trace")
         if about.num_rows > _MAX_ROWS:
-            more = f"{about.num_rows:,} rows and the limit is {_MAX_ROWS:,}"
-            raise TraceError(f"{name} has {more}: cut it in parts")
+            raise TraceError(
+                f"{name} has {about.num_rows:,} rows and the limit is {_MAX_ROWS:,}: "
+                "cut it in parts"
+            )
         with pq.ParquetFile(path, read_dictionary=["op", "frames"]) as file:
             table = file.read(columns=list(_COLUMNS)).unify_dictionaries()
         return possible(_trace_of(name, table, json.loads(rest)))
@@ -118,19 +120,21 @@ def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
     columns = {key: table.column(key).combine_chunks() for key in _COLUMNS}
 
     def whole_numbers(key: str) -> np.ndarray:
-        numbers = columns[key].to_numpy(zero_copy_only=False)
+        numbers = np.asarray(columns[key])
         if numbers.dtype.kind != "i":
-            column = f"a column {key} of {numbers.dtype}, or with gaps"
-            raise TraceError(f"{name} has {column}: expected whole numbers")
+            raise TraceError(
+                f"{name} has a column {key} of {numbers.dtype}, or with gaps: expected "
+                "whole numbers"
+            )
         return numbers.astype(np.int64)
 
     def optional(key: str) -> np.ndarray | None:
-        column = columns[key]
-        missing = column.null_count or not len(table)
-        return None if missing else column.to_numpy(zero_copy_only=False)
+        if columns[key].null_count or not len(table):
+            return None
+        return np.asarray(columns[key])
 
     def places(key: str, none: int) -> np.ndarray:
-        return columns[key].indices.fill_null(none).to_numpy(zero_copy_only=False)
+        return np.asarray(columns[key].indices.fill_null(none))
 
     kinds, stacks = (columns[key].dictionary.to_pylist() for key in ("op", "frames"))
     codes = np.array([OP_NAMES.get(text, -1) for text in kinds] or [-1], np.int8)

@@ -119,7 +119,10 @@ def _compiled() -> Callable[..., tuple[int, int, int]] | None:
         from helpers.allocator.machine_code import compile_and_keep
     except ImportError:
         return None
-    return compile_and_keep(follow, (read_argument, collect), boundscheck=True)
+    compiled: Callable[..., tuple[int, int, int]] = compile_and_keep(
+        follow, (read_argument, collect), boundscheck=True
+    )
+    return compiled
 
 
 def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode

@@ -31,6 +31,21 @@ _NO_WHOLE_PICKLE = {
     pickle_scan.EMPTY_STACK: "an opcode takes a value that is not there",
     pickle_scan.UNKNOWN_MEMO: "it takes a value again that it did not number",
 }
+_NOT_PLAIN = {
+    pickle_scan.REFUSED: f"holds {{opcode}} at byte {{at:,}}: {_REFUSED} and no part of it was run; "
+    "do not open this file with pickle.load",
+    pickle_scan.CLAIMS_MORE: "claims a value of {number:,} bytes at byte {at:,} and {left:,} follow: "
+    "cut or forged",
+    pickle_scan.FAR_MEMO: "numbers a value as {number:,} at byte {at:,}, far above those before it: "
+    "forged to fill the memory",
+    pickle_scan.KEY_NO_TEXT: "has a key at byte {at:,} that is no text: no memory snapshot has one, "
+    "and it can be made to take for ever",
+    pickle_scan.TOO_DEEP: f"is nested deeper than {pickle_scan.MAX_DEPTH} at byte {{at:,}}: "
+    "no memory snapshot is",
+    pickle_scan.TOO_MANY: "has more than {most:,} pickle opcodes; record fewer entries "
+    "(max_entries=100000)",
+}
+"""What is said of a file that holds more than plain data, behind its name."""
 _WRONG = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
 _BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
 
@@ -50,9 +65,9 @@ def plain_pickle(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Any:
     except TraceError:
         raise
     except _BROKEN as error:
-        why = f"{type(error).__name__}: {str(error)[:80]}"
         raise TraceError(
-            f"{path.name} is no whole pickle ({why}); copy it again"
+            f"{path.name} is no whole pickle ({type(error).__name__}: "
+            f"{str(error)[:80]}); copy it again"
         ) from None
 
 
@@ -60,9 +75,9 @@ class _Plain(pickle.Unpickler):
     """Builds objects and never finds a class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        unsafe = "no part of it was run; do not open this file with pickle.load"
         raise TraceError(
-            f"the pickle asks for {module}.{name}: {_REFUSED} and {unsafe}"
+            f"the pickle asks for {module}.{name}: {_REFUSED} and no part of it was "
+            "run; do not open this file with pickle.load"
         )
 
     def persistent_load(self, _pid: object) -> NoReturn:
@@ -72,32 +87,14 @@ class _Plain(pickle.Unpickler):
 def _scan(name: str, data: bytes) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
     finding, at, number = scan(data, MAX_OPCODES)
+    if finding == pickle_scan.PLAIN:
+        return
     if finding in _NO_WHOLE_PICKLE:
         raise EOFError(_NO_WHOLE_PICKLE[finding])
+    opcode = ""
     if finding == pickle_scan.REFUSED:
         opcode = _CODES.get(data[at], f"0x{data[at]:02x}")
-        raise TraceError(
-            f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and no part of it was run; do not open this file "
-            "with pickle.load"
-        )
-    if finding == pickle_scan.CLAIMS_MORE:
-        claim = f"{name} claims a value of {number:,} bytes at byte {at:,}"
-        raise TraceError(f"{claim} and {len(data) - at:,} follow: cut or forged")
-    if finding == pickle_scan.FAR_MEMO:
-        value = (
-            f"numbers a value as {number:,} at byte {at:,}, far above those before it"
-        )
-        raise TraceError(f"{name} {value}: forged to fill the memory")
-    if finding == pickle_scan.KEY_NO_TEXT:
-        key = f"{name} has a key at byte {at:,} that is no text"
-        raise TraceError(
-            f"{key}: no memory snapshot has one, and it can be made to take for ever"
-        )
-    if finding == pickle_scan.TOO_DEEP:
-        deep = f"nested deeper than {pickle_scan.MAX_DEPTH} at byte {at:,}"
-        raise TraceError(f"{name} is {deep}: no memory snapshot is")
-    if finding == pickle_scan.TOO_MANY:
-        fewer = "record fewer entries (max_entries=100000)"
-        raise TraceError(
-            f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}"
-        )
+    found = _NOT_PLAIN[finding].format(
+        at=at, number=number, left=len(data) - at, opcode=opcode, most=MAX_OPCODES
+    )
+    raise TraceError(f"{name} {found}")

@@ -83,8 +83,10 @@ def record(
     folder = out.with_suffix(".record")
     argv = under(python, command)
     if max_events < 1 or (hang_after_s is not None and hang_after_s <= 0):
-        numbers = f"--max-events {max_events}, --hang-after {hang_after_s}"
-        raise RecordError(f"{numbers}: expected numbers above zero")
+        raise RecordError(
+            f"--max-events {max_events}, --hang-after {hang_after_s}: expected numbers "
+            "above zero"
+        )
     _claim(out, folder)
     settings = {"max_events": max_events, "hang_after_s": hang_after_s}
     environ = environment(os.environ, folder, settings)
@@ -106,8 +108,10 @@ def record(
         code = run_here(argv, environ, hearing, term_s, ends_after_s)
     except OSError as error:
         folder.rmdir()
-        why = f"{error.strerror}; expected a program; give the command after --"
-        raise RecordError(f"{argv[0]}: {why}") from error
+        raise RecordError(
+            f"{argv[0]}: {error.strerror}; expected a program; give the command after "
+            "--"
+        ) from error
     seconds = round(time.monotonic() - began, 3)
     processes, notes = collect(folder)
     snapshot = best_snapshot(processes)
@@ -138,8 +142,10 @@ def _claim(out: Path, folder: Path) -> None:
         )  # of a recording that kept nothing, so that it can be tried again
     for path in (out, out.with_suffix(".pickle"), folder):
         if path.exists():
-            why = "exists already; expected a new name; choose another --out, or add --force"
-            raise RecordError(f"{path}: {why}")
+            raise RecordError(
+                f"{path}: exists already; expected a new name; choose another --out, "
+                "or add --force"
+            )
     folder.mkdir(parents=True)
 
 
@@ -185,8 +191,10 @@ def under(python: str, command: Sequence[str]) -> list[str]:
         return [python, *command[1:]]
     if command[0].endswith(".py"):
         return [python, *command]
-    why = "expected python or a .py file with --torch-python; leave that option out"
-    raise RecordError(f"{command[0]}: {why}")
+    raise RecordError(
+        f"{command[0]}: expected python or a .py file with --torch-python; leave that "
+        "option out"
+    )
 
 
 def environment(

@@ -72,8 +72,10 @@ def _notes_of_process(row: Row) -> list[str]:
     if not row["ended"]:
         alive = process_of(int(row["pid"])).running
         row["ended"] = "still running" if alive else "killed or crashed"
-        end = "at the end of the command, so it has no snapshot of its own end"
-        notes.append(f"{row['ended']} {end}")
+        notes.append(
+            f"{row['ended']} at the end of the command, so it has no snapshot of its "
+            "own end"
+        )
     notes += [
         f"{hang['says']}; its stacks are in {hang['stacks']}" for hang in row["hangs"]
     ]
@@ -91,8 +93,10 @@ def _notes_of_stuck(folder: Path) -> list[str]:
     notes = []
     for path in folder.glob("*-stuck.stacks"):
         if path.stat().st_size:
-            why = "one call held the interpreter for too long, so no snapshot could be taken then"
-            notes.append(f"process {_pid(path)}: {why}; its stacks are in {path.name}")
+            notes.append(
+                f"process {_pid(path)}: one call held the interpreter for too long, so "
+                f"no snapshot could be taken then; its stacks are in {path.name}"
+            )
         else:
             path.unlink()
     return notes

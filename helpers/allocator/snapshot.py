@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from helpers.allocator.plain_pickle import plain_pickle
 from helpers.allocator.stack_frames import CALLS, frame_text, library_line, own_line
 from helpers.allocator.trace import (
+    LARGEST,
     MAX_FILE_BYTES,
     StartBlock,
     StartSegment,
@@ -43,7 +44,6 @@ _STATES = {
     "active_pending_free": "P",
     "inactive": "I",
 }
-_LIMIT = 1 << 62
 IMPOSSIBLE = "no allocator has such a state"
 MIB = 1 << 20
 
@@ -93,9 +93,10 @@ def load(
     """
     path = Path(path)
     if (size := path.stat().st_size) > max_bytes:
-        more = f"(max_entries=100000), or allow more with max_bytes={size}"
-        limit = f"{size:,} bytes and the limit is {max_bytes:,}"
-        raise TraceError(f"{path.name} has {limit}; record fewer entries {more}")
+        raise TraceError(
+            f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; record "
+            f"fewer entries (max_entries=100000), or allow more with max_bytes={size}"
+        )
     return parse(plain_pickle(path, max_bytes), device)
 
 
@@ -107,15 +108,19 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     notes: list[str] = []
     if type(content) is list:
         content = {"segments": content}
-        state = "there is a state to look at and nothing to replay"
-        notes.append(f"the file holds segments only, no events: {state}")
+        notes.append(
+            "the file holds segments only, no events: there is a state to look at and "
+            "nothing to replay"
+        )
     segments = _segments_in(content)
     name = "device_traces"
     traces = [_list(entries, name) for entries in _list(content.get(name, []), name)]
     device = _chosen_device(device, segments, traces, notes)
     if any(content.get(key) for key in ("host_segments", "host_traces")):
-        host = "pinned host memory (host_segments, host_traces)"
-        notes.append(f"{host} is left out: it takes no device memory")
+        notes.append(
+            "pinned host memory (host_segments, host_traces) is left out: it takes no "
+            "device memory"
+        )
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
     mine = [
         _segment(segment, pools)
@@ -125,8 +130,10 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     mine.sort(key=lambda segment: segment.address)
     for segment, following in pairwise(mine):
         if segment.address + segment.size > following.address:
-            both = f"{segment.address:#x} and {following.address:#x}"
-            raise TraceError(f"the segments at {both} overlap: {IMPOSSIBLE}")
+            raise TraceError(
+                f"the segments at {segment.address:#x} and {following.address:#x} "
+                f"overlap: {IMPOSSIBLE}"
+            )
     reader = _Events(pools, _cells(content.get("casebook_cells")))
     entries = enumerate(traces[device] if device < len(traces) else [])
     events = tuple(
@@ -151,9 +158,9 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
 
 def _segments_in(content: Any) -> list[dict[Any, Any]]:
     if type(content) is not dict or "segments" not in content:
-        expected = "expected what torch.cuda.memory._dump_snapshot writes"
         raise TraceError(
-            f"the pickle holds a {type(content).__name__} without segments: {expected}"
+            f"the pickle holds a {type(content).__name__} without segments: expected "
+            "what torch.cuda.memory._dump_snapshot writes"
         )
     segments = _list(content["segments"], "segments")
     for segment in segments:
@@ -176,7 +183,7 @@ def _whole_number(
     entry: dict[Any, Any], key: str, where: str, default: int | None = None
 ) -> int:
     value = entry.get(key, default)
-    if type(value) is not int or not 0 <= value < _LIMIT:
+    if type(value) is not int or not 0 <= value < LARGEST:
         number = type(value) is int and abs(value) < 1 << 70
         shown = f"{value:,}" if number else f"a {type(value).__name__}"
         raise TraceError(
@@ -231,37 +238,39 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
     at = 0
     for block in _list(entry.get("blocks"), "blocks"):
         if type(block) is not dict:
-            seen = f"a block that is a {type(block).__name__}"
-            raise TraceError(f"{where} holds {seen}: expected a dict")
+            raise TraceError(
+                f"{where} holds a block that is a {type(block).__name__}: expected a "
+                "dict"
+            )
         length = _whole_number(block, "size", where)
         state = block.get("state")
         if type(state) is not str or state not in _STATES:
             shown = state[:40] if type(state) is str else "no text"
-            expected = f"expected one of {', '.join(_STATES)}"
-            raise TraceError(f"{where} has a block whose state is {shown}: {expected}")
+            raise TraceError(
+                f"{where} has a block whose state is {shown}: expected one of "
+                f"{', '.join(_STATES)}"
+            )
         if (
             _whole_number(block, "address", where, address + at) != address + at
             or not length
         ):
-            apart = "blocks that do not lie one after another"
-            raise TraceError(f"{where} has {apart}: {IMPOSSIBLE}")
+            raise TraceError(
+                f"{where} has blocks that do not lie one after another: {IMPOSSIBLE}"
+            )
+        usual = length
         history = block.get("history")  # torch 2.0: the newest use first
-        first: dict[Any, Any] = (
-            history[0]
-            if type(history) is list and history and type(history[0]) is dict
-            else {}
-        )
-        requested = _whole_number(
-            block, "requested_size", where, first.get("real_size", length)
-        )
+        if type(history) is list and history and type(history[0]) is dict:
+            usual = history[0].get("real_size", length)
+        requested = _whole_number(block, "requested_size", where, usual)
         live = _STATES[state] != "I"
         blocks.append(
             StartBlock(at, length, requested if live else 0, _STATES[state], -1)
         )
         at += length
     if at != size:
-        sizes = f"{size:,} bytes and its blocks {at:,}"
-        raise TraceError(f"{where} has {sizes}: the snapshot is damaged")
+        raise TraceError(
+            f"{where} has {size:,} bytes and its blocks {at:,}: the snapshot is damaged"
+        )
     stream = _whole_number(entry, "stream", where, 0)
     small = entry.get("segment_type") == "small"
     pool = _pool(entry, pools, "segment_pool_id")
@@ -311,8 +320,10 @@ class _Events:
 
     def event(self, index: int, entry: Any) -> TraceEntry | None:
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
-            seen = f"event {index} is a {type(entry).__name__} without an action"
-            raise TraceError(f"{seen}: expected a dict, as torch writes")
+            raise TraceError(
+                f"event {index} is a {type(entry).__name__} without an action: "
+                "expected a dict, as torch writes"
+            )
         if action not in ACTIONS:
             self.left_out[action[:40]] += 1
             return None

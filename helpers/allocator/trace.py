@@ -177,16 +177,16 @@ class Trace:
     @cached_property
     def live_at_start(self) -> list[tuple[StartSegment, StartBlock]]:
         """The blocks in use before the first operation, allocated or awaiting their free."""
-        blocks = [
-            (segment, block) for segment in self.start for block in segment.blocks
-        ]
-        return [(segment, block) for segment, block in blocks if block.id >= 0]
+        live = []
+        for segment in self.start:
+            live += [(segment, block) for block in segment.blocks if block.id >= 0]
+        return live
 
     @cached_property
     def ids(self) -> int:
         """How many different blocks the trace names."""
         live = [block.id for _, block in self.live_at_start]
-        return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
+        return 1 + max(*live, -1, int(self.id.max(initial=-1)))
 
 
 def rearranged(
@@ -254,23 +254,19 @@ def possible(trace: Trace) -> Trace:
     first = maker[np.maximum(trace.id, 0)]
     named = np.isin(trace.op, BLOCK_OPS) & ~alloc
     valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
-    for wrong, why in (
-        ((trace.op < 0) | (trace.op > max(Op)), "is of an unknown kind"),
-        (
-            (trace.size < 0) | (trace.size >= LARGEST),
-            "has a size that is no number of bytes",
-        ),
-        ((alloc | named) & (trace.id < 0), "names no block"),
-        (named & (first >= at), "names a block that was not allocated before"),
-        (alloc & (first != at), "allocates a block that exists already"),
-        (
-            valued & (trace.size >= values),
-            "names a setting that the trace does not have",
-        ),
-    ):
-        if wrong.any():
-            seen = f"operation {int(wrong.argmax())} {why}"
+    impossible = {
+        "is of an unknown kind": (trace.op < 0) | (trace.op > max(Op)),
+        "has a size that is no number of bytes": (trace.size < 0)
+        | (trace.size >= LARGEST),
+        "names no block": (alloc | named) & (trace.id < 0),
+        "names a block that was not allocated before": named & (first >= at),
+        "allocates a block that exists already": alloc & (first != at),
+        "names a setting that the trace does not have": valued & (trace.size >= values),
+    }
+    for why, operations in impossible.items():
+        if operations.any():
             raise TraceError(
-                f"{seen}: such a trace cannot have happened; record it again"
+                f"operation {int(operations.argmax())} {why}: such a trace cannot have "
+                "happened; record it again"
             )
     return trace

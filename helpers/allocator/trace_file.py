@@ -34,8 +34,10 @@ def read_trace(
         head = file.read(64)
     kind = _kind(path.name, head)
     if (size := path.stat().st_size) > max_bytes:
-        more = f"the limit is {max_bytes:,}; allow more with max_bytes={size}"
-        raise TraceError(f"{path.name} has {size:,} bytes and {more}")
+        raise TraceError(
+            f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; allow "
+            f"more with max_bytes={size}"
+        )
     if kind == "pickle":
         with without_collection():
             return rewind(load(path, device, max_bytes))
@@ -70,9 +72,13 @@ def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
     while line := file.readline(min(_LINE_BYTES, max_bytes) + 1):
         seen += len(line)
         if seen > max_bytes:
-            limit = f"the limit of {max_bytes:,} bytes; allow more with max_bytes=N"
-            raise TraceError(f"the text is longer than {limit}")
+            raise TraceError(
+                f"the text is longer than the limit of {max_bytes:,} bytes; allow more "
+                "with max_bytes=N"
+            )
         if len(line) > _LINE_BYTES:
-            longer = f"a line is longer than {_LINE_BYTES:,} bytes"
-            raise TraceError(f"{longer}: these are not the oracle's JSON lines")
+            raise TraceError(
+                f"a line is longer than {_LINE_BYTES:,} bytes: these are not the "
+                "oracle's JSON lines"
+            )
         yield line
