@@ -20,8 +20,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from proof_fixes import fixes_part  # noqa: E402 -- a program beside this one
 
-from helpers.allocator.agreement import agreement  # noqa: E402
-from helpers.allocator.circumstances import AMPLE_BYTES, circumstances  # noqa: E402
+from helpers.allocator.circumstances import (  # noqa: E402
+    AMPLE_BYTES,
+    agreement,
+    circumstances,
+)
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.patterns import PATTERNS, generate  # noqa: E402

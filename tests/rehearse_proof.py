@@ -26,8 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from helpers.allocator import snapshot  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
-from helpers.allocator.agreement import agreement  # noqa: E402
-from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record  # noqa: E402
+from helpers.allocator.circumstances import (  # noqa: E402
+    AMPLE_BYTES,
+    agreement,
+    circumstances,
+    with_record,
+)
 from helpers.allocator.driver import Card  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.replay import replay  # noqa: E402

@@ -8,6 +8,8 @@ against the compiled allocator (tests/oracle), stands in helpers/settings/torch.
 segments are one long reserved range per stream and pool, mapped page by page (PyTorch PR #96995).
 """
 
+from __future__ import annotations
+
 from helpers.allocator.blocks import (
     OVERSIZE_ALLOCATIONS,
     OVERSIZE_SEGMENTS,
@@ -46,11 +48,14 @@ from helpers.allocator.driver import (
     unreserve,
 )
 from helpers.allocator.events import process_events, synchronize_and_free_events
-from helpers.allocator.memory import (
+from helpers.allocator.records import (
     BROKEN,
     FINE,
     NO_LIMIT,
     NONE,
+    Allocator,
+    Block,
+    Setting,
     block_at,
     pool_at,
     segment_at,
@@ -60,10 +65,11 @@ from helpers.settings.in_force import (
     MIN_BLOCK_BYTES,
     SMALL_MAX_BYTES,
     SMALL_SEGMENT_BYTES,
+    Settings,
 )
 
 
-def malloc(a, requested, stream, private):
+def malloc(a: Allocator, requested: int, stream: int, private: int) -> Block:
     """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError.
 
     ``private`` as Trace.pool: a graph that is captured keeps its hands off events and off what
@@ -98,7 +104,7 @@ def malloc(a, requested, stream, private):
     return alloc_found_block(a, block, size, requested)
 
 
-def get_free_block(a, pool, size, stream):
+def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
     """The best fitting free block of this stream, taken out of the pool; the one at NONE where
     none may be used.
     """
@@ -123,7 +129,7 @@ def get_free_block(a, pool, size, stream):
     return block
 
 
-def least_reaching(a, block):
+def least_reaching(a: Allocator, block: Block) -> Block:
     """Of an expandable block and those behind it in its set the first that reaches no farther
     than the next; also the first that is not expandable.
     """
@@ -136,7 +142,7 @@ def least_reaching(a, block):
     return block
 
 
-def first_of_segment(a, block):
+def first_of_segment(a: Allocator, block: Block) -> Block:
     """The first block behind an expandable one in its set that is not expandable; one of another
     stream where there is none.
     """
@@ -146,7 +152,7 @@ def first_of_segment(a, block):
     return after
 
 
-def alloc_block(a, pool, size, stream):
+def alloc_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
     """A new segment or newly mapped pages; else the block at NONE, with a.rejected where
     throw_on_cudamalloc_oom says so.
     """
@@ -161,22 +167,22 @@ def alloc_block(a, pool, size, stream):
     address = cuda_malloc(a, needed)
     if address < 0:
         return block_at(a, NONE)
-    segment = new_segment(a, address, needed, 0, a.mallocs - 1, 0)
+    segment = new_segment(a, address, needed, page_bytes=0)
     count_reserved(a, pool_at(a, pool).small, 1, needed)
     if needed >= conf(a).max_split_bytes:
         add(a, OVERSIZE_SEGMENTS, 1)
     a.num_device_alloc += 1
-    return new_block(a, segment, pool, stream, address, needed, segment.number)
+    return new_block(a, segment, pool, stream, address, needed)
 
 
-def should_split(a, block, size):
+def should_split(a: Allocator, block: Block, size: int) -> bool:
     remaining = block.size - size
     if is_small(a, block) or conf(a).expandable:
         return remaining >= MIN_BLOCK_BYTES
     return size < conf(a).max_split_bytes and remaining > SMALL_MAX_BYTES
 
 
-def alloc_found_block(a, block, size, requested):
+def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> Block:
     """Split off the front where the rest is worth keeping, and count the block as allocated."""
     already_split = is_split(block)
     if should_split(a, block, size):
@@ -201,17 +207,17 @@ def alloc_found_block(a, block, size, requested):
     return block
 
 
-def reach(a, block):
+def reach(a: Allocator, block: Block) -> int:
     """The bytes a free block could grow to: its own and those of the unmapped block behind it."""
     after = block_at(a, block.next)
     return block.size + (0 if after.mapped else after.size)
 
 
-def page_bytes(settings, small):
+def page_bytes(settings: Setting | Settings, small: int) -> int:
     return SMALL_SEGMENT_BYTES if small else settings.large_segment_bytes
 
 
-def allocate(a, pool, size, stream):
+def allocate(a: Allocator, pool: int, size: int, stream: int) -> Block:
     """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was
     mapped before one failed stays mapped.
     """
@@ -232,7 +238,7 @@ def allocate(a, pool, size, stream):
     return block
 
 
-def find_expandable(a, pool, size, stream):
+def find_expandable(a: Allocator, pool: int, size: int, stream: int) -> Block:
     """The lowest run of free and unmapped blocks with size bytes of addresses; a new range
     where there is none. A release that looks whether that is long enough gives it back where
     it is not: the block at NONE.
@@ -253,18 +259,18 @@ def find_expandable(a, pool, size, stream):
     page = page_bytes(conf(a), pool_at(a, pool).small)
     span = round_up(conf(a).range_bytes, page)
     address = reserve(a, span)
-    segment = new_segment(a, address, span, 1, a.reserves - 1, page)
+    segment = new_segment(a, address, span, page)
     if a.checks_range and span < size:
         unreserve(a, segment)
         drop_segment(a, segment)
         return block_at(a, NONE)
-    block = new_block(a, segment, pool, stream, segment.address, span, segment.number)
+    block = new_block(a, segment, pool, stream, segment.address, span)
     block.mapped = 0
     insert(a, block)
     return block
 
 
-def map_block(a, block, size):
+def map_block(a: Allocator, block: Block, size: int) -> bool:
     """Map at least size bytes at the front of an unmapped block and merge them with what is
     free beside them.
     """
@@ -290,7 +296,7 @@ def map_block(a, block, size):
     return True
 
 
-def unmap_block(a, block):
+def unmap_block(a: Allocator, block: Block) -> None:
     """Unmap the whole pages inside a free block; what is left of it at either end stays free."""
     segment = segment_at(a, block.segment)
     page = segment.page_bytes
@@ -326,7 +332,7 @@ def unmap_block(a, block):
         drop_segment(a, segment)
 
 
-def release_block(a, block):
+def release_block(a: Allocator, block: Block) -> None:
     """cudaFree of a whole free segment.
 
     A part of one, which torch too would end at, tears the replay.
@@ -347,7 +353,7 @@ def release_block(a, block):
     drop_segment(a, segment)
 
 
-def list_blocks(a, pool):
+def list_blocks(a: Allocator, pool: int) -> int:
     """Note the free blocks of a pool in order, so that some may go meanwhile: how many there are."""
     count = 0
     block = block_at(a, block_at(a, pool_at(a, pool).free).forward[0])
@@ -358,12 +364,12 @@ def list_blocks(a, pool):
     return count
 
 
-def listed(a, k):
+def listed(a: Allocator, k: int) -> Block:
     """The block that list_blocks noted at this place."""
     return block_at(a, block_at(a, k).listed)
 
 
-def release_blocks(a, pool):
+def release_blocks(a: Allocator, pool: int) -> None:
     """Free every whole segment of a pool, then unmap the whole pages of its free expandable
     blocks.
     """
@@ -379,7 +385,7 @@ def release_blocks(a, pool):
             unmap_block(a, block)
 
 
-def release_cached_blocks(a, private):
+def release_cached_blocks(a: Allocator, private: int) -> None:
     """What empty_cache does, and the last resort before an out-of-memory: wait for all events,
     give all back.
 
@@ -393,7 +399,9 @@ def release_cached_blocks(a, private):
         release_blocks(a, 2 * private)
 
 
-def release_available_cached_blocks(a, pool, size, stream):
+def release_available_cached_blocks(
+    a: Allocator, pool: int, size: int, stream: int
+) -> bool:
     """Free just enough oversize blocks (max_split_size_mb) for the request; what was freed
     stays so when it fails.
     """
@@ -421,14 +429,14 @@ def release_available_cached_blocks(a, pool, size, stream):
     return released >= wanted
 
 
-def collects_garbage(a):
+def collects_garbage(a: Allocator) -> bool:
     """Only with a memory fraction and garbage_collection_threshold together (release notes of
     PyTorch 1.11; measured).
     """
     return a.allowed_bytes != NO_LIMIT and conf(a).gc_threshold > 0
 
 
-def garbage_collect(a):
+def garbage_collect(a: Allocator) -> None:
     """Free whole large segments that have waited longer than the average, while the threshold
     is passed.
     """

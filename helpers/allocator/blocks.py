@@ -5,14 +5,22 @@ blocks of stream and address. Names and order follow DeviceCachingAllocator in
 c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to 2.15).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from helpers.allocator.driver import round_up
-from helpers.allocator.memory import (
+from helpers.allocator.records import (
     BROKEN,
     BY_ADDRESS,
     BY_BLOCK,
     FINE,
     LEVELS,
     NONE,
+    Allocator,
+    Block,
+    Segment,
+    Setting,
     block_at,
     drop,
     fresh,
@@ -48,7 +56,7 @@ STATES = ("I", "A", "P")  # of a block: free, allocated, awaiting events
 INACTIVE, LIVE, PENDING = range(len(STATES))
 
 
-def round_size(n, divisions):
+def round_size(n: int, divisions: Sequence[int]) -> int:
     """round_size in CUDACachingAllocator.cpp: up to whole 512 B, or to a division of the power
     of two below.
     """
@@ -63,7 +71,7 @@ def round_size(n, divisions):
     return round_up(n, MIN_BLOCK_BYTES)
 
 
-def bit_length(n):
+def bit_length(n: int) -> int:
     bits = 0
     while n:
         n >>= 1
@@ -71,7 +79,7 @@ def bit_length(n):
     return bits
 
 
-def segment_size(rounded, large_segment_bytes):
+def segment_size(rounded: int, large_segment_bytes: int) -> int:
     """get_allocation_size: the small pool's 2 MiB, the large pool's, or from 10 MiB up the size
     in steps of 2 MiB.
     """
@@ -82,28 +90,26 @@ def segment_size(rounded, large_segment_bytes):
     return round_up(rounded, LARGE_STEP_BYTES)
 
 
-def add(a, row, amount):
+def add(a: Allocator, row: int, amount: int) -> None:
     stat = stat_at(a, row)
     stat.current += amount
-    if amount >= 0:
+    if amount > 0:
         stat.peak = max(stat.peak, stat.current)
         stat.allocated += amount
-    else:
-        stat.freed -= amount
 
 
-def change(a, small, figure, amount):
+def change(a: Allocator, small: int, figure: int, amount: int) -> None:
     """Add to a figure, for all pools together and for the small or large ones."""
     add(a, len(POOLS) * figure, amount)
     add(a, len(POOLS) * figure + 2 - small, amount)
 
 
-def count_allocated(a, block, sign):
+def count_allocated(a: Allocator, block: Block, sign: int) -> None:
     change(a, is_small(a, block), ALLOCATION, sign)
     change(a, is_small(a, block), ALLOCATED_BYTES, sign * block.size)
 
 
-def count_active(a, block, sign):
+def count_active(a: Allocator, block: Block, sign: int) -> None:
     """Allocated, or freed and awaiting events."""
     small = is_small(a, block)
     change(a, small, ACTIVE, sign)
@@ -111,14 +117,14 @@ def count_active(a, block, sign):
     change(a, small, REQUESTED_BYTES, sign * block.requested)
 
 
-def count_split(a, block, count, size):
+def count_split(a: Allocator, block: Block, count: int, size: int) -> None:
     """Free blocks beside others of their cudaMalloc segment; expandable ones are left out."""
     if not is_expandable(a, block):
         change(a, is_small(a, block), INACTIVE_SPLIT, count)
         change(a, is_small(a, block), INACTIVE_SPLIT_BYTES, size)
 
 
-def count_reserved(a, small, segments, size):
+def count_reserved(a: Allocator, small: int, segments: int, size: int) -> None:
     """Memory that the card gave (a segment, or with 0 of them pages), or got back."""
     a.mapped_bytes += size
     if segments:
@@ -126,30 +132,39 @@ def count_reserved(a, small, segments, size):
     change(a, small, RESERVED_BYTES, size)
 
 
-def conf(a):
+def conf(a: Allocator) -> Setting:
     """The settings that hold at present."""
     return setting_at(a, a.setting)
 
 
-def new_segment(a, address, size, expandable, ordinal, page_bytes):
+def new_segment(a: Allocator, address: int, size: int, page_bytes: int) -> Segment:
+    """A segment of one cudaMalloc, or with page_bytes a range that is reserved."""
     segment = fresh(a, segment_at)
     a.segment_last = max(a.segment_last, segment.at)
     a.numbers += 1
     segment.number = 0 if a.order == BY_ADDRESS else a.numbers
     segment.address = address
     segment.size = size
-    segment.expandable = expandable
-    segment.ordinal = ordinal
     segment.page_bytes = page_bytes
+    if page_bytes:
+        segment.expandable = 1
+        segment.ordinal = a.reserves
+        a.reserves += 1
+    else:
+        segment.expandable = 0
+        segment.ordinal = a.mallocs
+        a.mallocs += 1
     return segment
 
 
-def drop_segment(a, segment):
+def drop_segment(a: Allocator, segment: Segment) -> None:
     segment.size = 0
     drop(a, segment_at, segment)
 
 
-def new_block(a, segment, pool, stream, address, size, number):
+def new_block(
+    a: Allocator, segment: Segment, pool: int, stream: int, address: int, size: int
+) -> Block:
     """A free and mapped block without neighbours."""
     block = fresh(a, block_at)
     a.block_count += 1
@@ -158,7 +173,7 @@ def new_block(a, segment, pool, stream, address, size, number):
     block.stream = stream
     block.address = address
     block.size = size
-    block.number = number
+    block.number = segment.number
     block.requested = 0
     block.prev = block.next = block.uses = NONE
     block.allocated = block.event_count = block.gc_base = 0
@@ -166,26 +181,26 @@ def new_block(a, segment, pool, stream, address, size, number):
     return block
 
 
-def piece_of(a, block, address, size):
+def piece_of(a: Allocator, block: Block, address: int, size: int) -> Block:
     """A new block beside one of the same segment.
 
     It takes the next number of all (2.12), or its segment's (2.13 on).
     """
-    number = segment_at(a, block.segment).number
+    segment = segment_at(a, block.segment)
+    piece = new_block(a, segment, block.pool, block.stream, address, size)
     if a.order == BY_BLOCK:
         a.numbers += 1
-        number = a.numbers
-    segment = segment_at(a, block.segment)
-    return new_block(a, segment, block.pool, block.stream, address, size, number)
+        piece.number = a.numbers
+    return piece
 
 
-def drop_block(a, block):
+def drop_block(a: Allocator, block: Block) -> None:
     block.used = 0
     a.block_count -= 1
     drop(a, block_at, block)
 
 
-def splice(a, block, before, after):
+def splice(a: Allocator, block: Block, before: int, after: int) -> None:
     """Put a block between two neighbours, given by their places."""
     block.prev = before
     block.next = after
@@ -195,24 +210,24 @@ def splice(a, block, before, after):
         block_at(a, after).prev = block.at
 
 
-def is_split(block):
+def is_split(block: Block) -> bool:
     return block.prev != NONE or block.next != NONE
 
 
-def is_small(a, block):
+def is_small(a: Allocator, block: Block) -> int:
     return pool_at(a, block.pool).small
 
 
-def is_expandable(a, block):
+def is_expandable(a: Allocator, block: Block) -> int:
     return segment_at(a, block.segment).expandable
 
 
-def available(block):
+def available(block: Block) -> bool:
     """Free to be taken or merged: not allocated and nothing pending on it."""
     return block.allocated == 0 and block.event_count == 0 and block.uses == NONE
 
 
-def precedes(block, stream, size, number, address):
+def precedes(block: Block, stream: int, size: int, number: int, address: int) -> bool:
     if block.stream != stream:
         return block.stream < stream
     if block.mapped and block.size != size:
@@ -222,7 +237,9 @@ def precedes(block, stream, size, number, address):
     return block.address < address
 
 
-def lower_bound(a, head, stream, size, number, address):
+def lower_bound(
+    a: Allocator, head: int, stream: int, size: int, number: int, address: int
+) -> Block:
     """The first block of the set that does not precede these; a.path then has the last that
     does, for each level.
     """
@@ -236,13 +253,13 @@ def lower_bound(a, head, stream, size, number, address):
     return block_at(a, block.forward[0])
 
 
-def set_of(a, block):
+def set_of(a: Allocator, block: Block) -> int:
     """The place in front of the set that a free or unmapped block belongs in."""
     pool = pool_at(a, block.pool)
     return pool.free if block.mapped else pool.unmapped
 
 
-def insert(a, block):
+def insert(a: Allocator, block: Block) -> None:
     """Put a free or unmapped block into its set; it stands on one level more with a chance of
     one in four.
     """
@@ -265,7 +282,7 @@ def insert(a, block):
         chance = chance >> 2
 
 
-def erase(a, block):
+def erase(a: Allocator, block: Block) -> None:
     """Take a block out of its set; one that is not there tears the replay."""
     first = lower_bound(
         a, set_of(a, block), block.stream, block.size, block.number, block.address
@@ -280,11 +297,11 @@ def erase(a, block):
         before.forward[level] = block.forward[level]
 
 
-def after_in_set(a, block):
+def after_in_set(a: Allocator, block: Block) -> Block:
     return block_at(a, block.forward[0])
 
 
-def try_merge(a, block, other):
+def try_merge(a: Allocator, block: Block, other: Block) -> int:
     """Swallow a neighbour that is free and as mapped as the block: its bytes, or 0."""
     if other.at == NONE or not available(other) or other.mapped != block.mapped:
         return 0
@@ -302,7 +319,7 @@ def try_merge(a, block, other):
     return size
 
 
-def free_block(a, block):
+def free_block(a: Allocator, block: Block) -> None:
     """Merge a block with its free neighbours and put it into its pool."""
     count_active(a, block, -1)
     before = try_merge(a, block, block_at(a, block.prev))

@@ -17,12 +17,15 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helpers.allocator.driver import round_up
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 BEFORE = "there when the recording began"
 NO_LINE = "no line of Python"
 _PLACE = re.compile(r"(?P<file>.*?)(?::|, line )(?P<line>-?\d+) (?P<function>.*)")
@@ -67,13 +70,13 @@ class Requests:
     """
 
     trace: Trace
-    at: np.ndarray
-    until: np.ndarray
-    size: np.ndarray
-    site: np.ndarray
-    id: np.ndarray
-    stack: np.ndarray
-    backward: np.ndarray
+    at: Numbers
+    until: Numbers
+    size: Numbers
+    site: Numbers
+    id: Numbers
+    stack: Numbers
+    backward: Mask
     sites: tuple[CallSite, ...]
 
     def __len__(self) -> int:
@@ -85,12 +88,17 @@ class Requests:
         return any(site.in_program for site in self.sites)
 
     @cached_property
-    def live(self) -> np.ndarray:
+    def live(self) -> Numbers:
         """Live bytes after each operation."""
         change = np.zeros(len(self.trace) + 2, np.int64)
         np.add.at(change, self.at + 1, self.size)
         np.add.at(change, self.until + 1, -self.size)
         return np.cumsum(change)[1:-1]
+
+    @property
+    def live_before(self) -> Numbers:
+        """Live bytes before each operation, and at last those at the end."""
+        return np.append(0, self.live)
 
     @property
     def peak(self) -> int:
@@ -103,7 +111,7 @@ class Requests:
         return max(self.trace.refused, default=self.peak)
 
     @cached_property
-    def freed_in_backward(self) -> np.ndarray:
+    def freed_in_backward(self) -> Mask:
         """Which requests were freed by a backward pass, as what a graph keeps is; as a mask.
 
         Those before whose free the last request was asked for by a backward pass.
@@ -111,23 +119,34 @@ class Requests:
         before_free = np.searchsorted(self.at, self.until) - 1
         return self.backward[before_free] & (self.until < len(self.trace))
 
-    def alive(self, operation: int) -> np.ndarray:
+    def alive(self, operation: int) -> Mask:
         """Which requests are live after that operation, as a mask."""
         return (self.at <= operation) & (self.until > operation)
 
-    def with_stack(self, holds: Callable[[tuple[str, ...]], bool]) -> np.ndarray:
+    def with_stack(self, holds: Callable[[tuple[str, ...]], bool]) -> Mask:
         """Which requests have a stack of which this holds, as a mask."""
-        by_stack = [holds(frames) for frames in self.trace.frames]
-        return np.array([*by_stack, False])[self.stack]  # a stack of -1 is the last
+        return _stacks_of(self.trace, holds)[self.stack]
 
     def asked_at(self, number: int) -> int:
         """The operation that asks for a request; behind the last of them the trace's end."""
         return int(self.at[number]) if number < len(self) else len(self.trace)
 
-    def by_site(self, mask: np.ndarray) -> np.ndarray:
+    def by_site(self, mask: Mask) -> Numbers:
         """Bytes of the requests of a mask for each call site."""
         sums = np.bincount(self.site[mask], self.size[mask], len(self.sites))
         return sums.astype(np.int64)
+
+    def largest_lines(self, held_bytes: Numbers) -> list[int]:
+        """The call sites in the program's own files by their numbers, those that hold most
+        first; ``held_bytes``: of each call site.
+        """
+        largest_first = np.argsort(-held_bytes).tolist()
+        return [number for number in largest_first if self.sites[number].in_program]
+
+
+def _stacks_of(trace: Trace, holds: Callable[[tuple[str, ...]], bool]) -> Mask:
+    """Of each stack of a trace whether this holds; False at the last place, for none (-1)."""
+    return np.array([*map(holds, trace.frames), False])
 
 
 def site_of(stack: tuple[str, ...]) -> CallSite:
@@ -151,9 +170,8 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     )
 
 
-@lru_cache(
-    2
-)  # what grows, what is live and what a card must have are asked of the same trace
+# What grows, what is live and what a card must have are asked of the same trace.
+@lru_cache(2)
 def requests_of(trace: Trace) -> Requests:
     """The requests of a trace with their call sites.
 
@@ -168,23 +186,18 @@ def requests_of(trace: Trace) -> Requests:
     alloc_at = np.flatnonzero(served)
     ids = np.concatenate((live_before[:, 0], trace.id[alloc_at]))
     rounded = round_up(trace.size[alloc_at], MIN_BLOCK_BYTES)
+    stack = np.full(len(alloc_at), -1)
+    if trace.frame is not None:
+        stack = trace.frame[alloc_at].astype(np.int64)
 
-    stack = (
-        np.full(len(trace), -1) if trace.frame is None else trace.frame.astype(np.int64)
-    )
-    places: dict[CallSite, int] = {
-        CallSite(BEFORE, False): 0,
-        CallSite(NO_LINE, False): 1,
-    }
+    places = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
     site_of_stack = [
         places.setdefault(site_of(frames), len(places)) for frames in trace.frames
     ]
     site_of_stack.append(1)  # of a stack of -1
-    caller = _backward_callers(trace, stack[alloc_at])
+    caller = _backward_callers(trace, stack)
     in_backward = caller >= 0
-    site = np.array(site_of_stack, np.int64)[
-        np.where(in_backward, caller, stack[alloc_at])
-    ]
+    site = np.array(site_of_stack)[np.where(in_backward, caller, stack)]
     zeros = np.zeros(len(live_before), np.int64)  # a column of what was live before
     return Requests(
         trace=trace,
@@ -193,7 +206,7 @@ def requests_of(trace: Trace) -> Requests:
         size=np.concatenate((live_before[:, 1], rounded)),
         site=np.concatenate((zeros, site)),
         id=ids,
-        stack=np.concatenate((zeros - 1, stack[alloc_at])),
+        stack=np.concatenate((zeros - 1, stack)),
         backward=np.concatenate((zeros > 0, in_backward)),
         sites=tuple(places),
     )
@@ -203,26 +216,18 @@ def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     """For each request the stack that called the backward pass which asked for it; -1 where
     none is known to.
     """
-    no_stack = [False]
-    calls = np.array(
-        [any(map(_CALLS_BACKWARD.match, f)) for f in trace.frames] + no_stack
-    )
-    inside = np.array(
-        [any(map(_IN_BACKWARD.match, f)) for f in trace.frames] + no_stack
-    )
-    python = np.array(
-        [".py:" in "\n".join(frames) for frames in trace.frames] + no_stack
-    )
+    calls = _stacks_of(trace, lambda frames: any(map(_CALLS_BACKWARD.match, frames)))
+    inside = _stacks_of(trace, lambda frames: any(map(_IN_BACKWARD.match, frames)))
+    python = _stacks_of(trace, lambda frames: ".py:" in "\n".join(frames))
     has_no_python = ~python[stacks]
     # For each request the last one so far that Python outside of a backward pass asked for: it
     # may be the call of the backward pass.
     from_outside = ~has_no_python & ~(inside & ~calls)[stacks]
-    last = np.where(from_outside, np.arange(len(stacks)), -1)
-    if len(stacks):
-        last = np.maximum.accumulate(last)
+    last = np.maximum.accumulate(np.where(from_outside, np.arange(len(stacks)), -1))
     last_stack = np.where(last >= 0, stacks[last], -1)
     in_backward = (has_no_python & calls[last_stack]) | calls[stacks]
-    return np.where(in_backward, np.where(has_no_python, last_stack, stacks), -1)
+    caller = np.where(has_no_python, last_stack, stacks)
+    return np.where(in_backward, caller, -1)
 
 
 def requests_with_lines(trace: Trace) -> Requests:

@@ -1,4 +1,6 @@
-"""Under what a trace was recorded: what the recording says, completed by what it shows."""
+"""Under what a trace was recorded: what the recording says, completed by what it shows. And how
+well a replay under that agrees with it, address by address.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from helpers.allocator.agreement import Agreement, agreement
+import numpy as np
+
 from helpers.allocator.driver import Card
-from helpers.allocator.outcome import ReplayError
+from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.recorded_processes import process_of_trace, redacted
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Trace
+from helpers.allocator.trace import Op, Trace
 from helpers.look.files import json_of
 
 NEWEST_CHECKED = "2.14.1"
@@ -27,6 +30,8 @@ CANDIDATES = {
 (helpers/settings/torch.json).
 """
 AMPLE_BYTES = 1 << 41
+_EXPANDABLE = 1
+"""The kind of a block that lies in an expandable range."""
 
 
 @dataclass(frozen=True)
@@ -187,4 +192,58 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     return best, (
         f"the recording does not name its torch: the block order of {CANDIDATES[best]} gives "
         f"{check.same_address} of {check.allocations} recorded addresses and is taken ({best})"
+    )
+
+
+class Agreement(NamedTuple):
+    """A same-settings replay against the recording: counts of what was compared and of what was
+    equal.
+
+    ``by_offset``: so many of the allocations lie in expandable ranges and are compared by their
+    offset in them, since where a range begins is the driver's choice.
+    """
+
+    allocations: int
+    same_address: int
+    by_offset: int
+    reserved_bytes: int
+    recorded_reserved_bytes: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Every address and the reserved bytes at the end are those of the recording."""
+        return (
+            self.allocations == self.same_address
+            and self.recorded_reserved_bytes
+            in (
+                None,
+                self.reserved_bytes,
+            )
+        )
+
+
+def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
+    """How a same-settings replay with a timeline compares with the recording; None where that
+    has no addresses.
+    """
+    if trace.address is None or outcome.timeline is None:
+        return None
+    stop = outcome.events
+    compared = (trace.op[:stop] == Op.ALLOC) & (trace.address[:stop] >= 0)
+    recorded = trace.address[:stop][compared]
+    expandable = outcome.column("kind")[compared] == _EXPANDABLE
+    ordinal = outcome.column("ordinal")[compared]
+    range_begin = recorded - outcome.column("offset")[compared]
+    same = outcome.column("address")[compared] == recorded
+    for number in np.unique(ordinal[expandable]):
+        in_range = expandable & (ordinal == number)
+        # Where the recorded range began is what most of its allocations say.
+        begins, counts = np.unique(range_begin[in_range], return_counts=True)
+        same[in_range] = range_begin[in_range] == begins[counts.argmax()]
+    return Agreement(
+        allocations=int(compared.sum()),
+        same_address=int(same.sum()),
+        by_offset=int(expandable.sum()),
+        reserved_bytes=outcome.figure("reserved_bytes"),
+        recorded_reserved_bytes=trace.header.get("final_reserved_bytes"),
     )

@@ -27,17 +27,17 @@ from helpers.allocator import (
     blocks,
     driver,
     events,
-    memory,
     operations,
-    restore,
+    records,
     stream_map,
     trace,
 )
 from helpers.allocator.machine_code import compile_and_keep
-from helpers.allocator.memory import ALLOCATOR, TABLES
-from helpers.settings import in_force
+from helpers.allocator.records import TABLES, Allocator, dtype_of
+from helpers.settings import allocator_text, in_force
 
-MODULES = (memory, driver, stream_map, blocks, events, restore, allocator, operations)
+_ALLOCATOR = dtype_of(Allocator)
+MODULES = (records, driver, stream_map, blocks, events, allocator, operations)
 
 
 def function(body: Callable[..., Any]) -> Any:
@@ -57,9 +57,9 @@ def accessor(name: str) -> Any:
     """The record at a place of the table whose address the allocator's record holds under this
     name.
     """
-    record_type = from_dtype(TABLES[name])
-    record_bytes = TABLES[name].itemsize
-    offset = dict(ALLOCATOR.fields or {})[name][1]
+    dtype = dtype_of(TABLES[name])
+    record_type = from_dtype(dtype)
+    offset = dict(_ALLOCATOR.fields or {})[name][1]
 
     @intrinsic
     def record_at(_context: Any, a: Any, _place: Any) -> Any:
@@ -67,7 +67,9 @@ def accessor(name: str) -> Any:
             word = ir.IntType(64)
             field = builder.add(builder.ptrtoint(arguments[0], word), word(offset))
             address = builder.load(builder.inttoptr(field, word.as_pointer()))
-            place = builder.add(address, builder.mul(arguments[1], word(record_bytes)))
+            place = builder.add(
+                address, builder.mul(arguments[1], word(dtype.itemsize))
+            )
             return builder.inttoptr(place, context.get_value_type(record_type))
 
         return record_type(a, types.int64), build
@@ -97,27 +99,20 @@ def _kernel(sources: int) -> Any:
     sources stands for the others.
     """
 
-    def advance(head, ops, idents, sizes, streams, pools, timeline, begin, stop):
+    def advance(head: np.recarray, timeline: np.ndarray, begin: int, stop: int) -> int:
         """operations.advance."""
-        done = _advance(
-            head[0], ops, idents, sizes, streams, pools, timeline, begin, stop
-        )
+        done: int = _advance(head[0], timeline, begin, stop)
         return done + 0 * sources
 
     return compile_and_keep(advance, nogil=True, error_model="numpy")
 
 
-_NUMBERS = (trace, in_force)  # modules of which the others take numbers alone
+# Of these modules the others take only numbers.
+_NUMBERS = (trace, in_force, allocator_text)
 _SOURCES = zlib.crc32(
     b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS))
 )
 advance = _kernel(_SOURCES)
-_ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)
-for _array in _ARRAYS:
-    _array.flags.writeable = False
-_HEAD = np.zeros(1, ALLOCATOR).view(np.recarray)
-_TIMELINE = np.zeros((0, 0), np.int64)
-_SIGNATURE = tuple(map(typeof, (_HEAD, *_ARRAYS, _TIMELINE, 0, 0)))
 
 
 def _stamp() -> Path | None:
@@ -143,7 +138,9 @@ def ready() -> bool:
 
 def make() -> None:
     """Compile it, and say beside the cache that it is there."""
-    advance.compile(_SIGNATURE)
+    head = np.zeros(1, _ALLOCATOR).view(np.recarray)
+    timeline = np.zeros((0, 0), np.int64)
+    advance.compile(tuple(map(typeof, (head, timeline, 0, 0))))
     stamp = _stamp()
     if stamp is not None:
         stamp.touch()

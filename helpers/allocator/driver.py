@@ -9,12 +9,17 @@ those of a recording (recorded).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from helpers.allocator.memory import (
+import numpy as np
+
+from helpers.allocator.records import (
     EXHAUSTED,
     MEMORY,
     NONE,
     RESERVED,
+    Allocator,
+    Segment,
     call_at,
     drop,
     fresh,
@@ -44,6 +49,9 @@ MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, MAP, CREATE_FAIL, UNMAP = range(
 )
 
 
+Size = TypeVar("Size", int, np.ndarray)
+
+
 @dataclass(frozen=True)
 class Card:
     """The device to replay on.
@@ -55,23 +63,23 @@ class Card:
     capacity_bytes: int
     held_bytes: int = 0
     policy: str = "firstfit"
-    granule_bytes: int = GRANULE_BYTES
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            expected = f"expected one of {', '.join(POLICIES)}"
-            raise ValueError(f"address policy {self.policy!r}: {expected}")
+            raise ValueError(
+                f"address policy {self.policy!r}: expected one of {', '.join(POLICIES)}"
+            )
         if self.capacity_bytes <= 0:
             raise ValueError(
                 f"capacity of {self.capacity_bytes} bytes: expected more than 0"
             )
 
 
-def round_up(size, unit):
+def round_up(size: Size, unit: int) -> Size:
     return -(-size // unit) * unit
 
 
-def take(a, arena, size):
+def take(a: Allocator, arena: int, size: int) -> int:
     """An address of so many free bytes, by the card's rule."""
     before = chosen_before = range_at(a, arena)
     chosen = range_at(a, NONE)
@@ -96,7 +104,7 @@ def take(a, arena, size):
     return address
 
 
-def give(a, arena, low, size):
+def give(a: Allocator, arena: int, low: int, size: int) -> None:
     """The addresses are free again, where the card's rule uses any twice; they join what is
     free beside them.
     """
@@ -125,7 +133,7 @@ def give(a, arena, low, size):
         before.next = new.at
 
 
-def recorded_address(a, size):
+def recorded_address(a: Allocator, size: int) -> int:
     """The next address of the recording; 0 where there is none, or a replay that went another
     way has it in use.
     """
@@ -136,13 +144,13 @@ def recorded_address(a, size):
     for place in range(1, a.segment_last + 1):
         other = segment_at(a, place)
         if other.size and not other.expandable:
-            end = other.address + round_up(other.size, a.granule)
+            end = other.address + round_up(other.size, GRANULE_BYTES)
             if address < end and other.address < address + size:
                 return 0
     return address
 
 
-def log(a, call, ordinal, address, size):
+def log(a: Allocator, call: int, ordinal: int, address: int, size: int) -> None:
     """Keep the call for the driver log; ranges mapped or unmapped one behind the other are one
     call.
     """
@@ -165,20 +173,20 @@ def log(a, call, ordinal, address, size):
     new.size = size
 
 
-def room_for(a, size):
+def room_for(a: Allocator, size: int) -> bool:
     """Take size bytes of the card if there are as many; a call that was told to fail fails."""
     if a.fail_next:
         a.fail_next -= 1
         return False
-    if size > a.capacity - a.held - a.used:
+    if size > a.capacity - a.foreign - a.used:
         return False
     a.used += size
     return True
 
 
-def cuda_malloc(a, size):
-    """The address, or -1 where the card is full; its ordinal is a.mallocs - 1."""
-    physical = round_up(size, a.granule)
+def cuda_malloc(a: Allocator, size: int) -> int:
+    """The address, or -1 where the card is full."""
+    physical = round_up(size, GRANULE_BYTES)
     if not room_for(a, physical):
         log(a, MALLOC_FAIL, -1, -1, size)
         return -1
@@ -186,31 +194,29 @@ def cuda_malloc(a, size):
     if not address:
         address = take(a, MEMORY, physical)
     log(a, MALLOC, a.mallocs, address, size)
-    a.mallocs += 1
     return address
 
 
-def cuda_free(a, segment):
-    physical = round_up(segment.size, a.granule)
+def cuda_free(a: Allocator, segment: Segment) -> None:
+    physical = round_up(segment.size, GRANULE_BYTES)
     a.used -= physical
     give(a, MEMORY, segment.address, physical)
     log(a, FREE, segment.ordinal, -1, -1)
 
 
-def reserve(a, size):
-    """The address of a range without memory; its ordinal is a.reserves - 1."""
-    address = take(a, RESERVED, round_up(size, a.granule))
+def reserve(a: Allocator, size: int) -> int:
+    """The address of a range without memory."""
+    address = take(a, RESERVED, round_up(size, GRANULE_BYTES))
     log(a, RESERVE, a.reserves, address, size)
-    a.reserves += 1
     return address
 
 
-def unreserve(a, segment):
-    give(a, RESERVED, segment.address, round_up(segment.size, a.granule))
+def unreserve(a: Allocator, segment: Segment) -> None:
+    give(a, RESERVED, segment.address, round_up(segment.size, GRANULE_BYTES))
     log(a, UNRESERVE, segment.ordinal, -1, -1)
 
 
-def map_pages(a, segment, offset, size):
+def map_pages(a: Allocator, segment: Segment, offset: int, size: int) -> bool:
     """Create and map the pages of a part of a reserved range: all of them, or none."""
     for page in range(size // segment.page_bytes):
         if not room_for(a, segment.page_bytes):
@@ -221,6 +227,6 @@ def map_pages(a, segment, offset, size):
     return True
 
 
-def unmap_pages(a, segment, offset, size):
+def unmap_pages(a: Allocator, segment: Segment, offset: int, size: int) -> None:
     a.used -= size
     log(a, UNMAP, segment.ordinal, offset, size)

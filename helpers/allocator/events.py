@@ -3,6 +3,8 @@
 Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
 """
 
+from __future__ import annotations
+
 from helpers.allocator.blocks import (
     OVERSIZE_ALLOCATIONS,
     add,
@@ -10,8 +12,11 @@ from helpers.allocator.blocks import (
     count_allocated,
     free_block,
 )
-from helpers.allocator.memory import (
+from helpers.allocator.records import (
     NONE,
+    Allocator,
+    Block,
+    Queue,
     block_at,
     drop,
     fresh,
@@ -24,22 +29,15 @@ from helpers.allocator.memory import (
 from helpers.allocator.stream_map import EVENTS, USES, map_end, put, take_out
 
 
-def record_event(a):
-    a.events += 1
-    if not a.events_held:
-        a.events_done = a.events
-    return a.events
-
-
-def free(a, block, pending):
+def free(a: Allocator, block: Block, pending: int) -> None:
     """Take a block back: at once, when the events of other streams have completed, or when the
-    recording says that the free of this id (pending, not below 0) was complete.
+    recording says that the free of an id was complete (pending: its place, or NONE).
     """
     block.allocated = 0
     count_allocated(a, block, -1)
     if block.size >= conf(a).max_split_bytes:
         add(a, OVERSIZE_ALLOCATIONS, -1)
-    if pending >= 0:
+    if pending != NONE:
         block.event_count = 1
         wait_for(a, block, pending)
     elif block.uses != NONE:
@@ -48,7 +46,7 @@ def free(a, block, pending):
         free_block(a, block)
 
 
-def record_stream(a, block, stream):
+def record_stream(a: Allocator, block: Block, stream: int) -> None:
     """Another stream uses the block: its free waits for that stream."""
     last = use_at(a, NONE)
     use = use_at(a, block.uses)
@@ -69,7 +67,7 @@ def record_stream(a, block, stream):
         last.next = use.at
 
 
-def insert_events(a, block):
+def insert_events(a: Allocator, block: Block) -> None:
     """Turn the uses of a block by other streams into events that it waits for, in the order of
     a map of those streams.
     """
@@ -92,10 +90,13 @@ def insert_events(a, block):
     m.bits = m.count = 0
 
 
-def insert_event(a, queue, block):
+def insert_event(a: Allocator, queue: Queue, block: Block) -> None:
     use = use_at(a, queue.use)
     block.event_count += 1
-    use.event = record_event(a)
+    a.events += 1
+    if not a.events_held:
+        a.events_done = a.events
+    use.event = a.events
     use.block = block.at
     use.next = NONE
     if queue.first == NONE:
@@ -105,39 +106,40 @@ def insert_event(a, queue, block):
     queue.last = use.at
 
 
-def process_events(a, all_of_them):
+def process_events(a: Allocator, all_of_them: bool) -> None:
     """Free what waited for events that have completed, per stream, up to the first that has not."""
-    if a.use_count:
-        m = map_at(a, EVENTS)
-        at = map_at(a, EVENTS).first
-        while at < map_end(m):
-            if slot_at(a, at).far == 0:
-                at += 1
-                continue
-            queue = queue_at(a, slot_at(a, at).queue)
-            while queue.first != NONE:
-                use = use_at(a, queue.first)
-                if use.event > a.events_done and not all_of_them:
-                    break
-                a.events_done = max(a.events_done, use.event)
-                queue.first = use.next
-                block = block_at(a, use.block)
-                drop(a, use_at, use)
-                a.use_count -= 1
-                block.event_count -= 1
-                if block.event_count == 0:
-                    free_block(a, block)
+    m = map_at(a, EVENTS)
+    at = m.first
+    while a.use_count and at < map_end(m):
+        slot = slot_at(a, at)
+        if slot.far:
+            queue = queue_at(a, slot.queue)
+            process_queue(a, queue, all_of_them)
             if queue.first == NONE:
                 take_out(a, m, at)
-            else:
-                at += 1
+                continue
+        at += 1
 
 
-def wait_for(a, block, ident):
+def process_queue(a: Allocator, queue: Queue, all_of_them: bool) -> None:
+    while queue.first != NONE:
+        use = use_at(a, queue.first)
+        if use.event > a.events_done and not all_of_them:
+            return
+        a.events_done = max(a.events_done, use.event)
+        queue.first = use.next
+        block = block_at(a, use.block)
+        drop(a, use_at, use)
+        a.use_count -= 1
+        block.event_count -= 1
+        if block.event_count == 0:
+            free_block(a, block)
+
+
+def wait_for(a: Allocator, block: Block, place: int) -> None:
     """Note a pending free; one that is noted already keeps its turn."""
-    entry = ident_at(a, ident + 1)
+    entry = ident_at(a, place)
     ring = ident_at(a, NONE)
-    place = ident + 1
     if entry.pending == NONE:
         entry.before = ring.before
         entry.after = NONE
@@ -146,7 +148,7 @@ def wait_for(a, block, ident):
     entry.pending = block.at
 
 
-def complete(a, place):
+def complete(a: Allocator, place: int) -> bool:
     """The recorded end of a pending free: whether it was still pending."""
     entry = ident_at(a, place)
     if entry.pending == NONE:
@@ -160,7 +162,7 @@ def complete(a, place):
     return True
 
 
-def synchronize_and_free_events(a):
+def synchronize_and_free_events(a: Allocator) -> None:
     """Wait for every event and free what waited for it; also the pending frees of a recording."""
     a.num_sync_all_streams += 1
     process_events(a, True)

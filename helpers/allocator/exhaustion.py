@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.allocator.call_sites import Requests
+from helpers.allocator.call_sites import Mask, Requests
+from helpers.allocator.capacity import prepared
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.growth import LARGER, Growth
-from helpers.allocator.requests import prepared
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace, rearranged
 
@@ -97,28 +97,49 @@ def _extrapolated_step(
     return period.step_of(len(longer) - 1) + int(left / bytes_per_step) + 1
 
 
+class _Row(NamedTuple):
+    """One operation of a copy.
+
+    ``place``: that of its block among those asked for in one copy, -1 for none. ``copies_back``:
+    1 where the block is of the copy before. ``operation``: the recorded one.
+    """
+
+    op: int
+    place: int
+    copies_back: int
+    operation: int
+
+
 class _Period:
     """The operations of some steps, ready to be repeated behind the recording up to their end.
 
-    ``op``, ``place``, ``copies_back``, ``operation`` and ``larger_bytes`` are columns: the
-    operation; the place of its block among those asked for in one copy, -1 for none; 1 where
-    the block is of the copy before; the recorded operation; and by how much the request grows
-    with each copy.
+    ``ids``: the blocks asked for in one copy, in order. ``op``, ``place``, ``copies_back`` and
+    ``operation``: the columns of its rows. ``larger_bytes``: by how much each request grows with
+    each copy.
     """
 
     def __init__(self, requests: Requests, growth: Growth):
-        trace = requests.trace
-        self.trace = trace
-        begins = growth.steps.begins
+        self.trace = requests.trace
         first, last = growth.window
-        self.begin = int(begins[first + 1])
-        self.end = int(begins[last + 1])
         self.steps = last - first
         self.first_copied_step = last + 2
-        self.begins = begins[first + 1 : last + 2]
+        self.begins = growth.steps.begins[first + 1 : last + 2]
+        self.begin = int(self.begins[0])
+        self.end = int(self.begins[-1])
         inside = (requests.at >= self.begin) & (requests.at < self.end)
         self.ids = requests.id[inside]
-        """The blocks asked for in one copy, in order."""
+        rows = np.array(self._rows(requests, growth, inside), np.int64).reshape(-1, 4)
+        self.op, self.place, self.copies_back, self.operation = rows.T
+        by_site = np.zeros(len(requests.sites))
+        for grower in growth.growers:
+            if grower.how == LARGER:
+                by_site[requests.sites.index(grower.site)] = grower.bytes_per_step
+        growing = by_site[requests.site[inside]][self.place] * self.steps
+        self.larger_bytes = np.where(self.op == Op.ALLOC, growing, 0.0)
+
+    def _rows(self, requests: Requests, growth: Growth, inside: Mask) -> list[_Row]:
+        """What one copy does with its own blocks, and with those that the copy before left."""
+        trace = self.trace
         place_of = {block: place for place, block in enumerate(self.ids.tolist())}
         successors, dropped = self._leftovers(requests, growth, inside)
         rows = []
@@ -128,40 +149,34 @@ class _Period:
             if op == Op.FREE_REQUESTED:
                 op = Op.FREE
             if op == Op.EMPTY_CACHE:
-                rows.append((op, -1, 0, operation))
+                rows.append(_Row(op, -1, 0, operation))
             elif op in (Op.ALLOC, Op.FREE) and block in place_of:
-                rows.append((op, place_of[block], 0, operation))
+                rows.append(_Row(op, place_of[block], 0, operation))
             elif op == Op.FREE and block in successors:
-                rows.append((op, place_of[successors[block]], 1, operation))
-        rows += [(Op.FREE, place_of[block], 0, self.end - 1) for block in dropped]
-        table = np.array(rows, np.int64).reshape(-1, 4)
-        self.op, self.place, self.copies_back, self.operation = table.T
-        by_site = np.zeros(len(requests.sites))
-        for grower in growth.growers:
-            if grower.how == LARGER:
-                by_site[requests.sites.index(grower.site)] = grower.bytes_per_step
-        growing = by_site[requests.site[inside]][self.place] * self.steps
-        self.larger_bytes = np.where(self.op == Op.ALLOC, growing, 0.0)
+                rows.append(_Row(op, place_of[successors[block]], 1, operation))
+        at_end = self.end - 1
+        rows += [_Row(Op.FREE, place_of[block], 0, at_end) for block in dropped]
+        return rows
 
     def _leftovers(
-        self, requests: Requests, growth: Growth, inside: np.ndarray
+        self, requests: Requests, growth: Growth, inside: Mask
     ) -> tuple[dict[int, int], list[int]]:
-        """For each block from before that is freed in these steps the one that they leave in its
-        place, by call site, the last for the last; and what they leave besides without being
-        known to grow, which goes at their end.
+        """For each block from before that is freed in these steps the one of the same stack that
+        they leave in its place, the last for the last. And the blocks that they leave besides
+        without being known to grow: these are freed at their end.
         """
         freed_inside = (requests.until >= self.begin) & (requests.until < self.end)
-        came = _by_stack(requests, (requests.at < self.begin) & freed_inside)
+        came = _by_stack(requests, freed_inside & (requests.at < self.begin))
         left = _by_stack(requests, inside & (requests.until >= self.end))
         growing = {grower.site for grower in growth.growers}
         successors = {}
         dropped = []
         for stack, leaving in left.items():
             freed = came.get(stack, [])[-len(leaving) :]
-            alone = leaving[: len(leaving) - len(freed)]
-            for old, new in zip(freed, leaving[len(alone) :], strict=True):
+            alone = len(leaving) - len(freed)
+            for old, new in zip(freed, leaving[alone:], strict=True):
                 successors[int(requests.id[old])] = int(requests.id[new])
-            for number in alone:
+            for number in leaving[:alone]:
                 if requests.sites[requests.site[number]] not in growing:
                     dropped.append(int(requests.id[number]))
         return successors, dropped
@@ -174,9 +189,10 @@ class _Period:
         op = self.op[rows]
         place = self.place[rows]
         operation = self.operation[rows]
-        block = trace.ids + (number - self.copies_back[rows]) * len(self.ids) + place
-        recorded = (number == 0) & (self.copies_back[rows] == 1)
-        block[recorded] = self.ids[place[recorded]]
+        copy_of_block = number - self.copies_back[rows]
+        block = trace.ids + copy_of_block * len(self.ids) + place
+        is_recorded = copy_of_block < 0
+        block[is_recorded] = self.ids[place[is_recorded]]
         block[place < 0] = -1
         larger = (self.larger_bytes[rows] * (number + 1)).astype(np.int64)
         size = np.where(op == Op.ALLOC, trace.size[operation], 0) + larger
@@ -203,7 +219,7 @@ class _Period:
         return self.first_copied_step + copy * self.steps + min(inside, self.steps - 1)
 
 
-def _by_stack(requests: Requests, mask: np.ndarray) -> dict[int, list[int]]:
+def _by_stack(requests: Requests, mask: Mask) -> dict[int, list[int]]:
     """The requests of a mask by the stack that asked for them."""
     by_stack: dict[int, list[int]] = defaultdict(list)
     for number in np.flatnonzero(mask).tolist():

@@ -167,9 +167,8 @@ class RecordedGrowth:
         return self.steps_begun > 1
 
 
-@lru_cache(
-    2
-)  # a verdict, its growth and its remedies are each asked about with the same trace
+# A verdict, its growth and its remedies are each asked about with the same trace.
+@lru_cache(2)
 def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowth:
     """What grows in a recorded program, who keeps it, and the line that keeps it.
 
@@ -181,52 +180,61 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     used, and ``why_not`` says why no steps are seen.
     """
     requests = requests_of(trace)
-    begun_here = steps_begun(requests)
-    allocated = requests.alive(requests.fullest) & (requests.at >= 0)
-    longer = _longer(path)
     record = record_of(path)
-    rows = keepers_of(record)
-    step_lines = lines_of_step(record)
-    loop_lines = lines_of_step(record, "loops")
-    ended_well = record.get("exit_code") == 0 and not record.get("stopped")
+    allocated = requests.alive(requests.fullest) & (requests.at >= 0)
+    recorded = RecordedGrowth(
+        requests=requests,
+        steps_begun=steps_begun(requests),
+        ran_out=trace.ran_out,
+        ended_well=record.get("exit_code") == 0 and not record.get("stopped"),
+        asked_bytes=int(requests.size[allocated].sum()),
+    )
+    sums_losses = _sums_losses(keepers_of(record))
     shown = []
     why_not = ""
-    for seen in filter(None, (longer, requests)):
+    for steps_from in filter(None, (_longer(path), requests)):
         try:
-            growth = growth_of(seen, until_given_up=seen is longer)
+            seen = _with_growth(recorded, steps_from, record)
         except LinesError as error:
             why_not = str(error)
             continue
-        begun = begun_here
-        if seen is longer:
-            begun = growth.steps_at(requests.fullest)
-        growers = tuple(
-            _kept(grower, growth, requests, rows) for grower in growth.growers
-        )
-        if not growth.steps.trains or growth.steps.line in loop_lines:
-            growers = tuple(
-                row for row in growers if not _lies_in_step(row, seen, step_lines)
-            )
-            growth = replace(growth, growers=tuple(row.grower for row in growers))
-        recorded = RecordedGrowth(
-            requests=seen,
-            steps_begun=begun,
-            ran_out=trace.ran_out,
-            growth=growth,
-            growers=growers,
-            is_longer=seen is longer,
-            is_later=seen is longer and bool(growers) and not begun,
-            ended_well=ended_well,
-            may_be_one_step=not seen.backward.any() and _hand_on_a_state(growers, rows),
-            asked_bytes=int(requests.size[allocated].sum()),
-        )
-        shown.append(recorded)
-        says_enough = bool(growers) or not _sums_losses(rows)
-        if says_enough and not recorded.is_later:
+        shown.append(seen)
+        if not seen.is_later and (seen.growers or not sums_losses):
             break
     if not shown:
-        return RecordedGrowth(requests, begun_here, trace.ran_out, why_not=why_not)
-    return min(shown, key=lambda recorded: (recorded.is_later, not recorded.growers))
+        return replace(recorded, why_not=why_not)
+    return min(shown, key=lambda seen: (seen.is_later, not seen.growers))
+
+
+def _with_growth(
+    recorded: RecordedGrowth, steps_from: Requests, record: Mapping[str, Any]
+) -> RecordedGrowth:
+    """The recording with what grows over the steps of these requests: its own, or those of the
+    same program without a limit. Raises LinesError where they show too few steps.
+    """
+    requests = recorded.requests
+    is_longer = steps_from is not requests
+    growth = growth_of(steps_from, until_given_up=is_longer)
+    rows = keepers_of(record)
+    growers = [_kept(grower, growth, requests, rows) for grower in growth.growers]
+    if not growth.steps.trains or growth.steps.line in lines_of_step(record, "loops"):
+        lines = lines_of_step(record)
+        growers = [row for row in growers if not _lies_in_step(row, steps_from, lines)]
+        growth = replace(growth, growers=tuple(row.grower for row in growers))
+    begun = recorded.steps_begun
+    if is_longer:
+        begun = growth.steps_at(requests.fullest)
+    has_backward = bool(steps_from.backward.any())
+    return replace(
+        recorded,
+        requests=steps_from,
+        steps_begun=begun,
+        growth=growth,
+        growers=tuple(growers),
+        is_longer=is_longer,
+        is_later=is_longer and bool(growers) and not begun,
+        may_be_one_step=not has_backward and _hand_on_a_state(growers, rows),
+    )
 
 
 def growth_words(trace: Trace, path: Path | None = None) -> str:
@@ -252,10 +260,11 @@ def _longer(path: Path | None) -> Requests | None:
 
 def keepers_of(record: Mapping[str, Any]) -> list[KeeperRow]:
     """What a record says of who keeps the tensors, of all processes."""
-    processes = [
-        process.get("keepers") or {} for process in record.get("processes", ())
-    ]
-    return [row for process in processes for row in process.get("keepers", ())]
+    rows: list[KeeperRow] = []
+    for process in record.get("processes", ()):
+        if process.get("keepers"):
+            rows += process["keepers"].get("keepers", ())
+    return rows
 
 
 def lines_of_step(record: Mapping[str, Any], which: str = "lines") -> frozenset[str]:
@@ -263,10 +272,11 @@ def lines_of_step(record: Mapping[str, Any], which: str = "lines") -> frozenset[
     follow in the same pass of their loop; of all processes. ``which``: "loops" for those in loops
     whose passes are parts of that step.
     """
-    parts = [
-        process.get("part_of_step") or {} for process in record.get("processes", ())
-    ]
-    return frozenset(line for part in parts for line in part.get(which, ()))
+    lines: set[str] = set()
+    for process in record.get("processes", ()):
+        if process.get("part_of_step"):
+            lines.update(process["part_of_step"].get(which, ()))
+    return frozenset(lines)
 
 
 def _lies_in_step(
@@ -277,18 +287,11 @@ def _lies_in_step(
     """
     if row.keeper is not None and not row.keeper.with_graph:
         return False
-    if (
-        row.grower.site.name in step_lines
-    ):  # the threads of a backward pass have no frames
-        return True
-    stacks = requests.stack[
-        live_requests_of(row.grower, requests, requests.fullest)
-    ].tolist()
-    frames = requests.trace.frames
-    in_step = [
-        stack >= 0 and not step_lines.isdisjoint(frames[stack]) for stack in stacks
-    ]
-    return sum(in_step) > len(in_step) / 2
+    if row.grower.site.name in step_lines:
+        return True  # the threads of a backward pass have no frames
+    live = live_requests_of(row.grower, requests, requests.fullest)
+    in_step = requests.with_stack(lambda frames: not step_lines.isdisjoint(frames))
+    return bool(in_step[live].sum() > len(live) / 2)
 
 
 def _kept(
@@ -397,12 +400,10 @@ def _sums_losses(rows: list[KeeperRow]) -> bool:
     )
 
 
-def _hand_on_a_state(growers: tuple[KeptGrower, ...], rows: list[KeeperRow]) -> bool:
+def _hand_on_a_state(growers: list[KeptGrower], rows: list[KeeperRow]) -> bool:
     """Whether no collection keeps what grows, and a state joins the passes."""
-    collections = [
-        row for row in growers if row.keeper is not None and row.keeper.length
-    ]
-    return not collections and _carries_state(rows)
+    in_collection = any(row.keeper and row.keeper.length for row in growers)
+    return not in_collection and _carries_state(rows)
 
 
 def _carries_state(rows: list[KeeperRow]) -> bool:

@@ -92,10 +92,9 @@ def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
     """The steps since half of what they kept was last given up in one of them, up to the last one
     that was as full as the fullest, where half of that is given up later.
     """
-    live = np.concatenate(([0], requests.live))[steps.begins]
-    live = (
-        live - live[1:].min()
-    )  # without weights, and what an optimizer makes in the first step
+    live = requests.live_before[steps.begins]
+    # Without weights, and what an optimizer makes in the first step.
+    live = live - live[1:].min()
     half = live.max() / 2
     falls = np.flatnonzero(np.diff(live) < -half) + 1
     bounds = [0, *falls.tolist(), len(steps)]
@@ -149,7 +148,7 @@ class _Search:
         growers.sort(
             key=lambda grower: (not grower.site.in_program, -grower.bytes_per_step)
         )
-        live = np.concatenate(([0], self.requests.live))[self.steps.begins]
+        live = self.requests.live_before[self.steps.begins]
         return Growth(
             steps=self.steps,
             growers=tuple(growers),
@@ -214,8 +213,8 @@ class _Search:
     def _kept_by(self, sites: list[int]) -> np.ndarray:
         """The requests of these call sites that stay to the end, as a mask."""
         in_time = (self.asked_in >= self.first - 1) & (self.asked_in <= self.last - 2)
-        stays = self.alive & (self.freed_in == self.last)
-        return in_time & stays & np.isin(self.requests.site, sites)
+        stays: np.ndarray = self.alive & (self.freed_in == self.last)
+        return stays & in_time & np.isin(self.requests.site, sites)
 
     def _window(self, kept: np.ndarray) -> tuple[int, int]:
         """The first and the last step that keep something."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from helpers.allocator.call_sites import LinesError, Requests
-from helpers.allocator.steps import steps_of
+from helpers.allocator.call_sites import LinesError, Mask, Requests
+from helpers.allocator.steps import loops_of
 
 WORKSPACES = "workspaces"
 CACHED = "cached"
@@ -73,31 +73,31 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     return sums
 
 
-def _workspaces(requests: Requests, stays: np.ndarray) -> np.ndarray:
+def _workspaces(requests: Requests, stays: Mask) -> Mask:
     """Which of those that stay are cuBLAS's workspaces: the request before them has the same stack,
     since a matrix product asks for its result first, and is no such block itself.
     """
     of_their_size = stays & np.isin(requests.size, BLAS_BYTES)
     follows_result = (requests.stack[1:] == requests.stack[:-1]) & ~of_their_size[:-1]
-    return of_their_size & np.append(np.zeros(1, bool), follows_result)[: len(requests)]
+    return of_their_size & np.concatenate(([False], follows_result))[: len(requests)]
 
 
-def asked_by_model(requests: Requests) -> np.ndarray:
+def asked_by_model(requests: Requests) -> Mask:
     """Which requests the code of a model makes, or what builds, loads or moves it."""
     return _asked_in(requests, _MODULES)
 
 
-def _asked_in(requests: Requests, folders: tuple[str, ...]) -> np.ndarray:
+def _asked_in(requests: Requests, folders: tuple[str, ...]) -> Mask:
     return requests.with_stack(
         lambda frames: any(frame.startswith(folders) for frame in frames)
     )
 
 
-def _is_there_at_next(requests: Requests, mask: np.ndarray) -> np.ndarray:
+def _is_there_at_next(requests: Requests, mask: Mask) -> Mask:
     """Which are still there when the next request of a mask is asked for, or at the end."""
     alloc_at = np.append(np.sort(requests.at[mask]), len(requests.trace))
     following = alloc_at[np.searchsorted(alloc_at, requests.at, "right")]
-    return np.asarray(following < requests.until)
+    return following < requests.until
 
 
 def _first_step(requests: Requests) -> int:
@@ -105,7 +105,7 @@ def _first_step(requests: Requests) -> int:
     pass, else the end.
     """
     try:
-        return int(steps_of(requests).begins[0])
+        return int(loops_of(requests)[0].begins[0])
     except LinesError:
         in_backward = requests.at[requests.backward]
         return int(in_backward.min(initial=len(requests.trace)))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from helpers.allocator.blocks import INACTIVE, LIVE
-from helpers.allocator.driver import round_up
 from helpers.allocator.outcome import segments_of
 from helpers.allocator.study import Study
 from helpers.settings.in_force import SMALL_SEGMENT_BYTES, Settings, parse
@@ -68,7 +67,7 @@ def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
     whole_segments = free & (kind == 0) & (private == 0) & is_alone
     with_pages = free & (kind == 1) & (private == 0)
     page = np.where(small == 1, SMALL_SEGMENT_BYTES, settings.large_segment_bytes)
-    first_page = round_up(offset, page)
+    first_page = -(-offset // page) * page
     last_page = (offset + size) // page * page
     in_whole_pages = np.maximum(last_page - first_page, 0)
     return Metrics(

@@ -88,9 +88,10 @@ class _Side:
     def __init__(self, trace: Trace) -> None:
         self.requests = requests_with_lines(trace)
         self.sites: tuple[CallSite, ...] = self.requests.sites
-        self.mask = self.requests.alive(self.requests.peak)
-        self.live = int(self.requests.live[self.requests.peak])
-        self.bytes: list[int] = self.requests.by_site(self.mask).tolist()
+        peak = self.requests.peak
+        self.live = int(self.requests.live[peak])
+        alive = self.requests.alive(peak)
+        self.bytes: list[int] = self.requests.by_site(alive).tolist()
         """Bytes at the peak of each call site."""
         counts = np.bincount(self.requests.site, minlength=len(self.sites))
         self.counts: list[int] = counts.tolist()

@@ -9,29 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from helpers.allocator.call_sites import Requests, requests_of
-from helpers.allocator.capacity import Runs, least_capacity
-from helpers.allocator.circumstances import AMPLE_BYTES, record_of, with_record
+from helpers.allocator.capacity import Runs, least_capacity, prepared
+from helpers.allocator.circumstances import record_of, with_record
 from helpers.allocator.edits.comparison import CONFS, MOST_EVENTS
-from helpers.allocator.growers import growth_of_recording
-from helpers.allocator.growth_facts import growth_facts, runs_out_in_step
-from helpers.allocator.kinds import asked_by_model, bytes_by_kind
-from helpers.allocator.memory import NO_LIMIT
-from helpers.allocator.recorded_processes import card_options, process_of_trace
-from helpers.allocator.refusals import (
+from helpers.allocator.failure_facts import (
+    growth_facts,
     more_to_come,
     recorded_refusal,
     replayed_refusal,
     reserved_bytes,
+    runs_out_in_step,
     steps_as_full,
 )
+from helpers.allocator.growers import growth_of_recording
+from helpers.allocator.kinds import asked_by_model, bytes_by_kind
+from helpers.allocator.recorded_processes import card_options, process_of_trace
+from helpers.allocator.records import NO_LIMIT
 from helpers.allocator.replay import chosen_engine
-from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import CALLS
-from helpers.allocator.starting_state import allowed_bytes
 from helpers.allocator.study import Study, study_of
+from helpers.allocator.tables import allowed_bytes
 from helpers.allocator.trace import Trace
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
@@ -78,7 +76,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     recorded = growth_of_recording(study.trace, path)
     requests = requests_of(study.trace)
     refusal, operation = recorded_refusal(study, requests)
-    if refusal is None and study.card.capacity_bytes < AMPLE_BYTES:
+    if refusal is None and study.capacity_bytes:
         try:
             refusal, operation = replayed_refusal(study)
         except ValueError:
@@ -90,10 +88,9 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     processes = _rows_in(record, "processes")
     repeats = record.get("counterfactual") or {}
     expandable = _repeat(repeats.get("expandable"))
-    capacity_bytes = (
-        study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
-    )
-    usable_bytes = max(0, capacity_bytes - study.card.held_bytes)
+    if expandable and expandable.capacity_bytes != study.card.capacity_bytes:
+        expandable = None  # on another card it answers another question
+    usable_bytes = max(0, study.capacity_bytes - study.card.held_bytes)
     if limit_bytes:
         usable_bytes = min(usable_bytes, limit_bytes)
     weights_bytes = _before_forward(requests, operation) if refusal else 0
@@ -103,7 +100,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         exit_code=None if record.get("stopped") else record.get("exit_code"),
         recording_is_whole=not study.trace.ran_out,
         ooms=sum(row.get("ooms", 0) for row in processes),
-        capacity_bytes=capacity_bytes,
+        capacity_bytes=study.capacity_bytes,
         usable_bytes=usable_bytes,
         fraction=study.fraction if limit_bytes else None,
         peak_allocated_bytes=int(live.max(initial=0)),
@@ -123,15 +120,13 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
         without_limit=_repeat(repeats.get("without_limit")),
-        expandable=expandable
-        if _is_on(expandable, study.card.capacity_bytes)
-        else None,
+        expandable=expandable,
         settings=_settings_trouble(study.trace, processes),
         idle_checkpointing=_idle_checkpointing(processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         trace=word(str(path)) if path else "TRACE",
         command=line(_rows_in(record, "command")),
-        card_options=_options_again(record, processes, capacity_bytes),
+        card_options=_options_again(record, processes, study.capacity_bytes),
         first_change=_first_change(record),
     )
     if refusal is None:
@@ -147,20 +142,19 @@ def _options_again(
     """The options of `rehearse` for the same card and, of a job, the same rank."""
     words = card_options(processes, capacity_bytes) if capacity_bytes else []
     limits = record.get("limits")
-    if isinstance(limits, dict) and _size_in(limits, "world"):
-        words += ["--world", str(_size_in(limits, "world"))]
-        words += ["--ranks", str(_size_in(limits, "rank"))]
+    if isinstance(limits, dict) and limits.get("world"):
+        rank = _size_in(limits, "rank")
+        words += ["--world", str(limits["world"]), "--ranks", str(rank)]
     return line(words)
 
 
 def _limit_bytes(study: Study) -> int:
     """What the program lets itself have of its card, in bytes; 0 where it sets no limit."""
-    if study.card.capacity_bytes >= AMPLE_BYTES:
+    rules = behaviour(study.torch, study.build)
+    allowed = allowed_bytes(study.fraction, study.card, rules)
+    if not study.capacity_bytes or allowed == NO_LIMIT:
         return 0
-    allowed = allowed_bytes(
-        study.fraction, study.card, behaviour(study.torch, study.build)
-    )
-    return 0 if allowed == NO_LIMIT else max(0, allowed)
+    return max(0, allowed)
 
 
 def _settings_trouble(
@@ -191,13 +185,12 @@ def _idle_checkpointing(
 def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
     """The program's own lines that hold most after an operation."""
     held_bytes = requests.by_site(requests.alive(operation))
-    largest = np.argsort(-held_bytes).tolist()
-    rows = [
-        Holding(requests.sites[at].name, int(held_bytes[at]))
-        for at in largest
-        if requests.sites[at].in_program
-    ]
-    return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
+    largest = requests.largest_lines(held_bytes)[:MOST_HOLDING]
+    return tuple(
+        Holding(requests.sites[number].name, int(held_bytes[number]))
+        for number in largest
+        if held_bytes[number]
+    )
 
 
 def _before_forward(requests: Requests, operation: int) -> int:
@@ -226,26 +219,21 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
         for device in _rows_in(process, "devices"):
             stats.setdefault(device.get("index", 0), []).append(device.get("stats", {}))
     together = {use["index"]: use for use in _rows_in(record, "devices")}
-    for index in together:
-        stats.setdefault(index, [])
     cards = []
-    for index, processes in sorted(stats.items()):
-        peaks = [row.get("reserved_bytes.all.peak", 0) for row in processes]
-        unused = sum(
-            row.get("reserved_bytes.all.current", 0)
-            - row.get("allocated_bytes.all.current", 0)
-            for row in processes
-        )
-        use = together.get(index)
-        needed = max(peaks, default=0)
+    for index in sorted({*stats, *together}):
+        needed = 0
+        unused = 0
+        for row in stats.get(index, ()):
+            needed = max(needed, row.get("reserved_bytes.all.peak", 0))
+            unused += row.get("reserved_bytes.all.current", 0)
+            unused -= row.get("allocated_bytes.all.current", 0)
         users = min(1, needed)
+        use = together.get(index)
         if use:
             needed = use["sum_bytes"]
             users = len(use["peak_bytes"])
-        if use and use.get("in_step"):
-            unused = (
-                0  # what a rank keeps cached at its end was not unused at the peaks
-            )
+            if use.get("in_step"):
+                unused = 0  # what a rank keeps cached at its end was used at the peaks
         cards.append(CardFacts(index, users, needed, unused))
     return tuple(cards)
 
@@ -293,13 +281,9 @@ def _size_in(fields: Mapping[str, Any], name: str) -> int:
     return int(size)
 
 
-def _is_on(repeat: Repeat | None, capacity_bytes: int) -> bool:
-    """Whether a repeat ran on a card of that size: on another it answers another question."""
-    return repeat is not None and repeat.capacity_bytes == capacity_bytes
-
-
 def _replays(study: Study, league: WhatIf | None) -> Replays | None:
     """What other settings make of the recorded requests; None where they cannot be replayed."""
+    capacity_bytes = study.card.capacity_bytes
     if league is not None:
         if league.needs_bytes:
             return Replays(None, league.needs_bytes)
@@ -312,21 +296,17 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
     try:
         stream, _, _ = prepared(study.trace, study.card)
         least_bytes, _ = least_capacity(stream, study.card)
-        if least_bytes > study.card.capacity_bytes:
+        if least_bytes > capacity_bytes:
             return Replays(None)
         engine = chosen_engine("auto", len(stream) * len(tried))
         runs = Runs(
             stream, study.card, study.torch, study.build, study.fraction, engine
         )
         for conf in dict.fromkeys(tried):
-            if runs.passes(conf, study.card.capacity_bytes):
-                replays = [
-                    runs.replay(conf, study.card.capacity_bytes, policy)
-                    for policy in runs.policies
-                ]
-                return Replays(
-                    conf, peak_bytes=max(row.peak_reserved_bytes for row in replays)
-                )
+            if runs.passes(conf, capacity_bytes):
+                outcomes = runs.replays(conf, capacity_bytes)
+                peak_bytes = max(outcome.peak_reserved_bytes for outcome in outcomes)
+                return Replays(conf, peak_bytes=peak_bytes)
         return Replays(None)
     except ValueError:
         return None

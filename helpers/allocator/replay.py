@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from helpers.allocator import blocks, memory
+from helpers.allocator import records
+from helpers.allocator.blocks import COUNTERS, INACTIVE, LIVE, NAMES, PENDING, POOLS
 from helpers.allocator.driver import GRANULE_BYTES, Card
-from helpers.allocator.memory import Memory, table
 from helpers.allocator.operations import advance
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
-from helpers.allocator.starting_state import allowed_bytes, starting_state
+from helpers.allocator.tables import Memory, allowed_bytes, starting_state, table
 from helpers.allocator.trace import BLOCK_OPS, Op, Trace
 from helpers.settings.allocator_text import SettingsError
 from helpers.settings.in_force import Settings, parse
@@ -56,8 +56,6 @@ def replay(
     stop = len(trace) if stop is None else max(min(stop, len(trace)), 0)
     _check_columns(trace)
     compiled = chosen_engine(engine, stop) == "compiled"
-    recorded = trace.driver if card.policy == "recorded" else ()
-    uses = trace.op == Op.RECORD_STREAM
     pools = _pools(trace)
     tables, values = starting_state(
         trace,
@@ -65,25 +63,20 @@ def replay(
         card,
         rules,
         pools=pools,
-        streams=np.unique(trace.stream[uses]).tolist(),
-        addresses=tuple(call.address for call in recorded if call.action == "malloc"),
         room=4096 if compiled else 32,
     )
+    tables["operations"] = _operations(trace, stop, pools, settings_at, card, rules)
     tables["calls"] = table("calls", 4 * len(tables["blocks"]) if timeline else 1)
-    first = settings[0].fraction
-    config = 1.0 if first is None else first
-    values |= {
-        "allowed_bytes": allowed_bytes(
-            first if fraction is None else fraction, card, rules
-        ),
-        "config_bytes": int(config * float(card.capacity_bytes)),
-        "logs": int(timeline),
-    }
+    named = settings[0].fraction
+    if named is not None:
+        values["config_bytes"] = int(named * float(card.capacity_bytes))
+    if fraction is None:
+        fraction = named
+    values["allowed_bytes"] = allowed_bytes(fraction, card, rules)
+    values["logs"] = int(timeline)
     state = Memory(tables, values, compiled)
     rows = np.zeros((stop if timeline else 0, len(COLUMNS)), np.int64)
-    _carry_out(
-        state, _columns(trace, stop, pools, settings_at, card, rules), rows, stop
-    )
+    _carry_out(state, rows, stop)
     return replace(_outcome(state, stop, rows if timeline else None), errors=errors)
 
 
@@ -136,16 +129,16 @@ def _pools(trace: Trace) -> list[int]:
     return [0, *sorted(private)]
 
 
-def _columns(
+def _operations(
     trace: Trace,
     stop: int,
     pools: list[int],
     settings_at: dict[int, int],
     card: Card,
     rules: Behaviour,
-) -> tuple[np.ndarray, ...]:
-    """op, id, size, stream and pool as the allocator takes them: pools by their places, a limit
-    or the place of settings as the size of what sets it.
+) -> np.ndarray:
+    """The table of operations: pools by their places, a limit or the place of settings as the
+    size of what sets it.
     """
     op = trace.op[:stop]
     sizes = trace.size[:stop].copy()
@@ -154,84 +147,77 @@ def _columns(
     for at in np.flatnonzero(op == Op.SET_FRACTION).tolist():
         sizes[at] = allowed_bytes(float(trace.values[int(sizes[at])]), card, rules)
     pool = trace.pool[:stop]
-    private = np.sign(pool) * (1 + np.searchsorted(pools[1:], np.abs(pool)))
-    numbers = [trace.id[:stop], sizes, trace.stream[:stop], private]
-    columns = [op.astype(np.int8), *(number.astype(np.int64) for number in numbers)]
-    for column in columns:
-        column.flags.writeable = (
-            False  # one type of array, so that there is one compilation
-        )
-    return tuple(columns)
+    return table(
+        "operations",
+        stop,
+        op=op,
+        ident=trace.id[:stop] + 1,
+        size=sizes,
+        stream=trace.stream[:stop],
+        pool=np.sign(pool) * (1 + np.searchsorted(pools[1:], np.abs(pool))),
+    )
 
 
-def _carry_out(
-    state: Memory, columns: tuple[np.ndarray, ...], timeline: np.ndarray, stop: int
-) -> None:
+def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
     """Every operation up to stop; where tables have no room for one, they grow."""
-    proceed: Any = advance
-    operations: Any = columns
-    head: Any = state.head
+    proceed: Callable[..., int] = advance
+    head = state.a
     if state.compiled:
         proceed = importlib.import_module(COMPILED).advance
-    else:
-        operations = [column.tolist() for column in columns]
-        head = state.a
-    at = proceed(head, *operations, timeline, -1, stop)
-    while at < stop and state.a.status == memory.GROW:
-        state.grow()
-        at = proceed(head, *operations, timeline, at, stop)
-    if state.a.status == memory.EXHAUSTED:
-        raise OverflowError("the modelled address space is used up")
-    if state.a.status == memory.BROKEN:
-        raise ReplayError(TORN)
+        head = state.head
+    at = -1  # the starting state comes first
+    while at < stop:
+        at = proceed(head, timeline, at, stop)
+        if state.a.status == records.GROW:
+            state.grow()
+        elif state.a.status == records.EXHAUSTED:
+            raise OverflowError("the modelled address space is used up")
+        elif state.a.status == records.BROKEN:
+            raise ReplayError(TORN)
 
 
 def _outcome(state: Memory, stop: int, timeline: np.ndarray | None) -> Outcome:
     """The totals, and every block in order of kind, ordinal and offset."""
     a = state.a
-    fields = (
-        "used segment pool stream address size requested allocated event_count mapped"
+    block = state.array("blocks")
+    block = block[block["used"] == 1]
+    segment = state.array("segments")[block["segment"]]
+    pool = state.array("pools")[block["pool"]]
+    free_or_waiting = np.where(block["event_count"] > 0, PENDING, INACTIVE)
+    columns = (
+        segment["expandable"],
+        segment["ordinal"],
+        segment["address"],
+        block["address"] - segment["address"],
+        block["size"],
+        block["requested"],
+        np.where(block["allocated"] > 0, LIVE, free_or_waiting),
+        block["stream"],
+        pool["small"],
+        pool["private"],
+        block["mapped"],
     )
-    columns = state.columns("blocks", fields)
-    (
-        used,
-        segments,
-        pools,
-        stream,
-        address,
-        size,
-        requested,
-        allocated,
-        events,
-        mapped,
-    ) = columns.T
-    expandable, ordinal, base = state.columns("segments", "expandable ordinal address")[
-        segments
-    ].T
-    small, private = state.columns("pools", "small private")[pools].T
-    waits = np.where(events > 0, blocks.PENDING, blocks.INACTIVE)
-    block_state = np.where(allocated > 0, blocks.LIVE, waits)
-    place = (expandable, ordinal, base, address - base, size)
-    rows = np.stack(
-        (*place, requested, block_state, stream, small, private, mapped), axis=1
+    stat = state.array("stats")
+    freed = stat["allocated"] - stat["current"]
+    figures = np.stack(
+        (stat["current"], stat["peak"], stat["allocated"], freed), axis=1
     )
-    in_use = used == 1
-    rows = rows[in_use]
-    figures = state.columns("stats", "current peak allocated freed")
-    shape = (len(blocks.NAMES), len(blocks.POOLS))
-    count = shape[0] * shape[1]
-    calls = state.columns("calls", " ".join(CALL_COLUMNS))[1 : int(a.call_count) + 1]
+    count = len(NAMES) * len(POOLS)
+    calls = None
+    if timeline is not None:
+        used = state.array("calls")[1 : a.call_count + 1]
+        calls = used.view(np.int64).reshape(-1, len(CALL_COLUMNS))
     return Outcome(
         events=stop,
         ooms=int(a.ooms),
         first_oom=int(a.first_oom) if a.ooms else None,
         first_oom_bytes=int(a.first_oom_bytes),
-        figures=figures[:count].reshape(*shape, 4),
+        figures=figures[:count].reshape(len(NAMES), len(POOLS), 4),
         oversize=figures[count:],
-        counters=np.array([getattr(a, name) for name in blocks.COUNTERS], np.int64),
-        blocks=rows[np.lexsort(rows.T[::-1])],
+        counters=np.array([getattr(a, name) for name in COUNTERS], np.int64),
+        blocks=np.stack(columns, axis=1)[np.lexsort(columns[::-1])],
         timeline=timeline,
-        calls=None if timeline is None else calls,
+        calls=calls,
         engine="compiled" if state.compiled else "plain",
     )
 
@@ -266,8 +252,10 @@ def chosen_engine(engine: str, operations: int) -> str:
                 raise
     if compiled is not None and (must or plain_s > COMPILE_S or compiled.ready()):
         if not compiled.ready():
-            how_long = f"about {COMPILE_S} s on an idle machine"
-            print(f"Compiling the allocator, once: {how_long}", file=sys.stderr)
+            print(
+                f"Compiling the allocator, once: about {COMPILE_S} s on an idle machine",
+                file=sys.stderr,
+            )
             compiled.make()
         return "compiled"
     _plain += operations

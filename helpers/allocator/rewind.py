@@ -12,6 +12,7 @@ max_split_size up).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -117,20 +118,21 @@ class _State:
         self.live: _ByAddress[_Live] = _ByAddress()
         self.pool_of: dict[int, int] = {}  # event -> private pool
         self.has_events = bool(snapshot.events)
+        self.ids = 0  # of the live blocks at the start
+        self.unsure = 0  # of those whose size is a guess
         for segment in snapshot.segments:
             home = _Range(
-                segment.size,
-                segment.stream,
-                segment.small,
-                segment.pool,
-                segment.expandable,
+                size=segment.size,
+                stream=segment.stream,
+                small=segment.small,
+                pool=segment.pool,
+                expandable=segment.expandable,
             )
             self.ranges.put(segment.address, home)
         for address, block in placed(snapshot.segments):
             if block.state != "I":
-                self.live.put(
-                    address, _Live(block.size, block.requested, block.state, True)
-                )
+                live = _Live(block.size, block.requested, block.state, survived=True)
+                self.live.put(address, live)
 
     def undo(self, event: TraceEntry) -> None:
         """The state just before the event."""
@@ -147,14 +149,9 @@ class _State:
         elif event.action in ("segment_alloc", "segment_map"):
             self._undo_segment(event)
         elif event.action == "segment_free":
-            small = event.size == SMALL_SEGMENT_BYTES or None
-            self._give_again(
-                event, _Range(event.size, event.stream, small, event.pool, False)
-            )
+            self._give_again(event)
         elif event.action == "segment_unmap":
-            self._map_again(
-                event, _Range(event.size, event.stream, None, event.pool, True)
-            )
+            self._map_again(event)
 
     def _undo_alloc(self, event: TraceEntry) -> None:
         block = self.live.values.get(event.address)
@@ -210,57 +207,70 @@ class _State:
     def start(self) -> tuple[tuple[StartSegment, ...], list[str]]:
         """The state that is left, ids in address order, and what was guessed."""
         segments = []
-        unsure = 0
-        number = 0
         for address in self.ranges.addresses:
             home = self.ranges.values[address]
-            end = address + home.size
-            free_from = address
-            blocks = []
-            while (place := self.live.above(free_from - 1, end)) < end:
-                block = self.live.values[place]
-                if not block.survived and not home.small and not home.expandable:
-                    unsure += self._take_rest(block, place, self.live.above(place, end))
-                if place > free_from:
-                    blocks.append(
-                        StartBlock(free_from - address, place - free_from, 0, "I", -1)
-                    )
-                used = (block.size, block.requested, block.state, number)
-                blocks.append(StartBlock(place - address, *used))
-                number += 1
-                free_from = place + block.size
-            if free_from < end:
-                blocks.append(
-                    StartBlock(free_from - address, end - free_from, 0, "I", -1)
-                )
+            blocks = tuple(self._blocks_in(address, home))
             small = home.small
             if small is None:
-                small = home.expandable and bool(
-                    home.size % self.settings.large_segment_bytes
-                )
-            of = (home.stream, small, home.pool, home.expandable)
-            segments.append(StartSegment(address, home.size, *of, tuple(blocks)))
-        return tuple(segments), self._notes(len(segments), number, unsure)
+                odd = home.size % self.settings.large_segment_bytes != 0
+                small = home.expandable and odd
+            segment = StartSegment(
+                address=address,
+                size=home.size,
+                stream=home.stream,
+                small=small,
+                pool=home.pool,
+                expandable=home.expandable,
+                blocks=blocks,
+            )
+            segments.append(segment)
+        return tuple(segments), self._notes(len(segments))
 
-    def _take_rest(self, block: _Live, place: int, end: int) -> bool:
-        """A block above max_split_size has all up to the next; whether another's end is unsure."""
-        gap = end - place - block.size
-        oversize = block.size >= self.settings.max_split_bytes
-        if oversize and gap < self.settings.non_split_rounding_bytes:
-            block.size += gap
+    def _blocks_in(self, address: int, home: _Range) -> Iterator[StartBlock]:
+        """The live blocks of a range, and the free ones between them."""
+        end = address + home.size
+        free_from = address
+        place = self.live.above(address - 1, end)
+        while place < end:
+            block = self.live.values[place]
+            following = self.live.above(place, end)
+            if not block.survived and not home.small and not home.expandable:
+                self._take_rest(block, following - place)
+            if place > free_from:
+                yield StartBlock(free_from - address, place - free_from, 0, "I", -1)
+            yield StartBlock(
+                place - address, block.size, block.requested, block.state, self.ids
+            )
+            self.ids += 1
+            free_from = place + block.size
+            place = following
+        if free_from < end:
+            yield StartBlock(free_from - address, end - free_from, 0, "I", -1)
+
+    def _take_rest(self, block: _Live, most: int) -> None:
+        """A block above max_split_size has all up to the next, ``most``; whether another has
+        more than it is taken to have may be unsure.
+        """
+        rest = most - block.size
+        is_oversize = block.size >= self.settings.max_split_bytes
+        if is_oversize and rest < self.settings.non_split_rounding_bytes:
+            block.size = most
         rounded = round_size(block.requested, self.settings.roundup_divisions)
-        return gap > MIB and block.size == rounded
+        if rest > MIB and block.size == rounded:
+            self.unsure += 1
 
-    def _notes(self, segments: int, live: int, unsure: int) -> list[str]:
+    def _notes(self, segments: int) -> list[str]:
         notes = []
         if segments and self.has_events:
             notes.append(
-                f"{segments} segments with {live} live blocks were there before the first event; their order of creation is "
+                f"{segments} segments with {self.ids} live blocks were there before the first event; their order of creation is "
                 "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0"
             )
-        if unsure:
-            more = "may have kept up to 1 MiB more than they are taken to: nothing recorded tells"
-            notes.append(f"{unsure} blocks live at the start {more}")
+        if self.unsure:
+            notes.append(
+                f"{self.unsure} blocks live at the start may have kept up to 1 MiB more "
+                "than they are taken to: nothing recorded tells"
+            )
         return notes
 
     def _range_at(self, address: int) -> int | None:
@@ -278,33 +288,41 @@ class _State:
         after = self.live.above(address, end)
         return after if after < end else None
 
-    def _give_again(self, event: TraceEntry, new: _Range) -> None:
+    def _give_again(self, event: TraceEntry) -> _Range:
         """Undoes a segment_free or segment_unmap: what it gave back is there."""
         end = event.address + event.size
         overlaps = self._range_at(event.address) is not None
         if overlaps or self.ranges.above(event.address, end) < end:
             raise _impossible(event, "of bytes that are in a segment afterwards")
-        self.ranges.put(event.address, new)
-
-    def _map_again(self, event: TraceEntry, new: _Range) -> None:
-        """A range is as long as it is mapped without a gap."""
-        self._give_again(event, new)
-        address = event.address
-        end = address + new.size
-        if self._joins(end, new):
-            after = self.ranges.pop(end)
-            new.size += after.size
-            new.small = after.small
-            new.pool = after.pool
-        before = self.ranges.below(address - 1)
-        touches = (
-            before is not None and before + self.ranges.values[before].size == address
+        again = _Range(
+            size=event.size,
+            stream=event.stream,
+            small=None,
+            pool=event.pool,
+            expandable=event.action == "segment_unmap",
         )
-        if before is not None and touches and self._joins(before, new):
+        if not again.expandable and event.size == SMALL_SEGMENT_BYTES:
+            again.small = True
+        self.ranges.put(event.address, again)
+        return again
+
+    def _map_again(self, event: TraceEntry) -> None:
+        """A range is as long as it is mapped without a gap."""
+        again = self._give_again(event)
+        address = event.address
+        end = address + again.size
+        if self._joins(end, again):
+            after = self.ranges.pop(end)
+            again.size += after.size
+            again.small = after.small
+            again.pool = after.pool
+        before = self._range_at(address - 1)
+        if before is not None and self._joins(before, again):
             self.ranges.pop(address)
-            self.ranges.values[before].size += new.size
+            self.ranges.values[before].size += again.size
 
     def _joins(self, address: int, new: _Range) -> bool:
+        """Whether an expandable range that begins there and a new one are one."""
         old = self.ranges.values.get(address)
         if old is None or not old.expandable or old.stream != new.stream:
             return False

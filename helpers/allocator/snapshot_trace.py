@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.allocator.card_size import card_size
-from helpers.allocator.snapshot import Snapshot, TraceEntry
+from helpers.allocator.snapshot import MIB, Snapshot, TraceEntry
 from helpers.allocator.trace import (
     RECORDED_ON_GPU,
     DriverCall,
@@ -34,6 +33,7 @@ _CALLS = {
     "oom": "oom",
 }
 _GIVES_BACK = ("segment_free", "segment_unmap")
+INFERRED = "the size of the recorded card is inferred: bytes reserved plus bytes free when the program ran out of memory"
 
 
 def placed(segments: Sequence[StartSegment]) -> Iterator[tuple[int, StartBlock]]:
@@ -229,6 +229,37 @@ def trace_of(
         header=_header(snapshot, capacity),
         notes=(*notes, *remarks, *builder.notes()),
     )
+
+
+def card_size(
+    events: Sequence[TraceEntry], start: Sequence[StartSegment]
+) -> tuple[int | None, list[str]]:
+    """Bytes that the process could have of the card, the least at any out-of-memory, and notes
+    of how that is known; None where no request was refused.
+    """
+    reserved = start_bytes(start)
+    peak = reserved
+    rooms = []
+    limited = 0
+    for event in events:
+        if event.action in ("segment_alloc", "segment_map"):
+            reserved += event.size
+        elif event.action in ("segment_free", "segment_unmap"):
+            reserved -= event.size
+        elif event.action == "oom":
+            free_bytes = event.address
+            rooms.append(reserved + free_bytes)
+            limited += free_bytes > max(2 * event.size, 64 * MIB)
+        peak = max(peak, reserved)
+    if not rooms:
+        return None, []
+    notes = [INFERRED]
+    if limited:
+        notes.append(
+            f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit "
+            "of the process refused them; give it with --fraction"
+        )
+    return max(peak, min(rooms)), notes
 
 
 def conf_of(snapshot: Snapshot) -> str:

@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
-from helpers.allocator.call_sites import LinesError, Requests, require_lines
+from helpers.allocator.call_sites import (
+    LinesError,
+    Mask,
+    Numbers,
+    Requests,
+    require_lines,
+)
 from helpers.allocator.stack_frames import CALLS, library_line, own_line
 
 FEWEST_STEPS = 5
@@ -25,7 +30,7 @@ be distinguished from a start.
 """
 SAME_HEIGHT = 0.5
 SAME_COUNT = 0.9
-WITH_BACKWARD = 0.5
+IN_MOST = 0.5
 DEEPEST = 24
 MOST_CANDIDATES = 400
 MOST_LOOPS = 16
@@ -39,20 +44,12 @@ class Steps:
     ``trains``: a backward pass runs in most of them.
     """
 
-    begins: np.ndarray
+    begins: Numbers
     line: str
     trains: bool = False
 
     def __len__(self) -> int:
         return len(self.begins)
-
-
-def steps_of(requests: Requests) -> Steps:
-    """The steps of a trace: the passes of its main loop.
-
-    Raises LinesError where it shows fewer than FEWEST_STEPS.
-    """
-    return loops_of(requests)[0]
 
 
 def loops_of(requests: Requests) -> list[Steps]:
@@ -61,11 +58,13 @@ def loops_of(requests: Requests) -> list[Steps]:
 
     Raises LinesError where there is none.
     """
-    rows = [row for row in _scored(requests) if row.is_step]
+    rows = _step_candidates(requests)
     main = _main_loop(requests, rows)
-    loops: dict[tuple[Any, ...], Steps] = {}
-    for row in [main, *rows] if main else rows:
-        begins = row.begins if row is main else _of_a_phase(requests, row, main)
+    if main is not None:
+        rows.insert(0, main)
+    loops: dict[tuple[tuple[str, ...], int], Steps] = {}
+    for row in rows:
+        begins = _of_a_phase(requests, row, main)
         if len(begins) >= FEWEST_STEPS:
             key = (row.path, len(begins))
             loops.setdefault(key, Steps(begins, row.line, row.runs_backward))
@@ -81,7 +80,7 @@ def loops_of(requests: Requests) -> list[Steps]:
 
 def steps_begun(requests: Requests) -> int:
     """How many steps of the main loop a trace begins; 0 where it shows no loop."""
-    rows = [row for row in _scored(requests) if row.is_step]
+    rows = _step_candidates(requests)
     sure = [
         row for row in rows if row.depth < DEEPEST or len(row.begins) >= FEWEST_STEPS
     ]
@@ -91,22 +90,26 @@ def steps_begun(requests: Requests) -> int:
 
 def _of_a_phase(
     requests: Requests, row: _Candidate, main: _Candidate | None
-) -> np.ndarray:
-    """The passes of another loop in that phase between two steps of the main one in which the
-    program ran out of memory, or which was the last before. None where the other loop is a part
-    of most steps, and where it only prepared what they train on.
+) -> Numbers:
+    """The passes of a loop that count: of the main one all; of another those in the phase in
+    which the program ran out of memory, or the last before it, where a phase lies between two
+    steps of the main one. None of a loop that is a part of most steps, or that only prepared
+    what they train on.
     """
-    if main is None:
+    none: Numbers = row.begins[:0]
+    if main is None or row is main:
         return row.begins
     if main.runs_backward and row.begins[-1] < main.begins[0]:
-        return row.begins[:0]
+        return none
     if len(main.begins) < FEWEST_STEPS:
         return row.begins
-    step = np.searchsorted(main.begins, row.begins, "right")
-    if len(np.unique(step)) > len(main.begins) / 2:
-        return row.begins[:0]
+    phase = np.searchsorted(main.begins, row.begins, "right")
+    is_part_of_steps = len(np.unique(phase)) > len(main.begins) / 2
+    if is_part_of_steps:
+        return none
     last = int(np.searchsorted(row.begins, requests.fullest, "right")) - 1
-    return row.begins[step == step[max(last, 0)]]
+    in_phase: Mask = phase == phase[max(last, 0)]
+    return row.begins[in_phase]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,12 +124,12 @@ class _Candidate:
     ``prepares``: none of its passes calls a module, and what comes behind the last of them does, as
     where a training follows.
     ``may_be_layers``: a module that is called by another asks there: its passes may be layers of
-    one. ``is_step``: what happens in between makes it a step.
+    one.
     """
 
     path: tuple[str, ...]
     depth: int
-    begins: np.ndarray
+    begins: Numbers
     line: str
     inside: bool
     height: float = 0.0
@@ -135,7 +138,6 @@ class _Candidate:
     frees: bool = False
     prepares: bool = False
     may_be_layers: bool = False
-    is_step: bool = False
 
     @property
     def builds(self) -> bool:
@@ -221,22 +223,24 @@ def _first_requests(
     """
     at = requests.at[numbers]
     stack = requests.stack[numbers]
-    _, kind = np.unique(
-        np.stack((stack, requests.size[numbers])), axis=1, return_inverse=True
+    # A kind: the requests of one stack and size.
+    stack_and_size = np.stack((stack, requests.size[numbers]))
+    _, first_of_kind, kind = np.unique(
+        stack_and_size, axis=1, return_index=True, return_inverse=True
     )
-    first_stack: dict[tuple[str, ...], int] = {}
-    for number, outline in enumerate(stacks):
-        first_stack.setdefault(tuple(outline.lines), number)
-    path_of_stack = [first_stack[tuple(outline.lines)] for outline in stacks]
-    path = np.array([*path_of_stack, -1])[stack]
+    places: dict[tuple[str, ...], int] = {}
+    path_of_stack = [
+        places.setdefault(tuple(outline.lines), len(places)) for outline in stacks
+    ]
+    path = np.array(path_of_stack, np.int64)[stack]
     calls = np.array([outline.calls for outline in stacks])[stack]
     outermost_first = np.lexsort((at, calls))
     _, first = np.unique(path[outermost_first], return_index=True)
-    kinds = kind[outermost_first[first]]
-    firsts = np.where(np.isin(kind, kinds), kind, -1) if len(kind) else kind
+    is_first_kind = np.isin(kind, kind[outermost_first[first]])
+    first_kinds = np.where(is_first_kind, kind, -1)
     for depth, anew in ((DEEPEST, True), (DEEPEST + 1, False)):
-        for number, begins in _occurrences(at, firsts, anew=anew):
-            outline = stacks[int(stack[int(np.flatnonzero(kind == number)[0])])]
+        for number, begins in _occurrences(at, first_kinds, anew=anew):
+            outline = stacks[int(stack[first_of_kind[number]])]
             yield _Candidate(
                 path=tuple(outline.lines),
                 depth=depth,
@@ -268,11 +272,11 @@ def _occurrences(
 
 
 @lru_cache(2)  # the loops and how many steps begin are asked of the same requests
-def _scored(requests: Requests) -> list[_Candidate]:
-    """The candidates with what happens between two of their beginnings."""
+def _step_candidates(requests: Requests) -> list[_Candidate]:
+    """The candidates between whose beginnings something happens that makes it a step."""
     stacks = [_Outline(frames) for frames in requests.trace.frames]
     calls = np.array([stack.calls > 0 for stack in stacks] + [False])
-    live = np.concatenate(([0], requests.live))
+    live = requests.live_before
     backward = _count_at(requests, requests.at[requests.backward])
     modules = _count_at(requests, requests.at[calls[requests.stack]])
     freed = _count_at(requests, requests.until[requests.until < len(requests.trace)])
@@ -281,23 +285,28 @@ def _scored(requests: Requests) -> list[_Candidate]:
         begins = candidate.begins
         ends = np.maximum(live[begins[:-1]], live[begins[1:]])
         heights = np.maximum.reduceat(live[1:], begins)[:-1] - ends
-        with_backward = (np.diff(backward[begins]) > 0).mean()
-        with_modules = (np.diff(modules[begins]) > 0).mean()
-        with_frees = (np.diff(freed[begins]) > 0).mean()
+        no_modules = modules[begins[0]] == modules[begins[-1]]
         row = replace(
             candidate,
             height=float(np.median(heights)),
-            frees=bool(with_frees >= WITH_BACKWARD),
-            runs_backward=bool(with_backward >= WITH_BACKWARD),
-            calls_modules=bool(with_modules >= WITH_BACKWARD),
-            prepares=not with_modules and modules[-1] > modules[begins[-1]],
+            frees=_in_most(freed[begins]),
+            runs_backward=_in_most(backward[begins]),
+            calls_modules=_in_most(modules[begins]),
+            prepares=bool(no_modules and modules[-1] > modules[begins[-1]]),
         )
         scored.append(row)
     outside = [
         row for row in scored if row.runs_backward or not (row.inside or row.builds)
     ]
     highest = max((row.height for row in outside), default=0.0)
-    return [replace(row, is_step=_is_step(row, highest)) for row in outside]
+    return [row for row in outside if _is_step(row, highest)]
+
+
+def _in_most(counts: Numbers) -> bool:
+    """Whether something happens in most passes: ``counts`` has how often so far, at each
+    beginning.
+    """
+    return bool((np.diff(counts) > 0).mean() >= IN_MOST)
 
 
 def _is_step(row: _Candidate, highest: float) -> bool:
@@ -316,14 +325,14 @@ def _count_at(requests: Requests, operations: np.ndarray) -> np.ndarray:
     return np.cumsum(counts)
 
 
-def _main_loop(requests: Requests, scored: list[_Candidate]) -> _Candidate | None:
+def _main_loop(requests: Requests, rows: list[_Candidate]) -> _Candidate | None:
     """The main loop: in training the loop whose passes run a backward pass, else the outermost.
 
     Left are, one after the other, the loops in which memory rises highest and falls again, and
     those with most passes; of these it is the one with least live when its passes begin.
     """
-    trains = any(row.runs_backward for row in scored)
-    loops = _not_inside_forward(scored, trains)
+    trains = any(row.runs_backward for row in rows)
+    loops = _not_inside_forward(rows, trains)
     if trains:
         loops = [row for row in loops if row.runs_backward]
     with_steps = [row for row in loops if len(row.begins) >= FEWEST_STEPS]
@@ -336,27 +345,27 @@ def _main_loop(requests: Requests, scored: list[_Candidate]) -> _Candidate | Non
         high = [row for row in high if row.depth == outermost]
     most = max((len(row.begins) for row in high), default=0)
     with_most_passes = [row for row in high if len(row.begins) >= SAME_COUNT * most]
-    live = np.concatenate(([0], requests.live))
+    live = requests.live_before
     return min(
         with_most_passes, key=lambda row: float(live[row.begins].mean()), default=None
     )
 
 
-def _not_inside_forward(scored: list[_Candidate], trains: bool) -> list[_Candidate]:
+def _not_inside_forward(rows: list[_Candidate], trains: bool) -> list[_Candidate]:
     """Those that are not inside of a module's forward, which is no main loop.
 
     Unless whole steps run in a forward, as where a trainer wraps them in one. And a main loop
     has forwards in it, which a loop that loads weights before it has not (2026-11).
     """
-    inside = [row for row in scored if row.inside and (row.runs_backward or not trains)]
+    inside = [row for row in rows if row.inside and (row.runs_backward or not trains)]
     forwards = np.sort(
         np.concatenate([*(row.begins for row in inside), np.zeros(0, np.int64)])
     )
-    outside = [row for row in scored if not row.inside]
+    outside = [row for row in rows if not row.inside]
     if len(forwards):
         outside = [
             row
             for row in outside
             if np.ptp(np.searchsorted(forwards, row.begins[[0, -1]])) > 0
         ]
-    return outside or [row for row in scored if row.runs_backward]
+    return outside or [row for row in rows if row.runs_backward]

@@ -4,7 +4,9 @@ The order in which it is walked changes no byte and no address, only how inactiv
 and accumulated counts come about (measured, 2.6 to 2.15, ROCm 2.6).
 """
 
-from helpers.allocator.memory import NONE, map_at, queue_at, slot_at
+from __future__ import annotations
+
+from helpers.allocator.records import NONE, Allocator, Map, map_at, queue_at, slot_at
 
 EVENTS, USES, TODO = range(3)
 """Places of MAP: the allocator's streams with events, the streams of one block that is freed,
@@ -20,11 +22,11 @@ def stream_turn(stream: int, device_type: int) -> int:
     return (0x9E3779B97F4A7C15 * (device_type << 56 | stream) & (1 << 64) - 1) >> 1
 
 
-def map_end(m):
+def map_end(m: Map) -> int:
     return m.first + (1 << m.bits) + max(4, m.bits)
 
 
-def attempt(a, m, queue):
+def attempt(a: Allocator, m: Map, queue: int) -> int:
     """Put a queue into a map: NONE once it is there, else the queue that is to be put again
     when the map has grown.
     """
@@ -57,7 +59,7 @@ def attempt(a, m, queue):
     return queue
 
 
-def put(a, m, queue):
+def put(a: Allocator, m: Map, queue: int) -> None:
     """Put a queue into a map, which is made twice as large for it where it must be; what was in
     it is put again in order.
     """
@@ -84,7 +86,7 @@ def put(a, m, queue):
         i = 0
 
 
-def take_out(a, m, at):
+def take_out(a: Allocator, m: Map, at: int) -> None:
     """Empty a slot; those behind it that are not where they belong move up."""
     m.count -= 1
     while slot_at(a, at + 1).far > 1:

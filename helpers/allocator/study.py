@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from helpers.allocator.capacity import Progress, Runs, smallest
+from helpers.allocator.capacity import Progress, Runs, prepared, smallest
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.patterns import PATTERNS, generate
 from helpers.allocator.replay import replay
-from helpers.allocator.requests import prepared
 from helpers.allocator.trace import Trace
 from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import row_of, whatif
@@ -45,6 +43,12 @@ class Study:
     notes: tuple[str, ...] = ()
     of_user: bool = False
     path: Path | None = None
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of the card; 0 where nobody says how large it was."""
+        size = self.card.capacity_bytes
+        return size if size < AMPLE_BYTES else 0
 
     def replay(
         self,
@@ -86,7 +90,7 @@ class Study:
         """A replay under the study's own settings as a row, with what the model was proved on."""
         rules = behaviour(self.torch, self.build)
         row = row_of(parse(self.conf, rules), [outcome], rules, self.fraction)
-        return dataclasses.replace(row, proved_on=rules.proved_on)
+        return replace(row, proved_on=rules.proved_on)
 
     def smallest_cards(self, confs: Sequence[str]) -> dict[str, int]:
         """Setting to the bytes of the smallest card that is enough under it."""
@@ -169,8 +173,10 @@ def open_study(
         path = Path(source)
         trace = with_record(read_trace(path), path)
     else:
-        names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
-        raise ValueError(f"trace {source!r}: expected a file, {names}")
+        raise ValueError(
+            f"trace {source!r}: expected a file, a pattern ({', '.join(PATTERNS)}) or "
+            f"a bundled trace ({', '.join(bundled)})"
+        )
     study = study_of(
         trace,
         path,
@@ -179,9 +185,9 @@ def open_study(
         torch=named_release(torch),
         build=build,
     )
-    if study.card.capacity_bytes >= AMPLE_BYTES:
-        expected = (
-            "it does not say how large the card was; give capacity, such as 20GiB"
+    if not study.capacity_bytes:
+        raise ValueError(
+            f"trace {Path(source).name}: it does not say how large the card was; give "
+            "capacity, such as 20GiB"
         )
-        raise ValueError(f"trace {Path(source).name}: {expected}")
-    return dataclasses.replace(study, name=Path(source).stem)
+    return replace(study, name=Path(source).stem)

@@ -5,23 +5,30 @@ One request stream under many settings, the one to use, or what is missing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from helpers.allocator.call_sites import requests_of
-from helpers.allocator.capacity import Progress, Runs, least_capacity, smallest_of
+from helpers.allocator.capacity import (
+    Progress,
+    Runs,
+    clashes,
+    least_capacity,
+    prepared,
+    smallest_of,
+)
 from helpers.allocator.driver import Card
 from helpers.allocator.growers import growth_words
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.requests import clashes, prepared
 from helpers.allocator.trace import NO_OPERATION, Trace
 from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
-from helpers.settings.allocator_text import UNLIMITED, SettingsError, parts
+from helpers.settings.allocator_text import SettingsError, parts
 from helpers.settings.in_force import Settings, grid, parse
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.table import OPTIONS
@@ -65,53 +72,31 @@ def whatif(
     confs, remarks = _confs(trace, rules, confs)
     settings = {conf: parse(conf, rules) for conf in confs}
     stream, origin, more = prepared(trace, card)
-    apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
-    other, other_origin, _ = (
-        prepared(trace, card, anew=True) if apart else (stream, origin, [])
-    )
     warnings += [*remarks, *more]
+    runs = Runs(stream, card, torch, build, fraction)
+    origins = dict.fromkeys(confs, origin)
+    apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
     if apart:
+        other, other_origin, _ = prepared(trace, card, anew=True)
+        runs.others.update(dict.fromkeys(apart, other))
+        origins.update(dict.fromkeys(apart, other_origin))
         warnings.append(
             f"{len(apart)} settings with max_split_size_mb cannot begin with the recorded segments, some of which "
             "are larger and split; there the blocks that were live at the start are allocated anew"
         )
-    origins = {conf: other_origin if conf in apart else origin for conf in confs}
-    runs = Runs(
-        trace=stream,
-        card=card,
-        torch=torch,
-        build=build,
-        fraction=fraction,
-        others=dict.fromkeys(apart, other),
-    )
     floor_bytes, floor_at = least_capacity(stream, card)
     floor_index = int(origin[floor_at])
-    jobs = [(conf, policy) for conf in confs for policy in runs.policies]
-    outcomes = dict(zip(jobs, runs.map(_replay, jobs, progress), strict=True))
-    tried = {
-        conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs
-    }
-    table = [
-        row_of(settings[conf], tried[conf], rules, fraction, origins[conf])
-        for conf in confs
+    tried = dict(zip(confs, runs.map(_replays, confs, progress), strict=True))
+    rows = [
+        row_of(settings[conf], outcomes, rules, fraction, origins[conf])
+        for conf, outcomes in tried.items()
     ]
-    rows = sorted(table, key=_rank)
+    rows.sort(key=_rank)
     use, why = recommended(rows)
-    missing = _Missing()
-    if use is None:
-        missing = _missing(runs, rows, tried, origins)
-        why = missing.words
-        if trace.ran_out:
-            why += ", up to the recorded failure"
-        if floor_bytes > card.capacity_bytes:
-            why += (
-                f"; tensors and other holders alone need {show_bytes(floor_bytes)} (at operation {floor_index:,}), "
-                f"{show_bytes(floor_bytes - card.capacity_bytes)} more than the card has"
-            )
     warnings += _warnings_of(rows)
     if rules.proved != "oracle":
         warnings.insert(0, rules.proved_on)
-    return WhatIf(
+    answer = WhatIf(
         capacity_bytes=card.capacity_bytes,
         held_bytes=card.held_bytes,
         torch=torch,
@@ -121,36 +106,16 @@ def whatif(
         rows=rows,
         use=use or "",
         why=why,
-        needs_bytes=missing.bytes,
-        needs_settings=missing.settings,
+        needs_bytes=0,
         floor_bytes=floor_bytes,
         floor_index=floor_index,
-        live=missing.live,
-        groups=missing.groups,
         warnings=warnings,
         grows=growth_words(trace, path),
         ends_at_failure=trace.ran_out,
     )
-
-
-@dataclass(frozen=True)
-class _Missing:
-    """The bytes that no setting saves, the settings that need the fewest, and what was live when
-    the trace first ran out under those.
-    """
-
-    bytes: int = 0
-    settings: str = ""
-    live: list[LiveBytes] = field(default_factory=list)
-    groups: list[LiveBytes] = field(default_factory=list)
-
-    @property
-    def words(self) -> str:
-        """How much is missing, and with which settings."""
-        size = f"{show_bytes(self.bytes)} ({self.bytes:,} bytes) are missing"
-        if not self.settings:
-            return f"{size} with the default settings"
-        return f"{size} with {self.settings}, the best of them"
+    if use is not None:
+        return answer
+    return _with_missing(answer, runs, tried, origins)
 
 
 def _warnings_of(rows: Sequence[Replay]) -> list[str]:
@@ -167,28 +132,50 @@ def _warnings_of(rows: Sequence[Replay]) -> list[str]:
     return warnings
 
 
-def _missing(
+def _with_missing(
+    answer: WhatIf,
     runs: Runs,
-    rows: Sequence[Replay],
     tried: Mapping[str, Sequence[Outcome]],
     origins: Mapping[str, np.ndarray],
-) -> _Missing:
-    """What is missing where no setting passes. Raises ValueError where none may be recommended."""
-    allowed = [row.settings for row in rows if not row.flags]
+) -> WhatIf:
+    """The answer where no setting passes: the bytes that none of them saves, the settings that
+    need the fewest, and what was live when the trace first ran out under those. Raises
+    ValueError where none may be recommended.
+    """
+    allowed = [row.settings for row in answer.rows if not row.flags]
     if not allowed:
-        none = f"none of the settings given may be recommended ({rows[0].flags[0]})"
-        raise ValueError(f"{none}: add the default, ''")
-    capacity_bytes = runs.card.capacity_bytes
-    settings, enough_bytes = smallest_of(runs, allowed, above=capacity_bytes)
+        raise ValueError(
+            "none of the settings given may be recommended "
+            f"({answer.rows[0].flags[0]}): add the default, ''"
+        )
+    card_bytes = answer.capacity_bytes
+    settings, enough_bytes = smallest_of(runs, allowed, above=card_bytes)
+    missing = enough_bytes - card_bytes
+    why = f"{show_bytes(missing)} ({missing:,} bytes) are missing with "
+    why += f"{settings}, the best of them" if settings else "the default settings"
+    if answer.ends_at_failure:
+        why += ", up to the recorded failure"
+    if answer.floor_bytes > card_bytes:
+        why += (
+            f"; tensors and other holders alone need {show_bytes(answer.floor_bytes)} "
+            f"(at operation {answer.floor_index:,}), "
+            f"{show_bytes(answer.floor_bytes - card_bytes)} more than the card has"
+        )
     failures = [outcome.first_oom for outcome in tried[settings]]
     first_failure = next(at for at in failures if at is not None)
     live, groups = live_at(runs.of(settings), origins[settings], first_failure)
-    return _Missing(enough_bytes - capacity_bytes, settings, live, groups)
+    return replace(
+        answer,
+        why=why,
+        needs_bytes=missing,
+        needs_settings=settings,
+        live=live,
+        groups=groups,
+    )
 
 
-def _replay(runs: Runs, job: tuple[str, str]) -> Outcome:
-    conf, policy = job
-    return runs.replay(conf, runs.card.capacity_bytes, policy)
+def _replays(runs: Runs, conf: str) -> list[Outcome]:
+    return list(runs.replays(conf, runs.card.capacity_bytes))
 
 
 def _confs(
@@ -232,22 +219,26 @@ def row_of(
             for text in flags
             if not text.startswith("garbage_collection_threshold:")
         ]
-    keys = [OPTIONS[key] for key, _ in parts(settings.conf) if key in OPTIONS]
-    left_out = [f"{key.name}: {key.unmodelled}" for key in keys if key.unmodelled]
+    options = [OPTIONS[key] for key, _ in parts(settings.conf) if key in OPTIONS]
+    left_out = [f"{key.name}: {key.unmodelled}" for key in options if key.unmodelled]
     unchanged = replace(settings, conf="", ignored=()) == parse("", rules)
     if settings.conf and unchanged and not left_out:
         flags.append("; ".join(("it changes nothing here", *settings.ignored)))
-    failed = [outcome for outcome in outcomes if outcome.first_oom is not None]
-    worst = min(failed, key=lambda outcome: outcome.first_oom or 0, default=first)
-    oom = worst.first_oom
-    at = oom if oom is None or origin is None else int(origin[oom])
+    failures = [
+        FirstOom(outcome.first_oom, outcome.first_oom_bytes)
+        for outcome in outcomes
+        if outcome.first_oom is not None
+    ]
+    first_oom = min(failures, key=lambda failure: failure.index, default=None)
+    if first_oom is not None and origin is not None:
+        first_oom = replace(first_oom, index=int(origin[first_oom.index]))
     return Replay(
         settings=settings.conf,
         torch=rules.torch,
         build=rules.build,
         events=first.events,
         ooms=max(outcome.ooms for outcome in outcomes),
-        first_oom=None if at is None else FirstOom(at, worst.first_oom_bytes),
+        first_oom=first_oom,
         peak_allocated_bytes=first.peak_allocated_bytes,
         peak_reserved_bytes=first.peak_reserved_bytes,
         peak_reserved_low_bytes=min(peaks),
@@ -267,15 +258,10 @@ def _rank(row: Replay) -> tuple[int | str, ...]:
     """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the
     farthest first.
     """
-    after = (row.peak_reserved_high_bytes or 0, len(row.settings), row.settings)
-    if row.passes:
+    after = (row.peak_reserved_high_bytes, len(row.settings), row.settings)
+    if row.passes or row.first_oom is None:
         return (0, row.slow_calls, row.retries, *after)
-    return (
-        1,
-        -(UNLIMITED if row.first_oom is None else row.first_oom.index),
-        row.ooms,
-        *after,
-    )
+    return (1, -row.first_oom.index, row.ooms, *after)
 
 
 def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
@@ -323,23 +309,24 @@ def live_at(
     asked_before = {
         block.id: block.requested or block.size for _, block in trace.live_at_start
     }
-    largest = []
+    blocks = []
+    by_stack: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number in np.flatnonzero(requests.alive(index - 1)).tolist():
         ident = int(requests.id[number])
         at = int(requests.at[number])
-        size = asked_before.get(ident, 0)
-        event = -1
-        if at >= 0:
+        if at < 0:
+            size = asked_before[ident]
+            event = -1
+        else:
             size = int(trace.size[at])
             event = int(origin[at])  # the recorded operation
         frames = trace.stack_of(at)
-        largest.append(LiveBytes(size_bytes=size, frames=frames, id=ident, index=event))
-    largest.sort(key=lambda block: (-block.size_bytes, block.index, block.id))
-    sizes: dict[tuple[str, ...], list[int]] = {}
-    for block in largest:
-        sizes.setdefault(block.frames, []).append(block.size_bytes)
-    groups = sorted(sizes.items(), key=lambda group: -sum(group[1]))[:TOP]
-    return largest[:TOP], [
-        LiveBytes(size_bytes=sum(blocks), frames=frames, count=len(blocks))
-        for frames, blocks in groups
+        blocks.append(LiveBytes(size_bytes=size, frames=frames, id=ident, index=event))
+        by_stack[frames].append(size)
+    groups = [
+        LiveBytes(size_bytes=sum(sizes), frames=frames, count=len(sizes))
+        for frames, sizes in by_stack.items()
     ]
+    blocks.sort(key=lambda block: (-block.size_bytes, block.index, block.id))
+    groups.sort(key=lambda group: -group.size_bytes)
+    return blocks[:TOP], groups[:TOP]

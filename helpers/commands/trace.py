@@ -50,7 +50,7 @@ def replay(arguments: argparse.Namespace) -> int:
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --conf expandable_segments:True
     """
-    from helpers.allocator.agreement import agreement
+    from helpers.allocator.circumstances import agreement
     from helpers.allocator.parquet_file import to_parquet
     from helpers.allocator.views.replays import replay_text
     from helpers.commands.trace_subject import Subject

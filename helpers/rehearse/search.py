@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from helpers.allocator.capacity import Runs, smallest
+from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
-from helpers.allocator.requests import prepared
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.units import halved
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal

@@ -12,11 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from helpers.allocator.capacity import prepared
 from helpers.allocator.circumstances import circumstances
 from helpers.allocator.driver import Card
 from helpers.allocator.oracle_lines import op_lines
 from helpers.allocator.replay import replay
-from helpers.allocator.requests import prepared
 from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run

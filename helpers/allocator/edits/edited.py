@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from helpers.allocator.call_sites import Requests, requests_with_lines
-from helpers.allocator.edits.checkpoint import checkpoint
+from helpers.allocator.capacity import asked_again
 from helpers.allocator.edits.chunks import made_smaller
 from helpers.allocator.edits.edit import CHUNKS, DROP, Edit
 from helpers.allocator.edits.line_calls import calls_of_line, requests_of_line
-from helpers.allocator.edits.rewrite import Rewrite
-from helpers.allocator.requests import asked_again
+from helpers.allocator.edits.rewrite import Rewrite, checkpoint
 from helpers.allocator.trace import Trace
 
 

@@ -6,12 +6,12 @@ import os
 
 import numpy as np
 
-from helpers.allocator.call_sites import Requests
+from helpers.allocator.call_sites import Mask, Numbers, Requests
 from helpers.allocator.edits.edit import Edit
 from helpers.allocator.stack_frames import own_line
 
 
-def requests_of_line(requests: Requests, edit: Edit) -> np.ndarray:
+def requests_of_line(requests: Requests, edit: Edit) -> Mask:
     """The requests asked for while the edited line ran, as a mask.
 
     Those of a backward pass are none of them, nor is what a library keeps for good.
@@ -21,7 +21,7 @@ def requests_of_line(requests: Requests, edit: Edit) -> np.ndarray:
     return forward & ~_workspaces(requests, forward)
 
 
-def _workspaces(requests: Requests, mask: np.ndarray) -> np.ndarray:
+def _workspaces(requests: Requests, mask: Mask) -> Mask:
     """Of the requests of a mask what a library keeps for good after its first call.
 
     It is the only request of its stack that is never freed, and later requests of that stack are.
@@ -30,14 +30,15 @@ def _workspaces(requests: Requests, mask: np.ndarray) -> np.ndarray:
     stack_count = len(requests.trace.frames) + 1
     never_freed = requests.until >= len(requests.trace)
     freed = np.flatnonzero(mask & ~never_freed)
-    last_freed = np.full(stack_count, -1)
+    last_freed: Numbers = np.full(stack_count, -1)
     np.maximum.at(last_freed, stacks[freed], freed)
     kept = mask & never_freed & (np.arange(len(requests)) < last_freed[stacks])
     kept_of_stack = np.bincount(stacks[kept], minlength=stack_count)
-    return kept & (kept_of_stack[stacks] == 1)
+    is_single: Mask = kept_of_stack[stacks] == 1
+    return kept & is_single
 
 
-def calls_of_line(requests: Requests, edit: Edit, mask: np.ndarray) -> list[list[int]]:
+def calls_of_line(requests: Requests, edit: Edit, mask: Mask) -> list[list[int]]:
     """The requests of each time that the line ran, by their numbers."""
     at_line = np.flatnonzero(mask)
     gaps = np.flatnonzero(np.diff(at_line) != 1) + 1

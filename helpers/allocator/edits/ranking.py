@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from helpers.allocator.call_sites import Requests, requests_with_lines
+from helpers.allocator.capacity import asked_again, prepared
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.growers import growth_of_recording
 from helpers.allocator.outcome import ReplayError
-from helpers.allocator.requests import asked_again, prepared
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace
@@ -95,11 +95,7 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
 
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
     """The call sites of the program's own that hold most, by their numbers."""
-    largest_first = np.argsort(-held_bytes).tolist()
-    in_program = [
-        number for number in largest_first if requests.sites[number].in_program
-    ]
-    largest = in_program[:MOST_LINES]
+    largest = requests.largest_lines(held_bytes)[:MOST_LINES]
     return [
         number
         for number in largest

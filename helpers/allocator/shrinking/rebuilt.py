@@ -10,8 +10,7 @@ import numpy as np
 from helpers.allocator.blocks import INACTIVE
 from helpers.allocator.driver import GRANULE_BYTES, round_up
 from helpers.allocator.outcome import Outcome, block_column, segments_of
-from helpers.allocator.shrinking.failure import RefusedRequest
-from helpers.allocator.shrinking.search import ReplaySearch
+from helpers.allocator.shrinking.search import RefusedRequest, ReplaySearch
 from helpers.allocator.trace import Op, Trace, trace_of_rows
 from helpers.settings.in_force import (
     LARGE_STEP_BYTES,

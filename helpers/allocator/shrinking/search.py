@@ -1,4 +1,6 @@
-"""Replays of candidates on one card: which of them still fail as the whole trace does."""
+"""Replays of candidates on one card: which of them still fail as the whole trace does, and the
+fewest requests of a recording that do (delta debugging over allocations with their frees).
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,58 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from helpers.allocator.blocks import INACTIVE
-from helpers.allocator.driver import round_up
+from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.outcome import Outcome, ReplayError, block_column
-from helpers.allocator.shrinking.failure import RefusedRequest
-from helpers.allocator.starting_state import allowed_bytes
 from helpers.allocator.study import Study
+from helpers.allocator.tables import allowed_bytes
 from helpers.allocator.trace import Op, Trace, rearranged
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 from helpers.settings.releases import behaviour
+
+
+@dataclass(frozen=True)
+class RefusedRequest:
+    """A request that is refused, and what was there, in bytes.
+
+    ``room``: what the allocator may take of the card. ``live``: requests in use, each rounded up
+    to 512. ``free``: within segments that are held. ``largest``: the largest request up to it.
+    ``saved``: settings under which the same requests pass, "" for none. ``kind``: fragmentation
+    where what is live and the request fit the room together, else capacity.
+    """
+
+    index: int
+    kind: str
+    request_bytes: int
+    rounded_bytes: int
+    room_bytes: int
+    live_bytes: int
+    reserved_bytes: int
+    free_bytes: int
+    largest_bytes: int
+    saved: str = ""
+
+    @property
+    def stranded(self) -> bool:
+        """Whether the free bytes within held segments alone would be enough for the request."""
+        return self.kind == "fragmentation" and self.free_bytes >= self.rounded_bytes
+
+    @property
+    def invariants(self) -> list[str]:
+        """What every candidate keeps, in words."""
+        fits = "are more than the card has"
+        if self.kind == "fragmentation":
+            fits = "fit the card: it fails for the layout alone"
+        kept = [f"{self.kind}: what is live and the request together {fits}"]
+        if self.stranded:
+            kept.append("free bytes within held segments would be enough for it")
+        if self.saved:
+            kept.append(f"under {self.saved} every request is met")
+        return [
+            *kept,
+            f"the same request of {self.request_bytes:,} bytes fails, none before it",
+            f"the allocator may take {self.room_bytes:,} bytes of the card",
+            f"no request is larger than the largest before it, {self.largest_bytes:,} bytes",
+        ]
 
 
 @dataclass(eq=False)
@@ -98,3 +144,47 @@ class ReplaySearch:
 def without(trace: Trace, ids: list[int]) -> Trace:
     """The trace without the operations of these blocks."""
     return rearranged(trace, np.flatnonzero(~np.isin(trace.id, ids)))
+
+
+def fewest(search: ReplaySearch, trace: Trace) -> Trace:
+    """Without the allocations that the failure does not need: in chunks, halved down to one,
+    until none more can go.
+    """
+    chunk = max(len(trace) // 4, 1)
+    went = True
+    while not search.late and (chunk > 1 or went):
+        ids = trace.id[_allocations_before_last(trace)].tolist()
+        chunk = max(chunk // 2, 1)
+        went = False
+        at = 0
+        while at < len(ids) and not search.late:
+            smaller = without(trace, ids[at : at + chunk])
+            if search.fails_alike(smaller):
+                trace = smaller
+                went = True
+                del ids[at : at + chunk]
+            else:
+                at += chunk
+    return trace
+
+
+def on_smaller_card(search: ReplaySearch, trace: Trace) -> Trace:
+    """Without the requests that only fill the card, on a card that is smaller by their bytes."""
+    allocations = _allocations_before_last(trace)
+    sizes = round_up(trace.size[allocations], GRANULE_BYTES).tolist()
+    for ident, size in zip(trace.id[allocations].tolist(), sizes, strict=True):
+        study = search.study
+        if study.card.capacity_bytes <= size:
+            continue
+        search.study = replace(study, card=Card(study.card.capacity_bytes - size))
+        smaller = without(trace, [ident])
+        if search.fails_alike(smaller):
+            trace = smaller
+        else:
+            search.study = study
+    return trace
+
+
+def _allocations_before_last(trace: Trace) -> np.ndarray:
+    """The operations that allocate, but the last."""
+    return np.flatnonzero(trace.op[:-1] == Op.ALLOC)

@@ -3,7 +3,7 @@
 The layout at the failure is built anew from a few repeated requests, or allocations of the
 recording are left out with their frees (delta debugging). Every candidate is replayed by the
 model of the allocator. It counts only where its last request is refused and none before it,
-with the same arithmetic at that moment: ``Failure.invariants`` says what that means.
+with the same arithmetic at that moment: ``RefusedRequest.invariants`` says what that means.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
-from helpers.allocator.requests import prepared
-from helpers.allocator.shrinking.failure import RefusedRequest
-from helpers.allocator.shrinking.fewer import fewest, on_smaller_card
 from helpers.allocator.shrinking.rebuilt import rebuilt
-from helpers.allocator.shrinking.search import ReplaySearch
+from helpers.allocator.shrinking.search import (
+    RefusedRequest,
+    ReplaySearch,
+    fewest,
+    on_smaller_card,
+)
 from helpers.allocator.study import Study
 from helpers.allocator.trace import NO_OPERATION, Op, Trace, rearranged
 from helpers.settings.in_force import grid
@@ -103,20 +106,20 @@ def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
     outcome = search.outcome(stream)
     failure = search.failure(stream, outcome)
     if failure is None:
-        under = (
-            f"nothing runs out of memory under {study.conf or 'the default settings'}"
+        raise ValueError(
+            f"nothing runs out of memory under {study.conf or 'the default settings'} "
+            f"on a card of {study.card.capacity_bytes:,} bytes; give a --capacity "
+            f"below {outcome.peak_reserved_bytes + study.card.held_bytes:,} bytes, its "
+            "peak"
         )
-        peak = (
-            f"{outcome.peak_reserved_bytes + study.card.held_bytes:,} bytes, its peak"
-        )
-        size = f"on a card of {study.card.capacity_bytes:,} bytes"
-        raise ValueError(f"{under} {size}; give a --capacity below {peak}")
     if stream.start:
         stream, _, notes = prepared(study.trace, study.card, anew=True)
         anew = search.failure(stream, search.outcome(stream))
         if anew is None or anew.kind != failure.kind:
-            lay = "the failure depends on how segments lay when the recording began"
-            raise ValueError(f"{lay}; record again from the program's start")
+            raise ValueError(
+                "the failure depends on how segments lay when the recording began; "
+                "record again from the program's start"
+            )
         failure = anew
     stream = rearranged(stream, np.arange(failure.index + 1))
     return stream, failure, list(notes)

@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from helpers.allocator.agreement import Agreement
-from helpers.allocator.circumstances import AMPLE_BYTES
+from helpers.allocator.circumstances import AMPLE_BYTES, Agreement
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.stack_frames import place_in_words

@@ -1,0 +1,275 @@
+"""What a recording shows of the request that was refused, of what its steps needed before and
+behind it, and of what grows over them, as facts for the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from helpers.allocator.call_sites import Requests, site_of
+from helpers.allocator.capacity import prepared
+from helpers.allocator.circumstances import circumstances
+from helpers.allocator.exhaustion import exhaustion
+from helpers.allocator.growers import (
+    MOST_STEPS,
+    Keeper,
+    KeptGrower,
+    RecordedGrowth,
+    kept_at,
+    live_requests_of,
+)
+from helpers.allocator.kinds import OPTIMIZER
+from helpers.allocator.stack_frames import own_line
+from helpers.allocator.study import Study
+from helpers.allocator.trace import Trace, start_bytes
+from helpers.judge.program_facts import GrowerFacts, GrowthFacts, Refusal
+from helpers.settings.in_force import MIN_BLOCK_BYTES
+
+RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
+"""By how much of its size a driver's call changes what is reserved."""
+MOST_CALLERS = 3
+
+
+def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:
+    """The last refusal that was recorded, and its operation; None on another card than that of
+    the recording.
+    """
+    trace = study.trace
+    recorded_bytes = circumstances(trace).capacity_bytes
+    refused = [at for at, call in enumerate(trace.driver) if call.action == "oom"]
+    is_another_card = recorded_bytes not in (0, study.card.capacity_bytes)
+    if not refused or is_another_card:
+        return None, len(trace)
+    call = trace.driver[refused[-1]]
+    refusal = Refusal(
+        request_bytes=call.size,
+        device_free_bytes=call.address,
+        allocated_bytes=int(requests.live[call.event]) if len(trace) else 0,
+        reserved_bytes=reserved_bytes(trace)[refused[-1]],
+    )
+    return _with_lines(refusal, trace.stack_of(call.event)), call.event
+
+
+def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
+    """The first refusal in the replay on the study's card, and its operation."""
+    stream, origin, _ = prepared(study.trace, study.card)
+    replayed = replace(study, trace=stream)
+    first = replayed.replay().first_oom
+    if first is None:
+        return None, len(study.trace)
+    before = replayed.replay(stop=first)
+    reserved = before.figure("reserved_bytes")
+    operation = int(origin[first])
+    refusal = Refusal(
+        request_bytes=int(stream.size[first]),
+        device_free_bytes=study.card.capacity_bytes - study.card.held_bytes - reserved,
+        allocated_bytes=before.figure("allocated_bytes"),
+        reserved_bytes=reserved,
+        fails_in_replay=True,
+    )
+    return _with_lines(refusal, study.trace.stack_of(operation)), max(operation, 0)
+
+
+def _with_lines(refusal: Refusal, stack: tuple[str, ...]) -> Refusal:
+    """The refusal with the program's own lines that led to it, the nearest first."""
+    site = site_of(stack)
+    own_lines = [frame for frame in stack if own_line(frame)]
+    return replace(
+        refusal,
+        where=site.name if site.line else "",
+        callers=tuple(own_lines[1 : MOST_CALLERS + 1]),
+        of_optimizer=any(frame.startswith(OPTIMIZER) for frame in stack),
+    )
+
+
+def reserved_bytes(trace: Trace) -> list[int]:
+    """What is reserved before each of the driver's calls of a recording, and after the last."""
+    changes = (RESERVED.get(call.action, 0) * call.size for call in trace.driver)
+    return list(accumulate(changes, initial=start_bytes(trace.start)))
+
+
+def steps_as_full(
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
+) -> int:
+    """In how many steps before a refused request as much was live as would be with it."""
+    if recorded.growth is None or recorded.is_longer or refusal is None:
+        return 0
+    needed = refusal.allocated_bytes + refusal.request_bytes
+    begins = recorded.growth.steps.begins
+    bounds = [*begins[begins < operation].tolist(), operation]
+    peaks = [
+        int(requests.live[begin:end].max(initial=0)) for begin, end in pairwise(bounds)
+    ]
+    return sum(peak >= needed for peak in peaks)
+
+
+def more_to_come(
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
+) -> int:
+    """By how much what was freed again rose behind the same request in earlier steps, up to their
+    ends; where no steps are seen, until the same stack asked anew. The least of those that asked
+    for no more than the refused request; 0 where there is none.
+    """
+    trace = requests.trace
+    if refusal is None or trace.frame is None or not 0 <= operation < len(trace):
+        return 0
+    stack = int(trace.frame[operation])
+    earlier = requests.at[(requests.stack == stack) & (requests.at < operation)]
+    if stack < 0 or not len(earlier):
+        return 0
+    begins = np.append(earlier, operation)
+    if recorded.growth is not None and not recorded.is_longer:
+        begins = recorded.growth.steps.begins
+    step = np.searchsorted(begins, earlier, "right")
+    running = int(np.searchsorted(begins, operation, "right"))
+    place = int((step == running).sum())
+    live = _freed_until(requests, operation)
+    rises = []
+    for number in range(1, running):
+        alike = earlier[step == number][place:]
+        if len(alike) and trace.size[alike[0]] <= refusal.request_bytes:
+            behind = live[alike[0] : begins[number]]
+            rises.append(int(behind.max() - behind[0]))
+    return min(rises, default=0)
+
+
+def _freed_until(requests: Requests, operation: int) -> np.ndarray:
+    """The live bytes, after each operation, of what is freed until this one."""
+    freed = (requests.until <= operation) & (requests.at >= 0)
+    change = np.zeros(len(requests.trace) + 1, np.int64)
+    np.add.at(change, requests.at[freed], requests.size[freed])
+    np.add.at(change, requests.until[freed], -requests.size[freed])
+    return np.cumsum(change)
+
+
+MORE_THAN_ITSELF = 1.25
+"""Times its own bytes that a collection keeps at least where graphs keep the rest; blocks are
+rounded up, and the running step has a few more.
+"""
+
+
+def growth_facts(
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
+) -> GrowthFacts | None:
+    """What grows over the steps of a program; None where too few of them are seen.
+
+    ``requests``: of the recording itself; ``operation``: up to which it counts what was kept.
+    """
+    growth = recorded.growth
+    if growth is None:
+        return None
+    rest_so_far_bytes, usual_rest_bytes = _rest_by_step(
+        recorded, requests, operation, refusal
+    )
+    growers = []
+    steps = 0
+    for row in recorded.growers:
+        kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
+        keeper = row.keeper
+        in_collection = keeper is not None and keeper.length > 0
+        with_graphs = keeper is not None and keeps_by_graphs(keeper, recorded.growers)
+        steps = max(steps, kept_in)
+        growers.append(
+            GrowerFacts(
+                line=row.line,
+                asked_at=row.grower.site.name,
+                bytes_per_step=round(row.grower.bytes_per_step),
+                kept_bytes=kept_bytes,
+                keeper=keeper.name if keeper else "",
+                through_graph=keeper is not None and keeper.is_one_with_graph,
+                with_graphs=with_graphs,
+                tensors_alone=in_collection and not with_graphs,
+                in_circle=keeper is not None and keeper.in_circle,
+            )
+        )
+    return GrowthFacts(
+        growers=tuple(growers),
+        steps=steps if growers else len(growth.steps),
+        rest_bytes=_rest_of_step(recorded, operation),
+        rest_so_far_bytes=rest_so_far_bytes,
+        usual_rest_bytes=usual_rest_bytes,
+        may_be_one_step=recorded.may_be_one_step,
+        is_later=recorded.is_later,
+    )
+
+
+def _rest_of_step(recorded: RecordedGrowth, operation: int) -> int:
+    """What the training step of an operation has live at most from there on, without what the steps
+    have kept; 0 where it was not recorded to its end.
+    """
+    growth = recorded.growth
+    if growth is None or not recorded.is_longer or not growth.steps.trains:
+        return 0
+    begun = growth.steps_at(operation)
+    if not 0 < begun < len(growth.steps):
+        return 0
+    requests = recorded.requests
+    end = int(growth.steps.begins[begun])
+    fullest = operation + int(requests.live[operation:end].argmax())
+    kept = [kept_at(row.grower, growth, requests, fullest) for row in recorded.growers]
+    return int(requests.live[fullest]) - sum(kept_bytes for kept_bytes, _ in kept)
+
+
+def _rest_by_step(
+    recorded: RecordedGrowth,
+    requests: Requests,
+    operation: int,
+    refusal: Refusal | None,
+) -> tuple[int, int]:
+    """What was live beside what is kept: with a refused request, and at most in a step before it.
+    Both 0 where no step came before it.
+    """
+    growth = recorded.growth
+    if growth is None or recorded.is_longer or refusal is None:
+        return 0, 0
+    begun = growth.steps_at(operation)
+    if begun < 2 or operation >= len(requests.live):
+        return 0, 0
+    kept_since = np.zeros(len(requests.live), np.int64)
+    for row in recorded.growers:
+        kept = live_requests_of(row.grower, requests, operation)
+        np.add.at(kept_since, requests.at[kept], requests.size[kept])
+    rest = requests.live - np.cumsum(kept_since)
+    first, running = growth.steps.begins[[0, begun - 1]]
+    with_request = int(rest[operation])
+    if not refusal.fails_in_replay:  # else the request is recorded
+        with_request += refusal.request_bytes
+    return with_request, int(rest[first:running].max(initial=0))
+
+
+def runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:
+    """The step in which a program that was ended while it grew would fill the study's card; 0 where
+    it does not grow, has no card, or would not fill it in as many steps as programs run.
+    """
+    growth = recorded.growth
+    if growth is None or not recorded.is_leak or not study.capacity_bytes:
+        return 0
+    try:
+        runs_out = exhaustion(recorded.requests, growth, study)
+    except ValueError:
+        return 0  # it cannot be replayed on that card
+    if runs_out is None or runs_out.step > MOST_STEPS:
+        return 0
+    return runs_out.step
+
+
+def keeps_by_graphs(keeper: Keeper, growers: Sequence[KeptGrower]) -> bool:
+    """Whether the graphs of a collection's tensors keep memory, and not the tensors alone."""
+    if not keeper.with_graph or not keeper.length:
+        return False
+    held_bytes = sum(row.held_bytes for row in growers if row.keeper == keeper)
+    own_bytes = max(keeper.own_bytes, MIN_BLOCK_BYTES * keeper.length)
+    return held_bytes > MORE_THAN_ITSELF * own_bytes
