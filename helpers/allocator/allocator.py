@@ -113,11 +113,10 @@ def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
     none = block_at(a, NONE)
     block = lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
     if block.stream == stream and is_expandable(a, block):
-        block = (
-            least_reaching(a, block)
-            if conf(a).expandable
-            else first_of_segment(a, block)
-        )
+        if conf(a).expandable:
+            block = least_reaching(a, block)
+        else:
+            block = first_of_segment(a, block)
     if block.stream != stream:
         return none
     limit = conf(a).max_split_bytes
@@ -210,7 +209,9 @@ def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> 
 def reach(a: Allocator, block: Block) -> int:
     """The bytes a free block could grow to: its own and those of the unmapped block behind it."""
     after = block_at(a, block.next)
-    return block.size + (0 if after.mapped else after.size)
+    if after.mapped:
+        return block.size
+    return block.size + after.size
 
 
 def page_bytes(settings: Setting | Settings, small: int) -> int:

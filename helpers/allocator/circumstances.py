@@ -131,12 +131,12 @@ def with_record(trace: Trace, path: Path) -> Trace:
 @lru_cache(2)  # a trace without a release is replayed under several to infer it
 def circumstances(trace: Trace) -> Circumstances:
     """What the header says, completed by what the recording shows."""
-    header = trace.header
+    header = {name: value for name, value in trace.header.items() if value}
     notes = []
     has_addresses = trace.address is not None and bool((trace.address >= 0).any())
-    conf = str(header.get("conf") or "")
-    torch = str(header.get("torch") or "")
-    build = str(header.get("build") or "cuda")
+    conf = str(header.get("conf", ""))
+    torch = str(header.get("torch", ""))
+    build = str(header.get("build", "cuda"))
     if "+rocm" in torch and not header.get("build"):
         build = "rocm" + torch.split("+rocm")[1]
     if not torch and has_addresses:
@@ -150,10 +150,10 @@ def circumstances(trace: Trace) -> Circumstances:
         conf=conf,
         torch=torch,
         build=build,
-        capacity_bytes=int(header.get("vram") or 0),
-        held_bytes=int(header.get("foreign") or 0),
-        fraction=header.get("fraction"),
-        policy="recorded" if has_addresses else str(header.get("policy") or "firstfit"),
+        capacity_bytes=int(header.get("vram", 0)),
+        held_bytes=int(header.get("foreign", 0)),
+        fraction=trace.header.get("fraction"),
+        policy="recorded" if has_addresses else str(header.get("policy", "firstfit")),
         notes=tuple(notes),
     )
 
@@ -212,14 +212,9 @@ class Agreement(NamedTuple):
     @property
     def exact(self) -> bool:
         """Every address and the reserved bytes at the end are those of the recording."""
-        return (
-            self.allocations == self.same_address
-            and self.recorded_reserved_bytes
-            in (
-                None,
-                self.reserved_bytes,
-            )
-        )
+        if self.recorded_reserved_bytes not in (None, self.reserved_bytes):
+            return False
+        return self.allocations == self.same_address
 
 
 def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:

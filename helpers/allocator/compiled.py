@@ -132,8 +132,10 @@ def _stamp() -> Path | None:
 
 def ready() -> bool:
     """Whether the machine code is there: made by this process, or kept on disk."""
-    stamp = None if advance.signatures else _stamp()
-    return bool(advance.signatures) or (stamp is not None and stamp.exists())
+    if advance.signatures:
+        return True
+    stamp = _stamp()
+    return stamp is not None and stamp.exists()
 
 
 def make() -> None:

@@ -178,23 +178,25 @@ def growth_facts(
     steps = 0
     for row in recorded.growers:
         kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
-        keeper = row.keeper
-        in_collection = keeper is not None and keeper.length > 0
-        with_graphs = keeper is not None and keeps_by_graphs(keeper, recorded.growers)
         steps = max(steps, kept_in)
-        growers.append(
-            GrowerFacts(
-                line=row.line,
-                asked_at=row.grower.site.name,
-                bytes_per_step=round(row.grower.bytes_per_step),
-                kept_bytes=kept_bytes,
-                keeper=keeper.name if keeper else "",
-                through_graph=keeper is not None and keeper.is_one_with_graph,
-                with_graphs=with_graphs,
-                tensors_alone=in_collection and not with_graphs,
-                in_circle=keeper is not None and keeper.in_circle,
-            )
+        facts = GrowerFacts(
+            line=row.line,
+            asked_at=row.grower.site.name,
+            bytes_per_step=round(row.grower.bytes_per_step),
+            kept_bytes=kept_bytes,
         )
+        keeper = row.keeper
+        if keeper is not None:
+            with_graphs = keeps_by_graphs(keeper, recorded.growers)
+            facts = replace(
+                facts,
+                keeper=keeper.name,
+                through_graph=keeper.is_one_with_graph,
+                with_graphs=with_graphs,
+                tensors_alone=keeper.length > 0 and not with_graphs,
+                in_circle=keeper.in_circle,
+            )
+        growers.append(facts)
     return GrowthFacts(
         growers=tuple(growers),
         steps=steps if growers else len(growth.steps),

@@ -413,22 +413,24 @@ def _carries_state(rows: list[KeeperRow]) -> bool:
     variables = [row for row in rows if row["graphs"] and not row["collection"]]
     return any(
         row["bytes"] > MIN_BLOCK_BYTES
-        and not all(line.endswith(" forward") for line in row.get("lines") or ())
+        and not all(line.endswith(" forward") for line in row.get("lines", ()))
         for row in variables
     )
 
 
 def _place_of(row: KeeperRow) -> tuple[str, ...]:
     """Where a row's tensors are kept: the lines that keep them, else the name."""
-    lines = tuple(row.get("lines") or ())
-    return lines or (row["where"], row["collection"] or row["name"])
+    lines = tuple(row.get("lines", ()))
+    if lines:
+        return lines
+    return row["where"], row["collection"] or row["name"]
 
 
 def _keeper(row: KeeperRow) -> Keeper:
     return Keeper(
         name=row["collection"] or row["name"],
         where=row["where"],
-        lines=tuple(row.get("lines") or ()),
+        lines=tuple(row.get("lines", ())),
         length=row["length"],
         with_graph=row["graphs"] > 0,
         own_bytes=row["bytes"],

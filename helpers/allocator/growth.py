@@ -132,13 +132,12 @@ class _Search:
         self.alive = requests.alive(requests.fullest)
 
     def growth(self) -> Growth:
-        """``later``: the bytes of each call site, by step, that were asked for two steps before
-        or earlier and are there still.
-        """
+        """What grows over the steps."""
         stays = (self.asked_in >= 0) & (self.freed_in >= self.asked_in + 2)
         held_bytes = self.requests.by_site(stays & self.alive)
         if not self.steps.trains:
             held_bytes[self._graphs(stays)] = 0
+        # Of each call site, by step: what was asked for two steps before or earlier.
         later = self._bytes_by_site(stays, self.asked_in + 2, self.freed_in)
         keeping = self._keeping_sites(later, held_bytes)
         larger, inputs_grow = self._replaced_by_larger(keeping)
@@ -199,10 +198,10 @@ class _Search:
             if _with_inputs(site, rising):
                 inputs_grow = True
                 continue
+            more = float(series[self.last] - series[self.first])
             grower = Grower(
                 site=self.requests.sites[site],
-                bytes_per_step=float(series[self.last] - series[self.first])
-                / (self.last - self.first),
+                bytes_per_step=more / (self.last - self.first),
                 count=0.0,
                 how=LARGER,
                 held_bytes=int(series[self.last]),

@@ -50,11 +50,9 @@ class Metrics:
     @property
     def misleading_ratio(self) -> float:
         """1 - allocated/reserved, for the reason in MISLEADS."""
-        return (
-            1 - self.allocated_bytes / self.reserved_bytes
-            if self.reserved_bytes
-            else 0.0
-        )
+        if not self.reserved_bytes:
+            return 0.0
+        return 1 - self.allocated_bytes / self.reserved_bytes
 
 
 def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:

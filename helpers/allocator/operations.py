@@ -125,11 +125,8 @@ def set_circumstance(a: Allocator, op: int, size: int) -> None:
         a.fail_next = size
     elif op == Op.EVENTS_HOLD:
         a.events_held = size
-    if (
-        op == Op.EVENTS_COMPLETE
-        or op == Op.SYNCHRONIZE
-        or (op == Op.EVENTS_HOLD and not size)
-    ):
+    completes = op == Op.EVENTS_COMPLETE or op == Op.SYNCHRONIZE
+    if completes or not a.events_held:
         a.events_done = a.events
 
 

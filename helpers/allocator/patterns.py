@@ -80,14 +80,13 @@ def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
     pocs = []
     for t.round, first in enumerate(range(0, p.sessions, p.chunk_sessions)):
         count = min(p.chunk_sessions, p.sessions - first)
-        # The sum of three draws: most sessions are of middling length, a few very long, and the
+        # The product of three draws: most sessions are of middling length, a few very long, and the
         # longest sets the padding.
         spread = p.high_ticks - p.low_ticks
-        ticks = [
-            p.low_ticks
-            + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
-            for _ in range(count)
-        ]
+        ticks = []
+        for _ in range(count):
+            share = t.rng.random() * t.rng.random() * t.rng.random()
+            ticks.append(p.low_ticks + int(spread * share))
         cells = count * max(ticks)
         price = t.alloc("price", cells * 4)
         volume = t.alloc("volume", cells * 4)
@@ -105,9 +104,9 @@ def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
         t.free(*rows, mask, index, volume, price)
         order = t.alloc("sorted_order", count * p.bins * 8)
         ranked = t.alloc("sorted_volume", count * p.bins * 4)
-        share = t.alloc("cumulative_share", count * p.bins * 4)
+        running = t.alloc("cumulative_share", count * p.bins * 4)
         pocs.append(t.alloc("chunk_poc", count * 8))
-        t.free(order, ranked, share)
+        t.free(order, ranked, running)
     t.alloc("all_profiles", p.sessions * p.bins * 4)
     t.alloc("all_pocs", p.sessions * 8)
     t.free(*profiles, *pocs)
@@ -134,12 +133,8 @@ def growing_batches(t: Tape, p: SimpleNamespace) -> None:
     for _ in range(p.layers):
         t.alloc("weights", parameter_bytes)
     for t.round in range(p.batches):
-        state = (
-            p.batch
-            * (p.first_length + t.round * p.growth + t.below(p.length_noise))
-            * p.hidden
-            * 2
-        )
+        length = p.first_length + t.round * p.growth + t.below(p.length_noise)
+        state = p.batch * length * p.hidden * 2  # bytes of a hidden state in bf16
         inputs = []
         for _ in range(p.layers):
             inputs.append(t.alloc("layer_input", state))
@@ -200,8 +195,10 @@ def tuning_trials(t: Tape, p: SimpleNamespace) -> None:
                 back = t.alloc("activation_gradient", rows * width * 4)
                 grads.append(t.alloc("weight_gradient", size))
                 t.free(acts.pop(), back)
-            for size in shapes if not step else ():
-                state += [t.alloc("adam_mean", size), t.alloc("adam_variance", size)]
+            if not step:
+                for size in shapes:
+                    moments = ("adam_mean", "adam_variance")
+                    state += [t.alloc(tensor, size) for tensor in moments]
             t.free(loss, x, *grads)
             if step == p.steps - 1 and t.chance(p.leak_share):
                 t.alloc("leaked_activation", rows * width * 4)

@@ -97,6 +97,10 @@ class _Side:
         self.counts: list[int] = counts.tolist()
         """How many requests each call site makes."""
 
+    def asks(self, site: int) -> tuple[int, int]:
+        """What tells a moved call site: its bytes at the peak, and how many requests it makes."""
+        return self.bytes[site], self.counts[site]
+
     def line(self, site: int | None) -> tuple[str, int | None]:
         """The name of a call site and its bytes at the peak; "" and None for no site."""
         return ("", None) if site is None else (self.sites[site].name, self.bytes[site])
@@ -196,19 +200,17 @@ def _pairs(
         else:
             pairs.update(_pairs_by_order(old, new, old_sites, new_sites))
     # What was moved to another function or file is found again by what it asks for.
-    old_rest = [at for at in range(len(old.sites)) if at not in pairs and old.bytes[at]]
-    taken = set(pairs.values())
-    new_rest = [at for at in range(len(new.sites)) if at not in taken and new.bytes[at]]
-    for at in old_rest:
-        asks = (old.bytes[at], old.counts[at])
-        same = [
-            other for other in new_rest if (new.bytes[other], new.counts[other]) == asks
-        ]
-        if same:
-            pairs[at] = same[0]
-            new_rest.remove(same[0])
-    gone = [(at, None) for at in old_rest if at not in pairs]
-    return [*pairs.items(), *gone, *((None, at) for at in new_rest)]
+    paired = {*pairs.values()}
+    gone = [site for site, size in enumerate(old.bytes) if size and site not in pairs]
+    come = [site for site, size in enumerate(new.bytes) if size and site not in paired]
+    for site in tuple(gone):
+        other = next((other for other in come if new.asks(other) == old.asks(site)), -1)
+        if other >= 0:
+            pairs[site] = other
+            gone.remove(site)
+            come.remove(other)
+    alone = [(site, None) for site in gone]
+    return [*pairs.items(), *alone, *((None, site) for site in come)]
 
 
 def _groups(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from helpers.settings.allocator_text import INTERVALS
 
@@ -27,11 +28,11 @@ MEMORY = 1
 RESERVED = 2
 """Places of Range: in front of the free addresses for cudaMalloc, and for reserved ranges."""
 LEVELS = 8  # of the sorted sets in blocks.py
-LAYOUTS = {
-    "gc_threshold": np.dtype(np.float64),
-    "roundup_divisions": np.dtype((np.int64, INTERVALS)),
-    "forward": np.dtype((np.int64, LEVELS)),
-    "path": np.dtype((np.int64, LEVELS)),
+LAYOUTS: dict[str, DTypeLike] = {
+    "gc_threshold": np.float64,
+    "roundup_divisions": (np.int64, INTERVALS),
+    "forward": (np.int64, LEVELS),
+    "path": (np.int64, LEVELS),
 }
 """The fields that are not one whole number."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from helpers.allocator.plain_pickle import plain_pickle
 from helpers.allocator.stack_frames import CALLS, frame_text, library_line, own_line
@@ -46,6 +46,7 @@ _STATES = {
 }
 IMPOSSIBLE = "no allocator has such a state"
 MIB = 1 << 20
+Entry = dict[object, object]
 
 
 class TraceEntry(NamedTuple):
@@ -79,7 +80,7 @@ class Snapshot:
     segments: tuple[StartSegment, ...]
     events: tuple[TraceEntry, ...]
     frames: tuple[tuple[str, ...], ...]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     divisions: tuple[int, ...]
     notes: tuple[str, ...]
 
@@ -100,7 +101,7 @@ def load(
     return parse(plain_pickle(path, max_bytes), device)
 
 
-def parse(content: Any, device: int | None = None) -> Snapshot:
+def parse(content: object, device: int | None = None) -> Snapshot:
     """One device of what a snapshot's pickle holds.
 
     Raises TraceError where a type or a number is not what torch writes.
@@ -112,11 +113,12 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
             "the file holds segments only, no events: there is a state to look at and "
             "nothing to replay"
         )
-    segments = _segments_in(content)
+    snapshot = _snapshot_in(content)
+    segments = _segments_in(snapshot)
     name = "device_traces"
-    traces = [_list(entries, name) for entries in _list(content.get(name, []), name)]
+    traces = [_list(entries, name) for entries in _list(snapshot.get(name, []), name)]
     device = _chosen_device(device, segments, traces, notes)
-    if any(content.get(key) for key in ("host_segments", "host_traces")):
+    if any(snapshot.get(key) for key in ("host_segments", "host_traces")):
         notes.append(
             "pinned host memory (host_segments, host_traces) is left out: it takes no "
             "device memory"
@@ -134,7 +136,7 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
                 f"the segments at {segment.address:#x} and {following.address:#x} "
                 f"overlap: {IMPOSSIBLE}"
             )
-    reader = _Events(pools, _cells(content.get("casebook_cells")))
+    reader = _Events(pools, _cells(snapshot.get("casebook_cells")))
     entries = enumerate(traces[device] if device < len(traces) else [])
     events = tuple(
         filter(None, (reader.event(index, entry) for index, entry in entries))
@@ -142,7 +144,7 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     for action, count in sorted(reader.left_out.items()):
         if action not in _NO_REQUEST:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
-    settings = content.get("allocator_settings")
+    settings = snapshot.get("allocator_settings")
     if type(settings) is not dict:
         settings = {}
     return Snapshot(
@@ -156,23 +158,28 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     )
 
 
-def _segments_in(content: Any) -> list[dict[Any, Any]]:
+def _snapshot_in(content: object) -> Entry:
     if type(content) is not dict or "segments" not in content:
         raise TraceError(
             f"the pickle holds a {type(content).__name__} without segments: expected "
             "what torch.cuda.memory._dump_snapshot writes"
         )
-    segments = _list(content["segments"], "segments")
-    for segment in segments:
+    return content
+
+
+def _segments_in(snapshot: Entry) -> list[Entry]:
+    segments: list[Entry] = []
+    for segment in _list(snapshot["segments"], "segments"):
         if type(segment) is not dict:
             raise TraceError(
                 f"segments holds a {type(segment).__name__}: expected a dict each"
             )
+        segments.append(segment)
     return segments
 
 
-def _list(value: Any, name: str) -> list[Any]:
-    if type(value) not in (list, tuple):
+def _list(value: object, name: str) -> list[object]:
+    if not isinstance(value, list | tuple):
         raise TraceError(
             f"{name} is a {type(value).__name__}: expected a list, as torch writes"
         )
@@ -180,7 +187,7 @@ def _list(value: Any, name: str) -> list[Any]:
 
 
 def _whole_number(
-    entry: dict[Any, Any], key: str, where: str, default: int | None = None
+    entry: Entry, key: str, where: str, default: int | None = None
 ) -> int:
     value = entry.get(key, default)
     if type(value) is not int or not 0 <= value < LARGEST:
@@ -193,7 +200,10 @@ def _whole_number(
 
 
 def _chosen_device(
-    wanted: int | None, segments: list[Any], traces: list[list[Any]], notes: list[str]
+    wanted: int | None,
+    segments: list[Entry],
+    traces: list[list[object]],
+    notes: list[str],
 ) -> int:
     """The device that is wanted, else the one with most events. Raises TraceError for one that
     the snapshot does not have.
@@ -218,7 +228,7 @@ def _chosen_device(
     return next(iter(busy or holding), 0)
 
 
-def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) -> int:
+def _pool(entry: Entry, pools: dict[tuple[int, int], int], *keys: str) -> int:
     """The number of a private pool, in order of first sight; 0 for the default pools."""
     for key in keys:
         value = entry.get(key)
@@ -230,7 +240,7 @@ def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) 
     return 0
 
 
-def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartSegment:
+def _segment(entry: Entry, pools: dict[tuple[int, int], int]) -> StartSegment:
     address = _whole_number(entry, "address", "a segment")
     size = _whole_number(entry, "total_size", "a segment")
     where = f"the segment at {address:#x}"
@@ -278,7 +288,7 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
     return StartSegment(address, size, stream, small, pool, expandable, tuple(blocks))
 
 
-def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
+def _divisions(settings: Entry) -> tuple[int, ...]:
     name = "roundup_power2_divisions"
     table = settings.get(name)
     if type(table) is not dict:
@@ -286,7 +296,7 @@ def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
     return tuple(_whole_number(table, str(1 << power), name, 0) for power in range(16))
 
 
-def _cells(numbers: Any) -> dict[str, int]:
+def _cells(numbers: object) -> dict[str, int]:
     """The numbers of a notebook's cells by their files, as the recorder wrote them."""
     if type(numbers) is not dict:
         return {}
@@ -318,7 +328,7 @@ class _Events:
         self._number_of_list: dict[int, int] = {}
         self._text_of_frame: dict[int, str] = {}
 
-    def event(self, index: int, entry: Any) -> TraceEntry | None:
+    def event(self, index: int, entry: object) -> TraceEntry | None:
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
             raise TraceError(
                 f"event {index} is a {type(entry).__name__} without an action: "
@@ -343,7 +353,7 @@ class _Events:
             frame=self._stack_number(frames) if type(frames) is list and frames else -1,
         )
 
-    def _stack_number(self, frames: list[Any]) -> int:
+    def _stack_number(self, frames: list[object]) -> int:
         """The number of a stack, of the Python frames of it that are kept."""
         if id(frames) not in self._number_of_list:
             stack = self._kept_frames(frames)
@@ -353,7 +363,7 @@ class _Events:
             self._number_of_list[id(frames)] = self._numbers[stack]
         return self._number_of_list[id(frames)]
 
-    def _kept_frames(self, frames: list[Any]) -> tuple[str, ...]:
+    def _kept_frames(self, frames: list[object]) -> tuple[str, ...]:
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
             if id(frame) not in self._text_of_frame:
