@@ -41,36 +41,28 @@ _HOMES = {
 }
 """Each public name, and the module below this package that holds it."""
 
+_OF_IPYTHON = {
+    "load_ipython_extension": "magics.hooks",
+    "unload_ipython_extension": "magics.hooks",
+}
+"""What IPython calls at ``%load_ext helpers`` and ``%unload_ext helpers``: as for ``vram_casebook``."""
+
 __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import (
-        import_module,
-    )  # here: a bare import of the package loads nothing else
+    # Imported here, so that a bare import of the package loads nothing else.
+    from importlib import import_module
 
-    if name not in _HOMES:
+    homes = {**_HOMES, **_OF_IPYTHON}
+    if name not in homes:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}; see dir({__name__})"
         )
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{homes[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> "list[str]":
     return sorted(__all__)
-
-
-def load_ipython_extension(shell):
-    """``%load_ext helpers``: GPU memory in a notebook, as ``%load_ext vram_casebook``."""
-    from .magics import hooks
-
-    hooks.load_ipython_extension(shell)
-
-
-def unload_ipython_extension(shell):
-    """``%unload_ext helpers``."""
-    from .magics import hooks
-
-    hooks.unload_ipython_extension(shell)

@@ -14,29 +14,35 @@ import importlib
 import io
 import json
 import os
+import platform
 import re
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import NoReturn, TextIO, cast
 
 from helpers.commands import gone
-from helpers.commands.use import Run, WrongUse, described, listed, may_write, says
+from helpers.commands.options import described, says, verbs_of
+from helpers.commands.use import WrongUse, listed, may_write
 from helpers.ground import umask
 from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS, PROGRAM, SET_UP
 from helpers.ground.units import cut, plain
 
 GROUPS = {
-    "Look at a box": ("box",),
+    "Look at a box": ("diagnose", "ttm", "check", "gate"),
     "What fits": ("fits",),
-    "The allocator, on your own program": ("rehearse", "fix", "trace"),
-    "Try what helps": ("trial",),
-    "A night of runs": ("batch",),
+    "The allocator, on your own program": ("record", "rehearse", "fix", "trace"),
+    "Try what helps": ("trial", "vpoc"),
+    "A night of runs": ("batch", "compare"),
     "Share, and the workbook itself": ("share", "workbook"),
     "For agents": ("agent",),
 }
 """What the verbs of each file of helpers/commands are for."""
-WRITES = "out", "save", "results", "parquet"  # options that name a place to write to
+ON_OLD_PYTHONS = ("diagnose", "ttm", "check", "gate")
+"""Files whose verbs run on Python 3.8, too."""
+WRITES = ("out", "save", "results", "parquet")
+"""Options that name a place to write to."""
 MOST_COMPLAINT = 1000
 """Columns of an error's line, whatever a file has for names."""
 LONG_WORD = re.compile(r"(\S{40})\S{80,}(\S{40})")
@@ -49,6 +55,8 @@ NOT_A_NUMBER = {
 }
 """What argparse says of a word where a number belongs, and how it is said here."""
 CAPTURE = "write an evidence bundle of this box"
+NEGATIVE = re.compile("-[0-9]")
+"""How a value may begin, such as -5GiB, that argparse would take for an option."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -112,10 +120,10 @@ def _about_a_file(error: OSError) -> str:
     name = error.filename
     if isinstance(error, FileNotFoundError) and name:
         return _not_there(Path(os.fsdecode(name)))
+    # Is it the answer that cannot be written?
+    probe = "" if name else "\n"
     try:
-        print(
-            end="" if name else "\n", flush=True
-        )  # is it the answer that cannot be written?
+        print(end=probe, flush=True)
     except OSError:
         name = "standard output"
         _say_no_more()
@@ -163,49 +171,67 @@ class _Spelt:
         self.bold = stream.isatty()
 
     def write(self, text: str) -> int:
-        for odd in {c for c in set(text) - {"\n", "\t"} if plain(c) not in (c, " ")}:
-            text = text.replace(odd, json.dumps(odd)[1:-1].replace("\x7f", "\\u007f"))
-        for mark in ("[1m", "[0m") * self.bold:
-            text = text.replace(f"\\u001b{mark}", f"\x1b{mark}")
+        for char in set(text):
+            if plain(char, keep="\n\t") not in (char, " "):
+                spelt = json.dumps(char)[1:-1].replace("\x7f", "\\u007f")
+                text = text.replace(char, spelt)
+        if self.bold:
+            for mark in ("[1m", "[0m"):
+                text = text.replace(f"\\u001b{mark}", f"\x1b{mark}")
         return self.drawn.write(text)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.drawn, name)
 
 
 def _verb(argv: list[str]) -> int:
+    """Run the verb of a command line; the help of all verbs without one."""
     replaced = gone.instead(argv)
     if replaced:
         raise WrongUse(replaced)
     if argv[:1] == ["capture"]:
         return int(importlib.import_module("helpers.look.capture").main(argv[1:]))
-    parser, verbs = parsers(argv[0] if argv else "")
     if not argv:
-        parser.print_help()
+        parsers()[0].print_help()
         return 0
+    parser, files = parsers(argv[0])
     arguments, unknown = parser.parse_known_args(argv)
+    verb: str = arguments.verb
     if unknown:  # argparse would point to the help of all verbs
-        arguments.error(f"unrecognized arguments: {' '.join(unknown)}")
-    for place in {getattr(arguments, name, "") for name in WRITES} - {"", "-", None}:
-        may_write(Path(place))
-    named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
-    out = Path(next(filter(None, named), OUTPUTS)).resolve()
-    with suppress(OSError):  # it is somebody else's, or not there yet
-        if (
-            OUTPUTS.parent == CHECKOUT
-        ):  # a folder that the user names keeps the user's own mode
+        seen = f"unrecognized arguments: {' '.join(unknown)}"
+        raise WrongUse(f"{seen}; see: {PROGRAM} {verb} --help")
+    for name in WRITES:
+        place = getattr(arguments, name, "")
+        if place and place != "-":
+            may_write(Path(place))
+    # A folder that the user names keeps the user's own mode.
+    if OUTPUTS.parent == CHECKOUT:
+        with suppress(OSError):  # it is somebody else's, or not there yet
             OUTPUTS.chmod(0o700)
-    below = OUTPUTS.resolve() in (out, *out.parents)
-    # What lies below outputs is its owner's alone, and a batch wherever it lies; a program of the
-    # user's keeps the user's own umask.
-    if not below and arguments.verb not in OF_BATCHES:
-        return verbs[arguments.verb](arguments)
+    if sys.version_info < (3, 10) and files[verb] not in ON_OLD_PYTHONS:
+        seen = f"Python {platform.python_version()}"
+        raise WrongUse(f"{verb}: seen {seen}; expected 3.10 or later; run: make setup")
+    module = importlib.import_module(f"helpers.commands.{files[verb]}")
+    run: Callable[[argparse.Namespace], int] = getattr(module, verb)
+    if not _is_private(arguments):
+        return run(arguments)
     umask.users_umask = os.umask(0o077)
     try:
-        return verbs[arguments.verb](arguments)
+        return run(arguments)
     finally:
         os.umask(umask.users_umask)
         umask.users_umask = -1
+
+
+def _is_private(arguments: argparse.Namespace) -> bool:
+    """Whether what a verb writes is its owner's alone: below outputs, and a batch wherever it lies.
+
+    A program of the user's keeps the user's own umask.
+    """
+    named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
+    out = Path(next(filter(None, named), OUTPUTS)).resolve()
+    is_below = OUTPUTS.resolve() in (out, *out.parents)
+    return is_below or arguments.verb in OF_BATCHES
 
 
 def _not_there(path: Path) -> str:
@@ -228,7 +254,7 @@ def _say_no_more() -> None:
 
 
 def _refuse(line: str, code: int = 2) -> int:
-    line = plain(LONG_WORD.sub(r"\1…\2", line)[:MOST_COMPLAINT].replace("\n", " "))
+    line = plain(LONG_WORD.sub(r"\1…\2", line).replace("\n", " "))
     with suppress(OSError):
         print(f"{PROGRAM}: {cut(line, MOST_COMPLAINT)}", file=sys.stderr, flush=True)
     return code
@@ -237,58 +263,48 @@ def _refuse(line: str, code: int = 2) -> int:
 class _OneLine(argparse.ArgumentParser):
     """argparse with one line on wrong use instead of the whole usage."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._negative_number_matcher = re.compile("-[0-9]")  # -5GiB is a value, too
-
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         for of_argparse, plainly in NOT_A_NUMBER.items():
             message = message.replace(of_argparse, plainly)
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
-    def print_help(
-        self, _file: Any = None
-    ) -> None:  # argparse is silent where it cannot write
+    def print_help(self, _file: object = None) -> None:
+        # argparse is silent where it cannot write.
         print(self.format_help(), end="", flush=True)
 
 
-def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    """The parser of the command line and what runs each verb; with ``needed_verb`` only as far as
+def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, str]]:
+    """The parser of the command line, and the file of each verb; with ``needed_verb`` only as far as
     that verb needs it.
     """
-    form = argparse.RawDescriptionHelpFormatter
-    parser = _OneLine(prog=PROGRAM, formatter_class=form)
-    options: dict[str, Any] = {"dest": "verb", "metavar": "VERB", "required": True}
+    parser = _OneLine(
+        prog=PROGRAM, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     of_verbs = parser.add_subparsers(
-        **options, parser_class=_OneLine, help="one of the commands above"
+        dest="verb",
+        metavar="VERB",
+        required=True,
+        parser_class=_OneLine,
+        help="one of the commands above",
     )
     lines = ["Find out why a GPU is out of memory, with evidence.", ""]
-    verbs: dict[str, Run] = {"capture": lambda _arguments: 2}  # it has its own parser
+    files = {"capture": ""}  # it has a parser of its own
     of_verbs.add_parser("capture")
     for group, modules in GROUPS.items():
-        lines += [
-            group,
-            *([listed("  capture", CAPTURE, 12)] if "box" in modules else []),
-        ]
-        for name in modules:
-            module = importlib.import_module(f"helpers.commands.{name}")
-            for run in module.VERBS:
-                verb = of_verbs.add_parser(
-                    run.__name__, description=says(run), conflict_handler="resolve"
-                )
-                verb.set_defaults(error=verb.error)
-                verb.add_argument(
-                    "--json", action="store_true", help="print JSON instead of text"
-                )
-                described(verb, run, getattr(module, "SHARED", ""))
-                verbs[run.__name__] = run
-                lines.append(listed(f"  {run.__name__}", says(run), 12))
-            if (
-                needed_verb in verbs
-            ):  # the help names them all; one verb needs only its own
-                return parser, verbs
+        lines.append(group)
+        if "diagnose" in modules:
+            lines.append(listed("  capture", CAPTURE, 12))
+        for module in modules:
+            for verb, docstring in verbs_of(module).items():
+                files[verb] = module
+                lines.append(listed(f"  {verb}", says(docstring), 12))
+                of_verb = of_verbs.add_parser(verb, conflict_handler="resolve")
+                of_verb._negative_number_matcher = NEGATIVE
+                described(of_verb, docstring)
+            # The help names them all; one verb needs only its own.
+            if needed_verb in files:
+                return parser, files
         lines.append("")
-    parser.description = "\n".join(
-        [*lines, f"Details and an example of each: {PROGRAM} VERB --help"]
-    )
-    return parser, verbs
+    lines.append(f"Details and an example of each: {PROGRAM} VERB --help")
+    parser.description = "\n".join(lines)
+    return parser, files

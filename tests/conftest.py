@@ -32,12 +32,13 @@ collect_ignore = ["notebooks"]
 def share_command(capsys):
     """The command share: its exit code, what it printed and what it said on stderr."""
     from helpers import cli
+    from helpers.commands.share import share
 
-    parser, verbs = cli.parsers("share")
+    parser, _ = cli.parsers("share")
 
     def call(*words):
         arguments = parser.parse_args(["share", *map(str, words)])
-        return verbs["share"](arguments), *capsys.readouterr()
+        return share(arguments), *capsys.readouterr()
 
     return call
 

@@ -118,6 +118,8 @@ FILES = {
         "*": "source; not_allowed not_available: [text]"}),
     "helpers/look/xids.json": DataFile("look.kernel_log", HEAD, {"meaning": "{text}"}),
 
+    "helpers/commands/gone.json": DataFile("commands.gone", OWN_WORDS, "{text}"),
+
     "helpers/fits/graphs.json": DataFile("fits.rules.graphs", "about", {
         "architectures": {"*": "heads; full partial?: [int]; times: int; beside?: [[int|number|text]]"}}),
     "helpers/fits/logs.json": DataFile("fits.log", ROWS, {
@@ -163,7 +165,7 @@ FILES = {
     "env/remedies.yaml": DataFile("trials.catalogue", COMMENT, {
         "remedies": ["id says how workload? answer? needs? unrehearsed? verdict? why? preset? kind?; claims: [text];"
                      " change? control?: {int|text}"]}),
-    "env/boxes/stories.json": DataFile("commands.box", OWN_WORDS, "{text}"),
+    "env/boxes/stories.json": DataFile("commands.ttm", OWN_WORDS, "{text}"),
 }
 # fmt: on
 NO_TABLES = {

@@ -6,19 +6,11 @@ from command_line import verb as run
 from helpers.commands import gone
 
 
-@pytest.mark.parametrize("verb", gone.VERBS)
-def test_a_verb_that_is_gone_names_its_replacement(verb):
-    code, out, error = run(verb, "anything")
+@pytest.mark.parametrize("name", gone.GONE)
+def test_a_verb_or_an_option_that_is_gone_names_its_replacement(name):
+    code, out, error = run(*name.split(), "value")
     assert (code, out) == (2, "")
-    assert gone.VERBS[verb] in error
-    assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize("verb, option", gone.OPTIONS)
-def test_an_option_that_is_gone_names_its_replacement(verb, option):
-    code, out, error = run(verb, option, "value")
-    assert (code, out) == (2, "")
-    assert gone.OPTIONS[verb, option] in error
+    assert gone.GONE[name] in error
     assert len(error.splitlines()) == 1
 
 

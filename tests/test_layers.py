@@ -132,7 +132,10 @@ OWN = {
     "trials/targets.py": (3, 8),
     "commands/gone.py": (3, 8),
     "commands/use.py": (3, 8),
-    "commands/box.py": (3, 8),
+    "commands/options.py": (3, 8),
+    "commands/signs.py": (3, 8),
+    "commands/diagnose.py": (3, 8),
+    "commands/gate.py": (3, 8),
     "*/under_torch/*.py": (3, 9),
     "magics/*.py": (3, 9),
 }

@@ -158,7 +158,7 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
     for name in ("tools", "build"):
         monkeypatch.setattr(build, name, lambda *_: None)
     monkeypatch.setattr("helpers.rehearse.run.rehearse", rehearsed)
-    monkeypatch.setattr("helpers.commands.rehearse.OUTPUTS", tmp_path / "outputs")
+    monkeypatch.setattr("helpers.commands.rehearse_commit.OUTPUTS", tmp_path / "outputs")
     monkeypatch.chdir(tmp_path)
     commit_of(tmp_path, "size = 100")
     (tmp_path / "train.py").write_text("size = 110")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from helpers import cli
 from helpers.allocator.record import INJECT
+from helpers.commands import rehearse
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.look import cards
 from helpers.rehearse import (
@@ -408,9 +409,9 @@ def test_the_answer_names_card_torch_failure_and_trust():
 @pytest.fixture
 def run(tmp_path):
     """The command, with a cache of its own."""
-    parser, verbs = cli.parsers("rehearse")
+    parser, _ = cli.parsers("rehearse")
     own = ["rehearse", "--cache", str(tmp_path / "cache")]
-    return lambda *words: verbs["rehearse"](parser.parse_args([*own, *words]))
+    return lambda *words: rehearse.rehearse(parser.parse_args([*own, *words]))
 
 
 def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(run, tmp_path):

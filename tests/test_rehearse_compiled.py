@@ -7,7 +7,7 @@ import pytest
 from command_line import verb
 from test_rehearse import CARD, MIB, QUIET, RUN
 
-from helpers.commands import rehearse as command
+from helpers.commands import rehearse_bench
 from helpers.rehearse import build, torches
 from helpers.rehearse.rehearsal import RehearsalLimits
 from helpers.rehearse.run import environment
@@ -39,9 +39,10 @@ def runs(monkeypatch, tmp_path):
 
         bench = SimpleNamespace(card=CARD, limits=RehearsalLimits(), run=run)
         options = {"compile": True, "world": 0, "ranks": "", "values": "typical"}
-        arguments = SimpleNamespace(force=False, json=True, **options)
-        monkeypatch.setattr(command, "_output", lambda out: out.with_suffix(".txt"))
-        return command._runs(arguments, ["python", "t.py"], bench, tmp_path / "run.pickle")
+        bench.arguments = SimpleNamespace(force=False, json=True, **options)
+        bench.command = ["python", "t.py"]
+        monkeypatch.setattr(rehearse_bench, "output_file", lambda out: out.with_suffix(".txt"))
+        return rehearse_bench.all_runs(bench, tmp_path / "run.pickle")
 
     return runs
 

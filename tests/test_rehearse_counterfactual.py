@@ -14,7 +14,6 @@ import pytest
 from command_line import verb
 from test_rehearse import RUN
 
-from helpers.commands import rehearse as command
 from helpers.commands import rehearse_bench
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal
 from helpers.judge.program_verdict import program_verdict
@@ -287,7 +286,7 @@ def rehearse(folder, monkeypatch):
         return replace(ends.pop(0), device=card, limits=asked["limits"], expandable=expandable)
 
     monkeypatch.setattr(run_module, "rehearse", stand_in)
-    monkeypatch.setattr(command, "_torch", lambda *_: None)
+    monkeypatch.setattr("helpers.commands.rehearse._torch", lambda *_: None)
 
     def start(*options, runs, record="run"):
         ends[:] = runs
@@ -411,7 +410,7 @@ def test_both_repeats_say_that_they_run(folder, monkeypatch):
     said = []
 
     @contextmanager
-    def noted(record, quiet):
+    def noted(record, quiet, name):
         said.append(record.name)
         yield
 
@@ -420,7 +419,7 @@ def test_both_repeats_say_that_they_run(folder, monkeypatch):
     arguments = SimpleNamespace(box="", conf="", steps=0, seconds=0, values="typical", gpus=1)
     arguments.cudnn_workspace = arguments.torch_python = ""
     arguments.json = False
-    bench = rehearse_bench.RehearsalBench(arguments, RAN_OUT.device, torch=None, cache=folder)
+    bench = rehearse_bench.RehearsalBench(arguments, [], RAN_OUT.device, None, folder)
     both(bench.run, folder)
     assert said == ["without-limit.record", "expandable.record"]
 

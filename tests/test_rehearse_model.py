@@ -11,7 +11,7 @@ import pytest
 from command_line import verb
 from test_rehearse import GIB, RUN
 
-from helpers.commands.rehearse import _what_to_run_next
+from helpers.commands.rehearse_answer import what_to_run_next
 from helpers.look.cards import cards
 from helpers.rehearse.every_card import cards_that_fit, fitting_table
 from helpers.rehearse.model import PROGRAM, ModelError, Training
@@ -130,7 +130,7 @@ def test_a_model_that_does_not_fit_is_tried_with_less_and_a_program_is_changed(o
     names = "capacity box held precision checkpointing world torch torch_python".split()
     given = dict(gpu="4090", gpus=1, model="c.json", train="full", sequence=64)
     arguments = SimpleNamespace(**{**dict.fromkeys(names), **given, "batch": 0, **options})
-    _, run_next = _what_to_run_next(arguments, ["python", "train.py"])
+    _, run_next = what_to_run_next(arguments, ["python", "train.py"])
     assert run_next.startswith(f"casebook {command}" if command else "") and bool(run_next) == bool(
         command
     )

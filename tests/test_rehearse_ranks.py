@@ -221,7 +221,7 @@ def test_each_of_two_runs_says_of_its_own_processes_that_they_run(tmp_path, monk
     watched = []
 
     @contextmanager
-    def says_it_runs(record, quiet):
+    def says_it_runs(record, quiet, name):
         watched.append(record.name)
         yield
 
@@ -230,7 +230,7 @@ def test_each_of_two_runs_says_of_its_own_processes_that_they_run(tmp_path, monk
 
     monkeypatch.setattr(rehearse_bench, "says_it_runs", says_it_runs)
     bench = object.__new__(rehearse_bench.RehearsalBench)
-    bench._quiet, bench._rehearse = False, rehearse
+    bench.arguments, bench._rehearse = SimpleNamespace(json=False), rehearse
     (tmp_path / "run.record").mkdir()
     (tmp_path / "run.record" / "record.json").write_text("{}")
     bench.run(["python"], CARD, tmp_path / "run.pickle")

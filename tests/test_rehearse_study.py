@@ -12,6 +12,7 @@ from helpers import cli
 from helpers.allocator.record import RecordError, record
 from helpers.commands import rehearse as command
 from helpers.commands import trial as commands
+from helpers.commands.rehearse_bench import RehearsalBench
 from helpers.look.boxes import open_box
 from helpers.rehearse import (
     build,
@@ -25,8 +26,9 @@ from helpers.trials.box_study import fix_study
 
 def answer_of(arguments, folder):
     """The exit code of the command for these arguments, without a torch."""
-    bench = command.RehearsalBench(arguments, command._card(arguments), SimpleNamespace(), folder)
-    return command._answer(arguments, arguments.command[1:], bench)
+    program = arguments.command[1:]
+    card = command._card(arguments)
+    return command._answer(RehearsalBench(arguments, program, card, SimpleNamespace(), folder))
 
 
 def test_a_search_holds_the_card_and_the_settings_of_the_box(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from command_line import verb
 
-from helpers.batch import record, report, status, supervisor
+from helpers.batch import record
 from helpers.batch.shapes import Run
 from helpers.commands import batch as batch_command
 from helpers.face.review import Shared
@@ -65,10 +65,10 @@ def test_the_panel_of_a_review_knows_a_batch_by_its_name(outputs):
 
 def test_the_last_line_of_a_run_is_its_page_also_at_the_first_use(outputs, monkeypatch):
     result = SimpleNamespace(folder=outputs / "second", runs=(), unrecorded=(), exit_code=0)
-    monkeypatch.setattr(supervisor, "run_plan", lambda *_, **__: result)
-    monkeypatch.setattr(report, "write_index", lambda folder: folder / "index.html")
-    monkeypatch.setattr(status, "status_json", lambda view: {})
-    monkeypatch.setattr(status, "status_text", lambda view: "3 answered")
+    monkeypatch.setattr(batch_command, "run_plan", lambda *_, **__: result)
+    monkeypatch.setattr(batch_command, "write_index", lambda folder: folder / "index.html")
+    monkeypatch.setattr(batch_command, "status_json", lambda view: {})
+    monkeypatch.setattr(batch_command, "status_text", lambda view: "3 answered")
     monkeypatch.setenv(batch_command.SAY_LAST, "to call casebook in any folder: ln -sf a b")
     done = verb("run", "plan.yaml", "--out", outputs)
     assert done.out.splitlines()[-2].startswith("to call casebook in any folder: ")

@@ -26,7 +26,11 @@ sys.exit(main(sys.argv[1:] if sys.argv[1:2] in (["capture"], ["diagnose"]) else 
 ROOMS = "ground ground/child look look/under_torch judge settings allocator tell".split()
 PACKED = (
     *(f"{room}/*" for room in ROOMS),
-    *(f"commands/{name}.py" for name in ("__init__", "box", "gone", "use")),
+    *(
+        f"commands/{name}.py"
+        for name in ("__init__", "diagnose", "gone", "options", "signs", "use")
+    ),
+    "commands/gone.json",
     "*.py",
 )
 """What capture, and diagnose of a text, a snapshot or a bundle, stand on: the standard library, and these of helpers/."""

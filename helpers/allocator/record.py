@@ -35,6 +35,10 @@ class RecordError(ValueError):
     """Nothing was run: one line with what was seen, what was expected and what to do."""
 
 
+class NameTakenError(RecordError):
+    """Something is kept under the name of a new recording already."""
+
+
 @dataclass(frozen=True)
 class Recording:
     """What was kept.
@@ -134,15 +138,18 @@ def record(
 
 
 def _claim(out: Path, folder: Path) -> None:
-    """Make the folder of a recording. Raises RecordError where something of that name is kept."""
+    """Make the folder of a recording.
+
+    Raises NameTakenError where something of that name is kept, and FileExistsError where another
+    recording takes it at the same moment.
+    """
     kept = {path.suffix for path in folder.glob("*")} & {".pickle", ".stacks"}
     if (folder / "record.json").is_file() and not kept:
-        shutil.rmtree(
-            folder
-        )  # of a recording that kept nothing, so that it can be tried again
+        # Of a recording that kept nothing, so that it can be tried again.
+        shutil.rmtree(folder)
     for path in (out, out.with_suffix(".pickle"), folder):
         if path.exists():
-            raise RecordError(
+            raise NameTakenError(
                 f"{path}: exists already; expected a new name; choose another --out, "
                 "or add --force"
             )

@@ -1,8 +1,6 @@
 """The command that answers agents."""
 
-from __future__ import annotations
-
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 from helpers.commands.use import WrongUse
@@ -14,7 +12,7 @@ MISSING = (
 )
 
 
-def mcp(arguments: argparse.Namespace) -> int:
+def mcp(arguments: Namespace) -> int:
     """Answer an agent: a server of the Model Context Protocol on standard input and output.
 
     --root DIR ...: a folder whose files the agent may name (default: this one); can be repeated
@@ -33,6 +31,3 @@ def mcp(arguments: argparse.Namespace) -> int:
 
     server(roots).run()
     return 0
-
-
-VERBS = (mcp,)

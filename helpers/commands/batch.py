@@ -1,24 +1,33 @@
-"""Commands about batches: run, status, report, compare."""
+"""Commands about batches: run, status, report."""
 
-from __future__ import annotations
-
-import argparse
 import os
 import sys
-from collections.abc import Callable
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from helpers.batch.box_state import measure
+from helpers.batch.dry_run import dry_run, dry_run_text
+from helpers.batch.earlier_times import seconds_by_notebook
+from helpers.batch.plan import load_plan
+from helpers.batch.progress import Plain
+from helpers.batch.record import read_batch
+from helpers.batch.report import write_index
+from helpers.batch.resumption import NEVER_RAN
+from helpers.batch.status import status_json, status_text
+from helpers.batch.stop import Stop
+from helpers.batch.supervisor import run_plan
 from helpers.commands.use import WrongUse, print_json, say, show
-from helpers.ground.child import CHECKOUT, OUTPUTS
-from helpers.ground.places import kept
+from helpers.ground.places import CHECKOUT, OUTPUTS, kept
+from helpers.ground.shell import line
+from helpers.look import capture
+from helpers.look.files import read
 
 SAY_LAST = "CASEBOOK_SAY_LAST"
 """The variable in which the first `make diagnose` hands over how `casebook` is called."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace) -> int:
     """Run a plan of notebooks and write the page of the batch.
 
     plan: a plan file, such as notebooks/plans/quick.yaml (an example over three boxes: notebooks/README.md)
@@ -31,23 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     --scheduler ADDRESS: run on the workers of a Dask scheduler (tls://host:8786; see env/FLEET.md)
     Example: run notebooks/plans/quick.yaml --dry-run
     """
-    from helpers.batch.box_state import measure
-    from helpers.batch.dry_run import dry_run, dry_run_text
-    from helpers.batch.earlier_times import seconds_by_notebook
-    from helpers.batch.plan import load_plan
-    from helpers.batch.progress import Plain
-    from helpers.batch.record import read_batch
-    from helpers.batch.report import write_index
-    from helpers.batch.resumption import NEVER_RAN
-    from helpers.batch.status import status_json, status_text
-    from helpers.batch.stop import Stop
-    from helpers.batch.supervisor import run_plan
-    from helpers.ground.shell import line
-
     plan = own_file(arguments.plan)
     stop = Stop()
     carrier = None
-    outputs = Path(arguments.out) if arguments.out else OUTPUTS
+    outputs = Path(arguments.out or OUTPUTS)
     if arguments.dry_run:
         checked = load_plan(plan, arguments.box, seconds_by_notebook(outputs))
         return say(arguments, dry_run(checked), dry_run_text(checked))
@@ -82,15 +78,18 @@ def run(arguments: argparse.Namespace) -> int:
     left = sum(run.stopped_by in NEVER_RAN for run in view.runs)
     if left:
         words = ["casebook", "run", arguments.plan, "--resume", str(result.folder)]
-        words += ["--box", arguments.box] if arguments.box else []
-        words += ["--scheduler", arguments.scheduler] if arguments.scheduler else []
+        for option in ("box", "scheduler"):
+            value = getattr(arguments, option)
+            if value:
+                words += [f"--{option}", value]
         lines.append(f"Runs left: {left}. Go on: {line(words)}")
     if arguments.json:
         print_json(state)
         return result.exit_code
     show(status_text(view), *lines)
-    if os.environ.get(SAY_LAST):
-        print(os.environ[SAY_LAST])  # in one line, to copy
+    last = os.environ.get(SAY_LAST)
+    if last:
+        print(last)  # in one line, to copy
     show(f"Open: {page}")
     return result.exit_code
 
@@ -104,7 +103,7 @@ def own_file(name: str) -> Path:
     return path
 
 
-def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
+def _resumed(arguments: Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
         if arguments.again:
@@ -114,9 +113,6 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
         return None
     if arguments.resume:
         return named_batch(arguments.resume)
-    from helpers.batch.plan import load_plan
-    from helpers.look.files import read
-
     plan = own_file(arguments.plan)
     text = load_plan(plan, arguments.box).text.encode()
     of_this_plan = [
@@ -131,9 +127,7 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
 
 
 def _capture_into(path: Path) -> Path:
-    from helpers.look.capture import Options, measure
-
-    return measure(Options()).writer.write(path)
+    return capture.measure(capture.Options()).writer.write(path)
 
 
 def _batches(outputs: Path) -> list[Path]:
@@ -147,9 +141,9 @@ def named_batch(name: str) -> Path:
     if name:
         folder = kept(Path(name))
         if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
-            seen = (
-                "contains no plan and no run" if folder.is_dir() else "no such folder"
-            )
+            seen = "no such folder"
+            if folder.is_dir():
+                seen = "contains no plan and no run"
             raise WrongUse(f"{name}: {seen}; expected a batch below outputs")
         return folder
     batches = _batches(OUTPUTS)
@@ -159,112 +153,29 @@ def named_batch(name: str) -> Path:
     return batches[-1]
 
 
-def status(arguments: argparse.Namespace) -> int:
+def status(arguments: Namespace) -> int:
     """Show the state of every run of a batch; exit code 1 if no record can be read.
 
     [batch]: a batch folder (default: the newest below outputs)
     Example: status
     """
-    from helpers.batch.record import read_batch
-    from helpers.batch.status import status_json, status_text
-
     view = read_batch(named_batch(arguments.batch))
     say(arguments, status_json(view), status_text(view))
     return int(bool(view.unreadable) and not view.runs)
 
 
-def report(arguments: argparse.Namespace) -> int:
+def report(arguments: Namespace) -> int:
     """Write the page of a batch, also of an unfinished one, or one page of several batches.
 
     [folders ...]: batch folders, or folders that contain some (default: the newest batch below
         outputs)
     Example: report outputs/20260301T210000Z-overnight
     """
-    from helpers.batch.report import write_index
-
-    folders = [kept(Path(name)) for name in arguments.folders] or [named_batch("")]
+    folders = [kept(Path(name)) for name in arguments.folders]
+    if not folders:
+        folders = [named_batch("")]
     for folder in folders:
         if not any(folder.glob("*/*/run.json")):
             named_batch(str(folder))
     page = str(write_index(*folders))
     return say(arguments, {"page": page}, f"Open: {page}")
-
-
-def compare(arguments: argparse.Namespace) -> int:
-    """Compare two bundles, or two traces: what changed and what did not.
-
-    before: a bundle, a recorded box, or a trace
-    after: another of the same kind
-    --allow SHARE: of two traces: exit code 1 if the peak of live memory rises by more than this,
-        such as 0.01
-    Example: compare before.pickle after.pickle --allow 0.01
-    """
-    from helpers.tell import compare
-
-    sides = Path(arguments.before), Path(arguments.after)
-    allowed = share(arguments.allow)
-    if all(map(compare.is_trace, sides)):
-        return peaks(sides, allowed, arguments.json)
-    if arguments.allow:
-        raise WrongUse(
-            f"--allow {arguments.allow}: {sides[0]} is no trace; expected two traces"
-        )
-    moved = compare.compare(*sides)
-    return say(arguments, compare.as_json(moved), compare.as_text(moved))
-
-
-def share(text: str) -> float | None:
-    """A share such as 1% or 0.01; None for no text. Raises WrongUse."""
-    try:
-        number = (
-            float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
-            if text
-            else None
-        )
-    except ValueError:
-        number = -1.0
-    if number is not None and not 0 <= number < 1e6:
-        raise WrongUse(f"--allow {text}: expected a share from 0 up, such as 1%")
-    return number
-
-
-def peaks(
-    sides: tuple[Path, Path],
-    allowed: float | None,
-    as_json: bool,
-    sources: Any = ({}, {}),
-    names: tuple[str, str] | None = None,
-    tell: Callable[[Any, bool], None] | None = None,
-) -> int:
-    """What moved at the peak of two traces; 1 where it rose by more than is allowed.
-
-    ``tell`` gets what moved, and whether that is more than is allowed.
-    """
-    from dataclasses import asdict
-
-    from helpers.allocator.circumstances import with_record
-    from helpers.allocator.peaks import compare_peaks
-    from helpers.allocator.trace_file import read_trace
-    from helpers.allocator.views.peaks import peaks_table
-
-    before, after = (with_record(read_trace(path), path) for path in sides)
-    moved = compare_peaks(before, after, sources)
-    over = allowed is not None and moved.share > allowed
-    if as_json:
-        answer = {
-            "schema_version": 1,
-            "kind": "trace",
-            **asdict(moved),
-            "share": moved.share,
-        }
-        print_json({**answer, "allow": allowed, "above": over})
-    else:
-        show(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))
-        if allowed is not None:
-            print(f"{'above' if over else 'within'} what is allowed: {allowed:.1%}")
-    if tell is not None:
-        tell(moved, over)
-    return int(over)
-
-
-VERBS = (run, status, report, compare)

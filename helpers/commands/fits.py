@@ -1,17 +1,33 @@
 """The command that says what fits: a model's own header or a server's log against a card or a box."""
 
-from __future__ import annotations
-
-import argparse
 import re
+from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from helpers.commands.use import WrongUse, say, say_other_sizes
-
-if TYPE_CHECKING:
-    from helpers.fits.answer import FitsAnswer
-    from helpers.fits.sheet import ServerFacts
+from helpers.commands.card import say_other_sizes
+from helpers.commands.use import WrongUse, say
+from helpers.fits.answer import FitsAnswer, answer
+from helpers.fits.cards import cards_of
+from helpers.fits.layers import whole_number
+from helpers.fits.log import read_log
+from helpers.fits.model import is_model, read_model, read_record
+from helpers.fits.servers import family_of
+from helpers.fits.sheet import (
+    MOST_COUNTS,
+    MissingFigure,
+    ServerFacts,
+    Sheet,
+    check_count,
+    element_bytes,
+)
+from helpers.fits.view import as_text
+from helpers.ground.units import parse_size
+from helpers.look.boxes import open_box
+from helpers.look.cards import find_card
+from helpers.look.text_file import read_text
+from helpers.rehearse.view import cards_table
 
 OF_RAM = (
     "This card's memory is the computer's RAM: what the system and its programs hold of it comes "
@@ -29,7 +45,7 @@ OPTIONS = {
 """Inputs of a sheet, each with the option that gives it."""
 
 
-def fits(arguments: argparse.Namespace) -> int:
+def fits(arguments: Namespace) -> int:
     """Say whether a model fits a card, with the longest context and the line that starts the
     server.
 
@@ -52,11 +68,6 @@ def fits(arguments: argparse.Namespace) -> int:
     --wide: show where each figure comes from
     Example: fits model.gguf --gpu 4090 --context 32768
     """
-    from dataclasses import asdict
-
-    from helpers.fits.view import as_text
-    from helpers.rehearse.view import cards_table
-
     if arguments.gpu == "list":
         print(cards_table(arguments.wide).text(0))
         return 0
@@ -64,11 +75,8 @@ def fits(arguments: argparse.Namespace) -> int:
     return say(arguments, asdict(answer), as_text(answer, arguments.wide))
 
 
-def answer_for(arguments: argparse.Namespace) -> FitsAnswer:
+def answer_for(arguments: Namespace) -> FitsAnswer:
     """The answer to a command line. Raises ValueError in one line."""
-    from helpers.fits.answer import answer
-    from helpers.fits.servers import family_of
-
     if bool(arguments.what) == bool(arguments.inputs):
         raise WrongUse(
             "fits: expected a model's file or a server's log, or --inputs FILE"
@@ -91,12 +99,8 @@ def answer_for(arguments: argparse.Namespace) -> FitsAnswer:
     return answer(server)
 
 
-def _read(arguments: argparse.Namespace) -> ServerFacts:
+def _read(arguments: Namespace) -> ServerFacts:
     """The record, the model or the log that a command line names."""
-    from helpers.fits.log import read_log
-    from helpers.fits.model import is_model, read_model, read_record
-    from helpers.look.text_file import read_text
-
     path = Path(arguments.what or arguments.inputs)
     if not path.exists():
         raise WrongUse(
@@ -109,15 +113,8 @@ def _read(arguments: argparse.Namespace) -> ServerFacts:
     return read_log(read_text(str(path)).text.splitlines(keepends=True))
 
 
-def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
+def _refuse_wrong_numbers(arguments: Namespace) -> None:
     """Raises WrongUse for an option that cannot be."""
-    from helpers.fits.sheet import (
-        MOST_COUNTS,
-        MissingFigure,
-        check_count,
-        element_bytes,
-    )
-
     for option in MOST_COUNTS:
         try:
             check_count(option, getattr(arguments, option))
@@ -144,12 +141,8 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
             raise WrongUse(f"fits: --kv: {missing.why}") from None
 
 
-def _refuse_cache_of_another_server(
-    arguments: argparse.Namespace, server: ServerFacts
-) -> None:
+def _refuse_cache_of_another_server(arguments: Namespace, server: ServerFacts) -> None:
     """Raises WrongUse for a type of the cache that the server does not take."""
-    from helpers.fits.sheet import Sheet
-
     kinds = Sheet(server.program, server.version, {}).option("cache_types").split()
     kind = (arguments.kv or "").lower()
     if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
@@ -159,12 +152,8 @@ def _refuse_cache_of_another_server(
         )
 
 
-def _refuse_pool_of_another_server(
-    arguments: argparse.Namespace, server: ServerFacts
-) -> None:
+def _refuse_pool_of_another_server(arguments: Namespace, server: ServerFacts) -> None:
     """Raises WrongUse for the size of a pool where the server takes none."""
-    from helpers.fits.servers import family_of
-
     family = family_of(server.program)
     if arguments.utilisation is not None and family not in ("vLLM", "SGLang"):
         seen = f"--utilisation for {server.program}, which takes no share of the card"
@@ -175,11 +164,9 @@ def _refuse_pool_of_another_server(
 
 
 def _refuse_cards_that_share_no_layer(
-    arguments: argparse.Namespace, server: ServerFacts, alike: int
+    arguments: Namespace, server: ServerFacts, alike: int
 ) -> None:
     """Raises WrongUse for --tp where the server divides no layer, or not so many heads."""
-    from helpers.fits.layers import whole_number
-
     cards = arguments.tp or 1
     if cards > 1 and not alike:
         seen = f"--tp {cards} for {server.program}, which divides no layer"
@@ -191,13 +178,8 @@ def _refuse_cards_that_share_no_layer(
         )
 
 
-def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
+def _inputs(arguments: Namespace, alike: int) -> dict[str, Any]:
     """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
-    from helpers.fits.cards import cards_of
-    from helpers.ground.units import parse_size
-    from helpers.look.boxes import open_box
-    from helpers.look.cards import find_card
-
     inputs: dict[str, Any] = {}
     if arguments.box:
         inputs = cards_of(open_box(arguments.box), alike)
@@ -223,6 +205,3 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
             None  # what was free of the log's own card is not of this one
         )
     return kept
-
-
-VERBS = (fits,)

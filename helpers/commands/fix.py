@@ -1,36 +1,55 @@
 """The command that finds a change with which a program fits."""
 
-from __future__ import annotations
-
-import argparse
-import json
 import os
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from helpers.commands.card import card_of, say_which_card
 from helpers.commands.signs import says_it_runs
-from helpers.commands.use import WrongUse, say_other_sizes
+from helpers.commands.use import WrongUse, print_json, words_of_command
+from helpers.fix.answer import (
+    FailedProgram,
+    NoFix,
+    SearchLimits,
+    change_for,
+    failure_of,
+)
+from helpers.fix.bench import TorchChoice, rehearsals
+from helpers.fix.change import Change
+from helpers.fix.live import free_gpu, in_words, run_for_real
+from helpers.fix.notebook import NoNotebook, Notebook, command_of, why_no_papermill
+from helpers.fix.program import Program, changed_files
+from helpers.fix.proof import Proof, Prover
+from helpers.fix.search import Start, TriedChange
+from helpers.fix.view import (
+    as_shape,
+    how_to_make,
+    in_lines,
+    none_in_lines,
+    outcome,
+    tried_table,
+)
+from helpers.ground.contract import as_dict
 from helpers.ground.places import OUTPUTS, PROGRAM
-
-if TYPE_CHECKING:
-    from helpers.fix.answer import FailedProgram
-    from helpers.fix.change import Change
-    from helpers.fix.program import Program
-    from helpers.fix.proof import Proof, Prover
-    from helpers.fix.search import Start, TriedChange
-    from helpers.look.cards import GpuCard
-    from helpers.rehearse.rehearsal import Rehearsal
-    from helpers.trials.targets import Target
+from helpers.rehearse import torches
+from helpers.rehearse.box_settings import settings_of
+from helpers.rehearse.commits import CommitError, git
+from helpers.rehearse.forks import Forks
+from helpers.rehearse.rehearsal import Rehearsal, RehearsalLimits
+from helpers.trials.record import TrialError
+from helpers.trials.targets import Target
+from helpers.trials.user_program import check_script
 
 DEEP = 5_000
 """Calls in each other: a sum of many terms is a deep tree."""
 
 
-def fix(arguments: argparse.Namespace) -> int:
+def fix(arguments: Namespace) -> int:
     """Find a change that makes your program fit a card; each change is rehearsed, not predicted.
 
     --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` lists all
@@ -51,15 +70,8 @@ def fix(arguments: argparse.Namespace) -> int:
     command -- COMMAND: the program and its arguments
     Example: fix --gpu 4090 -- python train.py
     """
-    from helpers.fix.answer import NoFix, SearchLimits, change_for, failure_of
-    from helpers.fix.bench import TorchChoice, rehearsals
-    from helpers.rehearse.box_settings import settings_of
-    from helpers.rehearse.forks import Forks
-    from helpers.rehearse.rehearsal import RehearsalLimits
-    from helpers.trials.user_program import check_script
-
     sys.setrecursionlimit(DEEP)
-    command = arguments.command[arguments.command[:1] == ["--"] :]
+    command = words_of_command(arguments)
     if arguments.notebook:
         command = _of_notebook(arguments, command)
     if not command:
@@ -67,8 +79,8 @@ def fix(arguments: argparse.Namespace) -> int:
     check_script(command)
     if arguments.write:
         _refuse_changed_files()
-    card = _card(arguments)
-    say_other_sizes(arguments)
+    card = card_of(arguments)
+    say_which_card(arguments, card)
     target = _free_gpu() if arguments.live else None
     torches = TorchChoice(arguments.torch, arguments.torch_python, arguments.cache)
     settings = settings_of(arguments.box)
@@ -91,24 +103,21 @@ def fix(arguments: argparse.Namespace) -> int:
             partial(_prove, prover),
             SearchLimits(limits, arguments.seconds, arguments.tries),
             on_start=_say_start,
-            on_trial=lambda trial: _say_outcome(trial, failure),
+            on_trial=lambda trial: _say(f"    {outcome(trial, failure.first)}"),
         )
     if arguments.json:
-        print(json.dumps(_shape(failure, winner, trials), indent=1))
+        print_json(_shape(failure, winner, trials))
     else:
         _print_answer(failure, winner, trials)
     if winner and target and not _runs_for_real(arguments, failure, winner, target):
         return 1
     if winner and arguments.write:
         _write(failure, winner)
-    return 0 if winner else 1
+    return int(winner is None)
 
 
-def _of_notebook(arguments: argparse.Namespace, command: list[str]) -> list[str]:
+def _of_notebook(arguments: Namespace, command: list[str]) -> list[str]:
     """The command that runs the cells of --notebook. Raises WrongUse."""
-    from helpers.fix.notebook import NoNotebook, Notebook, command_of, why_no_papermill
-    from helpers.rehearse import torches
-
     name = arguments.notebook
     if command:
         raise WrongUse(
@@ -131,8 +140,6 @@ def _of_notebook(arguments: argparse.Namespace, command: list[str]) -> list[str]
 
 def _free_gpu() -> Target:
     """A GPU of this machine for --live. Raises WrongUse where none is free."""
-    from helpers.fix.live import free_gpu
-
     target, why = free_gpu()
     if target is None:
         raise WrongUse(
@@ -142,15 +149,12 @@ def _free_gpu() -> Target:
 
 
 def _runs_for_real(
-    arguments: argparse.Namespace,
+    arguments: Namespace,
     failure: FailedProgram,
     winner: TriedChange,
     target: Target,
 ) -> bool:
     """Whether the changed program came to its end, or to its time limit, on a GPU."""
-    from helpers.fix.live import in_words, run_for_real
-    from helpers.trials.record import TrialError
-
     _say(f"running the changed program for real on {target.device}")
     out = OUTPUTS / "trials"
     try:
@@ -175,7 +179,7 @@ def _say_start(start: Start) -> None:
 
 
 def _run(
-    run_in_silence: Callable[..., Rehearsal], *words: Any, **options: Any
+    run_in_silence: Callable[..., Rehearsal], *words: object, **options: object
 ) -> Rehearsal:
     """Rehearse a command, and say so where that takes long."""
     with says_it_runs():
@@ -188,25 +192,9 @@ def _prove(prover: Prover, program: Program, change: Change) -> Proof:
         return prover.prove(program, change)
 
 
-def _say_outcome(trial: TriedChange, failure: FailedProgram) -> None:
-    from helpers.fix.view import outcome
-
-    _say(f"    {outcome(trial, failure.first)}")
-
-
-def _card(arguments: argparse.Namespace) -> GpuCard:
-    from helpers.look.boxes import open_box
-    from helpers.look.cards import find_card
-
-    bundle = open_box(arguments.box) if arguments.box else None
-    return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
-
-
 def _print_answer(
     failure: FailedProgram, winner: TriedChange | None, trials: list[TriedChange]
 ) -> None:
-    from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table
-
     print(failure.verdict.title)
     print()
     if winner is None:
@@ -223,9 +211,6 @@ def _shape(
     failure: FailedProgram, winner: TriedChange | None, trials: list[TriedChange]
 ) -> dict[str, Any]:
     """The answer as --json prints it."""
-    from helpers.fix.view import as_shape
-    from helpers.ground.contract import as_dict
-
     return {
         "verdict": as_dict(failure.verdict),
         "found": as_shape(failure, winner) if winner else None,
@@ -235,8 +220,6 @@ def _shape(
 
 def _refuse_changed_files() -> None:
     """Raises WrongUse where git does not say that all files here are as committed."""
-    from helpers.rehearse.commits import CommitError, git
-
     try:
         changed = git("status", "--porcelain")
     except CommitError as error:
@@ -252,8 +235,6 @@ def _refuse_changed_files() -> None:
 
 def _write(failure: FailedProgram, winner: TriedChange) -> None:
     """Make the change in the folder's own files."""
-    from helpers.fix.program import changed_files
-
     files = changed_files(failure.program, winner.change)
     for name in files:
         if not os.access(name, os.W_OK):
@@ -272,6 +253,3 @@ def _write(failure: FailedProgram, winner: TriedChange) -> None:
         if files
         else "no file is to be changed; start it as shown"
     )
-
-
-VERBS = (fix,)

@@ -1,44 +1,57 @@
-"""Rehearsals of one command line, under the card and the settings that its options name."""
+"""Rehearsals of one command line, under the card and the settings that its options name: of several
+ranks, with the least and the most values, without and with compiling, or a single one.
+"""
 
-from __future__ import annotations
-
-import argparse
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from helpers.commands.signs import says_it_runs
+from helpers.allocator.circumstances import add_to_record
+from helpers.allocator.record import remove
+from helpers.commands.recording import record_folder
+from helpers.commands.rehearse_options import ranks
+from helpers.commands.signs import print_notes, says_it_runs
+from helpers.ground.units import parse_size
+from helpers.look.cards import GpuCard
+from helpers.rehearse import run as rehearsing
+from helpers.rehearse.box_settings import settings_of
+from helpers.rehearse.buckets import between_buckets
+from helpers.rehearse.counterfactual import TIMES_THE_CARD
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal, RehearsalLimits
+from helpers.rehearse.torches import Torch
 
-if TYPE_CHECKING:
-    from helpers.look.cards import GpuCard
-    from helpers.rehearse.rehearsal import Rehearsal
-    from helpers.rehearse.torches import Torch
+NOTHING_COMPILED = "torch.compile was not called, so --compile changes nothing"
 
 
 class RehearsalBench:
     """Rehearsals of one command line: on its card, under its torch, with its settings."""
 
     def __init__(
-        self, arguments: argparse.Namespace, card: GpuCard, torch: Torch, cache: Path
+        self,
+        arguments: Namespace,
+        command: list[str],
+        card: GpuCard,
+        torch: Torch,
+        cache: Path,
     ) -> None:
-        from helpers.ground.units import parse_size
-        from helpers.rehearse.box_settings import settings_of
-        from helpers.rehearse.rehearsal import RehearsalLimits
-        from helpers.rehearse.run import rehearse
-
+        self.arguments = arguments
+        self.command = command
         self.card = card
         self.settings = settings_of(arguments.box, arguments.conf)
+        values = arguments.values
+        if values == "between":
+            values = "most"
         self.limits = RehearsalLimits(
             steps=arguments.steps,
             seconds=arguments.seconds or 0.0,
-            values="most" if arguments.values == "between" else arguments.values,
+            values=values,
             gpus=arguments.gpus,
             cudnn_bytes=parse_size(arguments.cudnn_workspace or "0"),
         )
-        self._quiet = arguments.json
-        self._rehearse = partial(
-            rehearse,
+        self._rehearse: Callable[..., Rehearsal] = partial(
+            rehearsing.rehearse,
             torch=torch,
             cache=cache,
             python=arguments.torch_python,
@@ -48,27 +61,114 @@ class RehearsalBench:
         )
 
     def run(
-        self, command: list[str], card: GpuCard, out: Path, **options: Any
+        self,
+        command: list[str],
+        card: GpuCard,
+        out: Path,
+        name: str = "",
+        **options: object,
     ) -> Rehearsal:
-        """Rehearse a command, and say that it runs where that takes long.
+        """Rehearse a command, and say that it runs where that takes long, by ``name`` where it is
+        one of several runs. ``options`` are those of ``rehearse.run.rehearse`` that are to be others
+        than the command line has.
 
         Where chance decides whether buckets are held, it runs once more, with them.
         """
-        from helpers.allocator.circumstances import add_to_record
-        from helpers.rehearse.buckets import between_buckets
-        from helpers.rehearse.counterfactual import TIMES_THE_CARD
-
-        record_folder = out.absolute().with_suffix(".record")
-        with says_it_runs(record_folder, quiet=self._quiet):
-            first = self._rehearse(command, card, out, **options)
+        first = self._watched(command, card, out, name, options)
         if not first.has_buckets or not first.fits:
             return first
-        options["log"] = record_folder / "held-buckets.log"
+        trace = record_folder(out) / "held-buckets.pickle"
+        options["log"] = trace.with_suffix(".log")
         options["limits"] = replace(first.limits, holds_buckets=True)
-        trace = record_folder / "held-buckets.pickle"
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
-        with says_it_runs(trace.with_suffix(".record"), quiet=self._quiet):
-            held = self._rehearse(command, ample, trace, **options)
-        both = between_buckets(first, held)
+        with_buckets = self._watched(command, ample, trace, name, options)
+        both = between_buckets(first, with_buckets)
         add_to_record(out, trust=both.trust)
         return both
+
+    def _watched(
+        self,
+        command: list[str],
+        card: GpuCard,
+        out: Path,
+        name: str,
+        options: dict[str, object],
+    ) -> Rehearsal:
+        with says_it_runs(record_folder(out), quiet=self.arguments.json, name=name):
+            return self._rehearse(command, card, out, **options)
+
+
+def all_runs(bench: RehearsalBench, out: Path) -> list[Rehearsal]:
+    """The program on the card, as often as was asked for. The last is the one that is compiled, a
+    run that failed, or the one with the highest peak.
+    """
+    arguments = bench.arguments
+    runs: list[Rehearsal] = []
+    for limits in _limits_of_runs(bench):
+        if runs and runs[-1].exit_code == STOPPED:
+            break
+        if runs and arguments.values == "between" and runs[0].exact:
+            break  # nothing depends on values, so the other end is the same
+        if limits.compiles and not runs[0].compiled:
+            print_notes(NOTHING_COMPILED)
+            break
+        trace = trace_of_run(out, limits, bench.limits)
+        output = output_file(trace)
+        if arguments.force:
+            remove(trace)
+        if not arguments.json:
+            says = f"rehearsing on {bench.card.words}; the program's output goes to {output}"
+            print_notes(says)
+        runs.append(
+            bench.run(bench.command, bench.card, trace, limits=limits, log=output)
+        )
+    return sorted(runs, key=_severity)
+
+
+def worst_run(bench: RehearsalBench, folder: Path, card: GpuCard) -> Rehearsal:
+    """On a card, a run that failed, else the one with the highest peak; what they print is put
+    aside.
+    """
+    runs = []
+    out = folder / card.name.replace("/", "-") / "run"
+    out.parent.mkdir(exist_ok=True)
+    for limits in _limits_of_runs(bench):
+        trace = trace_of_run(out, limits, bench.limits)
+        log = trace.with_suffix(".log")
+        runs.append(bench.run(bench.command, card, trace, log=log, limits=limits))
+    return max(runs, key=_severity)
+
+
+def output_file(out: Path) -> Path:
+    """Where the output of a rehearsed program is kept: in the folder of its recording."""
+    return record_folder(out) / "output.txt"
+
+
+def trace_of_run(out: Path, limits: RehearsalLimits, of_bench: RehearsalLimits) -> Path:
+    """The trace of a run: of a rank, compiled, or of the other end of what depends on values."""
+    if limits == of_bench:
+        return out
+    name = limits.values
+    if limits.world:
+        name = f"rank{limits.rank}"
+    elif limits.compiles:
+        name = "compiled"
+    return out.with_name(f"{out.stem}-{name}{out.suffix}")
+
+
+def _limits_of_runs(bench: RehearsalBench) -> list[RehearsalLimits]:
+    arguments = bench.arguments
+    usual = bench.limits
+    listed = ranks(arguments)
+    if listed:
+        return [replace(usual, rank=rank, world=arguments.world) for rank in listed]
+    if arguments.values == "between":
+        return [usual, replace(usual, values="least")]
+    if arguments.compile:
+        return [usual, replace(usual, compiles=True)]
+    return [usual]
+
+
+def _severity(run: Rehearsal) -> tuple[bool, bool, int]:
+    """What is compiled is what the program does on a GPU: it comes last."""
+    return run.limits.compiles, run.exit_code != 0, run.peak_reserved_bytes or 0

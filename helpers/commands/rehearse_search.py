@@ -1,31 +1,26 @@
-"""Looks for the largest batch, or the smallest card, with which a rehearsed program fits."""
+"""Searches by rehearsals: the largest batch, the smallest card, or all cards with which a program fits."""
 
-from __future__ import annotations
-
-import argparse
-import json
 import sys
-from collections.abc import Mapping
+import tempfile
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from helpers.commands.signs import print_lines
+from helpers.commands.rehearse_bench import RehearsalBench, worst_run
+from helpers.commands.signs import print_notes
+from helpers.commands.use import print_json
 from helpers.ground.units import show_bytes
-
-if TYPE_CHECKING:
-    from helpers.commands.rehearse_bench import RehearsalBench
-    from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse import search
+from helpers.rehearse.every_card import Fitting, cards_that_fit, fitting_table
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal
+from helpers.rehearse.view import outside_in_words, tried_table
 
 
 class _Tries:
     """The rehearsals of a search for a batch or a card, under the value that each had."""
 
-    def __init__(
-        self, argument: str, command: list[str], bench: RehearsalBench, folder: Path
-    ) -> None:
-        self.argument = argument
-        self.command = command
+    def __init__(self, bench: RehearsalBench, folder: Path) -> None:
+        self.argument: str = bench.arguments.find_batch
         self.bench = bench
         self.folder = folder
         self.rehearsals: dict[str, Rehearsal] = {}
@@ -37,85 +32,103 @@ class _Tries:
 
     def attempt(self, value: int) -> Rehearsal:
         """Rehearse with a value of the argument, or on a card of so many bytes."""
-        from helpers.rehearse.search import with_argument
-
-        words = self.command
+        command = self.bench.command
         card = self.bench.card
         if self.argument:
-            words = with_argument(words, self.argument, value)
+            command = search.with_argument(command, self.argument, value)
         else:
             card = replace(card, total_bytes=value)
+        name = self.name_of(value)
         out = self.folder / f"run{len(self.rehearsals)}"
-        rehearsal = self.bench.run(words, card, out, log=out.with_suffix(".log"))
-        self.rehearsals[self.name_of(value)] = rehearsal
-        return rehearsal
+        log = out.with_suffix(".log")
+        self.rehearsals[name] = self.bench.run(command, card, out, name, log=log)
+        return self.rehearsals[name]
 
-    def find(self) -> tuple[bool, str]:
-        """Whether a value was found with which it fits, and which, in words."""
-        from helpers.rehearse import search
-
+    def find(self) -> search.ValueSearch:
+        """Try values until the one is found with which the program just fits."""
         if self.argument:
-            result = search.find_batch(
-                self.attempt, search.start_of(self.command, self.argument)
-            )
-        else:
-            result = search.find_capacity(self.attempt, self.bench.card.held_bytes)
+            start = search.start_of(self.bench.command, self.argument)
+            return search.find_batch(self.attempt, start)
+        return search.find_capacity(self.attempt, self.bench.card.held_bytes)
+
+    def in_words(self, result: search.ValueSearch) -> str:
+        """With which value it fits, and with which it does not."""
         beyond = "larger was not tried"
         if result.beyond:
             beyond = f"{self.name_of(result.beyond)} runs out"
         if result.best is None:
-            return False, beyond
-        return True, f"{self.name_of(result.best)} finishes; {beyond}"
+            return beyond
+        return f"{self.name_of(result.best)} finishes; {beyond}"
 
 
-def search_for_size(
-    arguments: argparse.Namespace,
-    command: list[str],
-    bench: RehearsalBench,
-    folder: Path,
-) -> int:
-    """Find a batch or a card: the program's output is put aside, and stdout has the table."""
-    from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.search import SearchError
+def search_for_size(bench: RehearsalBench) -> int:
+    """Find a batch or a card, and print what was tried. The exit code: 1 where nothing fits.
 
-    tries = _Tries(arguments.find_batch, command, bench, folder)
-    try:
-        is_found, says = tries.find()
-        exit_code = 0 if is_found else 1
-    except SearchError:
-        if all(
-            rehearsal.exit_code != STOPPED for rehearsal in tries.rehearsals.values()
-        ):
-            raise
-        says = "ended by SIGTERM: what follows was not tried"
-        exit_code = STOPPED
-    if arguments.json:
-        shapes = {
-            name: as_shape(rehearsal) for name, rehearsal in tries.rehearsals.items()
-        }
-        print(json.dumps({"runs": shapes, "says": says}, indent=1, default=str))
-        return exit_code
-    _print_search(tries.rehearsals, says)
+    What the program prints is put aside.
+    """
+    with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
+        tries = _Tries(bench, Path(folder))
+        try:
+            result = tries.find()
+            exit_code = int(result.best is None)
+            says = tries.in_words(result)
+        except search.SearchError:
+            runs = tries.rehearsals.values()
+            if all(run.exit_code != STOPPED for run in runs):
+                raise
+            exit_code = STOPPED
+            says = "ended by SIGTERM: what follows was not tried"
+    if bench.arguments.json:
+        shapes = {name: as_shape(run) for name, run in tries.rehearsals.items()}
+        print_json({"runs": shapes, "says": says})
+    else:
+        _print_search(tries.rehearsals, says)
     return exit_code
 
 
-def _print_search(rehearsals: Mapping[str, Rehearsal], says: str) -> None:
+def _print_search(rehearsals: dict[str, Rehearsal], says: str) -> None:
     """The table of a search, what was found, and what the last rehearsal that fitted rests on."""
-    from helpers.rehearse.view import outside_in_words, tried_table
-
     runs = list(rehearsals.values())
     print(tried_table(list(rehearsals), runs).text(0))
-    shown = next((run for run in reversed(runs) if run.fits), runs[-1])
-    measured = f"measured by the real allocator, {shown.label}"
-    outside = outside_in_words(shown) if shown.fits else ""
-    print_lines([says, outside, measured, *shown.trust[:-1]], sys.stdout)
+    fitting = [run for run in runs if run.fits]
+    shown = fitting[-1] if fitting else runs[-1]
+    notes = [says, f"measured by the real allocator, {shown.label}", *shown.trust[:-1]]
+    if fitting:
+        notes.insert(1, outside_in_words(shown))
+    print_notes(*notes, file=sys.stdout)
 
 
-def as_shape(rehearsal: Rehearsal) -> dict[str, Any]:
+def as_shape(rehearsal: Rehearsal) -> dict[str, object]:
     """A rehearsal as JSON prints it."""
     return {
         **asdict(rehearsal),
         "label": rehearsal.label,
         "fits": rehearsal.fits,
         "reserved_between_bytes": rehearsal.reserved_between,
+    }
+
+
+def answer_for_all_cards(bench: RehearsalBench) -> int:
+    """Print the cards on which the model can be trained. The exit code: 1 where there is none."""
+    with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
+        run = partial(worst_run, bench, Path(folder))
+        rows = cards_that_fit(run, bench.card.held_bytes)
+    if bench.arguments.json:
+        print_json([_card_as_shape(row) for row in rows])
+    elif rows:
+        print(fitting_table(rows).text(0))
+    else:
+        print("It fits on no card of the table.")
+    return int(not rows)
+
+
+def _card_as_shape(row: Fitting) -> dict[str, object]:
+    """A card on which the model fits, as --json prints it."""
+    return {
+        "name": row.name,
+        "card": row.card.name,
+        "total_bytes": row.card.total_bytes,
+        "peak_reserved_bytes": row.rehearsal.peak_reserved_bytes,
+        "left_bytes": row.left_bytes,
+        "rehearsed_on": row.rehearsal.device.name,
     }

@@ -1,20 +1,27 @@
 """The command that makes what may leave the box: share."""
 
-from __future__ import annotations
-
-import argparse
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from helpers.commands.batch import named_batch, own_file
 from helpers.commands.use import WrongUse, print_json
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shell import word
-
-if TYPE_CHECKING:
-    from helpers.share.subject import Subject
+from helpers.look.files import write_atomic
+from helpers.share import (
+    TRACKERS,
+    issue_text,
+    page_of,
+    read_choices,
+    review_of,
+    subject_of,
+    whom_to_ask,
+)
+from helpers.share.subject import Subject
+from helpers.tell.pdf import write_pdf
 
 CHANGED = (
     "Choices that match no text here: {}. The text has changed, or the choices are for another page. "
@@ -22,7 +29,7 @@ CHANGED = (
 )
 
 
-def share(arguments: argparse.Namespace) -> int:
+def share(arguments: Namespace) -> int:
     """Write a page for others of a batch, a run, a notebook, a bundle or a recording: only typed
     results, and the texts you tick.
 
@@ -36,8 +43,6 @@ def share(arguments: argparse.Namespace) -> int:
     --force: replace files that are there
     Example: share 20260301T210000Z-quick --issue rocm
     """
-    from helpers.share import subject_of
-
     # Figures are drawn in this process, and matplotlib would keep its list of fonts at home.
     os.environ.setdefault("MPLCONFIGDIR", str(OUTPUTS / "cache" / "matplotlib"))
     _refuse_wrong_use(arguments)
@@ -64,9 +69,7 @@ def share(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_wrong_use(arguments: argparse.Namespace) -> None:
-    from helpers.share import TRACKERS
-
+def _refuse_wrong_use(arguments: Namespace) -> None:
     tracker = arguments.issue
     if tracker and tracker not in TRACKERS:
         raise WrongUse(f"--issue {tracker}: expected one of {', '.join(TRACKERS)}")
@@ -78,11 +81,9 @@ def _refuse_wrong_use(arguments: argparse.Namespace) -> None:
 
 def _choices(about: Subject, path: str) -> frozenset[str]:
     """The texts that were ticked, of a file of choices; says how many of them are not here."""
-    from helpers.share import read_choices, review_of
-
     if not path:
         return frozenset()
-    choices = read_choices(Path(path))
+    choices: frozenset[str] = read_choices(Path(path))
     unknown = review_of(about).unknown(choices)
     if unknown:
         print(CHANGED.format(unknown), file=sys.stderr)
@@ -90,13 +91,9 @@ def _choices(about: Subject, path: str) -> frozenset[str]:
 
 
 def _write_page(
-    about: Subject, choices: frozenset[str], arguments: argparse.Namespace
+    about: Subject, choices: frozenset[str], arguments: Namespace
 ) -> dict[str, Any]:
     """Write the page, its PDF and the tracker's report; what --json prints of them."""
-    from helpers.look.files import write_atomic
-    from helpers.share import issue_text, page_of, whom_to_ask
-    from helpers.tell.pdf import write_pdf
-
     tracker = arguments.issue
     shared = page_of(about, choices)
     out = Path(arguments.out) if arguments.out else _place(shared.name)
@@ -126,12 +123,9 @@ def _write_page(
 
 
 def _review(
-    about: Subject, target: Path, choices: frozenset[str], arguments: argparse.Namespace
+    about: Subject, target: Path, choices: frozenset[str], arguments: Namespace
 ) -> int:
     """Writes the page of a review, for its owner alone; what was chosen before is ticked."""
-    from helpers.look.files import write_atomic
-    from helpers.share import review_of
-
     out = _place(f"{about.name}.review")
     if arguments.out:
         out = Path(arguments.out)
@@ -164,6 +158,3 @@ def _place(name: str) -> Path:
     folder = OUTPUTS / "shared"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.html"
-
-
-VERBS = (share,)

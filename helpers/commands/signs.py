@@ -6,11 +6,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from helpers.ground.child.proc import carrying
 from helpers.ground.places import PROGRAM
 from helpers.ground.units import show_bytes
 from helpers.tell.prose import within
@@ -18,35 +19,69 @@ from helpers.tell.prose import within
 NOTE_COLUMNS = 100
 FIRST_SIGN_S = 5.0
 LOOKS_EVERY_S = 1.0
+CLEAR_LINE = "\r\x1b[K"
 
 
-def print_lines(lines: Iterable[str], file: IO[str]) -> None:
-    """Notes beside a program's own output, each marked and wrapped."""
-    for line in lines:
-        if line:
-            print(within(f"{PROGRAM}: {line}", NOTE_COLUMNS), file=file)
+def print_notes(*notes: str, file: IO[str] | None = None) -> None:
+    """Notes beside a program's own output, each marked and wrapped: on standard error, unless
+    another file is named.
+    """
+    for note in notes:
+        if note:
+            marked = within(f"{PROGRAM}: {note}", NOTE_COLUMNS)
+            print(marked, file=file or sys.stderr)
 
 
 @contextmanager
-def says_if_slow(
-    line: str, quiet: bool = False, after_s: float = FIRST_SIGN_S
-) -> Iterator[None]:
-    """A line on standard error, once what is done takes longer than ``after_s`` seconds."""
-    timer = threading.Timer(after_s, print_lines, ([line], sys.stderr))
+def waits_for(work: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Says on a terminal what is being done when that takes more than a second, and takes the line
+    back at its end.
+
+    Call it with how many are done of how many.
+    """
+    began = time.monotonic()
+    terminal = getattr(sys.stderr, "drawn", sys.stderr)
+    quiet = quiet or not sys.stderr.isatty()
+
+    def tell(done: int = 0, total: int = 0) -> None:
+        count = f" {done} of {total}" if done else ""
+        if not quiet and time.monotonic() - began >= 1:
+            says = f"{CLEAR_LINE}{work}{count} ..."
+            print(says, end="", file=terminal, flush=True)
+
+    timer = threading.Timer(1, tell)
+    try:
+        with _beside(timer, timer.cancel, quiet):
+            yield tell
+    finally:
+        if not quiet:
+            print(CLEAR_LINE, end="", file=terminal, flush=True)
+
+
+@contextmanager
+def says_if_slow(line: str, quiet: bool = False) -> Iterator[None]:
+    """A line on standard error, once what is done takes longer than FIRST_SIGN_S seconds."""
+    timer = threading.Timer(FIRST_SIGN_S, print_notes, [line])
     with _beside(timer, timer.cancel, quiet):
         yield
 
 
 @contextmanager
 def says_it_runs(
-    record: Path | None = None, quiet: bool = False, first_s: float = FIRST_SIGN_S
+    record: Path | None = None,
+    quiet: bool = False,
+    first_s: float = FIRST_SIGN_S,
+    name: str = "",
 ) -> Iterator[None]:
-    """A line on standard error after ``first_s`` seconds, and after each doubling of that time:
-    how long the program has run, and the RAM of its processes, those that carry ``record``; once
-    they are gone, that its recording is read. Without ``record``, the time alone.
+    """A line on standard error after ``first_s`` seconds, and after each doubling of that time: how
+    long a program has run, and the RAM of its processes.
+
+    ``record`` is the folder by which its processes are found; once they are gone, a line says that
+    the recording is read. Without it the time alone is said. ``name`` tells this run from others of
+    the program, such as batch 8.
     """
     ended = threading.Event()
-    tell = threading.Thread(target=_tell, args=(record, first_s, ended))
+    tell = threading.Thread(target=_tell, args=(record, first_s, name, ended))
     with _beside(tell, ended.set, quiet):
         yield
 
@@ -69,34 +104,38 @@ def _beside(
             thread.join()
 
 
-def _tell(record: Path | None, first_s: float, ended: threading.Event) -> None:
-    from helpers.ground.child.proc import carrying
-
+def _tell(
+    record: Path | None, first_s: float, name: str, ended: threading.Event
+) -> None:
+    """Say how a program gets on, until it has ``ended`` or its processes are gone."""
     began = time.monotonic()
-    wait_s = first_s
-    gone_since = 0.0
+    next_line_s = first_s
+    last_seen_s: float | None = None
+    of_run = f"{name}: " if name else ""
     while not ended.wait(min(first_s, LOOKS_EVERY_S)):
-        now = time.monotonic()
-        pids = carrying(f"CASEBOOK_REHEARSE={record.absolute()}") if record else []
-        ram_bytes = sum(map(_resident_bytes, pids))
+        passed_s = time.monotonic() - began
+        ram_bytes = _ram_bytes(record)
         if ram_bytes:
-            gone_since = now
-        elif gone_since and now - gone_since >= first_s:
-            print_lines(
-                ["the program has ended; its recording is being read"], sys.stderr
-            )
+            last_seen_s = passed_s
+        elif last_seen_s is not None and passed_s - last_seen_s >= first_s:
+            print_notes(f"{of_run}the program has ended; its recording is being read")
             return
-        if now - began < wait_s:
+        if passed_s < next_line_s:
             continue
-        wait_s *= 2
-        passed_s = now - began
+        next_line_s *= 2
         if ram_bytes:
-            says = (
-                f"still running: {passed_s:.0f} s, {show_bytes(ram_bytes)} of RAM used"
-            )
-            print_lines([says], sys.stderr)
-        elif not gone_since:
-            print_lines([f"still working: {passed_s:.0f} s"], sys.stderr)
+            takes = f"{passed_s:.0f} s, {show_bytes(ram_bytes)} of RAM used"
+            print_notes(f"{of_run}still running: {takes}")
+        elif last_seen_s is None:
+            print_notes(f"{of_run}still working: {passed_s:.0f} s")
+
+
+def _ram_bytes(record: Path | None) -> int:
+    """The RAM of the processes that a rehearsal with this record started; 0 where none is there."""
+    if record is None:
+        return 0
+    pids = carrying(f"CASEBOOK_REHEARSE={record.absolute()}")
+    return sum(map(_resident_bytes, pids))
 
 
 def _resident_bytes(pid: int) -> int:

@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from helpers.commands.use import WrongUse, say, waits_for
+from helpers.allocator.circumstances import AMPLE_BYTES, agreement, with_record
+from helpers.allocator.edits.comparison import compare_edits, lines_that_save
+from helpers.allocator.edits.edit import parse
+from helpers.allocator.growers import growth_of_recording
+from helpers.allocator.oracle_lines import op_lines
+from helpers.allocator.oracle_results import lines
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.parquet_file import to_parquet
+from helpers.allocator.shrinking import shrink as shrinking
+from helpers.allocator.study import Study, study_of
+from helpers.allocator.trace import MAX_FILE_BYTES, Trace, start_bytes
+from helpers.allocator.trace_file import read_trace
+from helpers.allocator.views import edits, replays, trace_verdict
+from helpers.allocator.views.growth import growth_json, growth_table, runs_out_on
+from helpers.allocator.views.reproducer import NoProgramError, program, shrunk_table
+from helpers.commands.signs import waits_for
+from helpers.commands.use import WrongUse, say
 from helpers.ground.contract import as_dict
 from helpers.ground.places import OUTPUTS
-
-if TYPE_CHECKING:
-    from helpers.allocator.outcome import Outcome
-    from helpers.allocator.study import Study
-    from helpers.commands.trace_subject import Subject
-    from helpers.ground.replays import WhatIf
-    from helpers.ground.shapes import Verdict
-
-SHARED = """
-trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
---capacity SIZE: the card's memory, such as 20GiB
---gpu NAME: the card by its name, such as 4090, instead of --capacity
---held SIZE: memory of the card that other processes use
---fraction F <float>: set_per_process_memory_fraction
---torch VER: the torch release (default: the recording's, else 2.14.1)
---build B: cuda or rocmX.Y (default: the recording's, else cuda)
---device N <int>: the device, if the snapshot has several
---max-bytes SIZE: the largest trace file to read (default: 1 GiB)
-"""
+from helpers.ground.replays import WhatIf
+from helpers.ground.shapes import Verdict
+from helpers.ground.units import parse_capacity, parse_size
+from helpers.look.cards import find_card
+from helpers.settings.in_force import grid
+from helpers.settings.releases import behaviour, named_release
 
 
-def replay(arguments: argparse.Namespace) -> int:
+def replay(arguments: Namespace) -> int:
     """Replay a trace under other settings, to the byte.
 
+    <trace>
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
     --policy NAME: where the driver puts segments: firstfit, topdown, monotonic or recorded
         (default: as recorded, else the
@@ -50,11 +54,6 @@ def replay(arguments: argparse.Namespace) -> int:
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --conf expandable_segments:True
     """
-    from helpers.allocator.circumstances import agreement
-    from helpers.allocator.parquet_file import to_parquet
-    from helpers.allocator.views.replays import replay_text
-    from helpers.commands.trace_subject import Subject
-
     subject = Subject(arguments)
     study = subject.study
     results = arguments.results
@@ -78,13 +77,13 @@ def replay(arguments: argparse.Namespace) -> int:
         answer["agreement"] = check._asdict()
     answer["notes"] = subject.notes
     return say(
-        arguments, answer, replay_text(outcome, row, study.card, check, subject.notes)
+        arguments,
+        answer,
+        replays.replay_text(outcome, row, study.card, check, subject.notes),
     )
 
 
-def _refuse_to_overwrite(
-    arguments: argparse.Namespace, paths: Sequence[str | Path]
-) -> None:
+def _refuse_to_overwrite(arguments: Namespace, paths: Sequence[str | Path]) -> None:
     """Raises WrongUse where one of these files exists already, without --force."""
     for path in paths:
         if path and Path(path).exists() and not arguments.force:
@@ -93,9 +92,6 @@ def _refuse_to_overwrite(
 
 def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:
     """One JSON line an operation, as the oracle writes them, behind a line of circumstances."""
-    from helpers.allocator.oracle_lines import op_lines
-    from helpers.allocator.oracle_results import lines
-
     job = {
         "conf": study.conf,
         "vram": study.card.capacity_bytes,
@@ -108,9 +104,10 @@ def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:
         file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
-def whatif(arguments: argparse.Namespace) -> int:
+def whatif(arguments: Namespace) -> int:
     """Find the setting that saves a run, or how many bytes are missing and which lines to change.
 
+    <trace>
     --capacity SIZE: the card's memory, such as 20GiB; separate several with commas
     --torch VER: the torch release (default: the recording's, else 2.14.1); separate several with
         commas
@@ -122,10 +119,6 @@ def whatif(arguments: argparse.Namespace) -> int:
         can be repeated
     Example: whatif run.pickle --capacity 20GiB
     """
-    from helpers.allocator.edits.comparison import lines_that_save
-    from helpers.allocator.views import edits, replays, trace_verdict
-    from helpers.commands.trace_subject import Subject
-
     capacities = arguments.capacity.split(",")
     releases = arguments.torch.split(",")
     arguments.capacity = capacities[0]
@@ -169,19 +162,14 @@ def _lead(verdict: Verdict) -> list[str]:
 
 def _on_other(study: Study, release: str, capacity: str) -> Study:
     """The study on another release and card, where they are named."""
-    from helpers.commands.trace_subject import capacity_of, release_of
-
     card = study.card
     if capacity:
-        card = replace(card, capacity_bytes=capacity_of(capacity))
-    return replace(study, torch=release_of(release, study.torch), card=card)
+        card = replace(card, capacity_bytes=_capacity_named(capacity))
+    return replace(study, torch=named_release(release) or study.torch, card=card)
 
 
-def _league(arguments: argparse.Namespace, study: Study) -> WhatIf:
+def _league(arguments: Namespace, study: Study) -> WhatIf:
     """The what-if of a study; without settings named it tries the usual ones."""
-    from helpers.settings.in_force import grid
-    from helpers.settings.releases import behaviour
-
     confs = None
     if arguments.conf or arguments.only:
         usual = [] if arguments.only else grid(behaviour(study.torch, study.build))
@@ -192,29 +180,21 @@ def _league(arguments: argparse.Namespace, study: Study) -> WhatIf:
         return study.what_if(confs, progress)
 
 
-def _edited(arguments: argparse.Namespace, subject: Subject) -> int:
+def _edited(arguments: Namespace, subject: Subject) -> int:
     """What edits of the program's own lines make of it."""
-    from helpers.allocator.edits.comparison import compare_edits
-    from helpers.allocator.edits.edit import parse
-    from helpers.allocator.views import edits
-
     comparison = compare_edits(subject.study, [parse(text) for text in arguments.edit])
     answer = {**comparison.as_dict(), "notes": subject.notes}
     return say(arguments, answer, edits.table(comparison), subject.remarks)
 
 
-def leaks(arguments: argparse.Namespace) -> int:
+def leaks(arguments: Namespace) -> int:
     """Find memory that grows from step to step, the line that keeps it, and the step in which it
     runs out.
 
+    <trace>
     --conf STR = None: the allocator settings (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
-    from helpers.allocator.growers import growth_of_recording
-    from helpers.allocator.views import trace_verdict
-    from helpers.allocator.views.growth import growth_json, growth_table, runs_out_on
-    from helpers.commands.trace_subject import Subject
-
     subject = Subject(arguments)
     recorded = growth_of_recording(subject.study.trace, subject.study.path)
     runs_out, capacity_bytes = runs_out_on(subject.study, recorded)
@@ -225,10 +205,11 @@ def leaks(arguments: argparse.Namespace) -> int:
     return say(arguments, answer, *_lead(verdict), table, subject.remarks)
 
 
-def shrink(arguments: argparse.Namespace) -> int:
+def shrink(arguments: Namespace) -> int:
     """Reduce a trace to the fewest requests that still fail, also as a torch program of at most 40
     lines.
 
+    <trace>
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
     --smaller-card: also try smaller cards, if the failure depends on the layout: fewer requests
         fill them
@@ -238,19 +219,12 @@ def shrink(arguments: argparse.Namespace) -> int:
     --force: replace files that are there
     Example: shrink run.pickle --capacity 20GiB
     """
-    from dataclasses import asdict
-
-    from helpers.allocator.parquet_file import to_parquet
-    from helpers.allocator.shrinking.shrink import shrink
-    from helpers.allocator.views.reproducer import NoProgramError, program, shrunk_table
-    from helpers.commands.trace_subject import Subject
-
     subject = Subject(arguments)
     out = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
     base = Path(str(out).removesuffix(".parquet").removesuffix(".py"))
     files = {kind: base.with_name(f"{base.name}.{kind}") for kind in ("parquet", "py")}
     _refuse_to_overwrite(arguments, list(files.values()))
-    shrunk = shrink(
+    shrunk = shrinking.shrink(
         subject.study, smaller_card=arguments.smaller_card, seconds=arguments.seconds
     )
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -273,4 +247,93 @@ def shrink(arguments: argparse.Namespace) -> int:
     return say(arguments, answer, shrunk_table(shrunk), subject.remarks, *written)
 
 
-VERBS = (replay, whatif, leaks, shrink)
+def _size(text: str, option: str) -> int:
+    """The bytes that an option names. Raises WrongUse where it is no size."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise WrongUse(f"--{option}: {error}") from error
+
+
+def _capacity_named(text: str) -> int:
+    """The bytes of the card that --capacity names. Raises WrongUse where it is none."""
+    try:
+        return parse_capacity(text)
+    except ValueError as error:
+        raise WrongUse(f"--capacity: {error}") from error
+
+
+class Subject:
+    """The trace of a command with what it is replayed under, as named or else as recorded.
+
+    ``study`` holds both; ``same_settings``: the settings are those of the recording; ``notes``:
+    what was missing or inferred.
+    """
+
+    def __init__(self, arguments: Namespace) -> None:
+        conf = arguments.conf
+        self.same_settings = conf is None
+        if arguments.verb == "whatif":
+            conf = None  # it tries its own beside those of the recording
+        held_bytes = None
+        if arguments.held:
+            held_bytes = _size(arguments.held, "held")
+        study = study_of(
+            _trace(arguments),
+            Path(arguments.trace),
+            held_bytes=held_bytes,
+            policy=getattr(arguments, "policy", ""),
+            conf=conf,
+            torch=named_release(arguments.torch),
+            build=arguments.build,
+        )
+        self.notes = list(study.notes)
+        card = replace(study.card, capacity_bytes=_capacity(arguments, study))
+        self.study = replace(
+            study, card=card, fraction=_fraction(arguments, study.fraction)
+        )
+
+    @property
+    def remarks(self) -> str:
+        """The notes, a line each."""
+        return "\n".join(f"note: {note}" for note in self.notes)
+
+
+def _trace(arguments: Namespace) -> Trace:
+    most = MAX_FILE_BYTES
+    if arguments.max_bytes:
+        most = _size(arguments.max_bytes, "max-bytes")
+    trace = read_trace(arguments.trace, device=arguments.device, max_bytes=most)
+    return with_record(trace, Path(arguments.trace))
+
+
+def _fraction(arguments: Namespace, recorded: float | None) -> float | None:
+    fraction: float | None = arguments.fraction
+    if fraction is None:
+        fraction = recorded
+    if fraction is not None and not 0 <= fraction <= 1:
+        raise WrongUse(f"--fraction {fraction}: expected a number from 0 to 1")
+    return fraction
+
+
+def _capacity(arguments: Namespace, study: Study) -> int:
+    """The card's bytes: as named, else as recorded, else ample where the verb needs no card."""
+    needs_card = arguments.verb not in ("replay", "leaks")
+    capacity = study.card.capacity_bytes
+    if arguments.gpu:
+        capacity = find_card(arguments.gpu).total_bytes
+    if arguments.capacity:
+        capacity = _capacity_named(arguments.capacity)
+    named = arguments.gpu or arguments.capacity
+    if needs_card and (capacity <= 0 or (capacity >= AMPLE_BYTES and not named)):
+        why = "the trace does not say how large the card was"
+        raise WrongUse(f"--capacity: {why}; give it, such as --capacity 20GiB")
+    if capacity <= 0:
+        capacity = AMPLE_BYTES
+    reserved_bytes = start_bytes(study.trace.start)
+    if reserved_bytes > capacity and not needs_card:
+        seen = f"{reserved_bytes} bytes are reserved when the trace begins"
+        raise WrongUse(
+            f"--capacity {capacity} bytes: {seen}; expected at least as many"
+        )
+    return capacity

@@ -1,10 +1,8 @@
 """Commands about the workbook itself: schema, and its own figures, bench."""
 
-from __future__ import annotations
-
-import argparse
 import json
 import pkgutil
+from argparse import Namespace
 
 from helpers.commands.use import WrongUse, listed, say
 from helpers.ground.child import CHECKOUT
@@ -23,7 +21,7 @@ def schema_text(name: str) -> str:
     return json.dumps(content, indent=1, sort_keys=True)
 
 
-def schema(arguments: argparse.Namespace) -> int:
+def schema(arguments: Namespace) -> int:
     """Print the JSON Schema of a shape, which commands print and files contain.
 
     [shape]: the shape (default: list all)
@@ -41,7 +39,7 @@ def schema(arguments: argparse.Namespace) -> int:
     )
 
 
-def bench(arguments: argparse.Namespace) -> int:
+def bench(arguments: Namespace) -> int:
     """Measure the workbook itself, as ratios within one run.
 
     [what ...]: one or more of capture, imports, judge, batch, replay, vpoc, monitor (default: all)
@@ -65,6 +63,3 @@ def bench(arguments: argparse.Namespace) -> int:
     columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
     rows = [[row[name] for name in columns] for row in measured]
     return say(arguments, measured, Shown("", columns, rows, widest=None))
-
-
-VERBS = (schema, bench)

@@ -26,6 +26,8 @@ llama.cpp's accounting in records of its server.
 CONTEXT_IN_WORDS = f"{CONTEXT_LEAST_BYTES / GIB:.1f} to {CONTEXT_MOST_BYTES / GIB:.1f} GiB on most cards"
 STAND_IN = "9.0"
 """Whose limits and capability a card has that is not CUDA's."""
+SIZE_ALONE = "the size as given; the other figures are an H100's"
+"""The source of a card of which nothing but the size was given."""
 BESIDE_A_MODEL = re.compile(
     r"nvidia|geforce|tesla|quadro|amd|radeon|instinct|graphics|\(tm\)|generation|edition|server|"
     r"workstation|\b(rtx|rx|pcie|sxm\d?|hbm\d?e?|\d+gb)(\b|(?=\d))"
@@ -167,8 +169,7 @@ def find_card(
     elif bundle and not (capacity and largest_pool(bundle)[2] is None):
         base = card_of_box(bundle)
     elif capacity:
-        source = "the size as given; the other figures are an H100's"
-        base = replace(cards()["h100"], name="CUDA card", source=source)
+        base = replace(cards()["h100"], name="CUDA card", source=SIZE_ALONE)
     else:
         expected = (
             "expected --gpu NAME (--gpu list shows all), --capacity SIZE or --box"

@@ -86,7 +86,7 @@ _OWN_NOTE = re.compile(
     r"^(casebook|python3 -m helpers):(?: .*(?:\n {2}\S.*)*|\n(?:.*\n){0,120}?(?=\1: ))",
     re.MULTILINE,
 )
-"""A note of this workbook with the lines that it is wrapped to (commands/use.py), or its answer
+"""A note of this workbook with the lines that it is wrapped to (commands/signs.py), or its answer
 under that name, up to the next note.
 """
 

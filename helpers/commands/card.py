@@ -1,0 +1,36 @@
+"""The card of a command line: as --gpu, --capacity or --box has it, and what is to be said of it."""
+
+from argparse import Namespace
+
+from helpers.commands.signs import print_notes
+from helpers.look.boxes import open_box
+from helpers.look.cards import SIZE_ALONE, GpuCard, find_card, named_card, other_sizes
+
+AS_AN_H100 = (
+    "the size is as given; the card's other figures (chip, multiprocessors, the kernels' block "
+    "sizes) are an H100's; --gpu NAME takes those of another card"
+)
+
+
+def card_of(arguments: Namespace) -> GpuCard:
+    """The card that the options name, with what --held says. Raises CardError."""
+    bundle = open_box(arguments.box) if arguments.box else None
+    return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
+
+
+def say_which_card(arguments: Namespace, card: GpuCard) -> None:
+    """Says which card --gpu was taken for, or that of this card only the size is known."""
+    say_other_sizes(arguments)
+    if card.source == SIZE_ALONE and not arguments.json:
+        print_notes(AS_AN_H100)
+
+
+def say_other_sizes(arguments: Namespace) -> None:
+    """Says which card --gpu was taken for, where cards of other sizes have that name too."""
+    if not arguments.gpu or arguments.capacity or arguments.json:
+        return
+    others = other_sizes(arguments.gpu)
+    if others:
+        also = ", ".join(others)
+        taken = named_card(arguments.gpu).name
+        print_notes(f"--gpu {arguments.gpu} is {taken} here; also: {also}")

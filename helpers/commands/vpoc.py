@@ -1,0 +1,101 @@
+"""The command that computes volume profiles from files of trades."""
+
+import re
+from argparse import Namespace
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from helpers.commands.use import WrongUse, say
+from helpers.ground.places import OUTPUTS
+from helpers.vpoc import view
+from helpers.vpoc.files import Profiles, check_strategy, profiles_of, write
+from helpers.vpoc.levels import USUAL
+from helpers.vpoc.reading import COLUMNS, read_instruments
+
+
+def vpoc(arguments: Namespace) -> int:
+    """Compute volume profiles, POC and value area from files of trades, within the free memory.
+
+    file ...: CSV or Parquet with columns for price, volume, and time or session
+    --tick SIZE = None: the tick size, or a product: 0.25, ES (default: guessed)
+    --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated (default: fused)
+    --device D = cpu: cpu or cuda:0, for the strategies that torch runs
+    --zone ZONE: the time zone, if the times have none, such as America/Chicago
+    --column ROLE=NAME ...: the column of the price, volume, time, session or instrument, if the guess is wrong;
+        of a file without a header its place, as price=2
+    --instrument NAME: the instrument, if the file has several (default: each by itself)
+    --out NAME: write NAME.profiles.parquet and NAME.levels.parquet
+    --force: replace files that are there
+    Example: vpoc ticks.parquet --tick ES
+    """
+    answers = []
+    views = []
+    check_strategy(arguments.strategy, arguments.device)
+    columns = _columns(arguments.column)
+    for name in arguments.file:
+        instruments = read_instruments(
+            Path(name),
+            arguments.tick,
+            zone=arguments.zone,
+            columns=columns,
+            instrument=arguments.instrument,
+        )
+        for instrument, trades in instruments.items():
+            profiles = profiles_of(trades, arguments.strategy, arguments.device)
+            out = _out_of(_out(arguments, Path(name)), instruments, instrument)
+            written = _written(profiles, out, arguments.force)
+            sessions = [
+                {"session": row.session, "poc": row.poc, "val": row.val, "vah": row.vah}
+                for row in view.usual_levels(profiles)
+            ]
+            answer = {
+                "file": name,
+                "instrument": instrument,
+                "rule": str(USUAL),
+                "sessions": sessions,
+                "notes": list(profiles.notes),
+                "written": written,
+            }
+            answers.append(answer)
+            title = name if len(instruments) == 1 else f"{name}, {instrument}"
+            views.append(view.levels_table(profiles, title, written))
+    return say(arguments, answers, *views)
+
+
+def _columns(roles: Sequence[str]) -> dict[str, str]:
+    """Which column has which role, of words such as price=bid."""
+    columns = dict(text.partition("=")[::2] for text in roles)
+    for role in columns:
+        if role not in COLUMNS:
+            raise WrongUse(
+                f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}"
+            )
+    return columns
+
+
+def _out(arguments: Namespace, file: Path) -> Path:
+    """Where the profiles of a file go: beside those of the others, where there are several."""
+    if not arguments.out:
+        return OUTPUTS / file.stem
+    out = Path(arguments.out)
+    if len(arguments.file) == 1:
+        return out
+    return out.with_name(f"{out.name}-{file.stem}")
+
+
+def _out_of(out: Path, instruments: Collection[str], instrument: str) -> Path:
+    """Where the profiles of an instrument go: beside those of the others, where there are several."""
+    if len(instruments) == 1:
+        return out
+    letters = re.sub(r"[^A-Za-z0-9._-]+", "-", instrument)[:40]
+    if letters != instrument:
+        letters += f"-{list(instruments).index(instrument) + 1}"
+    return out.with_name(f"{out.name}-{letters}")
+
+
+def _written(profiles: Profiles, out: Path, force: bool) -> list[str]:
+    """The files in which profiles were written. Raises WrongUse where they are there already."""
+    try:
+        return [str(file) for file in write(profiles, out, force)]
+    except FileExistsError as error:
+        raise WrongUse(str(error)) from error
