@@ -100,6 +100,7 @@ def _with_argument(
     why: str,
     costs: str,
 ) -> Change:
+    """A keyword argument of a call, set or added, as a change."""
     return Change(
         title=f"{called(call)}({name}={value}) ({source.place(call)})",
         results=results,

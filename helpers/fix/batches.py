@@ -187,6 +187,7 @@ def evaluation_in_chunks(program: Program) -> Changes:
 
 
 def _in_chunks(title: str, edit: TextEdit) -> Change:
+    """A computation without gradients, done on parts of its batch."""
     return Change(
         title=title,
         results=Results.ROUNDED,

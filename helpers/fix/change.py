@@ -38,30 +38,34 @@ class TextEdit:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing to change.
-
-    ``title``: in the imperative, such as "Keep preds on the CPU (train.py:36)";
-    ``why``: why the results are what ``results`` says; ``costs``: what the program pays for it;
-    ``environment``: variables to set; ``replaces``: what stands in the place of words of the
-    command line, by their position. ``only_if_measured``: results are as said where both programs
-    were run and compared; else they count as different. ``cuts_graphs``: gradients end where they
-    went on before, so it is measured whether every weight still has one. ``only_on_a_gpu``: on the
-    CPU both programs do the same, so comparing them there shows nothing of its results.
-    ``shows_late``: what it changes may be read only at the end, so a comparison that did not come
-    there shows nothing.
-    """
+    """One thing to change."""
 
     title: str
+    """In the imperative, such as "Keep preds on the CPU (train.py:36)"."""
     results: Results
     why: str
+    """Why the results are what ``results`` says."""
     costs: str = NOTHING
+    """What the program pays for it."""
     edits: tuple[TextEdit, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables to set."""
     replaces: Mapping[int, str] = field(default_factory=dict)
+    """What stands in the place of words of the command line, by their position."""
     only_if_measured: bool = False
+    """The results are as said where both programs were run and compared; else they count as
+    different.
+    """
     cuts_graphs: bool = False
+    """Gradients end where they went on before, so it is measured whether every weight still has
+    one.
+    """
     only_on_a_gpu: bool = False
+    """On the CPU both programs do the same, so comparing them there shows nothing."""
     shows_late: bool = False
+    """What it changes may be read only at the end, so a comparison that did not come there shows
+    nothing.
+    """
 
     @property
     def is_setting(self) -> bool:

@@ -229,6 +229,7 @@ def _bounded_caches(program: Program) -> Changes:
 
 
 def _limited(cache: str, place: str, *edits: TextEdit) -> Change:
+    """A cache that keeps a few entries; ``cache``: what it is called in the title."""
     return _if_measured(
         f"Limit the cache {cache} to its last {MOST_CACHED} entries ({place})",
         "a missing entry is computed again",

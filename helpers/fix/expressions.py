@@ -68,6 +68,7 @@ class _Plain(ast.NodeTransformer):
         return called
 
     def _of_method(self, node: ast.Call, owner: ast.expr, name: str) -> ast.expr:
+        """The one spelling of a call of ``owner.name(...)``."""
         words = ", ".join(map(ast.unparse, node.args))
         if name in ("matmul", "bmm", "mm") and len(node.args) == 1:
             return _at(node, ast.BinOp(owner, ast.MatMult(), node.args[0]))
@@ -352,6 +353,7 @@ def places(source: SourceFile) -> Iterator[Place]:
 def _places_in(
     source: SourceFile, block: Sequence[ast.stmt], scope: ast.AST
 ) -> Iterator[Place]:
+    """The expressions of a block, with what was assigned before each."""
     names: Names = {}
     for statement in block:
         for part in ("body", "orelse", "finalbody"):

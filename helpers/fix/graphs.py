@@ -150,6 +150,7 @@ def _reads_of(source: SourceFile, assign: cst.Assign) -> list[cst.Attribute]:
 def _graph_change(
     program: Program, source: SourceFile, statement: cst.CSTNode, *edits: TextEdit
 ) -> Change:
+    """Edits that cut a graph; ``statement``: where."""
     trains = may_take_gradients(program)
     results = Results.SAME
     why = "no gradient is computed here, so none can be lost"
@@ -253,6 +254,7 @@ def _loop_without_gradients(program: Program, source: SourceFile, line: int) -> 
 def _block_without_gradients(
     program: Program, source: SourceFile, first: cst.CSTNode, last: cst.CSTNode
 ) -> Change:
+    """The statements from ``first`` to ``last`` under torch.no_grad()."""
     return Change(
         title=f"Compute this without gradients ({source.place(first)})",
         results=Results.SAME,

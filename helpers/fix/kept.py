@@ -121,6 +121,7 @@ def _kept_as(store: StoreStatement, ending: KeptEnding, most: str) -> Change:
 
 
 def _with_ending(store: StoreStatement, ending: KeptEnding) -> Iterator[TextEdit]:
+    """The ending behind each tensor of a store that it suits and that has none yet."""
     source = store.source
     for tensor in _tensors_in(source, store.value):
         text = source.operand(tensor)

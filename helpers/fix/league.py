@@ -40,6 +40,7 @@ def league(
 def _draw(
     title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int
 ) -> Figure:
+    """A bar for each row, which has a title, an ending, a peak, and whether it passes."""
     sheet = FigurePage(title)
     sheet.heading(
         "Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}"

@@ -103,6 +103,7 @@ def last_layers(program: Program) -> Located[cst.Call]:
 
 
 def _in_parts(loss: _Loss, head: str) -> TextEdit:
+    """The logits and their loss, computed for a few positions at a time by a checkpoint each."""
     source = loss.region.source
     wanted = source.code(loss.call.args[1].value)
     more = [source.code(argument).rstrip(" ,") for argument in loss.call.args[2:]]

@@ -6,7 +6,8 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ HIDDEN = "pass  # not Python: "
 _IPYTHON = re.compile(r"(\s*)([%!?].*|[\w.]+\?+\s*)")
 _FRAME = re.compile(r"cell (\d+), line (\d+)")
 IMPORT_S = 60.0
+Cell = dict[str, Any]
+"""A cell as a file of nbformat 4 has it."""
 INDENTS = (1, 2, 4, None)
 
 
@@ -54,10 +57,7 @@ class Notebook(SourceFile):
 
     def place_of(self, line: int) -> str:
         """Where a line is, such as cell 4, line 9."""
-        numbers = [
-            number for number, start in enumerate(self._starts, 1) if start <= line
-        ]
-        number = numbers[-1] if numbers else 1
+        number = max(1, bisect(self._starts, line))
         return f"cell {number}, line {line - self._starts[number - 1]}"
 
     def edited(self, edits: Iterable[TextEdit]) -> bytes:
@@ -65,12 +65,12 @@ class Notebook(SourceFile):
         before = _split(self.text.decode())
         after = _split(edited(self.text, edits).decode())
         content = json.loads(self.file)
-        for cell, text, as_it_was in zip(
-            _run(content["cells"]), after, before, strict=True
-        ):
-            if text != as_it_was:
-                is_list = isinstance(cell["source"], list)
-                cell["source"] = text.splitlines(keepends=True) if is_list else text
+        cells = _cells_run(content["cells"])
+        for cell, old, new in zip(cells, before, after, strict=True):
+            if old == new:
+                continue
+            is_list = isinstance(cell["source"], list)
+            cell["source"] = new.splitlines(keepends=True) if is_list else new
         end = "\n" if self.file.endswith(b"\n") else ""
         written = json.dumps(content, indent=self._indent(), ensure_ascii=False)
         return f"{written}{end}".encode()
@@ -79,10 +79,8 @@ class Notebook(SourceFile):
         """How the file is indented."""
         content = json.loads(self.file)
         for indent in INDENTS:
-            if (
-                json.dumps(content, indent=indent, ensure_ascii=False).encode()
-                == self.file.strip()
-            ):
+            written = json.dumps(content, indent=indent, ensure_ascii=False)
+            if written.encode() == self.file.strip():
                 return indent
         return INDENTS[0]
 
@@ -125,20 +123,20 @@ def _code_cells(name: str, file: bytes) -> Iterator[str]:
     """The texts of the code cells that are run, in order. Raises NoNotebook."""
     try:
         cells = json.loads(file)["cells"]
-        yield from map(_source, _run(cells))
+        yield from map(_source, _cells_run(cells))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         expected = "expected a notebook of format 4, as Jupyter writes it"
         raise NoNotebook(f"{name}: {error}; {expected}") from error
 
 
-def _run(cells: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _cells_run(cells: Sequence[Cell]) -> list[Cell]:
     """The cells that papermill runs and counts: code that is not empty."""
-    return [
-        cell for cell in cells if cell["cell_type"] == "code" and _source(cell).strip()
-    ]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    return [cell for cell in code if _source(cell).strip()]
 
 
-def _source(cell: Mapping[str, Any]) -> str:
+def _source(cell: Cell) -> str:
+    """The text of a cell, which a notebook may hold line by line."""
     source = cell["source"]
     return source if isinstance(source, str) else "".join(source)
 

@@ -36,6 +36,7 @@ def _own_switch(program: Program) -> Changes:
 
 
 def _in_bfloat16(title: str, edit: TextEdit) -> Change:
+    """An edit after which the program computes in bfloat16."""
     return Change(
         title=title,
         results=Results.OTHER,

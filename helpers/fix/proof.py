@@ -24,7 +24,7 @@ from helpers.rehearse.counterfactual import UPLOADS_OFF
 from helpers.rehearse.forks import Forks
 from helpers.rehearse.scratch import copied, in_copy
 from helpers.rehearse.torches import NEEDS, Torch
-from helpers.trials.user_program import script_of
+from helpers.trials.user_program import PYTHON, script_of
 
 ON_CPU = Path(__file__).parent / "under_torch" / "on_cpu.py"
 SECONDS = 15
@@ -48,19 +48,18 @@ GRAPH = re.compile(r",?\s*(?:grad_fn=<[^>]*>|requires_grad=True)")
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of running a program and its change side by side.
-
-    ``results``: what the change does to what is computed, None where that could not be measured;
-    ``says``: what was compared, or why nothing could be. ``differs``: smaller numbers gave other
-    results, which may be for their own sake. ``loses_gradients``: weights that had a gradient have
-    none with the change. ``to_its_end``: both programs came to their ends.
-    """
+    """What came of running a program and its change side by side."""
 
     results: Results | None
+    """What the change does to what is computed; None where that could not be measured."""
     says: str
+    """What was compared, or why nothing could be."""
     differs: bool = False
+    """With smaller numbers both computed something else; that may be due to the numbers alone."""
     loses_gradients: bool = False
+    """Weights that had a gradient have none with the change."""
     to_its_end: bool = False
+    """Both programs came to their ends."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +166,7 @@ class Prover:
 
     @property
     def _environment(self) -> dict[str, str]:
+        """The environment of a Python that finds no GPU."""
         variables = {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", **UPLOADS_OFF}
         if not self.torch.is_users:
             folder = self.torch.folder
@@ -219,6 +219,7 @@ class _Comparison:
         return Proof(results, f"{says}, {where}", to_its_end=self.both_ended)
 
     def _results(self) -> tuple[Results, str]:
+        """What the change does to the results, as far as that was seen, and the words for it."""
         steps = [*self.values, *self.weights]
         same_steps = all(value == other for value, other in steps)
         same_prints = all(line == other for line, other in self.printed)
@@ -269,6 +270,7 @@ def _with_equal_weights(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
 
 
 def _without_idle_weights(run: CpuRun) -> CpuRun:
+    """What was seen of a run, without the weights that got no gradient in a step."""
     seen: list[Sequence[Any]] = []
     moves: list[bool] = []
     for kind, *values in run.seen:
@@ -316,6 +318,7 @@ def _alike(sizes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) 
 
 
 def _prints_alike(line: str, other: str) -> bool:
+    """Whether two printed lines are the same but for the rounding of their numbers."""
     if NUMBER.sub("#", line) != NUMBER.sub("#", other):
         return False
     numbers = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
@@ -333,7 +336,7 @@ def _script(command: Sequence[str]) -> list[str]:
     script = script_of(words)
     if words[:2] == ["accelerate", "launch"] and script:
         words = words[words.index(script) :]
-    if words and re.fullmatch(r"python[0-9.]*", os.path.basename(words[0])):
+    if words and PYTHON.fullmatch(os.path.basename(words[0])):
         words = words[1:]
         while words and re.fullmatch(r"-[uBOsEI]+", words[0]):
             words = words[1:]

@@ -113,6 +113,7 @@ def _is_inside(
 def _under_checkpoints(
     program: Program, parts: str, calls: Sequence[tuple[SourceFile, cst.Call]]
 ) -> Change:
+    """These calls, each under a checkpoint; ``parts``: what they are called in the title."""
     edits: list[TextEdit] = []
     for source, call in calls:
         edits += _under_checkpoint(source, call)
@@ -166,6 +167,7 @@ def _recomputed(
 
 
 def _under_checkpoint(source: SourceFile, call: cst.Call) -> list[TextEdit]:
+    """A call under a checkpoint, and the import that it needs."""
     words = [source.code(call.func)]
     words += [source.code(argument).rstrip(" ,") for argument in call.args]
     text = f"checkpoint({', '.join(words)}, use_reentrant=False)"

@@ -178,6 +178,7 @@ def rewritten_expressions(program: Program) -> Changes:
 
 
 def _rewrites_of(program: Program, place: Place) -> Changes:
+    """The rewrites that fit an expression, each as a change."""
     functional = "torch.nn.functional."
     if SHORT_FUNCTIONAL.search(place.source.content):
         functional = "F."

@@ -94,17 +94,14 @@ class TriedChange:
     @property
     def ended_early(self) -> bool:
         """Its time was up before it came to its end, and it had not run out of memory."""
-        was_stopped = (
-            bool(self.rehearsal.stopped) or self.rehearsal.exit_code == STOPPED
-        )
-        return was_stopped and not self.passes and not self.rehearsal.ooms
+        rehearsal = self.rehearsal
+        was_stopped = rehearsal.stopped != "" or rehearsal.exit_code == STOPPED
+        return was_stopped and not self.passes and not rehearsal.ooms
 
     def helps(self, first: Rehearsal) -> bool:
         """It came further than the program as it is, before it ran out of memory."""
-        return (
-            bool(self.rehearsal.ooms)
-            and self.rehearsal.allocations > FURTHER * first.allocations
-        )
+        came_further = self.rehearsal.allocations > FURTHER * first.allocations
+        return self.rehearsal.ooms > 0 and came_further
 
 
 @dataclass(frozen=True)
@@ -121,27 +118,28 @@ class Start:
 
 @dataclass
 class Trials:
-    """Trials of changes of the program in ``folder``, on the card of its ``first`` rehearsal.
-
-    ``run`` rehearses a command (rehearse.run.rehearse, with its torch and limits). It ends after
-    ``seconds`` or so many ``tries``. ``prove`` compares what the program and a changed one
-    compute. ``on_start`` gets each change before it is rehearsed; ``on_trial`` gets what came of
-    it; ``done`` are all. ``fallback`` passes, but not with the results that its rule expects.
-    ``rehearsed``: rehearsals of the unchanged program, by the allocator's settings that they had.
-    """
+    """Trials of changes of a program, until one passes, or the tries or the time are used up."""
 
     program: Program
     folder: Path
+    """The program's."""
     first: Rehearsal
+    """Of the unchanged program; trials take place on its card."""
     run: Callable[..., Rehearsal]
+    """rehearse.run.rehearse, with its torch and limits."""
     prove: Callable[[Program, Change], Proof]
+    """Compares what the program and a changed one compute."""
     seconds: float
     tries: int
     on_start: Callable[[Start], None]
+    """Gets each change before it is rehearsed."""
     on_trial: Callable[[TriedChange], None]
+    """Gets what came of each."""
     rehearsed: Mapping[str, Rehearsal] = field(default_factory=dict)
+    """Rehearsals of the unchanged program, by the allocator's settings that they had."""
     done: list[TriedChange] = field(default_factory=list)
     fallback: TriedChange | None = None
+    """It passes, but not with the results that its rule expects."""
 
     def __post_init__(self) -> None:
         self._ends_at = time.monotonic() + self.seconds
@@ -166,13 +164,14 @@ class Trials:
         yield from self._passing_together(changes)
 
     def _passing(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
+        """Trials of changes, one by one, that pass with the results that their rules promise."""
         for change, following in zip_longest(changes, changes[1:]):
-            if (
-                self.fallback is not None
-                and self.fallback.change.cuts_graphs > change.cuts_graphs
-            ):
-                yield self.fallback
-            trial = self._tried(change, following.title if following else "")
+            if self.fallback is not None:
+                cuts_graphs = self.fallback.change.cuts_graphs
+                if cuts_graphs and not change.cuts_graphs:
+                    yield self.fallback
+            next_title = "" if following is None else following.title
+            trial = self._tried(change, next_title)
             if trial is None or not trial.passes or trial.is_refuted:
                 continue
             if trial.results is Results.OTHER and not change.comes_late:
@@ -215,6 +214,7 @@ class Trials:
         return trial
 
     def _rehearsed(self, change: Change, left_s: float) -> Rehearsal:
+        """The rehearsal of a changed copy of the program."""
         conf = next(iter(change.environment.values()), None)
         if conf is not None and change.is_setting and conf in self.rehearsed:
             return self.rehearsed[conf]

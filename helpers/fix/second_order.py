@@ -69,6 +69,7 @@ def _computed(source: SourceFile, call: cst.Call, tensors: str) -> str:
 def _computed_for(
     source: SourceFile, call: cst.Call, costs: str, *edits: TextEdit
 ) -> Change:
+    """Gradients that torch.autograd.grad computes in place of a backward pass."""
     return Change(
         title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
         results=Results.SAME,

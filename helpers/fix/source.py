@@ -109,6 +109,7 @@ class SourceFile:
         return self._below(self.module)
 
     def _below(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """A node and all nodes below it, in the order of the file."""
         nodes = []
         waiting = [node]
         while waiting:
@@ -187,6 +188,7 @@ class SourceFile:
         return self._at(line, cst.FunctionDef)[::-1]
 
     def _at(self, line: int, kind: type[Node]) -> list[Node]:
+        """The nodes of a kind that a line belongs to, the outermost first."""
         nodes = []
         for node in self.find(kind):
             place = self._places[node]

@@ -36,11 +36,9 @@ def diff(program: Program, change: Change) -> str:
             f"b/{name}",
         )
         for line in lines:
-            pieces.append(
-                line
-                if line.endswith("\n")
-                else f"{line}\n\\ No newline at end of file\n"
-            )
+            pieces.append(line)
+            if not line.endswith("\n"):
+                pieces.append("\n\\ No newline at end of file\n")
     return "".join(pieces)
 
 
@@ -66,7 +64,7 @@ def verdict_on_change(
             next_step=failure.verdict.next_step,
         )
     change = winner.change
-    peak = winner.rehearsal.peak_reserved_bytes or 0
+    peak = seen(winner.rehearsal.peak_reserved_bytes or 0, "bytes", "rehearsal")
     usable = show_bytes(winner.rehearsal.usable_bytes)
     says = f"the most that the changed program reserved on a card of {usable}"
     return Verdict(
@@ -75,11 +73,7 @@ def verdict_on_change(
         title=f"A change was found: {change.title}",
         confidence="likely",
         summary=f"{cause}. Results: {results_in_words(winner)}. Cost: {change.costs}.",
-        evidence=[
-            Evidence(
-                "peak of the changed program", seen(peak, "bytes", "rehearsal"), says
-            )
-        ],
+        evidence=[Evidence("peak of the changed program", peak, says)],
         next_step=_how_to_apply(failure.program, change),
     )
 
@@ -87,9 +81,8 @@ def verdict_on_change(
 def _how_to_apply(program: Program, change: Change) -> NextStep:
     """What to do with the change that ``how_to_make`` shows."""
     if not diff(program, change):
-        return NextStep(
-            "Start the program like this", how_to_make(program, change).strip()
-        )
+        command = how_to_make(program, change).strip()
+        return NextStep("Start the program like this", command)
     return NextStep(
         "Save the notebook's diff as change.diff in the folder of your program, and apply it",
         command="git apply change.diff",
@@ -172,9 +165,8 @@ def results_in_words(trial: TriedChange) -> str:
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
     if trial.change.shows_late and not proof.to_its_end:
-        return (
-            f"should be {trial.change.results.value} ({trial.change.why}; {proof.says})"
-        )
+        why = f"{trial.change.why}; {proof.says}"
+        return f"should be {trial.change.results.value} ({why})"
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
         return f"{trial.results.value} ({trial.change.why})"
     return proof.says
@@ -182,25 +174,18 @@ def results_in_words(trial: TriedChange) -> str:
 
 def tried_table(trials: Sequence[TriedChange], first: Rehearsal) -> Shown:
     """Every change that was rehearsed, in order."""
-    rows = []
-    for trial in trials:
-        rehearsal = trial.rehearsal
-        rows.append(
-            (
-                trial.change.title,
-                outcome(trial, first),
-                rehearsal.peak_reserved_bytes,
-                trial.expected.value,
-                round(rehearsal.seconds, 1),
-            )
+    rows = [
+        (
+            trial.change.title,
+            outcome(trial, first),
+            trial.rehearsal.peak_reserved_bytes,
+            trial.expected.value,
+            round(trial.rehearsal.seconds, 1),
         )
-    columns = (
-        "change",
-        "outcome",
-        Column("peak reserved", "bytes"),
-        "results",
-        "seconds",
-    )
+        for trial in trials
+    ]
+    peak = Column("peak reserved", "bytes")
+    columns = ("change", "outcome", peak, "results", "seconds")
     return Shown("Changes that were tried", columns, rows)
 
 

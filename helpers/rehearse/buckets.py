@@ -12,16 +12,12 @@ from helpers.rehearse.words import WORDS
 
 
 def between_buckets(first: Rehearsal, holding: Rehearsal) -> Rehearsal:
-    """The first run, with how much higher its peak may be: as high as in the run that is
-    ``holding`` the old buckets.
+    """The first run, with how much higher its peak may be: as high as that of the run ``holding``
+    the old buckets.
     """
-    least_bytes, most_bytes = first.peak_reserved_bytes, holding.peak_reserved_bytes
-    if (
-        not holding.fits
-        or least_bytes is None
-        or most_bytes is None
-        or most_bytes <= least_bytes
-    ):
+    least_bytes = first.peak_reserved_bytes or 0
+    most_bytes = holding.peak_reserved_bytes or 0
+    if not holding.fits or not least_bytes or most_bytes <= least_bytes:
         return first
     says = WORDS["says"]["buckets"]
     line = says.format(least=show_bytes(least_bytes), most=show_bytes(most_bytes))

@@ -94,6 +94,7 @@ def device(folder: Path) -> Path:
 
 
 def _build_all(libraries: Sequence[Path], folder: Path) -> None:
+    """Build every library to preload into ``folder``, and the list of their names."""
     answered = _symbols(device(folder), "--defined-only")
     # Triton looks for a file of that name.
     (folder / "libcuda.so.1").symlink_to("libdevice.so")

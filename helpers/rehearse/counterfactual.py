@@ -143,6 +143,7 @@ class Repeats:
             )
 
     def _both(self, ends_at: float) -> Counterfactual:
+        """Both repeats, which have ended by ``ends_at`` (time.monotonic)."""
         card = self.first.device
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
         share_s = ends_at - time.monotonic()
@@ -228,6 +229,7 @@ def _why_another_run(first: Rehearsal, again: Rehearsal) -> str:
 
 
 def _shape(run: Rehearsal | None, whole_step_bytes: int = 0) -> dict[str, Any] | None:
+    """A repeat as it stands in record.json; None for one that was left out."""
     if run is None:
         return None
     return {

@@ -14,6 +14,7 @@ from helpers.allocator.record import INJECT
 from helpers.rehearse.reports import Reports
 from helpers.settings.allocator_text import parts
 from helpers.settings.table import CONF_NAMES, OPTIONS
+from helpers.trials.user_program import PYTHON
 
 PROGRAMS = Path(__file__).resolve().parent / "under_torch"
 OF_EACH_RUN = re.compile(r"(CASEBOOK|FAKE)_\w+|CUDA_VISIBLE_DEVICES|PWD")
@@ -117,7 +118,7 @@ class Forks:
 
 def _is_script(argv: Sequence[str]) -> bool:
     """Whether Python is to run a script, without options of its own."""
-    names_python = re.fullmatch(r"python[0-9.]*", os.path.basename(argv[0]))
+    names_python = PYTHON.fullmatch(os.path.basename(argv[0]))
     return bool(names_python) and len(argv) > 1 and argv[1].endswith(".py")
 
 

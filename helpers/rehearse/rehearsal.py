@@ -90,7 +90,7 @@ class Rehearsal:
     more_bytes: int = 0
     """How much higher the peak may be by what libraries take of which only a range is known."""
     at_once_bytes: int = 0
-    """The most that cuDNN may ask for in one call, where a card has it; 0: its workspaces are known."""
+    """The most that cuDNN may ask for in one call, where a card has it; 0: it is known."""
     allocations: int = 0
     """How many there were in all, as far as was counted."""
     expandable: bool = False
@@ -98,7 +98,9 @@ class Rehearsal:
     devices: tuple[CardUse, ...] = ()
     """What its processes held of each card."""
     step_peaks: tuple[tuple[int, int], ...] = ()
-    """The most that one process had allocated until which step of an optimizer began, where it rose."""
+    """The most that one process had allocated until a step of an optimizer began: the number of the
+    step, and bytes; only steps in which it rose.
+    """
     limits: RehearsalLimits = UNLIMITED
     has_buckets: bool = False
     """Alone, it exchanged gradients as DistributedDataParallel does."""

@@ -74,6 +74,7 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
 
 
 def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
+    """The headline without what makes it less certain."""
     usable = show_bytes(rehearsal.usable_bytes)
     if verdict is not None and will_run_out(rehearsal, verdict):
         return f"Will not fit in {usable} for long. {verdict.headline}"

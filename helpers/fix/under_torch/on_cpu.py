@@ -6,6 +6,8 @@ Called with one word of JSON: ``programs``, each with its ``folder``, its ``word
 ``seconds`` of the processor for each. Loops end after a few turns, and whole numbers of the sources
 are divided, so that it ends soon: as the first of ``divisors`` says, by what, from which number on
 and whether lists are cut short, too; then as the next where one of them fails so.
+
+It is one file, as it runs alone under the Python of the program.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ MOST_BYTES = 64
 
 
 def ask(place: str, command: list[str]) -> tuple[socket.socket, int]:
-    """Have a command run; the number of its process. Raises OSError, ValueError."""
+    """Have a command run; the socket on which its end is announced, and its PID. Raises OSError,
+    ValueError.
+    """
     umask = os.umask(0)
     os.umask(umask)
     run = {
@@ -53,13 +55,13 @@ def end_with(status: int) -> None:
 def main() -> None:
     _, place, *command = sys.argv
     try:
-        forking, number = ask(place, command)
+        forking, pid = ask(place, command)
     except (OSError, ValueError):
         os.execvp(command[0], command)
 
     def pass_on(signal_number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal_number)
+            os.kill(pid, signal_number)
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for passed in PASSED_ON:

@@ -1,6 +1,6 @@
-"""torch.cond, flex_attention and their like have torch.compile read the functions that they get, so
-that these give what they close over as well, such as weights, which then have gradients. Nothing is
-compiled for that, so a rehearsal does it, too.
+"""torch.cond, flex_attention and similar operators have torch.compile trace the functions that
+they are given, to find what these close over, such as weights: only so do weights get gradients.
+No code is compiled for that, so it happens in a rehearsal, too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def compiles_nothing(backend: Value) -> bool:
 
 
 def is_capture(function: Value, options: dict[str, Value]) -> bool:
-    """Whether torch.compile is asked for the operators of a function, and for no code; torch's own
-    functions ask for code, too, and run without it.
+    """Whether torch.compile is asked to trace a function, and code is not needed: torch's own
+    operators ask for code as well, but run without it.
     """
     is_own = getattr(function, "__module__", "").startswith("torch._higher_order_ops")
     is_asked = is_own or compiles_nothing(options.get("backend"))
@@ -35,7 +35,9 @@ def is_capture(function: Value, options: dict[str, Value]) -> bool:
 
 
 def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
-    """torch.compile for those; anything else, and what it cannot read, goes to ``leave_out``."""
+    """torch.compile for such functions; all others, and those that it cannot trace, go to
+    ``leave_out``.
+    """
     inside_of_mode = functools.cache(functools.partial(backend_within, torch, around))
 
     @functools.wraps(leave_out)

@@ -1,9 +1,9 @@
 """A Python that has imported torch already, and forks a process for each run of a script.
 
-Called with the number of a socket on which asking.py asks, the script, and the modules to import. It
-ends with its standard input. A fork takes over the folder, the environment, the words, the input and
-the output of who asks, and begins as every rehearsed process does (sitecustomize.py), so that the
-script finds what it finds in a Python of its own.
+Called with the number of a socket on which asking.py asks, the script, and the modules to import.
+It ends with its standard input. A fork takes over the folder, the environment, the command line,
+the input and the output of asking.py, and begins as every rehearsed process does
+(sitecustomize.py), so that the script finds what it would find in a Python of its own.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ def next_run(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def run_of_own(asking: socket.socket) -> bool:
-    """Fork once more: True in the process of the run. The other one tells who asks which process that
-    is and with which status it ended; it ends the run where who asks has ended.
+    """Fork once more: True in the process of the run. The other one sends asking.py its PID, and
+    then the status with which it ended; where asking.py has ended, it ends the run.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    number = os.fork()
-    if number == 0:
+    pid = os.fork()
+    if pid == 0:
         asking.close()
         return True
-    os.setpgid(number, number)
-    asking.send(str(number).encode())
-    ready, _, _ = select.select([os.pidfd_open(number), asking.fileno()], [], [])
+    os.setpgid(pid, pid)
+    asking.send(str(pid).encode())
+    ready, _, _ = select.select([os.pidfd_open(pid), asking.fileno()], [], [])
     if asking.fileno() in ready:
-        os.killpg(number, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         os._exit(0)
-    _, status = os.waitpid(number, 0)
+    _, status = os.waitpid(pid, 0)
     asking.send(str(status).encode())
     os._exit(0)
 

@@ -1,12 +1,14 @@
 """Small tensors of a rehearsed program, computed for real by the processor in the device's own
 memory.
 
-What a program decides by the values of its device hangs on small tensors: masks, counts,
-lengths, whether all sequences have ended. Their memory can be touched by the host, so each
-operator whose tensors are all small runs once more over it. Products and convolutions are left
-out, and so is what is random: their results are unknown, taken as 0 (an index: as the middle of
-its range, `all`: as true), and what is made of them is unknown, too. How large a result of
-unknown values is: at a stated bound.
+What a program decides by values on its device depends on small tensors: masks, counts, lengths,
+whether all sequences have ended. The host can touch their memory, so each operator whose tensors
+are all small runs once more over it. Products, convolutions and random operators are left out:
+their results are unknown, taken as 0 (an index: as the middle of its range, `all`: as true), and
+what is computed from them is unknown, too. How large a result of unknown values is: at a stated
+bound.
+
+All in one class, and so in one file, since each step asks what is known of which memory.
 """
 
 from __future__ import annotations
