@@ -155,9 +155,9 @@ HIP = {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": 
 
 
 def test_presets_are_given_as_settings_of_the_cuda_build():
-    found = remedies.settings_of(Preset("a", HIP, {}, ()))
+    found = remedies.preset_settings(Preset("a", HIP, {}, ()))
     assert found == ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})
-    assert remedies.settings_of(Preset("b", {}, {}, ())) == ("", {})
+    assert remedies.preset_settings(Preset("b", {}, {}, ())) == ("", {})
 
 
 def fix_row(name, memory=None, elsewhere=False):

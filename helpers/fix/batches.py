@@ -198,9 +198,7 @@ def _in_chunks(title: str, edit: TextEdit) -> Change:
     )
 
 
-def _modules_without_gradients(
-    program: Program,
-) -> Located[cst.Call]:
+def _modules_without_gradients(program: Program) -> Located[cst.Call]:
     """Calls of modules inside larger expressions, among those that led to the refused request."""
     for source, statement in _failed_without_gradients(program):
         for call in source.find(cst.Call, statement):
@@ -211,18 +209,14 @@ def _modules_without_gradients(
                 yield source, call
 
 
-def _assigned_without_gradients(
-    program: Program,
-) -> Located[cst.Assign]:
+def _assigned_without_gradients(program: Program) -> Located[cst.Assign]:
     """The assignments among what led to the refused request without gradients."""
     for source, statement in _failed_without_gradients(program):
         for assign in source.find(cst.Assign, statement):
             yield source, assign
 
 
-def _failed_without_gradients(
-    program: Program,
-) -> Located[cst.CSTNode]:
+def _failed_without_gradients(program: Program) -> Located[cst.CSTNode]:
     """The statements that led to the refused request, the nearest first, as far as they, or one
     that called them, are below no_grad.
     """

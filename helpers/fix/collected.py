@@ -83,8 +83,8 @@ def _unshortened(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Changes:
-    """Objects that could forget what they collected and are never told to: told before the loop
-    that fills them.
+    """Objects with a method that empties them, which nobody calls: called before the loop that
+    fills them.
     """
     owner = store.source.around(store.statement, cst.ClassDef)
     fills = store.source.around(store.statement, cst.FunctionDef)
@@ -156,9 +156,7 @@ def _entries_read(program: Program, store: StoreStatement) -> int:
 
 
 def _reads(program: Program, store: StoreStatement) -> set[str]:
-    """What stands behind the name of a collection wherever it is read, such as "[-1]"; for other
-    reads than by an index "all".
-    """
+    """By which indices a collection is read, such as "[-1]"; "all" where it is read without one."""
     reads = set()
     for source, name in program.find(cst.Name):
         if name.value != last_name(store.name):

@@ -31,10 +31,11 @@ def league(
     for trial in trials:
         peak = trial.rehearsal.peak_reserved_bytes
         rows.append((trial.change.title, outcome(trial, first), peak, trial.passes))
-    card_bytes = first.device.total_bytes - first.device.held_bytes
     head = columns("change:word, outcome:word, peak reserved:number:bytes")
     cells = [list(row[:3]) for row in rows]
-    return Shown(title, head, cells, draw=partial(_draw, title, rows, card_bytes))
+    return Shown(
+        title, head, cells, draw=partial(_draw, title, rows, first.usable_bytes)
+    )
 
 
 def _draw(

@@ -85,13 +85,15 @@ def _head(loop: cst.For | cst.ListComp | cst.GeneratorExp) -> cst.For | cst.Comp
 
 
 def _is_block(program: Program, source: SourceFile, call: cst.Call) -> bool:
-    """Whether a call is one of a module with more than one layer, or of a function of the program."""
+    """Whether a call is one of a module with several layers, or of a function of the program."""
     name = source.code(call.func)
     loop = _loop_around(source, call)
+    # for block in self.blocks: x = block(x)
     if loop is not None and not isinstance(loop, cst.While):
         is_name = isinstance(call.func, cst.Name)
         if is_name and name in source.names_in(_head(loop).target):
             return True
+    # A function is taken as a block only where a loop calls it.
     if called(call) in program.functions and re.fullmatch(r"(self\.)?\w+", name):
         return loop is not None
     module, _, _ = name.partition("[")

@@ -224,9 +224,7 @@ def is_without_gradients(source: SourceFile, node: cst.CSTNode) -> bool:
     return False
 
 
-def calls_that_failed(
-    program: Program,
-) -> Located[cst.SimpleStatementLine]:
+def calls_that_failed(program: Program) -> Located[cst.SimpleStatementLine]:
     """The statements that led to the refused request, the nearest first."""
     refusal = program.facts.refusal
     if refusal is None:

@@ -119,7 +119,9 @@ def _attentions() -> Iterator[RewriteRule]:
 
 
 def _is_attention(program: Program, place: Place, match: Match) -> bool:
-    """Whether what masks the scores is as low as there is, and what drops out a Dropout."""
+    """Whether masked scores get the lowest value that there is, and the layer behind the weights, if
+    there is one, is a Dropout.
+    """
     if "N" in match.letters and not LOWEST.fullmatch(place.text(match, "N")):
         return False
     if "L" not in match.letters:

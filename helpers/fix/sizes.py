@@ -130,12 +130,15 @@ def _numbers(program: Program) -> Iterator[Number]:
 
 
 def _idle(source: SourceFile, program: Program) -> Iterator[cst.CSTNode]:
-    """Functions of a file that are named nowhere else and have no decorator that may call them."""
+    """Functions of a file that nobody calls: no source names them a second time, and they have no
+    decorator.
+    """
     for function in source.module.body:
         if not isinstance(function, cst.FunctionDef) or function.decorators:
             continue
-        named = re.compile(rf"\b{function.name.value}\b".encode())
-        if sum(len(named.findall(other.text)) for other in program.sources) == 1:
+        name = re.compile(rf"\b{function.name.value}\b")
+        counts = [len(name.findall(other.content)) for other in program.sources]
+        if sum(counts) == 1:
             yield function
 
 

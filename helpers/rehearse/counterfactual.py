@@ -1,7 +1,7 @@
 """What else would have happened to a program that ran out of memory: rehearsed once more without
 a limit, and once more with expandable segments.
 
-By count these two alone tell capacity, a leak and fragmentation apart. The repeats run in a copy
+These two are enough to tell capacity, a leak and fragmentation apart. The repeats run in a copy
 of the working folder, with uploads off.
 """
 

@@ -58,11 +58,16 @@ class Forks:
 
     def without_gpu(self) -> dict[str, str]:
         """The variables of a fork that finds no GPU and is no rehearsal."""
-        variables = {"CUDA_VISIBLE_DEVICES": "", "FAKE_DEVICES": "0", "FAKE_PEAKS": ""}
-        for name, value in self.variables.items():
-            if not name.startswith("CASEBOOK_"):
-                variables.setdefault(name, value)
-        return variables
+        kept = {
+            name: value
+            for name, value in self.variables.items()
+            if not name.startswith("CASEBOOK_")
+        }
+        return kept | {
+            "CUDA_VISIBLE_DEVICES": "",
+            "FAKE_DEVICES": "0",
+            "FAKE_PEAKS": "",
+        }
 
     def learn(
         self,

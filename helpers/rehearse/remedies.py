@@ -31,7 +31,7 @@ Arms = Mapping[str, "tuple[Arm, Arm]"]
 """By the remedy's name: its control and its treated arm."""
 
 
-def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
+def preset_settings(preset: Preset) -> tuple[str, dict[str, str]]:
     """What a preset sets of the allocator, under whatever name, and its other variables.
 
     A CUDA build reads the allocator's settings under its own name.
@@ -100,7 +100,7 @@ def _rehearsed(
     if not workload.command:
         # It imports helpers from this checkout wherever it is run.
         words = ["env", "-C", str(CHECKOUT), *words]
-    conf, extra = settings_of(arm.preset)
+    conf, extra = preset_settings(arm.preset)
     log = Path(folder) / "log"
     rehearsal = run.rehearse(
         words,

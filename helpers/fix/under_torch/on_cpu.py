@@ -371,7 +371,7 @@ def without_gpu(torch: Torch) -> None:
 
     def leave_as_it_is(model: Value = None, **kwargs: Value) -> Value:
         """torch.compile, which without a model returns a decorator."""
-        return model if model else leave_as_it_is
+        return leave_as_it_is if model is None else model
 
     torch.load = load_to_cpu
     torch.Generator = cpu_generator(torch)

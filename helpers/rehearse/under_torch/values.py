@@ -194,8 +194,8 @@ class AroundMode:
         return outside
 
     def registering(self, before: Function, register: Function) -> Function:
-        """A method that registers a hook of a backward pass: the hook runs inside of the mode, after
-        ``before`` got all of its arguments, as nobody computed the gradients among them.
+        """``register``, which registers a hook of a backward pass, for a hook that runs inside of
+        the mode. ``before`` gets the arguments of the hook first.
         """
 
         @functools.wraps(register)
