@@ -57,6 +57,8 @@ ALIKE = [
     ("result = (g[None] - q[:, None]).abs().sum(-1)", "torch.cdist(q, g, p=1)"),
     ("result = torch.square(h[:, :, None] - h[:, None]).mean(-1)", "torch.cdist(h, h) ** 2 / h"),
     ("result = F.cosine_similarity(q[:, None], g[None], dim=-1)", "F.normalize(q, dim=-1) @"),
+    ("d = q[:, None] - g\nresult = (d * d).sum(-1) ** 0.5", "torch.cdist(q, g)"),
+    ("result = torch.softmax(q @ g.T, -1) @ g", "dot_product_attention(q, g, g, scale=1.0)"),
     ("result = head(h)[rows, cols]", "head(h[rows, cols])"),
     ("result = head(h)[:, -1, :]", "head(h[:, -1, :])"),
     ("out = head(h)\nout = out[keep]\nresult = out.exp()", "head(h[keep])"),

@@ -164,7 +164,8 @@ def _reads(program: Program, store: StoreStatement) -> set[str]:
         node: cst.CSTNode = name
         outer = source.parent(node)
         if isinstance(outer, cst.Attribute) and outer.attr is node:
-            node, outer = outer, source.parent(outer)
+            node = outer
+            outer = source.parent(node)
         is_put = isinstance(outer, cst.Attribute) and outer.attr.value in PUTS
         if is_put or source.around(node, cst.AssignTarget) is not None:
             continue

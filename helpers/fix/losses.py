@@ -63,7 +63,8 @@ def _loss_of(region: Region) -> _Loss | None:
     for node in region.forward:
         assigns += source.find(cst.Assign, node)
     for logits, loss in zip(assigns, assigns[1:], strict=False):
-        model, call = logits.value, loss.value
+        model = logits.value
+        call = loss.value
         if not isinstance(model, cst.Call) or not isinstance(model.func, cst.Name):
             continue
         if not isinstance(call, cst.Call) or called(call) != "cross_entropy":
@@ -120,5 +121,5 @@ def _in_parts(loss: _Loss, head: str) -> TextEdit:
         f"    {name} = {name} + checkpoint(loss_of, *part, use_reentrant=False)",
         f"{name} = {name} / (wanted != {no_class}).sum()",
     )
-    first, last = source.statement(loss.logits), source.statement(loss.loss)
-    return source.instead(first, last, lines)
+    first = source.statement(loss.logits)
+    return source.instead(first, source.statement(loss.loss), lines)

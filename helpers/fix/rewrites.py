@@ -57,27 +57,32 @@ def _differences() -> Iterator[RewriteRule]:
         ("A[..., None, :]", "B[..., None, :, :]", -1),
         ("A[:, None]", "B", 2),
     )
-    for (rows, columns, last), is_turned in product(pairs, (False, True)):
-        first, second = rows, columns
-        if is_turned:
-            first, second = columns, rows
-        for dim in (-1, last):
-            squares = f"(({first} - {second}) ** 2)"
-            for pattern, template in {
-                f"{squares}.sum({dim}).sqrt()": "torch.cdist(A, B)",
-                f"({first} - {second}).norm({dim})": "torch.cdist(A, B)",
-                f"({first} - {second}).norm(2, {dim})": "torch.cdist(A, B)",
-                f"{squares}.sum({dim})": "torch.cdist(A, B) ** 2",
-                f"{squares}.mean({dim})": "torch.cdist(A, B) ** 2 / A.shape[-1]",
-                f"({first} - {second}).abs().sum({dim})": "torch.cdist(A, B, p=1)",
-                f"({first} - {second}).norm(1, {dim})": "torch.cdist(A, B, p=1)",
-                f"({first} * {second}).sum({dim})": "A @ B.mT",
-                f"cosine_similarity({first}, {second}, {dim})": (
-                    "F.normalize(A, dim=-1) @ F.normalize(B, dim=-1).mT"
-                ),
-                f"pairwise_distance({first}, {second})": "torch.cdist(A, B)",
-            }.items():
-                yield RewriteRule(aim, pattern, template)
+    for rows, columns, last in pairs:
+        for first, second in ((rows, columns), (columns, rows)):
+            for dim in (-1, last):
+                for pattern, template in _distances(first, second, dim).items():
+                    yield RewriteRule(aim, pattern, template)
+
+
+def _distances(first: str, second: str, dim: int) -> dict[str, str]:
+    """How distances of ``first`` and ``second`` along a dimension are written, each with what
+    computes them from the matrices A and B.
+    """
+    difference = f"({first} - {second})"
+    return {
+        f"({difference} ** 2).sum({dim}).sqrt()": "torch.cdist(A, B)",
+        f"{difference}.norm({dim})": "torch.cdist(A, B)",
+        f"{difference}.norm(2, {dim})": "torch.cdist(A, B)",
+        f"({difference} ** 2).sum({dim})": "torch.cdist(A, B) ** 2",
+        f"({difference} ** 2).mean({dim})": "torch.cdist(A, B) ** 2 / A.shape[-1]",
+        f"{difference}.abs().sum({dim})": "torch.cdist(A, B, p=1)",
+        f"{difference}.norm(1, {dim})": "torch.cdist(A, B, p=1)",
+        f"({first} * {second}).sum({dim})": "A @ B.mT",
+        f"cosine_similarity({first}, {second}, {dim})": (
+            "F.normalize(A, dim=-1) @ F.normalize(B, dim=-1).mT"
+        ),
+        f"pairwise_distance({first}, {second})": "torch.cdist(A, B)",
+    }
 
 
 def _attentions() -> Iterator[RewriteRule]:

@@ -222,7 +222,6 @@ class Trials:
         scratch_folder = tempfile.TemporaryDirectory(prefix="fix-")
         with changed as (copy, words), scratch_folder as scratch:
             out = Path(scratch) / "run.pickle"
-            settings = {} if conf is None else {"conf": conf}
             return self.run(
                 words,
                 self.first.device,
@@ -232,7 +231,7 @@ class Trials:
                 working_folder=copy,
                 ends_after_s=max(SHARE * left_s, self.first.seconds),
                 max_events=NO_TRACE,
-                **settings,
+                conf=conf,
             )
 
 
