@@ -118,7 +118,7 @@ def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str
 
 def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
     for sensor, degrees, critical in gpu.celsius:
-        limits = [each for each in (limit, critical) if each is not None]
+        limits = [most for most in (limit, critical) if most is not None]
         if limits and degrees >= min(limits):
             expected = f"expected below {min(limits):g}"
             yield f"{sensor}: {degrees:g} degrees Celsius, {expected}"

@@ -158,14 +158,14 @@ def run_checks(
         else:
             run.run(wanted)
         results += run.done.values()
-    return sorted(results, key=_order)
+    return sorted(results, key=lambda row: (row.pci, CHECKS.index(row.check)))
 
 
 def as_rows(results: Sequence[CheckResult]) -> list[list[str]]:
-    """The results as a table, header first, sorted by GPU and check."""
+    """The results as a table, header first."""
     more = ["seconds", "torch took at most", "largest error", "message"]
     rows = [["GPU", "check", "state", "says", *more]]
-    for result in sorted(results, key=_order):
+    for result in results:
         rows.append(
             [
                 result.pci,
@@ -179,10 +179,6 @@ def as_rows(results: Sequence[CheckResult]) -> list[list[str]]:
             ]
         )
     return rows
-
-
-def _order(result: CheckResult) -> tuple[str, int]:
-    return result.pci, CHECKS.index(result.check)
 
 
 class _Run:
@@ -314,8 +310,10 @@ class _Run:
 
     def _add(self, name: str, state: str, says: str, row: Mapping[str, Any]) -> None:
         """Keep a result: what the child told of it is in ``row``."""
-        why = "not run" if state == "not_run" else "the check did not end"
-        if self.target.device == "cpu" and state != "not_run":
+        why = "the check did not end"
+        if state == "not_run":
+            why = "not run"
+        elif self.target.device == "cpu":
             why = "memory of the CPU is not counted"
         result = CheckResult(
             check=name,

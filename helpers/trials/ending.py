@@ -49,12 +49,15 @@ def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
         return Ending(
             "host_oom", f"the kernel's OOM killer ended {killed} of its processes"
         )
-    if message := _ran_out(words):
+    message = _ran_out(words)
+    if message:
         return Ending("oom", message)
     last = last_line(ended.last_words or listener.tail)
     if HOST_OOM.match(last) or "std::bad_alloc" in words:
         return Ending("oom", last)
-    end = f"ended by {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+    end = f"exit code {ended.exit_code}"
+    if ended.signal:
+        end = f"ended by {ended.signal}"
     if ended.signal == "SIGKILL" and killed is None:
         end += UNCOUNTED_KILL
     return Ending("crashed", f"{end}: {last}")

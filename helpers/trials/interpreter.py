@@ -34,12 +34,12 @@ def torch_files(python: str) -> tuple[str, str]:
     """
     argv = [python, "-c", ASK_TORCH]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, check=True, timeout=60
+        told = subprocess.check_output(
+            argv, stderr=subprocess.DEVNULL, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError):
         return "", ""
-    origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
+    origin, _, tag = told.rpartition("torch:")[2].strip().rpartition("\n")
     return origin.strip(), tag
 
 
@@ -47,5 +47,7 @@ def stated_by_torch(origin: str) -> dict[str, str]:
     """What the torch at this place says of itself in its version.py, such as ``__version__`` and
     ``cuda``; empty where it says nothing.
     """
-    text = files.text("", str(Path(origin).with_name("version.py"))) if origin else ""
+    if not origin:
+        return {}
+    text = files.text("", str(Path(origin).with_name("version.py")))
     return dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']+)'", text, re.MULTILINE))

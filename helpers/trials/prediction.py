@@ -85,9 +85,7 @@ def predict(
         why = "only a trial shows what a setting of the C library or OpenMP does"
         return Prediction(UNKNOWN, why)
     audited = _audited(preset, torch, build, gfx)
-    conf = next(
-        (preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), ""
-    )
+    conf = next(filter(None, map(preset.environ.get, CONF_NAMES)), "")
     if audited.audited or not conf:
         return audited
     if trace is None:
@@ -128,11 +126,9 @@ def rehearsed(
         return Prediction(UNKNOWN, f"not rehearsed because {remedy.unrehearsed}")
     pair = remedy.pair()
     try:
-        control = _replay_of(
-            recorded_path(pair.control.workload), capacity_bytes, torch, build
-        )
-        treated = _replay_of(
-            recorded_path(pair.treated.workload), capacity_bytes, torch, build
+        control, treated = (
+            _replay_of(recorded_path(arm.workload), capacity_bytes, torch, build)
+            for arm in (pair.control, pair.treated)
         )
     except ValueError as error:
         return Prediction(UNKNOWN, f"not rehearsed because {error}")
@@ -159,14 +155,16 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
     """What the audit says of its settings, ``audited`` where that decides; else what the
     preset's own status says.
     """
-    if other_vendor := not_for(preset, build):
+    other_vendor = not_for(preset, build)
+    if other_vendor:
         return Prediction("not_supported", other_vendor, audited=True, elsewhere=True)
     listed = findings(preset, torch, build, gfx)
     verdicts = {finding.verdict for finding in listed}
-    telling = [
-        finding for finding in listed if finding.verdict != "ineffective"
-    ] or listed
-    first = f"{telling[0].name}: {telling[0].says}" if telling else ""
+    # What says more than that a setting does nothing comes first.
+    telling = sorted(listed, key=lambda finding: finding.verdict == "ineffective")
+    first = "no table of settings knows it"
+    if telling:
+        first = f"{telling[0].name}: {telling[0].says}"
     if listed and verdicts <= INERT:
         for finding in telling:
             if finding.verdict == "unsupported":
@@ -175,7 +173,7 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
     if verdicts & {"dangerous", "contradictory"}:
         return Prediction("harmful", first, audited=True)
     status = "harmful" if preset.fields.get("status") == "harmful" else "no_effect"
-    return Prediction(status, first or "no table of settings knows it")
+    return Prediction(status, first)
 
 
 def _replayed(
@@ -210,7 +208,9 @@ def _by_replays(
     without: str,
 ) -> tuple[str, str]:
     """The verdict and why of two replays; ``ratio`` is that of the treated's peak to the other."""
-    the_other = without if without == "its control" else f"the {without}"
+    the_other = f"the {without}"
+    if without == "its control":
+        the_other = without
     if treated.danger:
         return "harmful", treated.danger
     if treated.flags:
@@ -224,4 +224,6 @@ def _by_replays(
     why = "every request is met either way"
     if min(ratio, 1 / ratio) > 1 - LEAST["memory"]:
         return "no_effect", why
-    return ("helps" if ratio < 1 else "harmful"), why
+    if ratio < 1:
+        return "helps", why
+    return "harmful", why

@@ -155,8 +155,9 @@ def stress(
             "limit_bytes": limit_bytes,
             "snapshot": str(snapshot.resolve()) if snapshot else "",
         }
-        # Each build and version reads another of these names; all get the same.
-        confs = dict.fromkeys(CONF_NAMES, conf) if conf else {}
+        confs = {}
+        if conf:  # each build and version reads another of these names
+            confs = dict.fromkeys(CONF_NAMES, conf)
         answer = transcript(
             program(python, PROGRAM, json.dumps(spec)),
             START_S,

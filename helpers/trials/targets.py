@@ -96,7 +96,7 @@ def gate(gpu: Gpu, events: Iterable[Event]) -> str:
         readings = [
             pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok
         ]
-    used_bytes = max((int(reading.value or 0) for reading in readings), default=0)
+    used_bytes = max((reading.bytes for reading in readings), default=0)
     if used_bytes > IN_USE_BYTES:
         nobody = "by no process that can be seen from here"
         return f"not run because {show_bytes(used_bytes)} is used, {nobody}"
@@ -142,7 +142,9 @@ def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
     if free:
         return free, ""
     refusals = [target.refused for target in targets if target.refused]
-    return [], "; ".join(refusals) or "this box has no GPU"
+    if not refusals:
+        return [], "this box has no GPU"
+    return [], "; ".join(refusals)
 
 
 def targets_of(bundle: Bundle, gpu: str = "") -> list[Target]:

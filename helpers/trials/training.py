@@ -24,7 +24,7 @@ START_S = 120.0
 LIMIT_S = 60.0
 """Seconds of a child after its start."""
 END_S = 15.0
-TORCHRUN = ("--standalone", "--local-addr=127.0.0.1")
+TORCHRUN = "-m torch.distributed.run --standalone --local-addr=127.0.0.1".split()
 _DATA = json.loads(
     Path(__file__).with_name("training.json").read_text(encoding="utf-8")
 )
@@ -72,7 +72,8 @@ def paths(
     ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose
     allocator takes 20 MiB at a time. Raises ValueError for an unknown name or shape.
     """
-    shape = shape or ("small" if device == "cpu" else "medium")
+    if not shape:
+        shape = "small" if device == "cpu" else "medium"
     for name in names:
         if name not in WAYS:
             raise ValueError(f"{name!r}: expected one of {', '.join(PATHS)}")
@@ -108,15 +109,7 @@ def child(python: str, spec: Mapping[str, Any]) -> Transcript:
     argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": LIMIT_S}))
     if spec.get("ranks"):
         each_rank = f"--nproc-per-node={spec['ranks']}"
-        argv = [
-            python,
-            "-m",
-            "torch.distributed.run",
-            *TORCHRUN,
-            each_rank,
-            "--no-python",
-            *argv,
-        ]
+        argv = [python, *TORCHRUN, each_rank, "--no-python", *argv]
     then_s = {"ready": LIMIT_S, "end": END_S}
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 

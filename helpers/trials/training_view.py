@@ -59,9 +59,9 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     for path in results:
         took = above_start(path)
         seconds = None
-        if path.state == "ran":
+        if path.state == "ran" and took is not None:
             seconds = path.seconds
-            ran.append((took or 0, path.name))
+            ran.append((took, path.name))
         rows.append([path.name, seconds, took, path.says or path.why])
     title = "No training path ran here"
     if ran:
@@ -77,7 +77,7 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Drawing:
     from helpers.tell.sheet import FigurePage  # here: a table needs no matplotlib
 
     sheet = FigurePage(title)
-    top = max([1, *(above_start(path) or 0 for path in results)])
+    top = max([1, *filter(None, map(above_start, results))])
     sheet.heading("Memory of the training itself", "above the process's start")
     sheet.bars(map(_path_bar, results), top)
     if any(path.state != "ran" for path in results):
@@ -108,8 +108,8 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
     same = []
     for path in results:
         took = above_start(path)
-        if path.state == "ran":
-            size = seen(took or 0, "bytes", SOURCE)
+        if path.state == "ran" and took is not None:
+            size = seen(took, "bytes", SOURCE)
             evidence.append(
                 Evidence(_slug(path), size, f"{path.name} in {path.seconds:.1f} s")
             )
@@ -121,12 +121,8 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
                 Missing(f"{path.name}: {path.why}", "a box or a torch that has it")
             )
         is_same = path.equal_to_single in ("bitwise", "within tolerance")
-        if (
-            path.state == "ran"
-            and WAYS[path.name].get("saves")
-            and is_same
-            and took is not None
-        ):
+        saves = path.state == "ran" and WAYS[path.name].get("saves")
+        if saves and is_same and took is not None:
             same.append((took, path))
     answer = Verdict(
         cause="other",

@@ -91,7 +91,7 @@ class PreparedTrial:
         programs = [
             path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))
         ]
-        given = [
+        conditions = [
             argv(self.workload, self.python, self.seed, self.target),
             self.preset.name,
             dict(self.preset.environ),
@@ -100,7 +100,9 @@ class PreparedTrial:
             stated_by_torch(origin),
             programs,
         ]
-        return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(conditions, sort_keys=True).encode()
+        ).hexdigest()
 
     def run(self) -> TrialRecord:
         """Run it to its end, and return what came of it."""
@@ -140,7 +142,7 @@ class PreparedTrial:
             started_at=started_at,
             clean=clean,
             left_behind=left_behind,
-            notes=list(self._notes("" if group.path else group.why)),
+            notes=list(self._notes(group)),
         )
 
     def _watch(self, listener: Listener, group: Group, mark: ProcessMark) -> Ended:
@@ -173,14 +175,21 @@ class PreparedTrial:
         figures: dict[str, Any] = {}
         for event in ("ready", "oom", "end"):
             figures |= listener.events.get(event, {})
-        sampler = listener.sampler
         torch = str(figures.get("torch", ""))
         peak_rss = figures.get("peak_rss_bytes")
         start_rss = figures.get("start_rss_bytes")
-        stacks = ""
-        if ending.outcome in ("hung", "stuck"):
-            texts = [sampler.stacks if sampler else "", ended.stacks]
-            stacks = "\n".join(filter(None, texts))[-STACK_CHARACTERS:]
+        work_bytes = None
+        if peak_rss and start_rss:
+            work_bytes = peak_rss - start_rss
+        device_bytes = None
+        rss_anon_bytes = None
+        stacks = ended.stacks
+        if listener.sampler is not None:
+            device_bytes = listener.sampler.device_bytes
+            rss_anon_bytes = listener.sampler.rss_anon_bytes or None
+            stacks = "\n".join(filter(None, [listener.sampler.stacks, stacks]))
+        if ending.outcome not in ("hung", "stuck"):
+            stacks = ""
         day = re.sub(r"\D", "", started_at)[:17]
         return TrialRecord(
             key=f"{self.workload.name}-{self.preset.name}-{self.repeat}-{day}",
@@ -190,8 +199,8 @@ class PreparedTrial:
             outcome=ending.outcome,
             peak_allocated_bytes=figures.get("peak_allocated_bytes"),
             peak_reserved_bytes=figures.get("peak_reserved_bytes"),
-            driver_used_bytes=sampler.device_bytes if sampler else None,
-            rss_anon_bytes=(sampler.rss_anon_bytes if sampler else 0) or None,
+            driver_used_bytes=device_bytes,
+            rss_anon_bytes=rss_anon_bytes,
             seconds=ended.seconds,
             steps=listener.steps,
             loss=listener.loss,
@@ -208,18 +217,19 @@ class PreparedTrial:
             complete=ending.complete,
             exit_code=ended.exit_code,
             signal=ended.signal,
-            work_bytes=peak_rss - start_rss if peak_rss and start_rss else None,
+            work_bytes=work_bytes,
             step_s=listener.step_s,
-            stacks=stacks,
+            stacks=stacks[-STACK_CHARACTERS:],
             clean=clean,
             left_behind=left_behind,
             started_at=started_at,
             notes=notes,
         )
 
-    def _notes(self, no_group: str) -> Iterator[str]:
-        if self.limits.host_bytes is not None and no_group:
-            yield f"host memory is limited for each process, not for all: {no_group}"
+    def _notes(self, group: Group) -> Iterator[str]:
+        """What a reader of the record must know."""
+        if self.limits.host_bytes is not None and not group.path and group.why:
+            yield f"host memory is limited for each process, not for all: {group.why}"
         for name in self.preset.unknown:
             yield f"{name}: no table of settings knows it"
 

@@ -59,9 +59,8 @@ class Tuned:
 
 def command(python: str, objective: str, params: Mapping[str, Any]) -> list[str]:
     """The command line of one trial of ``FILE.py:FUNCTION``, under any interpreter."""
-    return program(
-        python, PROGRAM, json.dumps({"objective": objective, "params": params})
-    )
+    options = json.dumps({"objective": objective, "params": params})
+    return program(python, PROGRAM, options)
 
 
 def outcome_of(result: Mapping[str, Any]) -> str:
@@ -250,12 +249,9 @@ class _Supervisor:
         attributes = {
             key: result[key] for key in MEASURED if result.get(key) not in (None, "")
         }
+        attributes.update(value=value, outcome=outcome)
         with self.turn:
-            for key, content in {
-                **attributes,
-                "value": value,
-                "outcome": outcome,
-            }.items():
+            for key, content in attributes.items():
                 trial.set_user_attr(key, content)
             self._tell(trial.number, value)
 

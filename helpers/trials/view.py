@@ -48,14 +48,10 @@ SHELL = (
 def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
     card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
-    before = (
-        f", {study.before} of them before this run was interrupted"
-        if study.before
-        else ""
-    )
-    lines = [
-        f"{len(study.rows)} remedies for {card}; {study.trials} trials made here{before}"
-    ]
+    made = f"{study.trials} trials made here"
+    if study.before:
+        made += f", {study.before} of them before this run was interrupted"
+    lines = [f"{len(study.rows)} remedies for {card}; {made}"]
     if study.why:
         lines.append(f"Not measured: {study.why}")
     return "\n".join([*lines, *study.troubles])
@@ -65,9 +61,10 @@ def counted(study: FixStudy) -> str:
     """The answer in one line: ``Of 13 remedies, 4 help, 1 harms, 8 are untested``."""
     parts = []
     for effect, rows in _by_effect(study).items():
-        words = OF_ONE.get(effect, effect) if len(rows) == 1 else OF_SEVERAL[effect]
-        if rows:
-            parts.append(f"{len(rows)} {words}")
+        if len(rows) == 1:
+            parts.append(f"1 {OF_ONE.get(effect, effect)}")
+        elif rows:
+            parts.append(f"{len(rows)} {OF_SEVERAL[effect]}")
     return f"Of {len(study.rows)} remedies, {', '.join(parts)}"
 
 
@@ -137,21 +134,25 @@ def saved_bars(study: FixStudy) -> Shown:
     rows = [row for row in ranked(study) if row.saved is not None]
     title = "No rehearsal, replay or trial says how much memory a remedy saves here"
     if rows:
-        best = max(rows, key=lambda row: row.saved or 0)
+        best = min(rows, key=_left)
         title = f"{best.says}: {best.saved:.0%} less memory, by {best.by}"
     cells = [[row.says, row.effect, row.saved, row.by] for row in rows]
     head = columns("remedy:word, on this box:word, memory saved:number:%, by:word")
     return Shown(title, head, cells, draw=partial(_draw_saved, rows, title), none=title)
 
 
+def _left(row: FixRow) -> float:
+    """The share of the peak that is left; all of it where no saving is known."""
+    return 1.0 if row.saved is None else 1 - row.saved
+
+
 def _draw_saved(rows: list[FixRow], title: str) -> Figure:
     sheet = FigurePage(title)
-    top = max([1.0, *(1 - (row.saved or 0) for row in rows)])
+    top = max([1.0, *map(_left, rows)])
     sheet.heading("Peak with the remedy, of the peak without it")
     for row in rows:
-        left = 1 - (row.saved or 0)
-        fills = [(1.0, Look(PALE)), (left, Look(EFFECTS[row.effect]))]
-        sheet.bars([Bar(row.says, f"{row.effect}, {left:.0%}", fills)], top)
+        fills = [(1.0, Look(PALE)), (_left(row), Look(EFFECTS[row.effect]))]
+        sheet.bars([Bar(row.says, f"{row.effect}, {_left(row):.0%}", fills)], top)
     sheet.footnote(
         "Pale: the peak without it. The table says why a remedy harms that saves memory."
     )
@@ -163,29 +164,26 @@ def effects_table(study: FixStudy) -> Shown:
     or time than the control.
     """
     effects = measured_effects(study.rows)
-    rows = [
-        [
-            f"{name} {effect.what}",
-            f"x {effect.ratio:.2f} ({effect.low:.2f} to {effect.high:.2f})",
-        ]
-        for name, effect in effects
-    ]
+    rows = []
+    for name, effect in effects:
+        interval = f"x {effect.ratio:.2f} ({effect.low:.2f} to {effect.high:.2f})"
+        rows.append([f"{name} {effect.what}", interval])
     title = "Measured effects"
     if effects:
         name, best = min(effects, key=lambda row: row[1].ratio)
         title = f"{name} helps most: {best.what} x {best.ratio:.2f} of the control"
-    none = f"No effect was measured on this box: {study.why or 'no pair had enough trials'}."
+    why = study.why or "no pair had enough trials"
+    none = f"No effect was measured on this box: {why}."
     return Shown(title, ["effect", "of the control"], rows, none=none)
 
 
 def measured_effects(rows: Sequence[FixRow]) -> list[tuple[str, Effect]]:
     """The effects that enough pairs measured, each with its remedy, the strongest first."""
-    effects = [
-        (row.remedy, effect)
-        for row in rows
-        for effect in (row.memory, row.time)
-        if effect and effect.pairs >= FEWEST_PAIRS
-    ]
+    effects = []
+    for row in rows:
+        for effect in (row.memory, row.time):
+            if effect and effect.pairs >= FEWEST_PAIRS:
+                effects.append((row.remedy, effect))
     return sorted(effects, key=lambda row: -abs(math.log(row[1].ratio)))
 
 
@@ -207,7 +205,9 @@ def preset_text(study: FixStudy) -> str:
     lines = []
     for name in adopt(study.rows):
         lines += [f"# {name}: {load(name).fields.get('why', '')}", *_exports(name)]
-    return "\n".join(lines) or "No preset was measured to help on this box: adopt none."
+    if not lines:
+        return "No preset was measured to help on this box: adopt none."
+    return "\n".join(lines)
 
 
 def _exports(preset: str) -> list[str]:
@@ -219,7 +219,8 @@ def verdict_on_trials(study: FixStudy) -> Verdict:
     the trace given, saw save most.
     """
     by = _by_effect(study)
-    best = next((row for way in BEST for row in by["helps"] if row.by == way), None)
+    helping = sorted(by["helps"], key=lambda row: BEST.index(row.by))
+    best = next(iter(helping), None)
     summary = "None is known to help this box."
     if best:
         summary = f"To begin with: {best.says} ({_short(best)}, by {best.by})."

@@ -36,14 +36,14 @@ class BuiltIn:
 
 
 def _built_in() -> dict[str, BuiltIn]:
-    content = json.loads(
-        Path(__file__).with_name("workloads.json").read_text(encoding="utf-8")
-    )
+    """The workloads of workloads.json by their names."""
+    path = Path(__file__).with_name("workloads.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
     workloads = {}
     for row in content["workloads"]:
-        parameters = row["parameters"] | (
-            content["keeping"] if row.get("keeping") else {}
-        )
+        parameters = row["parameters"]
+        if row.get("keeping"):
+            parameters |= content["keeping"]
         workloads[row["name"]] = BuiltIn(
             row["name"], row["shows"], row["seconds"], parameters
         )
