@@ -64,4 +64,4 @@ class Local:
         return self.run_one(folder, run, job, stop=self.stop, tick=tick)
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Close what this carrier opened."""

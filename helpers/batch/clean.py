@@ -160,8 +160,8 @@ def settle(
 def missing(
     state: BoxState, wanted: Sequence[str], count: int | None
 ) -> Iterator[Trouble]:
-    """What a job needs and a look does not show: the ``wanted`` GPUs by PCI address, their memory,
-    and ``count`` GPUs; whatever should answer and does not.
+    """What a job needs and a look does not show: the ``wanted`` GPUs by PCI address, how much of
+    their memory is used, ``count`` GPUs in all, and signs of a GPU that does not answer.
     """
     yield from state.unanswered
     seen = [gpu.pci for gpu in state.gpus]

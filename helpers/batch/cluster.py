@@ -313,7 +313,7 @@ def resources_for(run: Run | Step) -> dict[str, float]:
 
 
 def reads_home(folder: Path, run: Run, job: Job) -> bool:
-    """Whether a run is given the batch's folder, or a bundle by its path: only this box has them."""
+    """Whether a run reads what only this box has: the batch's folder, or a bundle by its path."""
     parameters = job["parameters"]
     if run.box != "live" and Path(str(parameters.get("box", ""))).is_absolute():
         return True
@@ -342,7 +342,7 @@ def _connected(address: str, connect_s: float) -> Client:
 
 
 def _brought(folder: Path, started: Run, outcome: RunOutcome) -> Run:
-    """Lay what a worker sent into the run's folder, and nowhere else, and return its record."""
+    """Write the files that a worker sent into the run's folder, none elsewhere; the run's record."""
     run = outcome.run
     notes = list(run.notes)
     try:

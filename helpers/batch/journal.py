@@ -264,8 +264,9 @@ def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
 
 
 def _from_its_start(run: Run) -> Run:
-    """The record of a run that a person wants again, which says so: a kill before the new attempt
-    starts does not make it go on from the old one.
+    """The record of a run that a person wants again from its start.
+
+    The record itself says so, and so it holds although the batch is killed before the new attempt.
     """
     if run.stopped_by == "record":
         raise PlanError(

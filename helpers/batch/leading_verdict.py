@@ -15,10 +15,9 @@ from helpers.look.bundle import Bundle, open_bundle
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """The verdict of one box's runs that leads its page, its report and its shared issue.
 
-    The firmest leads; of equals the first. An answer to a notebook's own question (state
-    ``aside``) never leads where another says why the box fails, or that it cannot tell. A named
-    cause comes before ``cannot-tell``, and that before it where nothing was handed over that
-    failed.
+    First come named causes, then ``cannot-tell``, then ``healthy`` (whose cause is ``cannot-tell``,
+    too: nothing failed), and last answers to a notebook's own question (state ``aside``). Of equal
+    rank the surest leads, then the first.
     """
 
     def rank(verdict: Verdict) -> tuple[bool, bool, bool, int]:
@@ -53,8 +52,9 @@ def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
 
 
 def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
-    """Where the evidence of the box lies: captured by the batch, recorded, or a path that a
-    parameter names; or why nowhere.
+    """(where the evidence of a box lies, or None; why there is none).
+
+    It was captured by the batch into its ``folder``, or ``boxes`` name a recorded box or a path.
     """
     captured = (
         [path.parent for path in folder.glob("box*/manifest.json")] if folder else []

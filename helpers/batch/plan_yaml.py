@@ -36,22 +36,19 @@ class _Loader(yaml.SafeLoader):
         self.anchored = 0  # how many values with an anchor are being read
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Count the aliases, and refuse one inside of an anchor."""
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
             self.aliases += 1
             if self.anchored or self.aliases > MOST_ALIASES:
-                raise _wrong(
-                    (
-                        f"alias *{event.anchor}: expected at most {MOST_ALIASES}, "
-                        "and none inside an anchor"
-                    ),
-                    event,
-                )
+                expected = f"expected at most {MOST_ALIASES}, and none inside an anchor"
+                raise _wrong(f"alias *{event.anchor}: {expected}", event)
             return super().compose_node(parent, index)
-        is_anchored = bool(event.anchor)
-        self.anchored += is_anchored
+        if not event.anchor:
+            return super().compose_node(parent, index)
+        self.anchored += 1
         node = super().compose_node(parent, index)
-        self.anchored -= is_anchored
+        self.anchored -= 1
         return node
 
     def resolve(

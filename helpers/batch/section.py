@@ -131,7 +131,7 @@ class Section:
 
     @property
     def says(self) -> str:
-        """Its answer in a sentence, where the page has not said that above; or why there is none."""
+        """Its answer in a sentence, unless the page has said it above; or why there is none."""
         if self.run.verdict is None:
             return cut(self.cause, 120)
         return "" if self.agrees else self.run.verdict.headline

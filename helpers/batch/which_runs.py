@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def boxes_of(runs: Iterable[Run]) -> list[str]:
-    """The boxes that runs are about, each once; without one that only the closing report ran on."""
+    """The boxes that runs are about, each once; not one on which only the closing report ran."""
     every = list(runs)
     looked_at = [run for run in every if not run.reads_batch] or every
     return list(dict.fromkeys(run.box for run in looked_at))
@@ -31,8 +31,8 @@ def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """What tells each run from the others of its notebook on its box: the parameters that
-    differ; of runs that are alike, which one it is.
+    """What tells each run from the others of its notebook on its box: the parameters that differ,
+    and, if another run has the same parameters, its number among these.
     """
     parameters = swept(runs)
     keys = [

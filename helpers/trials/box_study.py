@@ -32,10 +32,10 @@ NEWEST_TORCH = "2.14.1"
 
 @dataclass(frozen=True)
 class FixStudy:
-    """The fix table of a box with what it rests on: how many trials were made, how many of them
-    ``before`` this run was interrupted, ``why`` none was, and what went wrong with them.
+    """The fix table of a box with what it rests on: how many ``trials`` were made, how many of them
+    ``before`` this run was interrupted, ``why`` none was made, and what went wrong (``troubles``).
 
-    ``elsewhere`` counts the remedies that are for other boxes, by those.
+    ``elsewhere`` counts the remedies that are for other boxes, by the kind of box.
     """
 
     rows: tuple[FixRow, ...]
@@ -120,9 +120,9 @@ def fix_study(
     """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above
     0, try what fits that time.
 
-    ``names`` are remedies, those for other boxes too; without any they are all that are for
-    this box, or those of ``of``, which no file has. A GpuCard is a card that is in no box.
-    Raises ValueError (fixplan.BudgetError) in one line.
+    ``names`` are remedies of the table, also those for other boxes; ``of`` are remedies that are in
+    no table. Without either, all remedies for this box are meant. A GpuCard is a card that is in
+    no box. Raises ValueError (fixplan.BudgetError) in one line.
     """
     target = CPU
     if isinstance(bundle, GpuCard):

@@ -79,8 +79,8 @@ def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
 
 
 def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
-    """The other boxes that a remedy is for; empty where it is for this one, of such a build,
-    which is of these kinds.
+    """The other boxes that a remedy is for; empty if it is for this box, whose torch is of this
+    ``build``, and which is of these ``kinds``.
     """
     if remedy.needs and remedy.needs not in kinds:
         return "boxes with a GPU" if remedy.needs == "gpu" else "boxes without a GPU"
@@ -91,9 +91,8 @@ def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
 
 
 def not_for(preset: Preset, build: str) -> str:
-    """Why a preset is not for boxes of that ``build``: it is for the other vendor's alone.
-
-    Empty where it is.
+    """Why a preset is not for boxes of that ``build``: it is for the other vendor alone. Empty if
+    it is for them.
     """
     other = _other_vendor(preset, build)
     if not other:

@@ -27,10 +27,8 @@ def torch_interpreter() -> str:
 
 @lru_cache(maxsize=8)
 def torch_files(python: str) -> tuple[str, str]:
-    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch
-    itself is not imported.
-
-    Empty where there is none, and both where there is no such interpreter.
+    """(the file that ``python`` would import as torch, or empty; its version of Python, such as
+    cp311). Both are empty where there is no such interpreter. torch itself is not imported.
     """
     argv = [python, "-c", ASK_TORCH]
     try:

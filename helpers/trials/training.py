@@ -140,7 +140,9 @@ def result_of(name: str, answer: Transcript) -> PathResult:
 
 
 def _resumed(python: str, name: str, spec: dict[str, Any]) -> PathResult:
-    """A first child that is killed in the middle, and a second that goes on and compares."""
+    """Run a child that is killed in the middle, and a second one that resumes its training and
+    compares it with an undisturbed one.
+    """
     steps = spec["steps"]
     first = child(python, {**spec, "dies_at": steps // 2 + 1})
     row = result_of(name, first)

@@ -51,8 +51,8 @@ def same_table(results: Sequence[PathResult]) -> Shown:
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
-    """What each path took here, and what it says of itself; drawn as the memory of each, a stub
-    where it did not run.
+    """What each path took here, and what it says of itself. As a figure: the memory of each, and a
+    hatched stub for a path that did not run.
     """
     rows: list[list[object]] = []
     ran = []

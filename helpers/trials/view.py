@@ -30,7 +30,7 @@ OF_SEVERAL = {
     "no effect": "have no effect",
     "untested": "are untested",
 }
-"""The same behind a number of remedies."""
+"""The same after a number of remedies."""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
 BEST = ("trials", "replay", "rehearsal", "audit", "argument")
 """What the first step rests on, the best first: a replay is of the trace that was given."""
@@ -215,8 +215,8 @@ def _exports(preset: str) -> list[str]:
 
 
 def verdict_on_trials(study: FixStudy) -> Verdict:
-    """How many help and harm, which, and the one to begin with: what trials, else a replay of
-    the trace given, saw save most.
+    """How many remedies help and harm, which, and the one to begin with: the one that saves most by
+    trials, else by a replay of the given trace, and so on (BEST).
     """
     by = _by_effect(study)
     helping = sorted(by["helps"], key=lambda row: BEST.index(row.by))

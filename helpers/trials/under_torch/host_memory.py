@@ -17,17 +17,19 @@ NAMES = {
 
 
 def host_available_bytes(root: Path = Path("/")) -> int:
-    """The smallest of MemAvailable, its cgroups' rest and RLIMIT_AS's rest.
+    """The least of three: what the kernel counts as available, what is left of the limits of this
+    process's cgroups, and what is left of its own limit (RLIMIT_AS).
 
-    ``root`` is the folder that /proc and /sys lie in.
+    ``root`` is the folder in which /proc and /sys lie.
     """
-    left = [(field(root / "proc/meminfo", "MemAvailable:") or 0) * 1024]
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    available_kib = field(root / "proc/meminfo", "MemAvailable:")
+    left = [0 if available_kib is None else available_kib * 1024]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         left.append(limit - own_bytes("VmSize"))
     for version, mount, path in memory_groups(text_of(root / "proc/self/cgroup")):
         folder = root / mount.strip("/") / path
-        for group in (folder, *folder.parents):  # a limit above holds as well
+        for group in (folder, *folder.parents):  # the limit of a parent holds as well
             limit_text, usage_text = (text_of(group / name) for name in NAMES[version])
             if limit_text.isdigit() and usage_text.isdigit():
                 left.append(int(limit_text) - int(usage_text))

@@ -52,8 +52,8 @@ def plain(spec: Row) -> Answer:
 
 
 def resume(spec: Row) -> Answer:
-    """A checkpoint every step; goes on from the newest, and is killed in the save after step
-    ``dies_at``.
+    """Train with a checkpoint at every step, from the newest one on. With ``dies_at`` this process
+    kills itself while it saves that step.
 
     With ``compare`` an undisturbed training from the start follows, whose whole state must have
     the same bits.
@@ -63,12 +63,13 @@ def resume(spec: Row) -> Answer:
     run = Run(spec)
     newest = checkpoint.load(folder)
     if newest:
-        run.restore(newest[1])
-        yield {"event": "resumed", "step": newest[0]}
+        step, state = newest
+        run.restore(state)
+        yield {"event": "resumed", "step": step}
     while len(run.losses) < spec["steps"]:
         loss = run.step()
         if len(run.losses) == spec.get("dies_at"):
-            # The checkpoint is written then, and has no name yet.
+            # The last step of a save: the checkpoint is written, and has no name yet.
             os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
         checkpoint.save(folder, len(run.losses), run.state())
         yield {"event": "step", "step": len(run.losses), "loss": loss}
@@ -82,9 +83,8 @@ def resume(spec: Row) -> Answer:
         undisturbed = Run(spec)
         for _ in range(spec["steps"]):
             undisturbed.step()
-        answer["equal"] = (
-            "bitwise" if undisturbed.digest() == answer["digest"] else "no"
-        )
+        is_same = undisturbed.digest() == answer["digest"]
+        answer["equal"] = "bitwise" if is_same else "no"
     return answer
 
 

@@ -251,8 +251,8 @@ def warm(spec: Row) -> None:
 def trained(
     spec: Row, kind: Callable[[Row], Run] = Run
 ) -> Generator[Row, None, tuple[Run, Row]]:
-    """A run of that kind, all steps of it; the run, and the peaks, whether it is the
-    reference's training and its largest relative error.
+    """Make all steps of a training. Returns the run, and a row with its peaks of memory, whether it
+    is the same training as the reference, and its largest relative error.
     """
     peak = Peak(torch, spec["device"])
     run = kind(spec)
