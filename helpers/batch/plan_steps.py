@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -99,7 +99,7 @@ class StepReader:
             step = self._step(planned, mixed)
             yield from itertools.repeat(step, planned.repeats)
 
-    def _step(self, planned: PlannedRun, mixed: dict[str, Any]) -> Step:
+    def _step(self, planned: PlannedRun, mixed: dict[str, object]) -> Step:
         source, facts, annotations, allowed = self.notebook(planned.notebook)
         box, preset, gpu = (_text(planned, mixed, name) for name in APART)
         gpu = _pci(gpu)
@@ -141,7 +141,7 @@ class StepReader:
 
     def _notebook(
         self, name: str
-    ) -> tuple[Path, NotebookFacts, dict[str, Any], dict[str, Allowed]]:
+    ) -> tuple[Path, NotebookFacts, dict[str, ast.expr | None], dict[str, Allowed]]:
         """(the file, what its metadata says to this workbook, its parameters with their
         annotations, and what they may be).
         """
@@ -212,7 +212,7 @@ def _pci(gpu: str) -> str:
     return address
 
 
-def _text(planned: PlannedRun, mixed: dict[str, Any], name: str) -> str:
+def _text(planned: PlannedRun, mixed: dict[str, object], name: str) -> str:
     """``box``, ``preset`` or ``gpu``: a key of its own, or a parameter or part of the grid
     under that name.
     """

@@ -90,7 +90,7 @@ class CheckResult:
     message: str = ""
     last_words: str = ""
     stacks: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, object] = field(default_factory=dict)
 
 
 def check_box(

@@ -57,7 +57,7 @@ class Tuned:
     interrupted: int
 
 
-def command(python: str, objective: str, params: Mapping[str, Any]) -> list[str]:
+def command(python: str, objective: str, params: Mapping[str, object]) -> list[str]:
     """The command line of one trial of ``FILE.py:FUNCTION``, under any interpreter."""
     options = json.dumps({"objective": objective, "params": params})
     return program(python, PROGRAM, options)
@@ -87,7 +87,7 @@ def sampler(seed: int) -> optuna.samplers.BaseSampler:
 
 def tune(
     storage: Path,
-    command_of: Callable[[Mapping[str, Any]], Sequence[str]],
+    command_of: Callable[[Mapping[str, object]], Sequence[str]],
     space: Mapping[str, BaseDistribution],
     trials: int,
     settings: StudySettings = StudySettings(),
@@ -148,7 +148,7 @@ class _Supervisor:
     """One run of a study: a thread for each trial at once, one of them at the study."""
 
     study: optuna.Study
-    command_of: Callable[[Mapping[str, Any]], Sequence[str]]
+    command_of: Callable[[Mapping[str, object]], Sequence[str]]
     space: Mapping[str, BaseDistribution]
     trials: int
     settings: StudySettings

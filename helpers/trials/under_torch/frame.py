@@ -37,7 +37,7 @@ class NoTorch(Exception):
         self.missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
 
 
-def run(program: Callable[[Row], Iterable[Row]], options: Row | None = None) -> None:
+def run(program: Callable[[Any], Iterable[Row]], options: Row | None = None) -> None:
     """A program's main: its options are one JSON argument unless they are given, its rows go to
     stdout as they come.
 

@@ -109,7 +109,7 @@ def model_type_of(path: Path) -> str:
     return model_type
 
 
-def built(config: Config, options_of_model: dict[str, Any], torch: Library) -> Model:
+def built(config: Config, options_of_model: dict[str, object], torch: Library) -> Model:
     """The model without weights, on no device."""
     with torch.device("meta"):
         auto = importlib.import_module("transformers").AutoModelForCausalLM
@@ -117,7 +117,7 @@ def built(config: Config, options_of_model: dict[str, Any], torch: Library) -> M
 
 
 def loaded_in_four_bits(
-    model: Model, options_of_model: dict[str, Any], torch: Library
+    model: Model, options_of_model: dict[str, object], torch: Library
 ) -> Model:
     """The model as ``from_pretrained`` loads it in four bits, from a file of zeros, which takes no
     room on a disk.
@@ -139,7 +139,7 @@ def loaded_in_four_bits(
 
 def write_zeros(model: Model, path: Path) -> None:
     """A safetensors file with all weights of the model in bf16, each 0: a header and a hole."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in model.state_dict().items():
         start = end
