@@ -215,7 +215,9 @@ def reach(a: Allocator, block: Block) -> int:
 
 
 def page_bytes(settings: Setting | Settings, small: int) -> int:
-    return SMALL_SEGMENT_BYTES if small else settings.large_segment_bytes
+    if small:
+        return SMALL_SEGMENT_BYTES
+    return settings.large_segment_bytes
 
 
 def allocate(a: Allocator, pool: int, size: int, stream: int) -> Block:

@@ -270,8 +270,9 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
                 return enough
             return room
         room *= 2
+    name = conf if conf else "the default settings"
     raise ValueError(
-        f"under {conf or 'the default settings'!r} the trace fails on a card of "
+        f"under {name!r} the trace fails on a card of "
         f"{room // 2:,} bytes still: it fails for another reason than capacity (a call "
         "made to fail, or a fraction near 0)"
     )

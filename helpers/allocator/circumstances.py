@@ -5,7 +5,6 @@ well a replay under that agrees with it, address by address.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome, ReplayError
-from helpers.allocator.recorded_processes import process_of_trace, redacted
+from helpers.allocator.recorded_processes import Fields, process_of_trace, redacted
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.look.files import json_of
@@ -50,7 +49,7 @@ class Circumstances:
     notes: tuple[str, ...]
 
 
-def record_of(path: Path | None) -> Mapping[str, Any]:
+def record_of(path: Path | None) -> Fields:
     """What `record` or `rehearse` wrote beside a trace, or a program that recorded itself; empty
     where there is no such record.
     """
@@ -106,7 +105,7 @@ def with_record(trace: Trace, path: Path) -> Trace:
     try:
         process = process_of_trace(report["processes"])
         torch = process["torch"]
-        device = process["devices"][int(trace.header.get("device") or 0)]
+        device = process["devices"][int(trace.header.get("device", 0))]
     except (ValueError, LookupError, TypeError, AttributeError):
         return trace  # no such record, or none of a GPU: the trace alone speaks
     recorded = {
@@ -124,7 +123,7 @@ def with_record(trace: Trace, path: Path) -> Trace:
     notes = list(trace.notes)
     if report.get("rehearsed"):
         notes.append(report["rehearsed"])
-    notes += [str(line) for line in report.get("trust") or () if "values" in str(line)]
+    notes += [str(line) for line in report.get("trust", ()) if "values" in str(line)]
     return replace(trace, header=header, notes=tuple(notes))
 
 
@@ -160,10 +159,8 @@ def circumstances(trace: Trace) -> Circumstances:
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     """The candidate whose replay gives the most recorded addresses, and that in words."""
-    header: dict[str, Any] = trace.header
-    card = Card(
-        header.get("vram") or AMPLE_BYTES, header.get("foreign") or 0, "recorded"
-    )
+    header = {name: value for name, value in trace.header.items() if value}
+    card = Card(header.get("vram", AMPLE_BYTES), header.get("foreign", 0), "recorded")
     checks: dict[str, Agreement] = {}
     for torch in CANDIDATES:
         try:
@@ -172,7 +169,7 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
                 conf,
                 card,
                 torch=torch,
-                fraction=header.get("fraction"),
+                fraction=trace.header.get("fraction"),
                 timeline=True,
             )
         except ReplayError:

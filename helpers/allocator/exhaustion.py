@@ -193,7 +193,7 @@ class _Period:
         block = trace.ids + copy_of_block * len(self.ids) + place
         is_recorded = copy_of_block < 0
         block[is_recorded] = self.ids[place[is_recorded]]
-        block[place < 0] = -1
+        block = np.where(place < 0, -1, block)
         larger = (self.larger_bytes[rows] * (number + 1)).astype(np.int64)
         size = np.where(op == Op.ALLOC, trace.size[operation], 0) + larger
 

@@ -103,7 +103,8 @@ def steps_as_full(
         return 0
     needed = refusal.allocated_bytes + refusal.request_bytes
     begins = recorded.growth.steps.begins
-    bounds = [*begins[begins < operation].tolist(), operation]
+    is_before = begins < operation
+    bounds = [*begins[is_before].tolist(), operation]
     peaks = [
         int(requests.live[begin:end].max(initial=0)) for begin, end in pairwise(bounds)
     ]
@@ -136,7 +137,8 @@ def more_to_come(
     live = _freed_until(requests, operation)
     rises = []
     for number in range(1, running):
-        alike = earlier[step == number][place:]
+        in_step = step == number
+        alike = earlier[in_step][place:]
         if len(alike) and trace.size[alike[0]] <= refusal.request_bytes:
             behind = live[alike[0] : begins[number]]
             rises.append(int(behind.max() - behind[0]))

@@ -7,17 +7,18 @@ out of memory, from which names the tensors of that moment were reached.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from helpers.allocator.call_sites import LinesError, Requests, requests_of
 from helpers.allocator.circumstances import record_of
 from helpers.allocator.growth import KEPT, Grower, Growth, growth_of
+from helpers.allocator.recorded_processes import Fields
 from helpers.allocator.steps import steps_begun
 from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
@@ -207,7 +208,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
 
 
 def _with_growth(
-    recorded: RecordedGrowth, steps_from: Requests, record: Mapping[str, Any]
+    recorded: RecordedGrowth, steps_from: Requests, record: Fields
 ) -> RecordedGrowth:
     """The recording with what grows over the steps of these requests: its own, or those of the
     same program without a limit. Raises LinesError where they show too few steps.
@@ -258,7 +259,7 @@ def _longer(path: Path | None) -> Requests | None:
         return None
 
 
-def keepers_of(record: Mapping[str, Any]) -> list[KeeperRow]:
+def keepers_of(record: Fields) -> list[KeeperRow]:
     """What a record says of who keeps the tensors, of all processes."""
     rows: list[KeeperRow] = []
     for process in record.get("processes", ()):
@@ -267,7 +268,7 @@ def keepers_of(record: Mapping[str, Any]) -> list[KeeperRow]:
     return rows
 
 
-def lines_of_step(record: Mapping[str, Any], which: str = "lines") -> frozenset[str]:
+def lines_of_step(record: Fields, which: str = "lines") -> frozenset[str]:
     """The lines of the step that ran as the memory ran out, of those that a backward pass was to
     follow in the same pass of their loop; of all processes. ``which``: "loops" for those in loops
     whose passes are parts of that step.
@@ -369,7 +370,9 @@ def _keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
         candidates = _joining_graphs(rows)
     else:
         return None
-    return _keeper(max(candidates, key=_rank)) if candidates else None
+    if not candidates:
+        return None
+    return _keeper(max(candidates, key=_rank))
 
 
 def _rank(row: KeeperRow) -> tuple[int, int, bool, int]:

@@ -58,8 +58,10 @@ class Metrics:
 def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
     """The figures of a block table."""
     kind, _, _, offset, size, requested, state, _, small, private, mapped = blocks.T
-    free = (mapped == 1) & (state == INACTIVE)
-    active = (mapped == 1) & ~free
+    reserved = mapped == 1
+    allocated = state == LIVE
+    free = reserved & (state == INACTIVE)
+    active = reserved & ~free
     segment, count = segments_of(blocks)
     is_alone = count[segment] == 1
     whole_segments = free & (kind == 0) & (private == 0) & is_alone
@@ -69,8 +71,8 @@ def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
     last_page = (offset + size) // page * page
     in_whole_pages = np.maximum(last_page - first_page, 0)
     return Metrics(
-        reserved_bytes=int(size[mapped == 1].sum()),
-        allocated_bytes=int(size[state == LIVE].sum()),
+        reserved_bytes=int(size[reserved].sum()),
+        allocated_bytes=int(size[allocated].sum()),
         active_bytes=int(size[active].sum()),
         requested_bytes=int(requested[active].sum()),
         releasable_bytes=int(

@@ -66,11 +66,13 @@ class _Line(NamedTuple):
 
     def op(self) -> Op:
         kind = self.row.get("op")
-        op = OP_NAMES.get(kind) if type(kind) is str else None
+        op = None
+        if type(kind) is str:
+            op = OP_NAMES.get(kind)
         if op is None or op in (Op.FREE_REQUESTED, Op.FREE_COMPLETED):
-            seen = (
-                f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
-            )
+            seen = "no operation"
+            if kind:
+                seen = f"the unknown operation {str(kind)[:40]!r}"
             raise TraceError(
                 f"line {self.number} has {seen}: expected alloc, free, ..."
             )
@@ -139,11 +141,14 @@ class _Reader:
             return
         op = line.op()
         ident = -1
-        if op in BLOCK_OPS:
-            ident = self._allocated(line) if op == Op.ALLOC else self._used(line, op)
         stream = 0
-        if op in (Op.ALLOC, Op.RECORD_STREAM):
-            stream = line.number_at("stream", 0 if op == Op.ALLOC else None)
+        if op == Op.ALLOC:
+            ident = self._allocated(line)
+            stream = line.number_at("stream", 0)
+        elif op in BLOCK_OPS:
+            ident = self._used(line, op)
+        if op == Op.RECORD_STREAM:
+            stream = line.number_at("stream")
         pool = line.pool() if op in (Op.ALLOC, Op.EMPTY_CACHE) else 0
         time = row.get("time_ns")
         if type(time) is not int:
@@ -185,7 +190,7 @@ class _Reader:
         if op == Op.ALLOC:
             return line.number_at("size")
         if op == Op.EVENTS_HOLD:
-            return 1 if line.row.get("on", True) else 0
+            return int(bool(line.row.get("on", True)))
         if op in (Op.SET_FRACTION, Op.SET_CONF):
             self.values.append(line.setting(op))
             return len(self.values) - 1

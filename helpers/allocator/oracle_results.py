@@ -46,7 +46,8 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     """
     entries: list[dict[str, Any]] = []
     last: tuple[int, int, int] | None = None
-    for row in blocks[block_column(blocks, "mapped") == 1].tolist():
+    is_mapped = block_column(blocks, "mapped") == 1
+    for row in blocks[is_mapped].tolist():
         kind, ordinal, _, offset, size, requested, state, stream, small, *_ = row
         if last != (kind, ordinal, offset):
             home = {

@@ -42,9 +42,13 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
     import pyarrow.parquet as pq
 
     def column(values: np.ndarray | None) -> Any:
-        return pa.nulls(len(trace), pa.int64()) if values is None else pa.array(values)
+        if values is None:
+            return pa.nulls(len(trace), pa.int64())
+        return pa.array(values)
 
-    frame = np.full(len(trace), -1, np.int32) if trace.frame is None else trace.frame
+    frame = trace.frame
+    if frame is None:
+        frame = np.full(len(trace), -1, np.int32)
     stacks = pa.array(["\n".join(names) for names in trace.frames], pa.string())
     columns = {
         "i": pa.array(np.arange(len(trace), dtype=np.int64)),
@@ -91,7 +95,7 @@ def from_parquet(path: str | Path) -> Trace:
         missing = sorted({*_COLUMNS} - {*about.schema.names})
         rest = (about.metadata or {}).get(_METADATA)
         if missing or rest is None:
-            lacks = ", ".join(missing) or "the metadata of a trace"
+            lacks = ", ".join(missing) if missing else "the metadata of a trace"
             raise TraceError(f"{name} lacks {lacks}: it is Parquet, but no trace")
         if about.num_rows > _MAX_ROWS:
             raise TraceError(

@@ -103,7 +103,9 @@ class _Side:
 
     def line(self, site: int | None) -> tuple[str, int | None]:
         """The name of a call site and its bytes at the peak; "" and None for no site."""
-        return ("", None) if site is None else (self.sites[site].name, self.bytes[site])
+        if site is None:
+            return "", None
+        return self.sites[site].name, self.bytes[site]
 
     @cached_property
     def reserved(self) -> int:

@@ -94,7 +94,7 @@ def _scan(name: str, data: bytes) -> None:
     opcode = ""
     if finding == pickle_scan.REFUSED:
         opcode = _CODES.get(data[at], f"0x{data[at]:02x}")
-    found = _NOT_PLAIN[finding].format(
+    what = _NOT_PLAIN[finding].format(
         at=at, number=number, left=len(data) - at, opcode=opcode, most=MAX_OPCODES
     )
-    raise TraceError(f"{name} {found}")
+    raise TraceError(f"{name} {what}")

@@ -24,7 +24,7 @@ from helpers.allocator.failure_facts import (
 )
 from helpers.allocator.growers import growth_of_recording
 from helpers.allocator.kinds import asked_by_model, bytes_by_kind
-from helpers.allocator.recorded_processes import card_options, process_of_trace
+from helpers.allocator.recorded_processes import Fields, card_options, process_of_trace
 from helpers.allocator.records import NO_LIMIT
 from helpers.allocator.replay import chosen_engine
 from helpers.allocator.stack_frames import CALLS
@@ -86,14 +86,13 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         refusal = replace(refusal, allowed_bytes=limit_bytes)
     live = requests.live
     processes = _rows_in(record, "processes")
-    repeats = record.get("counterfactual") or {}
+    repeats = record.get("counterfactual", {})
     expandable = _repeat(repeats.get("expandable"))
     if expandable and expandable.capacity_bytes != study.card.capacity_bytes:
         expandable = None  # on another card it answers another question
     usable_bytes = max(0, study.capacity_bytes - study.card.held_bytes)
     if limit_bytes:
         usable_bytes = min(usable_bytes, limit_bytes)
-    weights_bytes = _before_forward(requests, operation) if refusal else 0
     facts = ProgramFacts(
         source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
@@ -105,16 +104,13 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         fraction=study.fraction if limit_bytes else None,
         peak_allocated_bytes=int(live.max(initial=0)),
         peak_reserved_bytes=max(reserved_bytes(study.trace)),
-        allocated_at_end_bytes=int(live[-1]) if len(live) else 0,
+        allocated_at_end_bytes=int(requests.live_before[-1]),
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
-        asked_before_forward_bytes=weights_bytes,
-        trained_bytes=_trained(requests, weights_bytes) if refusal else 0,
         growth=growth_facts(
             recorded, requests, operation if refusal else requests.fullest, refusal
         ),
-        runs_out_in_step=0 if refusal else runs_out_in_step(study, recorded),
         more_to_come_bytes=more_to_come(recorded, requests, operation, refusal),
         steps_as_full=steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
@@ -130,13 +126,19 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         first_change=_first_change(record),
     )
     if refusal is None:
-        return facts
-    return replace(facts, replays=_replays(study, league))
+        return replace(facts, runs_out_in_step=runs_out_in_step(study, recorded))
+    weights_bytes = _before_forward(requests, operation)
+    return replace(
+        facts,
+        asked_before_forward_bytes=weights_bytes,
+        trained_bytes=_trained(requests, weights_bytes),
+        replays=_replays(study, league),
+    )
 
 
 def _options_again(
-    record: Mapping[str, Any],
-    processes: Sequence[Mapping[str, Any]],
+    record: Fields,
+    processes: Sequence[Fields],
     capacity_bytes: int,
 ) -> str:
     """The options of `rehearse` for the same card and, of a job, the same rank."""
@@ -158,7 +160,7 @@ def _limit_bytes(study: Study) -> int:
 
 
 def _settings_trouble(
-    trace: Trace, processes: Sequence[Mapping[str, Any]]
+    trace: Trace, processes: Sequence[Fields]
 ) -> SettingsTrouble | None:
     """What is wrong with the allocator's settings of the process whose trace it is."""
     conf = trace.header.get("conf")
@@ -173,7 +175,7 @@ def _settings_trouble(
 
 
 def _idle_checkpointing(
-    processes: Sequence[Mapping[str, Any]],
+    processes: Sequence[Fields],
 ) -> IdleCheckpointing | None:
     """The checkpointing that had no effect in the process whose trace it is."""
     kept = process_of_trace(processes).get("idle_checkpointing")
@@ -210,7 +212,7 @@ def _trained(requests: Requests, weights_bytes: int) -> int:
     return min(kinds["gradients"], weights_bytes) + kinds["optimizer state"]
 
 
-def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
+def _cards(record: Fields) -> tuple[CardFacts, ...]:
     """What the processes of a program need of each card: in a rehearsal as they met there, else
     each card's highest peak of any process.
     """
@@ -238,7 +240,7 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
     return tuple(cards)
 
 
-def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
+def _repeat(fields: Fields | None) -> Repeat | None:
     """A repeat as a record tells of it."""
     if not fields:
         return None
@@ -253,7 +255,7 @@ def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
     )
 
 
-def _first_change(record: Mapping[str, Any]) -> FirstChange | None:
+def _first_change(record: Fields) -> FirstChange | None:
     """The change of the program's sources that was found where it was recorded."""
     change = record.get("first_change")
     if not isinstance(change, dict):
@@ -265,7 +267,7 @@ def _first_change(record: Mapping[str, Any]) -> FirstChange | None:
     return FirstChange(*words) if words[0] else None
 
 
-def _rows_in(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+def _rows_in(fields: Fields, name: str) -> Sequence[Any]:
     """A list of a record; empty where it is not there."""
     rows = fields.get(name)
     if rows is None:
@@ -273,7 +275,7 @@ def _rows_in(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
     return tuple(rows)
 
 
-def _size_in(fields: Mapping[str, Any], name: str) -> int:
+def _size_in(fields: Fields, name: str) -> int:
     """A size of a record; 0 where it is not there or was not known."""
     size = fields.get(name)
     if size is None:

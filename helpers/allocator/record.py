@@ -119,14 +119,23 @@ def record(
     seconds = round(time.monotonic() - began, 3)
     processes, notes = collect(folder)
     snapshot = best_snapshot(processes)
-    trace = _keep_trace(folder / snapshot, out) if snapshot else None
+    trace = None
+    why_no_trace = ""
+    if snapshot:
+        trace = _keep_trace(folder / snapshot, out)
+    else:
+        why_no_trace = _why_no_trace(notes)
+    ended_by = ""
+    if code < 0:
+        ended_by = signal_name(-code)
+        code = 128 - code
     recording = Recording(
         command=tuple(redacted(argv)),
-        exit_code=128 - code if code < 0 else code,
-        signal=signal_name(-code) if code < 0 else "",
+        exit_code=code,
+        signal=ended_by,
         seconds=seconds,
         trace=trace,
-        why_no_trace="" if trace else _why_no_trace(notes),
+        why_no_trace=why_no_trace,
         folder=folder,
         settings=settings,
         processes=tuple(processes),

@@ -22,6 +22,8 @@ NOT_LOADED = (
     "helpers.allocator.recording"
 )
 Row = dict[str, Any]
+Fields = Mapping[str, Any]
+"""An object of a record, by the names of its fields."""
 
 
 def process_rows(folder: Path) -> list[Row]:
@@ -106,7 +108,7 @@ def _pid(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-def best_snapshot(processes: Sequence[Mapping[str, Any]]) -> str:
+def best_snapshot(processes: Sequence[Fields]) -> str:
     """The file that answers best: the first out-of-memory, else the end with the most events.
 
     Empty where there is none.
@@ -118,14 +120,16 @@ def best_snapshot(processes: Sequence[Mapping[str, Any]]) -> str:
         if snapshot.get("file") and snapshot["reason"] in ORDER
     ]
 
-    def rank(snapshot: Mapping[str, Any]) -> tuple[int, float]:
+    def rank(snapshot: Fields) -> tuple[int, float]:
         first = snapshot["at"] if snapshot["reason"] == "oom" else -snapshot["events"]
         return ORDER.index(snapshot["reason"]), first
 
-    return str(min(snapshots, key=rank)["file"]) if snapshots else ""
+    if not snapshots:
+        return ""
+    return str(min(snapshots, key=rank)["file"])
 
 
-def process_of_trace(processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def process_of_trace(processes: Sequence[Fields]) -> Fields:
     """The process whose snapshot is the trace; else the first that used a GPU. Empty where none
     did.
     """
@@ -138,9 +142,7 @@ def process_of_trace(processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
     return next(iter(users), {})
 
 
-def card_options(
-    processes: Sequence[Mapping[str, Any]], capacity_bytes: int
-) -> list[str]:
+def card_options(processes: Sequence[Fields], capacity_bytes: int) -> list[str]:
     """The options of `rehearse` for cards like those of a recorded program, of that size."""
     devices = [device for row in processes for device in row.get("devices") or ()]
     used = {device.get("name") for device in devices}

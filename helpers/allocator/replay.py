@@ -53,7 +53,9 @@ def replay(
     """
     rules = behaviour(torch, build)
     settings, settings_at, errors = _settings_in_turn(trace, conf, rules)
-    stop = len(trace) if stop is None else max(min(stop, len(trace)), 0)
+    if stop is None:
+        stop = len(trace)
+    stop = max(min(stop, len(trace)), 0)
     _check_columns(trace)
     compiled = chosen_engine(engine, stop) == "compiled"
     pools = _pools(trace)
@@ -180,7 +182,8 @@ def _outcome(state: Memory, stop: int, timeline: np.ndarray | None) -> Outcome:
     """The totals, and every block in order of kind, ordinal and offset."""
     a = state.a
     block = state.array("blocks")
-    block = block[block["used"] == 1]
+    in_use = block["used"] == 1
+    block = block[in_use]
     segment = state.array("segments")[block["segment"]]
     pool = state.array("pools")[block["pool"]]
     free_or_waiting = np.where(block["event_count"] > 0, PENDING, INACTIVE)

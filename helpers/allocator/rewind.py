@@ -102,10 +102,12 @@ def _settings_of(snapshot: Snapshot) -> Settings:
     except SettingsError as error:
         named = error.left or parse("", rules)
     limit = snapshot.settings.get("max_split_size")
+    if type(limit) is not int or limit <= 0:
+        limit = UNLIMITED
     return replace(
         named,
         roundup_divisions=snapshot.divisions,
-        max_split_bytes=limit if type(limit) is int and limit > 0 else UNLIMITED,
+        max_split_bytes=limit,
     )
 
 

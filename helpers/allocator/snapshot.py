@@ -338,19 +338,25 @@ class _Events:
             self.left_out[action[:40]] += 1
             return None
         where = f"event {index} ({action})"
-        free = action == "oom" and "device_free" in entry
+        address = "addr"
+        if action == "oom" and "device_free" in entry:
+            address = "device_free"
+        time_us = None
+        if "time_us" in entry:
+            time_us = _whole_number(entry, "time_us", where)
+        stack = -1
         frames = entry.get("frames")
+        if type(frames) is list and frames:
+            stack = self._stack_number(frames)
         return TraceEntry(
             number=index,
             action=action,
-            address=_whole_number(entry, "device_free" if free else "addr", where),
+            address=_whole_number(entry, address, where),
             size=_whole_number(entry, "size", where),
             stream=_whole_number(entry, "stream", where, 0),
-            time_us=_whole_number(entry, "time_us", where)
-            if "time_us" in entry
-            else None,
+            time_us=time_us,
             pool=_pool(entry, self.pools, "pool_id", "segment_pool_id"),
-            frame=self._stack_number(frames) if type(frames) is list and frames else -1,
+            frame=stack,
         )
 
     def _stack_number(self, frames: list[object]) -> int:

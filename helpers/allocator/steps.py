@@ -156,10 +156,12 @@ class _Outline:
         self.lines: list[str] = []
         self.inside: list[bool] = []
         self.has_own = any(map(own_line, frames))
-        self.calls = sum(bool(CALLS.match(frame)) for frame in frames)
+        self.calls = 0
         inside = False
         for frame in reversed(frames):
-            inside = inside or bool(CALLS.match(frame)) or frame.endswith(" forward")
+            calls = CALLS.match(frame) is not None
+            self.calls += calls
+            inside = inside or calls or frame.endswith(" forward")
             if own_line(frame) or (library_line(frame) and not inside):
                 self.lines.append(frame)
                 self.inside.append(inside)
@@ -279,7 +281,8 @@ def _step_candidates(requests: Requests) -> list[_Candidate]:
     live = requests.live_before
     backward = _count_at(requests, requests.at[requests.backward])
     modules = _count_at(requests, requests.at[calls[requests.stack]])
-    freed = _count_at(requests, requests.until[requests.until < len(requests.trace)])
+    is_freed = requests.until < len(requests.trace)
+    freed = _count_at(requests, requests.until[is_freed])
     scored = []
     for candidate in islice(_candidates(requests, stacks), MOST_CANDIDATES):
         begins = candidate.begins

@@ -177,10 +177,13 @@ def open_study(
             f"trace {source!r}: expected a file, a pattern ({', '.join(PATTERNS)}) or "
             f"a bundled trace ({', '.join(bundled)})"
         )
+    capacity_bytes = 0
+    if capacity:
+        capacity_bytes = parse_capacity(capacity)
     study = study_of(
         trace,
         path,
-        capacity_bytes=parse_capacity(capacity) if capacity else 0,
+        capacity_bytes=capacity_bytes,
         conf=conf or None,
         torch=named_release(torch),
         build=build,

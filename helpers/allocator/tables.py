@@ -152,7 +152,8 @@ def starting_state(
     ``pools``: the numbers of the private pools behind 0, the default ones.
     """
     # Those that use another stream's block.
-    streams = np.unique(trace.stream[trace.op == Op.RECORD_STREAM]).tolist()
+    uses = trace.op == Op.RECORD_STREAM
+    streams = np.unique(trace.stream[uses]).tolist()
     addresses = []  # where the recording's driver put segments
     if card.policy == "recorded":
         addresses = [call.address for call in trace.driver if call.action == "malloc"]

@@ -284,16 +284,12 @@ def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:
-        fails = any(not row.settings for row in rows)
-        why = (
-            "the default settings run out of memory"
-            if fails
-            else "no request fails with it"
-        )
-        return best.settings, why
-    saved = (
-        default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
-    )
+        if any(not row.settings for row in rows):
+            return best.settings, "the default settings run out of memory"
+        return best.settings, "no request fails with it"
+    saved = 0
+    if best.retries <= default.retries:
+        saved = default.slow_calls - best.slow_calls
     if best.retries < default.retries or saved > max(10, default.events // 100):
         costs = f"retries: {default.retries}, slow calls: {default.slow_calls}"
         less = f"with this setting: {best.retries} and {best.slow_calls}"

@@ -93,7 +93,8 @@ class ReplaySearch:
         requested = block_column(outcome.blocks, "requested")
         is_free = block_column(outcome.blocks, "state") == INACTIVE
         mapped = block_column(outcome.blocks, "mapped") == 1
-        room = self._room_bytes(trace.size[:index][trace.op[:index] == Op.FOREIGN])
+        is_foreign = trace.op[:index] == Op.FOREIGN
+        room = self._room_bytes(trace.size[:index][is_foreign])
         live = int(round_up(requested[~is_free], MIN_BLOCK_BYTES).sum())
         fits = live + outcome.first_oom_bytes <= room
         allocates = trace.op[: index + 1] == Op.ALLOC
