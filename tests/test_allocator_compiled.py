@@ -1,5 +1,6 @@
 """The allocator compiled and in plain Python: the same numbers for every operation, whatever is asked."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -337,6 +338,15 @@ def test_it_stops_where_it_is_told(stop):
     expected, found = (outcome(compiled, case, stop=stop) for compiled in (False, True))
     assert expected is not None and found is not None
     same(expected, found)
+
+
+def test_machine_code_is_made_anew_when_a_module_changes_that_it_is_made_of():
+    watched = {module.__name__ for module in (*compiled.MODULES, *compiled._NUMBERS)}
+    for module in compiled.MODULES:
+        tree = ast.parse(Path(module.__file__).read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        taken_from = {node.module for node in imports if node.module.startswith("helpers.")}
+        assert taken_from <= watched, module.__name__
 
 
 def test_columns_that_cannot_be_written_to_need_no_second_compilation():
