@@ -381,9 +381,10 @@ def test_what_others_hold_counts_against_the_card():
 
 
 def test_settings_that_end_alike_and_places_that_read_alike_take_one_line_each():
-    cells = [["default", 1], ["max_split_size_mb:48", 1], ["max_split_size_mb:64", 1]]
-    cells.append(["max_split_size_mb:96", 2])
-    assert [row[0] for row in replays._joined(cells)] == [
+    confs = ["", *(f"max_split_size_mb:{mib}" for mib in (48, 64, 96))]
+    rows = [replace(ask(CHIPPED, 1024, confs=[""]).rows[0], settings=conf) for conf in confs]
+    rows[-1] = replace(rows[-1], retries=2)
+    assert [cells[0] for cells in replays._league_cells(rows)] == [
         "default",
         "max_split_size_mb:48, 64",
         "max_split_size_mb:96",
