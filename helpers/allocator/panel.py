@@ -115,10 +115,14 @@ def build(frame: Frame, bench: Bench) -> Sequence[object]:
         placeholder="empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF",
         ensure_option=False,
     )
-    last = len(study.trace) - 1
-    tip = "arrow keys step by one operation"
     at = frame.field(
-        "IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip
+        "IntSlider",
+        "Operation",
+        bench.moment,
+        True,
+        min=0,
+        max=len(study.trace) - 1,
+        tooltip="arrow keys step by one operation",
     )
     run, moment, drawn = (frame.answer() for _ in range(3))
 

@@ -7,9 +7,10 @@ operation's results are followed, which makes the cell slower.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..allocator.under_torch.history import start_history
@@ -88,10 +89,8 @@ def _followed_on_host(torch: ModuleType) -> Iterator[Ledger]:
 
 def _running_lines() -> Iterator[tuple[str, int]]:
     """The file and line of each running call, the innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
+    for frame, line in traceback.walk_stack(sys._getframe()):
+        yield frame.f_code.co_filename, line
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from .devices import (
 from .holder import Holdings
 from .holdings import add_lines, find_holdings
 from .names import last_cell_naming
+from .roots import linked_errors
 from .runs import NO_GROWTH, CellGrowth, CellRuns
 from .unnamed import add_unnamed
 
@@ -41,7 +42,6 @@ UNALLOCATED = re.compile(
     r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated"
 )
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
-LONGEST_CHAIN = 20
 LARGE = 0.25
 """A share of what all tensors take."""
 WORTH = 0.05
@@ -88,7 +88,7 @@ class CellFailure:
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
     """The out-of-memory in an error or in what it came from; None where there is none."""
-    for link in _chain(error):
+    for link in linked_errors(error):
         is_torchs = type(link).__name__ == "OutOfMemoryError"
         if isinstance(link, RuntimeError) and (is_torchs or SIGNS.search(_text(link))):
             return link
@@ -132,18 +132,6 @@ def explained(
         failure.use = next((use for use in uses if use.name == device), None)
         failure.others = other_processes(question)
     return failure
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it was raised from or while handling."""
-    waiting = [error]
-    seen: set[int] = set()
-    while waiting and len(seen) < LONGEST_CHAIN:
-        link = waiting.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            yield link
-            waiting += [link.__context__, link.__cause__]
 
 
 def _text(error: BaseException) -> str:

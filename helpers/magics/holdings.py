@@ -83,7 +83,7 @@ def holdings_of(
     shared = []
     for root in walk_roots:
         before = len(walk.reached)
-        references = walk.run_from(root.beginnings)
+        references = walk.run_from(root.references)
         reached = dict(itertools.islice(walk.reached.items(), before, None))
         addresses = {storages[key].address for key in reached}
         shared.append((root.name, addresses & counted, references))
@@ -100,7 +100,9 @@ def holdings_of(
     holders += _without_a_name(storages, counted, is_complete)
     holders = [holder for holder in holders if holder.is_worth_a_row]
     holders.sort(key=lambda holder: -holder.total)
-    holdings = Holdings(holders, _other_libraries(shell))
+    variables = names_of_the_person(shell).items()
+    others = [name for name, value in variables if is_of_another_library(value)]
+    holdings = Holdings(holders, sorted(others))
     if is_complete:
         _add_other_names(holders, shared, storages)
     else:
@@ -208,13 +210,6 @@ def outputs_with_tensors(
         if walk.reached:
             numbers.append(number)
     return numbers
-
-
-def _other_libraries(shell: InteractiveShell) -> list[str]:
-    variables = names_of_the_person(shell)
-    return sorted(
-        name for name, value in variables.items() if is_of_another_library(value)
-    )
 
 
 def add_lines(holders: list[Holder]) -> None:

@@ -115,8 +115,7 @@ class Extension:
         %%vram              the peak of a cell, and what it keeps, by line
         """
         torch = sys.modules.get("torch")
-        words = re.split(r"[\s,;]+", line.strip(" \t,;"))
-        words = [word for word in words if word]
+        words = re.findall(r"[^\s,;]+", line)
         if words in (["on"], ["off"]):
             self.explains = words == ["on"]
             return

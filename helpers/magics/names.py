@@ -31,11 +31,9 @@ def names_of_the_person(shell: InteractiveShell) -> dict[str, Any]:
 def last_cell_naming(name: str, shell: InteractiveShell) -> int:
     """The number of the last cell whose text has that name; 0 where none has."""
     word = re.compile(rf"\b{re.escape(name)}\b")
-    sources = list(shell.user_ns.get("In", ()))
-    for number in range(len(sources) - 1, 0, -1):
-        if word.search(sources[number]):
-            return number
-    return 0
+    sources = shell.user_ns.get("In", ())
+    naming = (number for number, source in enumerate(sources) if word.search(source))
+    return max(naming, default=0)
 
 
 def said(line: str) -> str:

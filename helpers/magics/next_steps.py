@@ -266,13 +266,13 @@ def _join_the_pieces(failure: CellFailure) -> Iterator[str]:
 def _delete_variables(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
     """The largest variables, ``besides`` those that have a step."""
     variables = failure.holdings.of_kind("variable")
-    sizes = [failure.on_device(holder.bytes) for holder in variables]
-    least = WORTH * max([*sizes, failure.requested])
+    sizes = {holder.name: failure.on_device(holder.bytes) for holder in variables}
+    least = WORTH * max([*sizes.values(), failure.requested])
     others = [holder for holder in variables if holder.name not in besides]
     named = [
         _named(holder, failure)
         for holder in others[:MOST_NAMED]
-        if failure.on_device(holder.bytes) > least
+        if sizes[holder.name] > least
     ]
     smaller = "make the batch or the model smaller"
     if not named and not besides:

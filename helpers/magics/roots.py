@@ -29,43 +29,41 @@ OF_A_LIBRARY = "variable of a library"
 class Root:
     """Where the look begins: an object, and the name and the kind under which it is listed.
 
-    ``references``: where to begin inside it, where that is not the object itself.
+    ``references``: the object itself, or where to begin inside it.
     """
 
     value: object
     name: str
     kind: str
-    references: tuple[Reference, ...] = ()
+    references: list[Reference]
 
-    @property
-    def beginnings(self) -> tuple[Reference, ...]:
-        if self.references:
-            return self.references
-        return (Reference(self.value, self.name, self.kind, ""),)
+
+def _root(value: object, name: str, kind: str) -> Root:
+    return Root(value, name, kind, [Reference(value, name, kind, "")])
 
 
 def roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
     """Where tensors are looked for, in the order in which they are counted."""
     variables = names_of_the_person(shell)
     for name in sorted(variables, key=lambda name: _turn(variables[name], torch)):
-        yield Root(variables[name], name, "variable")
+        yield _root(variables[name], name, "variable")
     by_module = globals_by_module()
     by_module.pop("__main__", None)
     for module, references in by_module.items():
         for reference in references:
             if not reference.name.startswith("__"):
-                yield Root(reference.value, f"{module}.{reference.name}", "module")
+                yield _root(reference.value, f"{module}.{reference.name}", "module")
     yield from _threads()
     yield from _open_widgets()
     for number, value in shell.user_ns.get("Out", {}).items():
-        yield Root(value, f"Out[{number}]", "output")
+        yield _root(value, f"Out[{number}]", "output")
     for name in UNDERSCORES:
         if name in shell.user_ns:
-            yield Root(shell.user_ns[name], name, "output")
+            yield _root(shell.user_ns[name], name, "output")
     for error in kept_errors(shell):
-        variables_of_calls = tuple(_variables_of_failed_calls(error))
-        if variables_of_calls:
-            yield Root(error, "the last error", "error", variables_of_calls)
+        references = list(_variables_of_failed_calls(error))
+        if references:
+            yield Root(error, "the last error", "error", references)
 
 
 def _turn(value: object, torch: ModuleType) -> tuple[int, int]:
@@ -86,7 +84,7 @@ def _threads() -> Iterator[Root]:
                 variables += variables_of(frame, "thread")
         if variables:
             name = f"thread {names.get(ident, ident)}"
-            yield Root(None, name, "thread", tuple(variables))
+            yield Root(None, name, "thread", variables)
 
 
 def _open_widgets() -> Iterator[Root]:
@@ -96,20 +94,28 @@ def _open_widgets() -> Iterator[Root]:
     module = sys.modules.get("ipywidgets.widgets.widget")
     instances = getattr(module, "_instances", None)
     if isinstance(instances, dict):
-        yield Root(instances, "open widgets", "widgets")
+        yield _root(instances, "open widgets", "widgets")
 
 
 def kept_errors(shell: InteractiveShell) -> list[BaseException]:
     """The exceptions that Python and IPython keep of cells that failed, each once."""
-    candidates = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
-    candidates.append(getattr(shell.last_execution_result, "error_in_exec", None))
-    errors: dict[int, BaseException] = {}
-    while candidates:
-        error = candidates.pop()
-        if isinstance(error, BaseException) and id(error) not in errors:
-            errors[id(error)] = error
-            candidates += [error.__cause__, error.__context__]
-    return list(errors.values())
+    return linked_errors(
+        getattr(sys, "last_exc", None),
+        getattr(sys, "last_value", None),
+        getattr(shell.last_execution_result, "error_in_exec", None),
+    )
+
+
+def linked_errors(*errors: BaseException | None) -> list[BaseException]:
+    """Errors, and those that they were raised from or while handling, each once."""
+    waiting = list(errors)
+    linked: dict[int, BaseException] = {}
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseException) and id(error) not in linked:
+            linked[id(error)] = error
+            waiting += [error.__context__, error.__cause__]
+    return list(linked.values())
 
 
 def _variables_of_failed_calls(error: BaseException) -> Iterator[Reference]:

@@ -17,8 +17,8 @@ from .private_files import replacing
 def start_history(torch: ModuleType, max_events: int, stacks: bool = True) -> str:
     """Turn torch's memory history on, as since torch 2.1; empty, or why this torch has none."""
     record = getattr(torch.cuda.memory, "_record_memory_history", None)
-    names = inspect.signature(record).parameters if record else {}
-    if record is None or not names.keys() & {"args", "max_entries"}:
+    needed = {"args", "max_entries"}
+    if record is None or not needed & inspect.signature(record).parameters.keys():
         return f"torch {torch.__version__} records no such events; 2.1 is the first that does"
     if stacks:
         record(enabled="all", max_entries=max_events, context="all", stacks="python")

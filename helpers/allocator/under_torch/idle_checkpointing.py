@@ -33,7 +33,7 @@ def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
     checkpointed = [module for module in modules if _has_checkpointing(module)]
     if not checkpointed or any(module.training for module in checkpointed):
         return {}
-    model = max(checkpointed, key=_count_of_parts)
+    model = max(checkpointed, key=lambda module: len(list(module.modules())))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return {}
     return {"model": type(model).__name__, "where": only_line(EVALUATION)}
@@ -43,12 +43,8 @@ def _gradients_are_recorded(torch: ModuleType) -> bool:
     """In a forward pass that records a graph, or in a backward pass."""
     if torch.is_grad_enabled():
         return True
-    in_backward = getattr(torch._C, "_current_graph_task_id", None)  # since torch 2.0
-    return in_backward is not None and in_backward() >= 0
-
-
-def _count_of_parts(module: Module) -> int:
-    return len(list(module.modules()))
+    task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # since torch 2.0
+    return bool(task_id() >= 0)
 
 
 def _has_checkpointing(module: Module) -> bool:

@@ -66,12 +66,12 @@ class Keeper:
     @property
     def is_attribute_with_graph(self) -> bool:
         """Whether an object, and no collection, keeps a tensor with its graph."""
-        return bool(self.graphs and "." in self.name and not self.collection)
+        return self.graphs > 0 and "." in self.name and not self.collection
 
     @property
     def is_entry_with_graph(self) -> bool:
         """Whether one key of a dictionary keeps a tensor with its graph."""
-        return bool(
+        return (
             self.graphs == 1
             and self.name.endswith("]")
             and not self.name.endswith(ANY_ENTRY)
@@ -118,10 +118,10 @@ def keepers_in(
     counted: set[int] = set()
     for tensor, step in reached.items():
         storage = storages[tensor]
-        keeper = keepers.get((step.where, step.name))
-        if keeper is None:
-            keeper = Keeper(step.name, step.kind, step.where)
-            keepers[step.where, step.name] = keeper
+        name = (step.where, step.name)
+        if name not in keepers:
+            keepers[name] = Keeper(step.name, step.kind, step.where)
+        keeper = keepers[name]
         if step.container is not None and length_of(step.container) > keeper.length:
             keeper.collection = step.collection
             keeper.container = type(step.container).__name__
@@ -158,7 +158,8 @@ def find_lines(keepers: list[Keeper]) -> None:
     sources = _sources()
     for keeper in keepers:
         if keeper.kind in ("cache", "circle"):
-            keeper.lines = [keeper.where] if keeper.where else []
+            if keeper.where:
+                keeper.lines = [keeper.where]
             continue
         if keeper.is_entry_with_graph:
             keeper.lines = _lines_of(remaking_lines, keeper.name, keeper, sources)

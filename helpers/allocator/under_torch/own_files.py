@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import sysconfig
+import traceback
 import types
 from collections.abc import Iterator
 
@@ -43,14 +44,12 @@ def running_frames() -> Iterator[types.FrameType]:
     those in which torch calls an operator for it.
     """
     for innermost in sys._current_frames().values():
-        frame: types.FrameType | None = innermost
-        while frame is not None:
+        for frame, _ in traceback.walk_stack(innermost):
             file = frame.f_code.co_filename
             if os.path.dirname(file) not in _recorders_folders() and not file.endswith(
                 OPERATORS
             ):
                 yield frame
-            frame = frame.f_back
 
 
 def only_line(pattern: re.Pattern[str]) -> str:

@@ -30,14 +30,11 @@ class PeaksBeforeReset:
 
         @functools.wraps(reset)
         def note_and_reset(device: int) -> None:
-            self.note(device, torch.cuda.memory_stats(device))
+            stats = torch.cuda.memory_stats(device)
+            self.by_device[device] = self.highest(device, stats)
             reset(device)
 
         return note_and_reset
-
-    def note(self, device: int, stats: Mapping[str, int]) -> None:
-        """These counters are about to be reset."""
-        self.by_device[device] = self.highest(device, stats)
 
     def highest(self, device: int, stats: Mapping[str, int]) -> dict[str, int]:
         """The peaks among these counters, or the higher ones that were noted before."""

@@ -106,8 +106,7 @@ class QuietWatch:
     def write_stacks(self, reason: str, says: str = "") -> str:
         """Write the stack of every thread; the path of the file."""
         path = f"{self.base}-{reason}.stacks"
-        when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        header = f"process {os.getpid()} at {when}"
+        header = f"process {os.getpid()} at {time.strftime('%Y-%m-%dT%H:%M:%S%z')}"
         if says:
             header += f": {says}"
         with open_text(path) as file:

@@ -216,9 +216,9 @@ class Recorder:
         cut = max(lengths, default=0) >= self.max_events
         entry.update(file=os.path.basename(path), events=sum(lengths), cut=cut)
         if cut:
-            full = f"the ring buffer of {self.max_events} events was full"
             self.note(
-                f"{full}: the start of the trace is cut; a larger --max-events keeps more"
+                f"the ring buffer of {self.max_events} events was full: the start of the trace is "
+                "cut; a larger --max-events keeps more"
             )
 
     def _devices(self) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
 
 from .recorder import DEFAULT_EVENTS, Recorder
 
@@ -62,7 +61,7 @@ class BlockRecording:
         base = os.path.splitext(os.path.abspath(os.fspath(out)))[0]
         self._torch = importlib.import_module("torch")
         self._recorder = Recorder(base, max_events, hang_after_s, whole_program=False)
-        self.facts: dict[str, Any] = self._recorder.facts
+        self.facts = self._recorder.facts
         self.facts["argv"] = command_of_this_run()
         self.trace: str | None = None
 
@@ -80,10 +79,11 @@ class BlockRecording:
         # Where the whole program is being recorded, its history goes on.
         if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:
             self._torch.cuda.memory._record_memory_history(enabled=None)
-        files = {}
-        for snapshot in reversed(self.facts["snapshots"]):
-            if "file" in snapshot:
-                files[snapshot["reason"]] = snapshot["file"]
+        files = {
+            snapshot["reason"]: snapshot["file"]
+            for snapshot in reversed(self.facts["snapshots"])
+            if "file" in snapshot
+        }
         name = files.get("oom") or files.get("exit")
         if name:
             self.trace = os.path.join(os.path.dirname(self._recorder.base), name)

@@ -25,8 +25,12 @@ class Storage(NamedTuple):
 
 def storages_of(torch: ModuleType, *devices: str) -> dict[int, Storage]:
     """The storages of all tensors on some kinds of device, by the id of the tensor."""
-    storages = {id(tensor): storage_of(tensor, devices) for tensor in _tensors(torch)}
-    return {key: storage for key, storage in storages.items() if storage is not None}
+    storages = {}
+    for tensor in _tensors(torch):
+        storage = storage_of(tensor, devices)
+        if storage is not None:
+            storages[id(tensor)] = storage
+    return storages
 
 
 def storage_of(tensor: Tensor, devices: Sequence[str]) -> Storage | None:

@@ -21,8 +21,8 @@ from helpers.tell.chart import (
 
 MOST_CHANGES = 6_000
 """Points of a curve of a chart."""
-_USE = list(STATES).index("in use")
-_SMALL = list(STATES).index("small")
+IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(len(STATES))
+"""What a mapped block is, in the order of STATES."""
 
 
 class _Stacks:
@@ -74,7 +74,7 @@ def timeline(
     blocks, left_out = _largest(_lives(trace, outcome), by=2)
     starts, ends, sizes, events = blocks.T.tolist()
     stacks = _Stacks(trace, events)
-    states = (_SMALL if size <= MIB else _USE for size in sizes)
+    states = (SMALL_USE if size <= MIB else IN_USE for size in sizes)
     reserved_at, reserved = _changes(outcome.column("reserved"))
     first_oom = outcome.first_oom
     if capacity_bytes >= AMPLE_BYTES:

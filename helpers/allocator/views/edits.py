@@ -11,7 +11,7 @@ from helpers.ground.places import PROGRAM
 from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column, columns
+from helpers.tell.values import columns
 
 BEFORE_AND_AFTER = (
     "program:word, settings:value, runs out at:ends, peak allocated:number:bytes, "
@@ -51,8 +51,8 @@ def table(comparison: EditComparison) -> Shown:
         notes.append(note)
     if comparison.edits:
         notes.append(EXACT)
-    head = columns(BEFORE_AND_AFTER, widest=None)
-    return _shown(f"{words}: {end}", head, rows, notes, comparison.recording_fails)
+    title = f"{words}: {end}"
+    return _shown(title, BEFORE_AND_AFTER, rows, notes, comparison.recording_fails)
 
 
 def _rows(program: str, answer: WhatIf) -> list[list[object]]:
@@ -101,8 +101,7 @@ def lines(
         notes.append(
             f'to try another change, add to this command: --edit "{saving[0].edit}"'
         )
-    head = columns(LINES, widest=None)
-    return _shown(title, head, rows, notes, recording_fails)
+    return _shown(title, LINES, rows, notes, recording_fails)
 
 
 def _change(edit: str) -> str:
@@ -114,11 +113,11 @@ def _change(edit: str) -> str:
 
 def _shown(
     title: str,
-    head: Sequence[Column],
+    heads: str,
     rows: list[list[object]],
     notes: list[str],
     recording_fails: bool,
 ) -> Shown:
     if recording_fails:
         notes = [*notes, AS_FAR]
-    return Shown(title, head, rows, notes, [title, ""])
+    return Shown(title, columns(heads, widest=None), rows, notes, [title, ""])

@@ -54,9 +54,8 @@ def runs_out_on(
         return None, 0
     if recorded.growth is None:
         return None, capacity
-    requests = recorded.requests
-    longer = replace(study, trace=requests.trace)
-    return exhaustion(requests, recorded.growth, longer), capacity
+    longer = replace(study, trace=recorded.requests.trace)
+    return exhaustion(recorded.requests, recorded.growth, longer), capacity
 
 
 def growth_table(
@@ -117,13 +116,9 @@ def growth_table(
 def _who(keeper: Keeper | None) -> str:
     if keeper is None:
         return ""
-    where = keeper.where
-    if keeper.lines:
-        where = ", ".join(keeper.lines)
-    words = f"{keeper.name} ({where})"
-    if keeper.with_graph:
-        words += ", with its graph"
-    return words
+    where = ", ".join(keeper.lines) or keeper.where
+    graph = ", with its graph" if keeper.with_graph else ""
+    return f"{keeper.name} ({where}){graph}"
 
 
 def _too_early(recorded: RecordedGrowth) -> str:
@@ -158,8 +153,10 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
 def _notes(growth: Growth) -> list[str]:
     steps = len(growth.live)
     live = [show_bytes(growth.live[at]) for at in sorted({0, 1, steps // 2, steps - 1})]
-    when = "when the first, the second, a middle and the last step begin"
-    return [f"allocated {when}: {', '.join(live)}"]
+    return [
+        "allocated when the first, the second, a middle and the last step begin: "
+        f"{', '.join(live)}"
+    ]
 
 
 def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:

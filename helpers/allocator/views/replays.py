@@ -150,11 +150,11 @@ def _use(answer: WhatIf) -> str:
 
 
 def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[str]:
-    notes = []
-    for row in shown:
-        if row.flags:
-            setting = setting_name(row.settings)
-            notes.append(f"{setting} is never recommended: {row.flags[0]}")
+    notes = [
+        f"{setting_name(row.settings)} is never recommended: {row.flags[0]}"
+        for row in shown
+        if row.flags
+    ]
     if answer.groups:
         notes += ["", "When it ran out, these lines held the most:"]
         notes += _groups_in_words(answer.groups)

@@ -17,7 +17,14 @@ from matplotlib.path import Path
 from helpers.allocator.blocks import INACTIVE, LIVE
 from helpers.allocator.outcome import Outcome, block_column, segments_of
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.views import charts
+from helpers.allocator.views.charts import (
+    AWAITING,
+    IN_USE,
+    RELEASABLE,
+    SMALL_USE,
+    STRANDED,
+    strip,
+)
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell import sheet
 from helpers.tell.chart import STATES, Chart
@@ -30,10 +37,6 @@ SEGMENTS = (
 )
 ROWS = 26
 """Rows that the segment map is folded into."""
-
-
-IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(len(STATES))
-"""What a mapped block is, in the order of STATES."""
 
 
 class _Blocks:
@@ -107,7 +110,7 @@ def _chart(
     events = np.array([allocated_at.get(place, -1) for place in places], np.int64)
     in_use = blocks.kinds < STRANDED
     columns = (blocks.starts, blocks.sizes, blocks.kinds, np.cumsum(segments))
-    return charts.strip(
+    return strip(
         head, trace, np.stack((*columns, np.where(in_use, events, -1)), axis=1)
     )
 

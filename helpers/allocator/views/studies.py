@@ -136,15 +136,14 @@ def memory(*views: View) -> Shown:
     """
     size = show_bytes(views[0].study.card.capacity_bytes)
     rows = []
-    ends = []
     for seen in views:
         end = "no request fails"
         if seen.outcome.first_oom is not None:
             end = f"out of memory at operation {seen.outcome.first_oom}"
         rows.append([seen.name, *(curve.peak_bytes for curve in seen.curves), end])
-        ends.append(f"{seen.name}, {end}")
     peaks = [Column(f"{curve.words} at most", "bytes") for curve in views[0].curves]
-    title = f"On a card of {size}: {'; '.join(ends)}"
+    ends = "; ".join(f"{row[0]}, {row[-1]}" for row in rows)
+    title = f"On a card of {size}: {ends}"
     height = 2.2 * len(views) + 0.9
     draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
     chart = None

@@ -15,7 +15,7 @@ PACKAGE = "_vram_casebook"
 HELPERS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def _module(name):
+def _module(name: str) -> types.ModuleType:
     if PACKAGE not in sys.modules:
         package = types.ModuleType(PACKAGE)
         package.__path__ = [HELPERS]
@@ -23,23 +23,23 @@ def _module(name):
     return importlib.import_module(f"{PACKAGE}.magics.{name}")
 
 
-def load_ipython_extension(shell):
+def load_ipython_extension(shell: object) -> None:
     """IPython calls this for ``%load_ext vram_casebook``."""
     _module("hooks").load_ipython_extension(shell)
 
 
-def unload_ipython_extension(shell):
+def unload_ipython_extension(shell: object) -> None:
     """IPython calls this for ``%unload_ext vram_casebook``."""
     _module("hooks").unload_ipython_extension(shell)
 
 
-def transformers_callback(out="out_of_memory.pickle"):
+def transformers_callback(out: str = "out_of_memory.pickle") -> object:
     """A callback for ``transformers.Trainer``: at the first out-of-memory it keeps torch's snapshot
     in ``out``, and prints the answer.
     """
     return _module("trainers").transformers_callback(out)
 
 
-def lightning_callback(out="out_of_memory.pickle"):
+def lightning_callback(out: str = "out_of_memory.pickle") -> object:
     """The same for Lightning's ``Trainer``."""
     return _module("trainers").lightning_callback(out)

@@ -8,6 +8,8 @@ the fixture where the workbook is installed with its extra ``pytest``; elsewhere
 names it: ``pytest_plugins = ["vram_casebook_pytest"]``. Nothing of the workbook is imported here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import inspect
@@ -16,6 +18,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -30,7 +36,7 @@ WRONG_USE = 2  # an exit code of casebook
 
 
 @pytest.fixture
-def vram_peak(tmp_path):
+def vram_peak(tmp_path: Path) -> Callable[[FunctionType, str], int]:
     """``vram_peak(function, limit="8GiB")``: the bytes that torch's allocator reserves at most.
 
     ``function`` takes no arguments and is defined at the top of its file. ``limit`` is the memory
@@ -38,15 +44,14 @@ def vram_peak(tmp_path):
     no CUDA build of torch is at hand: nothing is ever installed.
     """
 
-    def peak(function, limit):
-        return _rehearsed_peak(
-            function, limit, tmp_path / f"{function.__name__}.pickle"
-        )
+    def peak(function: FunctionType, limit: str) -> int:
+        recording = tmp_path / f"{function.__name__}.pickle"
+        return _rehearsed_peak(function, limit, recording)
 
     return peak
 
 
-def _rehearsed_peak(function, limit, recording):
+def _rehearsed_peak(function: FunctionType, limit: str, recording: Path) -> int:
     if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
         seen = f"seen {function.__qualname__}"
         raise ValueError(
@@ -55,12 +60,14 @@ def _rehearsed_peak(function, limit, recording):
     call = [sys.executable, __file__, inspect.getfile(function), function.__name__]
     answer = _rehearsal(["--capacity", limit, "--out", str(recording), "--", *call])
     if answer["fits"]:
-        return answer["peak_reserved_bytes"]
-    outcome = f"does not fit into {limit}" if answer["ooms"] else "failed"
+        return int(answer["peak_reserved_bytes"])
+    outcome = "failed"
+    if answer["ooms"]:
+        outcome = f"does not fit into {limit}"
     pytest.fail(f"{function.__name__} {outcome}: {answer['error']}", pytrace=False)
 
 
-def _rehearsal(arguments):
+def _rehearsal(arguments: list[str]) -> dict[str, Any]:
     """The JSON of a rehearsal; the test is skipped where there can be none."""
     folders = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
     casebook = shutil.which("casebook", path=os.pathsep.join(folders))
@@ -69,14 +76,15 @@ def _rehearsal(arguments):
     command = [casebook, "rehearse", "--json", "--no-counterfactual", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != WRONG_USE:
-        return json.loads(done.stderr[done.stderr.rindex("\n{\n") :])
+        answer: dict[str, Any] = json.loads(done.stderr[done.stderr.rindex("\n{\n") :])
+        return answer
     reason = done.stderr.strip().splitlines()[-1]
     if any(words in reason for words in NOT_READY):
         pytest.skip(reason)
     raise ValueError(reason)
 
 
-def _call(file, name):
+def _call(file: str, name: str) -> None:
     """Call a function of a test file, in the rehearsed process; stdout takes nothing."""
     sys.path.insert(0, os.path.dirname(file))
     module = importlib.import_module(os.path.splitext(os.path.basename(file))[0])

@@ -6,7 +6,10 @@ folder first on PYTHONPATH. It steps aside at once: the folder leaves sys.path, 
 program's own sitecustomize runs as if this one were not there. A Python that never imports
 torch pays for one entry of sys.meta_path, an os.putenv that notes which lines set the allocator's
 variables, and one empty file, which says that it was reached. A rehearsed program has the witness
-beside that (witness.py), whether it imports torch or not. Read by any Python 3.
+beside that (witness.py), whether it imports torch or not.
+
+Read by any Python 3: no annotation of a variable, no f-string, and annotations of functions that
+older releases cannot evaluate are in quotes.
 """
 
 import importlib.machinery
@@ -15,22 +18,36 @@ import os
 import sys
 import types
 
+TYPE_CHECKING = False  # at each start of a Python, importing typing costs too much
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from helpers.allocator.under_torch.recorder import Recorder
+
+    Text = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 9)
 # The recorder's modules live under a name of their own: the program may have a package named
 # helpers.
 PACKAGE = "_casebook_under_torch"
-WITNESS = None  # of a rehearsed program
+WITNESS = None  # type: types.ModuleType | None
+"""Of a rehearsed program."""
 
 
 class AtTorch:
     """A finder that waits for the one import of torch, hands it to the real finders, and looks on."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
+    def __init__(self, start_recorder: "Callable[[], Recorder | None]") -> None:
+        self.start_recorder = start_recorder
         self.busy = False
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self,
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "types.ModuleType | None" = None,
+    ) -> "importlib.machinery.ModuleSpec | None":
         if name != "torch" or self.busy:
             return None
         self.busy = True
@@ -45,8 +62,8 @@ class AtTorch:
 
         # Not sooner: importlib.util.find_spec("torch") is also how a program asks whether it
         # has torch at all.
-        def exec_module(module):
-            recorder = self.recorder()
+        def exec_module(module: types.ModuleType) -> None:
+            recorder = self.start_recorder()
             if WITNESS is not None:
                 WITNESS.torch_begins()
             try:
@@ -70,7 +87,7 @@ class AtTorch:
         return spec
 
 
-def own_module(name):
+def own_module(name: str) -> types.ModuleType:
     """A module of the recorder's, under the name that hides it from the program."""
     if PACKAGE not in sys.modules:
         package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
@@ -82,18 +99,19 @@ def own_module(name):
     return importlib.import_module(PACKAGE + "." + name)
 
 
-def start_recorder():
+def start_recorder() -> "Recorder | None":
     """The recorder of this process, told that torch is about to be imported; it never raises
     into the program.
     """
     try:
-        return own_module("recorder").from_environment()
+        recorder = own_module("recorder").from_environment()  # type: Recorder
     except Exception as error:  # noqa: BLE001 - a recorder that cannot start must not cost the program its torch
         announce(".failed", type(error).__name__ + ": " + str(error))
         return None
+    return recorder
 
 
-def torch_imported(recorder, module):
+def torch_imported(recorder: "Recorder | None", module: types.ModuleType) -> None:
     """From here on there is a torch to record, and to rehearse with."""
     if recorder is not None:
         recorder.torch_imported(module)
@@ -101,7 +119,7 @@ def torch_imported(recorder, module):
         start_witness(WITNESS, module)
 
 
-def start_witness(witness, module):
+def start_witness(witness: types.ModuleType, module: types.ModuleType) -> None:
     """What a rehearsal knows of this process begins; as with the recorder, nothing is raised
     into the program.
     """
@@ -112,35 +130,39 @@ def start_witness(witness, module):
         announce(".failed", type(error).__name__ + ": " + str(error))
 
 
-def announce(what, text=""):
+def announce(ending: str, text: str = "") -> bool:
     """One small file per process: it was reached, and by which Python.
 
     Says whether there is anything to record for.
     """
-    asked = os.environ.get("CASEBOOK_RECORD", "")
-    if not asked:
+    if not os.environ.get("CASEBOOK_RECORD"):
         return False
     import json
 
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    new = sys.version_info[:2] >= OLDEST
-    name = str(os.getpid()) + "-" + version + (what if new else ".too-old")
+    is_new_enough = sys.version_info[:2] >= OLDEST
+    if not is_new_enough:
+        ending = ".too-old"
+    version = ".".join(map(str, sys.version_info[:3]))
+    name = str(os.getpid()) + "-" + version + ending
     try:
-        path = os.path.join(json.loads(asked)["folder"], name)
-        with os.fdopen(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a"
-        ) as file:
+        folder = json.loads(os.environ["CASEBOOK_RECORD"])["folder"]
+        with open(os.path.join(folder, name), "a", opener=open_for_its_owner) as file:
             file.write(text)
     except (OSError, ValueError, KeyError):
         return False  # the folder went away: there is nowhere to record to
-    return new
+    return is_new_enough
 
 
-def watch_the_allocators_variables():
+def open_for_its_owner(path: str, flags: int) -> int:
+    """An opener of a file that nobody else may read."""
+    return os.open(path, flags, 0o600)
+
+
+def watch_the_allocators_variables() -> None:
     """From here on the lines that set them are kept."""
     set_variable = os.putenv
 
-    def putenv(name, value):
+    def putenv(name: "Text", value: "Text") -> None:
         set_variable(name, value)
         words = os.fsdecode(name)
         if "CONF" in words.upper() or "LOC" in words.upper():
@@ -150,7 +172,7 @@ def watch_the_allocators_variables():
     os.putenv = putenv
 
 
-def run_the_programs_own():
+def run_the_programs_own() -> None:
     """The sitecustomize that this one stands before, where there is one; what it raises, site
     reports as ever.
     """
@@ -162,7 +184,7 @@ def run_the_programs_own():
     spec.loader.exec_module(module)
 
 
-def begin():
+def begin() -> None:
     """Watch this process until it imports torch."""
     global WITNESS
     if announce(".reached"):
