@@ -371,6 +371,7 @@ def _graded(decision: Decision, numbers: Numbers) -> Decision:
 
 
 def _undecided(numbers: Numbers) -> Decision:
+    """No answer, with the readings that would help to decide."""
     missing = numbers.missing()
     says = "Too few layers were read to say which one decides."
     if (

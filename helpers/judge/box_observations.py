@@ -100,6 +100,7 @@ def _without_gpu(bundle: Bundle) -> Iterator[Observation]:
 def _access(
     bundle: Bundle, cards: tuple[Gpu, ...], vendor: str
 ) -> Iterator[Observation]:
+    """What keeps the program from a GPU, and whether the capture was taken in a container."""
     for obstacle in obstacles(bundle, vendor):
         if obstacle.cause == "no_gpu" and cards:
             continue  # the bus list is incomplete: another layer sees a GPU
@@ -118,6 +119,7 @@ def _access(
 
 
 def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
+    """Whether torch is built for the GPUs that are here."""
     build = framework.framework(bundle)
     vendors = {card.vendor for card in cards}
     made_for = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build, "the CPU alone")
@@ -240,8 +242,11 @@ def _of_window(card: Gpu) -> Iterator[Observation]:
         return
     name = whose.window_state(window.total.bytes, window.used.bytes, memory.bytes)
     if name:
-        says = f"In use of the {window.total.show()} window (BAR1) to the {memory.show()} of "
-        yield replace(_observed(name, window.used, f"{says}{card.pci}"), remedy="bar1")
+        says = (
+            f"In use of the {window.total.show()} window (BAR1) to the {memory.show()} of "
+            f"{card.pci}"
+        )
+        yield replace(_observed(name, window.used, says), remedy="bar1")
 
 
 def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
@@ -294,10 +299,9 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What is in use and held by no process that is seen, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    place_of_use = f"card {card.pci}"
+    says = f"In use on card {card.pci} without a visible owner"
     for total in card_totals(card)[:1]:
-        place_of_use += f", which has {total.show()},"
-    says = f"In use on {place_of_use} without a visible owner"
+        says = f"In use on card {card.pci}, which has {total.show()}, without a visible owner"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return

@@ -375,6 +375,7 @@ def _covers(holder: _Holder, evidence: CaseEvidence) -> bool:
 
 
 def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
+    """The names that an observation's reading is."""
     words = observation.reading.show()
     value = str(observation.reading.value)
     kind = observation.name.split("-")[0]

@@ -91,6 +91,7 @@ def failures() -> tuple[Failure, ...]:
 
 
 def _failure(row: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Failure:
+    """An entry of the file with its groups, its reading and its remedy looked up."""
     entry: dict[str, Any] = dict(row)
     for key, value in row.items():
         if isinstance(value, list) and key != "needs":

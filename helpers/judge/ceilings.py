@@ -136,6 +136,7 @@ def _row(key: str, value: Reading, name: str = "") -> Ceiling:
 
 
 def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
+    """The ceilings over one GPU, or over none, and which of them binds."""
     kind = _kind(gpu)
     unified = gpu is not None and _is_unified(bundle, gpu)
     rows = _host_rows(bundle, kind)

@@ -52,11 +52,10 @@ Result = TypeVar("Result")
 
 def once(function: Callable[[Source], Result]) -> Callable[[Source], Result]:
     """The function, whose result is worked out once and kept with what it was worked out from."""
-    name = f"{function.__module__}.{function.__name__}"
 
     @wraps(function)
     def kept(source: Source) -> Result:
-        return source.once(name, lambda: function(source))
+        return source.once(function.__name__, lambda: function(source))
 
     return kept
 

@@ -12,6 +12,7 @@ from helpers.judge import form
 from helpers.judge.evidence import ON_TORCH, CaseEvidence, is_described
 from helpers.judge.hardware import device_names, is_hip
 from helpers.judge.holders import window_state
+from helpers.judge.numbers import bytes_of
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.figures import Figure, beside, figures_of_message
 from helpers.look.message import of_device
@@ -80,7 +81,7 @@ def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
     if kind == APU:
         pools = (*pools, "gtt")
     most = _largest(figures, "used", pools)
-    if most is not None and _bytes(most) > GIB // 2:
+    if most is not None and bytes_of(most) > GIB // 2:
         yield make_observation(
             "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
         )
@@ -110,13 +111,15 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
     rooms: list[tuple[int, Figure]] = []
     for total in figures:
         if total.measure == "total" and total.pool in ("vram", "runtime"):
-            rooms += [(_bytes(free), total) for free in beside(total, figures, "free")]
+            rooms += [
+                (bytes_of(free), total) for free in beside(total, figures, "free")
+            ]
             used = beside(total, figures, "used")
-            rooms += [(_bytes(total) - _bytes(figure), total) for figure in used]
+            rooms += [(bytes_of(total) - bytes_of(figure), total) for figure in used]
     if not rooms:
         return
     size, card = min(rooms, key=lambda room: room[0])
-    if size < max(GIB, _bytes(card) // ROOM_SHARE):
+    if size < max(GIB, bytes_of(card) // ROOM_SHARE):
         return
     says = f"Free, of {show_bytes(card.bytes)}, when this was printed"
     for figure in figures:
@@ -127,11 +130,11 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
 
 def _of_host(figures: list[Figure]) -> Iterator[Observation]:
     """Whether the host's memory is at its end, who holds most of it, and what the kernel holds."""
-    total = _bytes(_largest(figures, "total", ("ram",)))
+    total = bytes_of(_largest(figures, "total", ("ram",)))
     processes = _largest(figures, "used", ("process-ram", "process-rss"))
     kernel = _largest(figures, "used", ("slab",))
     available = [figure for figure in figures if figure.pool == "available"]
-    if available and _bytes(available[-1]) < total // RAM_SHARE:
+    if available and bytes_of(available[-1]) < total // RAM_SHARE:
         says = f"Available of {show_bytes(total)} of RAM"
         if processes is not None:
             holder = f"process {processes.pid} {processes.name}"
@@ -140,11 +143,11 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
             "ram-full", available[-1].bytes, available[-1].source, "tool", says
         )
     limit = _largest(figures, "limit", ("cgroup",))
-    rest = _bytes(limit) - _bytes(_largest(figures, "used", ("cgroup",)))
-    if limit is not None and rest < _bytes(limit) // RAM_SHARE:
+    rest = bytes_of(limit) - bytes_of(_largest(figures, "used", ("cgroup",)))
+    if limit is not None and rest < bytes_of(limit) // RAM_SHARE:
         says = f"Free of the {show_bytes(limit.bytes)} that the control group may use"
         yield make_observation("ram-full", rest, limit.source, limit.origin, says)
-    if kernel is not None and _bytes(kernel) > max(
+    if kernel is not None and bytes_of(kernel) > max(
         total // ROOM_SHARE, ROOM_SHARE * GIB
     ):
         says = (
@@ -168,7 +171,7 @@ def _of_windows(figures: list[Figure]) -> Iterator[Observation]:
         if (total.measure, total.pool) != ("total", "bar") or memory is None:
             continue
         for used in beside(total, figures, "used"):
-            name = window_state(_bytes(total), _bytes(used), _bytes(memory))
+            name = window_state(bytes_of(total), bytes_of(used), bytes_of(memory))
             if name:
                 says = (
                     f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
@@ -189,13 +192,7 @@ def _largest(
         for figure in figures
         if figure.measure == measure and figure.pool in pools
     ]
-    return max(fitting, key=_bytes, default=None)
-
-
-def _bytes(figure: Figure | None) -> int:
-    if figure is None or figure.bytes is None:
-        return 0
-    return figure.bytes
+    return max(fitting, key=bytes_of, default=None)
 
 
 def _above_the_named_card(
@@ -209,7 +206,7 @@ def _above_the_named_card(
     for name in names:
         sizes += [printed_size(size) for size in form("named size").findall(name)]
     if kind not in (APU, UNIFIED):
-        sizes.append(_bytes(_largest(figures, "total", ("vram", "runtime"))))
+        sizes.append(bytes_of(_largest(figures, "total", ("vram", "runtime"))))
     largest = max(sizes, default=0)
     for message in evidence.messages:
         requested = message.requested
@@ -237,7 +234,7 @@ def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     if "reserved" in torch and "used" in torch:
         yield from _of_statistics(torch["used"], torch["reserved"])
         yield from _of_idle_cache(
-            evidence, _bytes(torch["reserved"]), _bytes(torch["used"])
+            evidence, bytes_of(torch["reserved"]), bytes_of(torch["used"])
         )
 
 
@@ -272,7 +269,7 @@ def _of_idle_cache(
 
 
 def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]:
-    if _bytes(reserved) <= 1.5 * _bytes(allocated):
+    if bytes_of(reserved) <= 1.5 * bytes_of(allocated):
         return
     name = "reserved-far-above-allocated"
     if not allocated.bytes:

@@ -27,14 +27,14 @@ UNATTRIBUTED = ("unattributed", "bundle")
 def headline(
     failure: Failure,
     names: Mapping[str, str],
-    speaking: Iterable[Observation],
+    speaking: Sequence[Observation],
     evidence: CaseEvidence,
 ) -> str:
     """The title of a decided verdict.
 
     ``names``: case_names.names_of. ``speaking``: what speaks for the failure.
     """
-    gaps = {**names, **_numbers(list(speaking), evidence)}
+    gaps = {**names, **_numbers(speaking, evidence)}
     return _fullest(failure.id, gaps) or failure.title
 
 
@@ -69,7 +69,7 @@ def _fullest(row: str, gaps: Mapping[str, str]) -> str:
     return ""
 
 
-def _numbers(speaking: list[Observation], evidence: CaseEvidence) -> dict[str, str]:
+def _numbers(speaking: Sequence[Observation], evidence: CaseEvidence) -> dict[str, str]:
     """What may fill a gap, by its name: a field of the message or of its account, the reading
     of an observation, and the first clause that the first one says.
     """
@@ -90,7 +90,7 @@ def _numbers(speaking: list[Observation], evidence: CaseEvidence) -> dict[str, s
     return gaps
 
 
-def _account(speaking: list[Observation], evidence: CaseEvidence) -> Account | None:
+def _account(speaking: Sequence[Observation], evidence: CaseEvidence) -> Account | None:
     """The account of the message that is quoted, or, where a sum speaks, of the one with most
     numbers; numbers of another message belong to another failure.
     """

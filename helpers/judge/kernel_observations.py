@@ -71,13 +71,13 @@ def _of_kind(
 def _how_often(times: int, age_s: float | None) -> str:
     """How many lines of a kind there are, and how old the last one is."""
     says = "The kernel log has one such line"
-    of_the_last = ""
     if times > 1:
         says = f"The kernel log has {times} such lines"
-        of_the_last = "the last "
     if age_s is None:
         return says
-    return f"{says}, {of_the_last}{int(age_s) // 60} min before this capture"
+    if times > 1:
+        return f"{says}, the last {int(age_s) // 60} min before this capture"
+    return f"{says}, {int(age_s) // 60} min before this capture"
 
 
 def _without_later_xids(events: Iterable[Event]) -> Iterator[Event]:

@@ -60,7 +60,7 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
         rows = [
             LedgerRow(
                 kind="other_process",
-                words=f"{figure.name or 'process'} ({figure.pid})",
+                words=_name_of_process(figure),
                 bytes=_printed(figure),
                 source=figure.source,
                 pid=figure.pid or 0,
@@ -94,6 +94,7 @@ def _of_card(bundle: Bundle, gpu: Gpu) -> list[GpuLedger]:
 
 
 def _of_slice(gpu: Gpu, part: MigSlice) -> GpuLedger:
+    """The ledger of one MIG device."""
     holders = one_each(
         holder
         for holder in holding(gpu.holders)
@@ -113,6 +114,7 @@ def _of_slice(gpu: Gpu, part: MigSlice) -> GpuLedger:
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
+    """The ledger of a whole GPU, by the best layer that says what is in use."""
     in_use = _in_use(gpu)
     used = in_use.used
     tolerance = in_use.tolerance_bytes
@@ -253,6 +255,10 @@ def _bytes_of(holders: Sequence[Holder]) -> int:
     return sum(holder.memory.bytes for holder in holders)
 
 
+def _name_of_process(process: Holder | Figure) -> str:
+    return f"{process.name or 'process'} ({process.pid})"
+
+
 def _holder_row(holder: Holder, away: bool) -> LedgerRow:
     """A process as a row; ``away``: it is not in the process list of this box."""
     remarks = []
@@ -263,7 +269,7 @@ def _holder_row(holder: Holder, away: bool) -> LedgerRow:
         remarks.append("not in /proc")
     if holder.note:
         remarks.append(holder.note)
-    words = f"{holder.name or 'process'} ({holder.pid})"
+    words = _name_of_process(holder)
     if remarks:
         words = f"{words}: {', '.join(remarks)}"
     kind = "outside" if away else "other_process"

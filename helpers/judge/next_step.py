@@ -158,7 +158,8 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     if evidence.bundle is None and "external-holder" in causes and "pid" not in names:
         return ()
     worlds = ["", *(row["name"] for row in worlds_of(evidence))]
-    unaccounted = causes != {"external-holder"} or _is_unaccounted(verdict)
+    is_seen = any(row.id.startswith("unattributed") for row in verdict.evidence)
+    unaccounted = is_seen or causes != {"external-holder"}
     ladder = [
         _filled(remedy(row["remedy"]), names)
         for row in table("ladder")["steps"]
@@ -167,7 +168,3 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     return tuple(
         step for step in ladder if step.command not in verdict.next_step.command
     )
-
-
-def _is_unaccounted(verdict: Verdict) -> bool:
-    return any(row.id.startswith("unattributed") for row in verdict.evidence)

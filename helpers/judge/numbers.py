@@ -170,7 +170,7 @@ def numbers_of(
     is ROCm's, ``failed`` whether an allocation failed (by default: whether a message gives a
     total).
     """
-    readable = [f for f in figures if 0 < _bytes(f) < NOT_MEASURED_BYTES]
+    readable = [f for f in figures if 0 < bytes_of(f) < NOT_MEASURED_BYTES]
     readable.sort(key=lambda figure: (figure.origin != "message", figure.hearsay))
     totals = [f for f in readable if (f.measure, f.pool) == ("total", "runtime")]
     printed_by_message = any(figure.origin == "message" for figure in totals)
@@ -178,7 +178,9 @@ def numbers_of(
         failed = printed_by_message
     chosen = _chosen(readable)
     if totals and not printed_by_message:
-        chosen["torch"] = min(totals, key=lambda total: (total.hearsay, _bytes(total)))
+        chosen["torch"] = min(
+            totals, key=lambda total: (total.hearsay, bytes_of(total))
+        )
     precision = 0
     if "torch" in chosen:
         precision = chosen["torch"].precision_bytes
@@ -200,9 +202,11 @@ def numbers_of(
     )
 
 
-def _bytes(figure: Figure) -> int:
-    """The size of a figure; 0 where the tool did not measure it."""
-    return figure.bytes or 0
+def bytes_of(figure: Figure | None) -> int:
+    """The size of a figure; 0 where there is none, or the tool did not measure it."""
+    if figure is None or figure.bytes is None:
+        return 0
+    return figure.bytes
 
 
 def _chosen(figures: list[Figure]) -> dict[str, Figure]:

@@ -182,7 +182,7 @@ class _Obstacles:
         if VENDORS[vendor]["driver"] in drivers:
             yield self.obstacle("no_node", lacking[0], item, vendor, names=names)
             return
-        bound = ", ".join(drivers) or "none"
+        bound = ", ".join(drivers) if drivers else "none"
         obstacle = self.obstacle(
             "no_driver", lacking[0], item, vendor, names=names, bound=bound
         )

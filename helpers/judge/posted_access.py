@@ -68,6 +68,7 @@ def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
+    """What a command that starts a container leaves out of the devices or their group."""
     passes_kfd = "/dev/kfd" in text
     passes_dri = "/dev/dri" in text
     is_privileged = re.search(r"--privileged|privileged: true", text)

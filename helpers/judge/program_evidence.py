@@ -19,6 +19,7 @@ SOON_STEPS = 1_000
 
 
 def keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
+    """What the program keeps more of with each step, as the end of a sentence about it."""
     says = f"keeps {show_bytes(growth.bytes_per_step)} more each step"
     if grower.keeper:
         says += f" in {grower.keeper}"
@@ -26,6 +27,7 @@ def keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
 
 
 def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
+    """How much was kept over the steps, at which line, and how."""
     grower = growth.growers[0]
     says = f"Kept at {grower.line}"
     if grower.with_graphs:
@@ -63,6 +65,7 @@ def also_grows(facts: ProgramFacts) -> list[Evidence]:
 
 
 def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
+    """The size that was refused, where, and what the card was full of."""
     request = "Failed request"
     if refusal.fails_in_replay:
         request = "Request that fails in the replay"
@@ -79,6 +82,7 @@ def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
 
 
 def of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
+    """The peak of a second run, and how that run ended."""
     name = "without-limit"
     source = "repeat without a limit"
     says = "Peak allocated in a second run without a memory limit"
@@ -96,6 +100,7 @@ def of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
 
 
 def of_holding(facts: ProgramFacts) -> list[Evidence]:
+    """The lines that hold most at the peak, with their sizes."""
     return [
         size_evidence(
             f"holds-{number}",
@@ -110,8 +115,10 @@ def of_holding(facts: ProgramFacts) -> list[Evidence]:
 def size_evidence(
     name: str, size: int, facts: ProgramFacts, says: str, source: str = ""
 ) -> Evidence:
+    """A size in bytes, by default out of the recording."""
     return Evidence(name, seen(size, "bytes", source or facts.source), says)
 
 
 def text_evidence(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
+    """Words out of the recording."""
     return Evidence(name, seen(words, "text", facts.source), says)

@@ -28,6 +28,11 @@ from helpers.judge.program_steps import (
 
 
 def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """The program passes under another setting: its free memory was in pieces too small.
+
+    It is confirmed where the whole program passed, and neither what it keeps nor its peak would
+    fill the card all the same.
+    """
     setting: str | None = EXPANDABLE
     if facts.expandable is None and facts.replays is not None:
         setting = facts.replays.passes_with

@@ -28,6 +28,7 @@ NUMBERS_BYTES = 16 * 512
 
 
 def leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+    """What the program keeps with each step fills the card."""
     grower = growth.growers[0]
     evidence = [of_growth(facts, growth), of_refusal(facts, refusal)]
     against: list[Evidence] = []
@@ -92,6 +93,7 @@ def _let_go(facts: ProgramFacts, grower: GrowerFacts) -> NextStep:
 
 
 def _how_to_let_go(grower: GrowerFacts) -> str:
+    """What to change so that the program keeps no more, by what keeps it."""
     if grower.in_circle:
         return (
             f"Leave Python's garbage collector on ({grower.line} switches it off), or call "
@@ -120,6 +122,7 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
 
 
 def _side_effects_of_letting_go(grower: GrowerFacts) -> str:
+    """What that change costs; empty for nothing."""
     if grower.through_graph or grower.in_circle:
         return ""
     if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:

@@ -171,6 +171,7 @@ def all_but_fills_the_card(repeat: Repeat, refusal: Refusal) -> bool:
 
 
 def requests_pass(facts: ProgramFacts) -> bool:
+    """Whether the recorded requests are all met under some setting."""
     return facts.replays is not None and facts.replays.passes_with is not None
 
 

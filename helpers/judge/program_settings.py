@@ -26,6 +26,7 @@ from helpers.judge.program_steps import (
 
 
 def ineffective_setting(facts: ProgramFacts) -> Verdict:
+    """The setting of the allocator that was meant is not in force, or torch refused it."""
     trouble = facts.settings
     assert trouble is not None, "asked only where there is one"
     evidence = [

@@ -18,6 +18,7 @@ def allowed_in_words(facts: ProgramFacts, refusal: Refusal, usable: str = "") ->
 
 
 def gets_past(setting: str) -> str:
+    """That the replay meets the refused request with a setting, as the end of a title."""
     return f"{setting} gets past this request; the rest was not recorded"
 
 
@@ -39,10 +40,12 @@ def rehearse_command(facts: ProgramFacts) -> str:
 
 
 def check_by_rehearsing(facts: ProgramFacts) -> str:
+    """The command that shows whether a change helped."""
     return f"{rehearse_command(facts)}  # runs the program on simulated GPU memory of this size; needs no GPU"
 
 
 def repeat_would_decide(facts: ProgramFacts) -> Missing:
+    """What is missing where only the recorded run is known."""
     return Missing(
         "a run of the same program without a memory limit; only a rehearsal can do that",
         rehearse_command(facts),
@@ -56,6 +59,7 @@ def likely_until_repeated(verdict: Verdict, facts: ProgramFacts) -> Verdict:
 
 
 def end_of_room(facts: ProgramFacts, refusal: Refusal) -> str:
+    """When a program that grows has to fail, as the end of a sentence."""
     if not refusal.is_limited:
         return "the card is full"
     return f"it reaches its own limit of {allowed_in_words(facts, refusal)}"

@@ -63,6 +63,7 @@ def program_verdict(facts: ProgramFacts) -> Verdict:
 
 
 def _verdict(facts: ProgramFacts) -> Verdict:
+    """The first answer that the facts give, in the order of the questions above."""
     refusal = facts.refusal
     if facts.settings is not None and setting_explains(facts):
         return ineffective_setting(facts)
@@ -81,12 +82,14 @@ def _verdict(facts: ProgramFacts) -> Verdict:
 
 
 def _of_shared_card(facts: ProgramFacts, card: CardFacts) -> Verdict:
+    """Several processes need more of a card than it has."""
     if even_shares_fit(facts):
         return uneven_cards(facts)
     return too_much_together(facts, card)
 
 
 def _without_refusal(facts: ProgramFacts) -> Verdict:
+    """No request was refused: memory may still run out in a later step."""
     if facts.growth is not None and facts.runs_out_in_step:
         return leak_to_come(facts, facts.growth)
     return nothing_refused(facts)

@@ -52,18 +52,20 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         origin = "bundle"
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
     findings = _findings(evidence)
-    misspelt = [(f.name, f.value) for f in findings if f.verdict == "misspelt"]
-    yield from _of_allocator_text(evidence, [*pairs, *misspelt], origin)
+    misspelt = [finding for finding in findings if finding.verdict == "misspelt"]
+    meant = ((finding.name, finding.value) for finding in misspelt)
+    yield from _of_allocator_text(evidence, [*pairs, *meant], origin)
+    for finding in misspelt:
+        yield from _of_visibility(finding, evidence, origin)
     not_in_force: set[str] = set()
     for finding in findings:
-        if finding.verdict == "misspelt":
-            yield from _of_visibility(finding, evidence, origin)
         for observation in _of_finding(finding, origin):
             yield observation
-            if observation.name in NOT_IN_FORCE:
-                not_in_force.add(finding.name)
-                if EXPANDABLE_ON.search(finding.value):
-                    yield replace(observation, name="expandable-not-in-force")
+            if observation.name not in NOT_IN_FORCE:
+                continue
+            not_in_force.add(finding.name)
+            if EXPANDABLE_ON.search(finding.value):
+                yield replace(observation, name="expandable-not-in-force")
     for _, source, text in evidence.texts:
         if _goes_backward_in_evaluation(text):
             yield make_observation(
@@ -203,9 +205,9 @@ def recorded_torch(evidence: CaseEvidence) -> dict[str, object]:
         build = framework(evidence.bundle)
         version = str(build.version.value or "")
         is_rocm = build.build == "rocm"
-    if is_rocm:
-        return {"version": version, "cuda": False, "hip": "7.0"}
-    return {"version": version, "cuda": True, "hip": ""}
+    # Any release of HIP says that it is a ROCm build.
+    hip = "7.0" if is_rocm else ""
+    return {"version": version, "cuda": not is_rocm, "hip": hip}
 
 
 def rocm_has_expandable(version: str) -> bool | None:
@@ -241,6 +243,7 @@ def _of_kernel_parameters(
 
 
 def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
+    """The observation of a finding that can be the cause of a failure."""
     name = OBSERVATION_OF.get(finding.verdict)
     if name is None or not finding.cause:
         return

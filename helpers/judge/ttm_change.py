@@ -71,12 +71,8 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | N
     ]
     if not modules:
         modules = ["ttm"]
-    pages = None
-    if plan.action == "set":
-        pages = plan.pages_limit
-    module = "ttm"
-    if used.ok:
-        module = str(used.value)
+    pages = plan.pages_limit if plan.action == "set" else None
+    module = str(used.value) if used.ok else "ttm"
     gone = {stale.name for stale in stale_settings(bundle)}
     if plan.action != "leave":
         limits = [s for s in configured + cmdline if s.name == "pages_limit"]

@@ -94,10 +94,12 @@ def _lines(name: str, change: LimitChange, bundle: Bundle) -> Lines:
 
 
 def _keep_copy(path: str) -> str:
+    """The first copy of a file is kept, also when the block is run again."""
     return f"# Keep a copy of {path}\n[ -e {path}.pre-ttm ] ||\n    sudo cp {path} {path}.pre-ttm"
 
 
 def _put_back(paths: Iterable[str]) -> list[str]:
+    """Each kept copy takes its file's place again."""
     return [
         f"[ ! -e {path}.pre-ttm ] ||\n    sudo mv {path}.pre-ttm {path}"
         for path in paths
@@ -150,6 +152,7 @@ def _around(
 
 
 def _grubby(change: LimitChange) -> Lines:
+    """Fedora and its relatives: grubby changes the entries of every kernel."""
     command = "sudo grubby --update-kernel=ALL"
     names = "of these settings"
     if len(change.drop) == 1:
@@ -167,6 +170,7 @@ def _grubby(change: LimitChange) -> Lines:
 
 
 def _update_grub(change: LimitChange) -> Lines:
+    """Debian and its relatives: a file in grub.d, and stale arguments out of /etc/default/grub."""
     line = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
     run = [_keep_copy(GRUB), f"sudo sed -i -E '/^GRUB_CMDLINE_LINUX/{line}' {GRUB}"]
     undo = _put_back([GRUB])
@@ -185,6 +189,7 @@ def _update_grub(change: LimitChange) -> Lines:
 
 
 def _systemd_boot(change: LimitChange) -> Lines:
+    """systemd-boot with kernel-install, which reads /etc/kernel/cmdline."""
     edits = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
     if change.arguments:
         edits += f"; s/$/ {' '.join(change.arguments)}/"
@@ -199,6 +204,7 @@ def _systemd_boot(change: LimitChange) -> Lines:
 
 
 def _kernelstub(change: LimitChange) -> Lines:
+    """Pop!_OS: one call for each argument."""
     run = _kernelstub_lines(drop=change.old, add=change.new)
     undo = _kernelstub_lines(drop=change.new, add=change.old)
     return _around(change, run, undo, "update-initramfs")
@@ -210,6 +216,7 @@ def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
 
 
 def _rpm_ostree(change: LimitChange) -> Lines:
+    """Silverblue and its relatives: one transaction for all arguments."""
     if not (change.before or change.arguments):
         return _around(change, [], [])
     run = _rpm_ostree_line(change.old, change.arguments)
@@ -256,6 +263,7 @@ def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
 
 
 def _modprobe(change: LimitChange, tool: str) -> Lines:
+    """A file of modprobe.d, which ``tool`` puts into the boot image."""
     rebuild = rebuild_command(tool)
     run = []
     if change.before:
@@ -277,6 +285,7 @@ def _modprobe(change: LimitChange, tool: str) -> Lines:
 
 
 def _amd_smi(change: LimitChange) -> Lines:
+    """AMD's amd-smi, which takes whole GiB."""
     reset = "sudo amd-smi reset --gtt"
     if change.arguments:
         remark = "# amd-smi 26.5 or later; it says GB and means GiB, whole ones"
@@ -290,6 +299,7 @@ def _amd_smi(change: LimitChange) -> Lines:
 
 
 def _amd_ttm(change: LimitChange) -> Lines:
+    """AMD's older script amd-ttm."""
     clear = "amd-ttm --clear  # then rebuild the initramfs yourself"
     if change.arguments:
         limit = change.limit_bytes // GIB

@@ -48,6 +48,7 @@ class _Program:
         self.used_in_line = 0
 
     def read(self, number: int, line: str) -> None:
+        """Take in one line: its assignments come before what it imports and uses."""
         shell = re.search(CODE_FORMS["shell line"], line)
         if shell and shell[1] in VARIABLES:
             self.findings.append(

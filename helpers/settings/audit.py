@@ -100,6 +100,7 @@ def audit(
 
 
 def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
+    """What a variable does that is not the allocator's text."""
     row = VARIABLES.get(re.sub(r"(?<=HSA_OVERRIDE_GFX_VERSION)_[0-9]+$", "", name))
     if row is None:
         return unknown_name(name, value)

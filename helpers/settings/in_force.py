@@ -119,8 +119,9 @@ def parse(
 def _warnings(
     settings: Settings, behaviour: Behaviour, fraction: float | None
 ) -> dict[str, str]:
-    """The rules that hold for options in force which do harm (dangerous) or nothing
-    (ineffective), each with that verdict; ``fraction`` is the memory fraction in force.
+    """What is to be said of options in force, each sentence with its verdict: dangerous where the
+    option does harm, ineffective where it does nothing. ``fraction`` is the memory fraction in
+    force.
     """
     options = {}
     if settings.expandable:
