@@ -218,7 +218,7 @@ def _tensors(count: int) -> str:
 
 
 def _owners_of_graphs(holdings: Holdings) -> str:
-    """The names that reach a tensor with a graph; what that keeps, this torch does not show."""
+    """The names of which one owns the graphs; before 2.13 torch does not show which."""
     owners = [holder.name for holder in holdings.holders if holder.has_graph]
     if not owners:
         return "a variable"

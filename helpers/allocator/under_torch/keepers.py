@@ -116,16 +116,19 @@ def keepers_in(
     """The tensors reached by the same name together, each storage counted once."""
     keepers: dict[tuple[str, str], Keeper] = {}
     counted: set[int] = set()
-    for tensor, step in reached.items():
+    for tensor, reference in reached.items():
         storage = storages[tensor]
-        name = (step.where, step.name)
+        name = (reference.where, reference.name)
         if name not in keepers:
-            keepers[name] = Keeper(step.name, step.kind, step.where)
+            keepers[name] = Keeper(reference.name, reference.kind, reference.where)
         keeper = keepers[name]
-        if step.container is not None and length_of(step.container) > keeper.length:
-            keeper.collection = step.collection
-            keeper.container = type(step.container).__name__
-            keeper.length = length_of(step.container)
+        if (
+            reference.container is not None
+            and length_of(reference.container) > keeper.length
+        ):
+            keeper.collection = reference.collection
+            keeper.container = type(reference.container).__name__
+            keeper.length = length_of(reference.container)
         keeper.tensors += 1
         keeper.graphs += storage.has_graph
         if storage.address not in counted:
