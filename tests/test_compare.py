@@ -80,9 +80,8 @@ def test_json_and_text_say_the_same_and_nothing_hostile_acts(moved):
     assert (again["kind"], again["schema_version"]) == ("bundle", 1)
     assert len(again["pairs"][0]["moved"]) == len(moved.pairs[0].moved)
     change = BoxChange("parameter", HOSTILE, HOSTILE, "other")
-    hostile = BoxComparison(
-        HOSTILE, "b", (HOSTILE, ""), (), (ComparedBundle(HOSTILE, (change,), (HOSTILE,)),)
-    )
+    pair = ComparedBundle(HOSTILE, (change,), (HOSTILE,))
+    hostile = BoxComparison(HOSTILE, "b", (HOSTILE, ""), (pair,), (pair,))
     assert all(char.isprintable() or char == "\n" for char in as_text(hostile))
 
 

@@ -273,7 +273,7 @@ def test_of_very_many_events_forty_are_shown_the_worst_first_and_the_rest_counte
 def test_every_code_that_is_shown_has_its_own_words():
     kinds = tables.kind_words()
     assert {rule.kind for rule in log_lines(log=True)} <= set(kinds)
-    assert all(row.keys() <= {"kind", "words", "harmless"} for row in words("events"))
+    assert all(row.keys() <= {"kind", "words", "harmless"} for row in words("rows")["events"])
     for told in ("says", "name"):
         assert len({row[told] for row in causes().values()}) == len(CAUSES) + 1
     layers = {
@@ -282,7 +282,7 @@ def test_every_code_that_is_shown_has_its_own_words():
         for row in ceilings(open_box(name))[0].rows
     }
     assert layers - {"", None} <= set(words("layers")) and all(
-        len(row) == 2 for row in words("mistaken")
+        len(row) == 2 for row in words("rows")["mistaken"]
     )
 
 

@@ -187,7 +187,7 @@ def test_a_shared_page_is_never_said_to_show_what_is_not_on_it(cause):
         assert "summary above" not in row.get(name, "")
 
 
-@pytest.mark.parametrize(("term", "pattern", "means"), resources.words("glossary"))
+@pytest.mark.parametrize(("term", "pattern", "means"), resources.words("rows")["glossary"])
 def test_a_term_of_the_glossary_is_found_by_its_own_name_and_explained(term, pattern, means):
     assert re.search(pattern, term.split(",")[0])
     assert len(means) > 15

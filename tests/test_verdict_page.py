@@ -10,6 +10,7 @@ from tell_boxes import HOSTILE, VERDICT
 from helpers.ground.contract import from_json, to_json
 from helpers.ground.shapes import VERDICT_MIME as MIME
 from helpers.ground.shapes import Confidence, Evidence, NextStep, Verdict, not_allowed, seen
+from helpers.tell import next_steps
 from helpers.tell import verdict as words
 from helpers.tell.markdown_html import Prose
 from helpers.tell.prose import WIDE
@@ -136,13 +137,13 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
 
 def test_the_next_step_is_shown_alone_as_a_list_with_what_is_typed_to_copy(capsys):
     step = NextStep("Raise *it*.", "sudo a\nb", "No job runs.", "a reboot", True, "cat c", "sudo d")
-    html = words.steps_html(replace(BARE, next_step=step))
+    html = next_steps.steps_html(replace(BARE, next_step=step))
     assert html.count("<li>") == 5 and ">sudo a</pre>" in html and "*it*" in html
     assert html.index(">First make sure: No job runs.<") < html.index("sudo a")
     words.next_step(replace(BARE, next_step=step))
     said = "  Raise *it*.\n  First make sure: No job runs.\n  1. sudo a\n  2. b\n  3. Reboot"
     assert said in capsys.readouterr().out
-    said = words.steps_html(EVIL)
+    said = next_steps.steps_html(EVIL)
     assert set(re.findall(r"</?([a-z0-9]+)", said)) <= {"div", "ol", "li", "b", "pre", "span", "p"}
     assert "&lt;script&gt;" in said
 
@@ -154,15 +155,15 @@ def test_outside_a_notebook_the_text_is_printed(capsys):
 
 def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_undone():
     step = NextStep("Raise it.", "sudo a", reboot=True, check="cat b", undo="sudo c")
-    listed = words.steps(replace(BARE, next_step=step))
+    listed = next_steps.steps(replace(BARE, next_step=step))
     assert [says for says, _ in listed] == [
         "Raise it.",
         "Reboot: the change takes effect at the next boot",
-        words.CHECK,
+        next_steps.CHECK,
         "Only if it did not help, undo it:",
     ]
     assert [typed for _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
-    assert words.steps(BARE) == [("Run make diagnose as root.", "")]
+    assert next_steps.steps(BARE) == [("Run make diagnose as root.", "")]
 
 
 @pytest.mark.parametrize(
@@ -187,8 +188,8 @@ f \\
     --g
 # other systems: h"""
     step = NextStep("Do both.", command)
-    assert words.lead(replace(BARE, next_step=step)) == "Do both."
-    assert words.steps(replace(BARE, next_step=step)) == [
+    assert next_steps.lead(replace(BARE, next_step=step)) == "Do both."
+    assert next_steps.steps(replace(BARE, next_step=step)) == [
         ("Look first", "a --b 'c # d'"),
         ("Then this program's", "e"),
         ("", "f \\\n    --g\n# other systems: h"),

@@ -30,7 +30,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.text_file import read_text
 from helpers.tell import box as words
-from helpers.tell import message, tables, verdict
+from helpers.tell import message, next_steps, tables, verdict
 from helpers.tell.prose import SCREEN, typed, wrapped
 
 
@@ -69,7 +69,7 @@ def _print_last_resorts(steps: Sequence[NextStep]) -> None:
         print("\nLast resorts, mildest first (this tool never runs them)")
     for number, step in enumerate(steps, 1):
         lines = wrapped(f"{number}. {step.what}", "  ", "     ", SCREEN)
-        lines += wrapped(verdict.needed_first(step), "     ", "       ", SCREEN)
+        lines += wrapped(next_steps.needed_first(step), "     ", "       ", SCREEN)
         print("\n".join([*lines, *typed(step.command, "     ")]))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from helpers.face.box import Box, as_box
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_message
+from helpers.tell.next_steps import lead, steps
 from helpers.tell.shown import Shown
-from helpers.tell.verdict import lead, steps
 from helpers.trials.checks import check_rows
 
 STATES = ("failed", "crashed", "timed out", "passed", "not run")

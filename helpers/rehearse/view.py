@@ -11,10 +11,11 @@ from helpers.ground.shapes import BESIDE, Verdict
 from helpers.ground.units import show_bytes, times_in_words
 from helpers.look.cards import CONTEXT_IN_WORDS, CONTEXT_MOST_BYTES, cards
 from helpers.rehearse.rehearsal import Rehearsal
+from helpers.tell.next_steps import harm
 from helpers.tell.prose import SCREEN, bold, typed, wrapped
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
-from helpers.tell.verdict import harm, label, why_lines
+from helpers.tell.verdict import label, why_lines
 
 UNEVEN = 1.25
 """From how many times the emptiest card on the fullest one is worth a line."""

@@ -25,6 +25,7 @@ from helpers.look.machine import machine
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel_parameters import audit_kernel
 from helpers.settings.presets import findings, load
+from helpers.settings.table import Finding
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
@@ -61,11 +62,15 @@ def box_line(bundle: Bundle) -> str:
     if who is not None and who.container != "none":
         line.append(f"inside a container ({who.container})")
     names = [gpu.name.show() if gpu.name.ok else gpu.vendor + " GPU" for gpu in listed]
-    counted = [
-        f"{names.count(name)} x {name}" if names.count(name) > 1 else name
-        for name in dict.fromkeys(names)
+    return ", ".join([*line, " and ".join(_counted(names)) or "no GPU"])
+
+
+def _counted(names: Iterable[str]) -> list[str]:
+    """Each name once, with how often it is there: ``2 x NVIDIA A100``."""
+    return [
+        f"{count} x {name}" if count > 1 else name
+        for name, count in Counter(names).items()
     ]
-    return ", ".join([*line, " and ".join(counted) or "no GPU"])
 
 
 def facts(bundle: Bundle) -> list[tuple[str, str]]:
@@ -73,18 +78,14 @@ def facts(bundle: Bundle) -> list[tuple[str, str]]:
     named = [
         _short(gpu.name, f"{gpu.vendor} GPU").split(" (")[0] for gpu in gpus(bundle)
     ]
-    counted = Counter(named).items()
-    cards = [f"{count} x {name}" if count > 1 else name for name, count in counted]
+    looked_at = bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16]
     rows = [
-        ("GPU", ", ".join(cards) or "none"),
+        ("GPU", ", ".join(_counted(named)) or "none"),
         ("Driver", _driver(bundle)),
         ("torch", _short(framework.framework(bundle).version, "not found")),
         ("Limit", _limit(bundle)),
         ("Failed", _failed_at(bundle)),
-        (
-            "Looked at",
-            bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16],
-        ),
+        ("Looked at", looked_at),
     ]
     return [(name, plain(value)) for name, value in rows if value]
 
@@ -106,15 +107,15 @@ def _limit(bundle: Bundle) -> str:
     """The memory that a program can have, and whose limit that is."""
     stack = ceilings(bundle)[0]
     box = machine(bundle)
-    if stack.decision.binding_bytes:
-        layer = words("layers").get(stack.decision.binding, stack.decision.binding)
-        return f"{show_bytes(stack.decision.binding_bytes)} ({layer})"
+    decision = stack.decision
+    if decision.binding and decision.binding_bytes:
+        layer = words("layers")[decision.binding]
+        return f"{show_bytes(decision.binding_bytes)} ({layer})"
     cards = [
         pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in TOTALS
     ]
-    sizes = Counter(total.show() for total in cards if total.ok).items()
-    if sizes:
-        listed = [f"{count} x {size}" if count > 1 else size for size, count in sizes]
+    listed = _counted(total.show() for total in cards if total.ok)
+    if listed:
         offered = _offered(bundle)
         if len(cards) == 1 and cards[0].ok and 0 < offered < cards[0].bytes:
             return f"{show_bytes(offered)} for programs, of {listed[0]} on the card"
@@ -172,8 +173,13 @@ def stack_table(bundle: Bundle) -> Shown:
     cells = [[name, reading, reading.source] for name, reading in rows]
     says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
     head = columns("layer:word, release:version, source:source")
-    title = "Builds between a program and the card"
-    return Shown(title, head, cells, result=says, label="Software")
+    return Shown(
+        "Builds between a program and the card",
+        head,
+        cells,
+        result=says,
+        label="Software",
+    )
 
 
 def settings_table(bundle: Bundle) -> Shown:
@@ -182,13 +188,12 @@ def settings_table(bundle: Bundle) -> Shown:
     """
     listed = audit_box(bundle) + audit_kernel(bundle)
     head = columns("variable:setting, value:value, verdict:word, why", widest=110)
-    rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
+    rows = _finding_rows(listed)
     none = "No memory setting is made, neither in the captured environment nor as a kernel option."
     counts = Counter(row[2] for row in rows)
     says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    title = "Memory settings and what they do here"
     return Shown(
-        title,
+        "Memory settings and what they do here",
         head,
         rows,
         none=none,
@@ -197,15 +202,21 @@ def settings_table(bundle: Bundle) -> Shown:
     )
 
 
+def _finding_rows(listed: Iterable[Finding]) -> list[list[str]]:
+    """Of each finding its setting and value, the verdict on it, and why."""
+    return [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
+
+
 def preset_table(name: str) -> Shown:
     """What each setting of a preset does, on the build and the chip that the preset names."""
     preset = load(name)
     columns = ["setting", "value", "verdict", "why"]
-    rows = [
-        [f.name, f.value, f.verdict.replace("_", " "), f.says] for f in findings(preset)
-    ]
-    title = f"Settings on torch {', '.join(filter(None, preset.checked))}"
-    return Shown(title, columns, rows, widest=None)
+    return Shown(
+        f"Settings on torch {', '.join(filter(None, preset.checked))}",
+        columns,
+        _finding_rows(findings(preset)),
+        widest=None,
+    )
 
 
 def access_table(bundle: Bundle) -> Shown:
@@ -216,8 +227,9 @@ def access_table(bundle: Bundle) -> Shown:
         [node.path, node.opened, node.mode, node.group or node.gid]
         for node in access(bundle)
     ]
+    ways = obstacles(bundle)
     lines = []
-    for way in obstacles(bundle):
+    for way in ways:
         lines.append(f"Obstacle: {way.says}")
         if way.fix:
             lines.append(f"    {way.fix}")
@@ -232,7 +244,7 @@ def access_table(bundle: Bundle) -> Shown:
         )
     head = columns("device node:word, opens:word, mode:mode, group:group")
     none = "No device node of a GPU is there."
-    first = next((way.says for way in obstacles(bundle)), "Every device node opens")
+    first = ways[0].says if ways else "Every device node opens"
     has_nodes = any(not node.missing for node in access(bundle))
     return Shown(
         "Device nodes",
@@ -275,9 +287,14 @@ def provenance(bundle: Bundle) -> Shown:
     says = (
         f"{checks}; {_filled(bundle) or 'every reading comes from the machine itself'}"
     )
-    head = ["about", "what it is"]
-    title = "Where the facts come from"
-    return Shown(title, head, rows, widest=None, result=says, label="Sources")
+    return Shown(
+        "Where the facts come from",
+        ["about", "what it is"],
+        rows,
+        widest=None,
+        result=says,
+        label="Sources",
+    )
 
 
 def _filled(bundle: Bundle) -> str:
@@ -292,7 +309,7 @@ def fine(bundle: Bundle) -> list[str]:
     nodes = access(bundle)
     if nodes and not obstacles(bundle):
         says.append(f"all {len(nodes)} device nodes are open to this user")
-    harmless = {row["kind"] for row in words("events") if row.get("harmless")}
+    harmless = {row["kind"] for row in words("rows")["events"] if row.get("harmless")}
     errors = [
         event
         for event in kernel_log.events(bundle)
@@ -353,9 +370,8 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
         "GPU:pci, account:word, kind:word, held by:holder, bytes:number, source:source",
         widest=72,
     )
-    title = "The ledger of each source"
     return Shown(
-        title,
+        "The ledger of each source",
         head,
         rows,
         below,

@@ -122,11 +122,9 @@ class Chart(Shape):
             missing.append(f"the {self.left_out:,} smallest blocks, {size} in all")
         if self.without_stack:
             missing.append(f"the stacks of {self.without_stack:,} blocks")
-        return (
-            f"Left out to keep the page small: {', and '.join(missing)}."
-            if missing
-            else ""
-        )
+        if not missing:
+            return ""
+        return f"Left out to keep the page small: {', and '.join(missing)}."
 
     def for_script(self) -> str:
         """It with the colours and the words of its states, as JSON for templates/figure.js."""

@@ -94,9 +94,14 @@ def claims_table(box_name: str) -> Shown:
     none = f"{box_name} comes from no case study: there are no claims to check."
     ranked = Counter(claim.verdict for claim in listed).most_common()
     result = f"{len(listed)} claims: {_counted(ranked)}" if listed else none
-    title = "Claims of the case study"
     return Shown(
-        title, columns, rows, none=none, widest=None, result=result, label="Claims"
+        "Claims of the case study",
+        columns,
+        rows,
+        none=none,
+        widest=None,
+        result=result,
+        label="Claims",
     )
 
 

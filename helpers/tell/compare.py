@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from helpers.ground.shapes import Evidence, Reading, Verdict, in_words, seen
+from helpers.ground.shapes import SUM, Evidence, Reading, Verdict, in_words, seen
 from helpers.ground.units import cut, plain, show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
 from helpers.look.boxes import open_box
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import gpus, host_pools
+from helpers.look.gpus import Pool, gpus, host_pools
 
 from .box import settings_table, stack_table
-from .verdict import SUM, quoted
+from .verdict import quoted
 
 TRACES = (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
 COMPARED = (
@@ -51,8 +50,8 @@ class BoxChange:
 
     kind: str
     what: str
-    before: Any
-    after: Any
+    before: str
+    after: str
     by: str = ""
 
 
@@ -83,10 +82,8 @@ class BoxComparison:
 
     def changes(self, *kinds: str) -> list[BoxChange]:
         """Every change of these kinds."""
-        pairs = (*self.builds, *self.pairs)
-        return [
-            change for pair in pairs for change in pair.moved if change.kind in kinds
-        ]
+        moved = [*self.builds[0].moved, *self.pairs[0].moved]
+        return [change for change in moved if change.kind in kinds]
 
     @property
     def summary(self) -> str:
@@ -155,7 +152,7 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
     yield BoxChange("verdict", "verdict", _coded(before), _coded(after))
     old = {row.id: row for row in (*before.evidence, *before.against)}
     new = {row.id: row for row in (*after.evidence, *after.against)}
-    names = {at: row.says or at for rows in (old, new) for at, row in rows.items()}
+    names = {at: row.says or at for at, row in [*old.items(), *new.items()]}
     both = [at for at in names if at in old and at in new and not at.startswith(SUM)]
     yield from _readings(
         "reading",
@@ -166,7 +163,9 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
     only_old = {_said(row): "there" for at, row in old.items() if at not in both}
     only_new = {_said(row): "there" for at, row in new.items() if at not in both}
     for text in {**only_old, **only_new}:
-        yield BoxChange("evidence", text, only_old.get(text), only_new.get(text))
+        yield BoxChange(
+            "evidence", text, only_old.get(text, ""), only_new.get(text, "")
+        )
 
 
 def _coded(verdict: Verdict) -> str:
@@ -236,16 +235,18 @@ def _builds(bundle: Bundle) -> dict[str, Reading]:
 
 
 def _pools(bundle: Bundle) -> dict[str, Reading]:
-    pools = [*(pool for gpu in gpus(bundle) for pool in gpu.pools), *host_pools(bundle)]
+    pools: list[Pool] = []
+    for gpu in gpus(bundle):
+        pools += gpu.pools
     readings = {}
-    for pool in pools:
+    for pool in [*pools, *host_pools(bundle)]:
         place = f"{pool.pci or 'host'} {pool.layer}"
         readings[f"{place} total"] = pool.total
         readings[f"{place} used"] = pool.used
     return readings
 
 
-def as_json(comparison: BoxComparison) -> dict[str, Any]:
+def as_json(comparison: BoxComparison) -> dict[str, object]:
     """The comparison as data."""
     return {**asdict(comparison), "summary": comparison.summary}
 
@@ -292,8 +293,8 @@ def _still(same: tuple[str, ...]) -> str:
     return " and ".join(parts) or "nothing"
 
 
-def shown(value: Any) -> str:
+def shown(value: str) -> str:
     """A value in at most 200 columns; ``none`` for nothing."""
-    if value is None or value == "":
+    if not value:
         return "none"
-    return plain(cut(str(value)[:999], 200))
+    return plain(cut(value[:999], 200))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
 
 from helpers.tell.front_end import is_interactive
 from helpers.tell.html_table import text_html
@@ -13,7 +12,7 @@ from helpers.tell.shown import ABOUT, Shown
 
 
 def display(
-    view: Any, data: dict[str, object] | None = None, again: bool = False
+    view: object, data: dict[str, object] | None = None, again: bool = False
 ) -> None:
     """Show a view, or words with ``data``, the same in other forms, as one output of a cell.
 
@@ -21,8 +20,9 @@ def display(
     it out. Where there is no notebook the view is printed, a figure in its words.
     """
     if not _in_notebook():
-        is_figure = isinstance(view, Shown) and view.draw is not None
-        print(view.alt if is_figure else view)
+        if isinstance(view, Shown) and view.draw is not None:
+            view = view.alt
+        print(view)
         return
     from IPython import display as front
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from matplotlib.figure import Figure
-
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
 from helpers.judge.ledger_rows import MESSAGE, GpuLedger, LedgerRow
@@ -71,7 +69,7 @@ def _fullest(pools: list[Pool]) -> Pool | None:
     return fullest
 
 
-def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
+def _draw_pools(items: list[Gpu | Pool], title: str) -> sheet.Drawing:
     groups = tables.pools_of(items)
     page = sheet.FigurePage(title)
     top = 0
@@ -119,8 +117,6 @@ def _pool_words(pool: Pool) -> str:
     total = size(pool.total)
     used = used_of(pool)
     total_words = cell(pool.total).words
-    if used is None and total is None:
-        return total_words
     if used is None:
         return total_words
     if total is None:
@@ -222,7 +218,7 @@ def with_bars(view: Shown) -> Shown:
     return replace(view, draw=partial(_draw_bars, bars, top))
 
 
-def _draw_bars(bars: list[sheet.Bar], top: int) -> Figure:
+def _draw_bars(bars: list[sheet.Bar], top: int) -> sheet.Drawing:
     page = sheet.FigurePage()
     page.bars(bars, top)
     return page.done()
@@ -266,7 +262,7 @@ def _largest_piece(bars: list[_LedgerBar]) -> str:
     return title
 
 
-def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
+def _draw_ledgers(bars: list[_LedgerBar], title: str) -> sheet.Drawing:
     page = sheet.FigurePage(title)
     top = max([1, *(bar.length_bytes for bar in bars)])
     for bar in bars:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import mistune
 from markupsafe import Markup, escape
@@ -29,7 +28,7 @@ class Prose(mistune.HTMLRenderer):
         """Markdown as HTML."""
         return Markup(str(self._markdown(source)))
 
-    def heading(self, text: str, level: int, **attrs: Any) -> str:
+    def heading(self, text: str, level: int, **_attrs: object) -> str:
         self._level = min(level + 2, self._level + 1, DEEPEST_HEADING)
         return f"<h{self._level}>{text}</h{self._level}>\n"
 

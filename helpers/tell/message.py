@@ -227,6 +227,12 @@ def sums(evidence: CaseEvidence) -> Shown:
     rows: list[list[object]] = []
     for number, account in enumerate(evidence.accounts, 1):
         rows += [[number, line] for line in account.lines]
-    none = "No message here has numbers to add up."
     heads = ["message", "its numbers, added up"]
-    return Shown("The sums", heads, rows, none=none, widest=None, again=True)
+    return Shown(
+        "The sums",
+        heads,
+        rows,
+        none="No message here has numbers to add up.",
+        widest=None,
+        again=True,
+    )

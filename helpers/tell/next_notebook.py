@@ -38,7 +38,7 @@ RECORD = f"casebook record --out {RECORDING} -- python train.py"
 class NextNotebook:
     """A notebook and the parameters that it is to be run with; ``first`` is typed before."""
 
-    def __init__(self, name: str, parameters: dict[str, Any], first: str = "") -> None:
+    def __init__(self, name: str, parameters: dict[str, str], first: str = "") -> None:
         self.name = name
         self.parameters = parameters
         self.first = first
@@ -52,7 +52,7 @@ class NextNotebook:
     def command(self) -> str:
         """The command line that runs it with these parameters."""
         options = [
-            f"-p {name} {word(str(value))}" for name, value in self.parameters.items()
+            f"-p {name} {word(value)}" for name, value in self.parameters.items()
         ]
         return " ".join(
             ["papermill", f"notebooks/{self.name}.ipynb", "out.ipynb", *options]
@@ -66,9 +66,7 @@ class NextNotebook:
         """
         if not is_interactive() or Path.cwd() != LAB:
             return f"{self.name}.ipynb"
-        about = "-".join(
-            Path(str(value)).stem for value in self.parameters.values() if value
-        )
+        about = "-".join(Path(value).stem for value in self.parameters.values())
         words = re.sub(r"[^\w.]+", "-", about).strip("-")[:60]
         # Two bundles may have one name in two folders.
         digest = hashlib.sha256(json.dumps(self.parameters).encode()).hexdigest()
@@ -77,10 +75,10 @@ class NextNotebook:
             write_atomic(path, json.dumps(self._filled(), indent=1) + "\n")
         return path.name
 
-    def _filled(self) -> Any:
-        notebook = json.loads(
-            (NOTEBOOKS / f"{self.name}.ipynb").read_text(encoding="utf-8")
-        )
+    def _filled(self) -> dict[str, Any]:
+        """The notebook with its parameters, without outputs."""
+        path = NOTEBOOKS / f"{self.name}.ipynb"
+        notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = []
@@ -104,7 +102,7 @@ class NextNotebook:
         )
 
 
-def filled(source: str, parameters: dict[str, Any]) -> str:
+def filled(source: str, parameters: dict[str, str]) -> str:
     """The cell of parameters with other values; the comment of each line stays."""
     lines = []
     for line in source.split("\n"):
@@ -120,7 +118,7 @@ def after(verdict: Verdict, box: str, here: str = "") -> NextNotebook:
     """The notebook that looks further into the cause of a verdict about a box than ``here``, the
     one that asks. Without a box it looks at this machine.
     """
-    parameters = {"box": box if box else "live"}
+    parameters = {"box": box or "live"}
     name = BY_CAUSE.get(verdict.cause, PROBE)
     if name == here:
         name = REPORT

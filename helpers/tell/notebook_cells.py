@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .box import ELSEWHERE
 from .prose import uncoloured
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 PARAMETERS = "parameters"
 INJECTED = "injected-parameters"
@@ -14,16 +17,14 @@ MACHINE = "machine"
 """Tags of the cells that hold parameters, those that papermill put in, and the machine's line."""
 
 
-def question(notebook: Any) -> str:
+def question(notebook: NotebookNode) -> str:
     """The heading that a notebook begins with: the question that it answers."""
-    first = next(
-        (cell.source for cell in notebook.cells if cell.cell_type == "markdown"), ""
-    )
-    heading = re.match(r"\s*# +([^\n]+)", first)
+    prose = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    heading = re.match(r"\s*# +([^\n]+)", next(prose, ""))
     return uncoloured(heading[1]).strip() if heading else ""
 
 
-def machine_line(notebook: Any) -> str:
+def machine_line(notebook: NotebookNode) -> str:
     """The line about the machine that the cell with the tag ``machine`` printed first.
 
     Empty where there is none.

@@ -7,7 +7,7 @@ is shown as text, a link as its words and address, so the page needs no network 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -16,9 +16,12 @@ from .page_cells import cells
 from .page_room import PageRoom
 from .render import render
 
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
 
 def notebook_html(
-    notebook: Any,
+    notebook: NotebookNode,
     room: PageRoom,
     last_words: str = "",
     failing_cell: int | None = None,
@@ -27,16 +30,13 @@ def notebook_html(
 ) -> Markup:
     """The notebook as folded sections, without a page around them.
 
-    ``only_what_applies`` leaves out what says nothing of its box; ``known`` is what the page
-    around it shows already, as of ``folds``; ``last_words`` and ``failing_cell`` are as of
+    ``only_what_applies`` leaves out what says nothing of its box; ``shown_digests`` are of what the
+    page around it shows already, as of ``folds``; ``last_words`` and ``failing_cell`` are as of
     ``cells``.
     """
     if shown_digests is None:
         shown_digests = set()
     mark = len(shown_digests)
     pieces = cells(notebook, room, last_words, failing_cell)
-    return render(
-        "folds.html.j2",
-        folds=folds(pieces, shown_digests, only_what_applies),
-        mark=mark,
-    )
+    rows = folds(pieces, shown_digests, only_what_applies)
+    return render("folds.html.j2", folds=rows, mark=mark)

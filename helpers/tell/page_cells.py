@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -13,6 +13,9 @@ from .notebook_cells import INJECTED, PARAMETERS
 from .page_output import PageOutput, page_output
 from .page_room import PageRoom, clipped
 from .prose import LONGEST_LINE, one_line, uncoloured
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 BANNER_TAG = "papermill-error-cell-tag"
 LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
@@ -56,7 +59,10 @@ class CodeCell:
 
 
 def cells(
-    notebook: Any, room: PageRoom, last_words: str = "", failing_cell: int | None = None
+    notebook: NotebookNode,
+    room: PageRoom,
+    last_words: str = "",
+    failing_cell: int | None = None,
 ) -> list[ProseCell | CodeCell]:
     """What the page shows of each cell of a notebook of nbformat 4.
 
@@ -99,7 +105,7 @@ def _prose_cell(source: str, prose: Prose) -> ProseCell:
     )
 
 
-def _code_cell(cell: Any, room: PageRoom, prose: Prose) -> CodeCell:
+def _code_cell(cell: NotebookNode, room: PageRoom, prose: Prose) -> CodeCell:
     tags = cell.metadata.get("tags", [])
     status = cell.metadata.get("papermill", {}).get("status", "")
     piece = CodeCell(

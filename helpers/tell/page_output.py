@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -25,6 +25,9 @@ from .prose import uncoloured
 from .render import verdict_html
 from .sanitise import clean_html
 from .svg import clean_svg
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 KINDS = (
     VERDICT_MIME,
@@ -72,7 +75,7 @@ class PageOutput:
 
 
 def page_output(
-    output: Any, alt: str | None, room: PageRoom, prose: Prose
+    output: NotebookNode, alt: str | None, room: PageRoom, prose: Prose
 ) -> PageOutput | None:
     """What a page shows of an output of nbformat; None where it has nothing that is safe.
 
@@ -94,7 +97,7 @@ def page_output(
 
 
 def _shown(
-    output: Any, alt: str | None, room: PageRoom, prose: Prose
+    output: NotebookNode, alt: str | None, room: PageRoom, prose: Prose
 ) -> PageOutput | None:
     if output.output_type == "stream":
         kind = "stderr" if output.name == "stderr" else "stdout"
@@ -127,7 +130,7 @@ def _shown(
 
 
 def _picture(
-    output: Any, alt: str | None, words: str, room: PageRoom
+    output: NotebookNode, alt: str | None, words: str, room: PageRoom
 ) -> PageOutput | None:
     """The drawing of an output, or why it is not there; None where it has none."""
     data = output.get("data", {})
@@ -145,7 +148,7 @@ def _picture(
     return None
 
 
-def _answering(drawing: PageOutput, data: Any, room: PageRoom) -> PageOutput:
+def _answering(drawing: PageOutput, data: object, room: PageRoom) -> PageOutput:
     """A drawing with the one for a phone and with its chart, where its output has them and the
     page has room.
     """
@@ -200,19 +203,18 @@ def _png(encoded: str, alt: str, room: PageRoom) -> PageOutput:
 
 def png_size(encoded: str) -> tuple[int, int] | None:
     """Width and height in pixels of a base64 PNG, None where it is anything else."""
-    from PIL import (
-        Image,
-    )  # most pictures of a page are SVG, and it takes a while to load
+    # Here, as it takes a while to load, and most pictures of a page are SVG.
+    from PIL import Image
 
     try:
         raw = io.BytesIO(base64.b64decode(encoded, validate=True))
         with Image.open(raw, "r", ["PNG"]) as picture:
-            return picture.size
+            return picture.width, picture.height
     except (ValueError, OSError, SyntaxError, Image.DecompressionBombError):
         return None
 
 
-def _table(data: Mapping[str, Any], room: PageRoom) -> PageOutput | None:
+def _table(data: Mapping[str, object], room: PageRoom) -> PageOutput | None:
     """The HTML of an output, cleaned; None where it has none, or too much of it."""
     if "text/html" not in data:
         return None
@@ -225,7 +227,7 @@ def _table(data: Mapping[str, Any], room: PageRoom) -> PageOutput | None:
     return PageOutput("table", html=Markup(html))
 
 
-def _verdict(data: Any) -> Verdict | None:
+def _verdict(data: object) -> Verdict | None:
     try:
         return from_json(Verdict, data)
     except ValueError:
@@ -237,11 +239,11 @@ def _passed_on(text: str) -> str:
     return re.sub(rf"{ELSEWHERE}.*\n", "", text)
 
 
-def _text(data: Any) -> str:
+def _text(data: object) -> str:
     return "".join(map(str, data)) if isinstance(data, list) else str(data)
 
 
-def _not_shown(kind: str, content: Any) -> str:
+def _not_shown(kind: str, content: object) -> str:
     """The line that stands for data which no page shows."""
     text = content if isinstance(content, str) else json.dumps(content)
     return f"[{kind} is not shown here: {len(text.encode('utf-8', 'replace'))} bytes]"

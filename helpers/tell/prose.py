@@ -33,6 +33,11 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m"
 
 
+def flat(text: str) -> str:
+    """Text made plain, without its line breaks."""
+    return plain(" ".join(text.split()))
+
+
 def one_line(words: str) -> str:
     """Words in one line of LONGEST_LINE columns; what is too long ends after a whole word."""
     kept = cut(" ".join(words.split()), LONGEST_LINE)

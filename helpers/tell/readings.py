@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Reading
 from helpers.look import drm, framework, kfd, nvidia, pci, rocm, ttm
@@ -14,10 +14,13 @@ from helpers.look.machine import machine
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 def readings_table(bundle: Bundle) -> Shown:
     """Each number that was read of a box, as it was read, with where it stood."""
-    read: dict[str, Any] = {
+    read: dict[str, Iterable[DataclassInstance]] = {
         "the machine": [machine(bundle)],
         "PCI": [device for device in pci.pci_devices(bundle) if device.is_gpu],
         "limit of a process": limits(bundle),
@@ -38,17 +41,16 @@ def readings_table(bundle: Bundle) -> Shown:
     return Shown("Readings, as they were read", head, rows, none="No number was read.")
 
 
-def _numbers_of(fact: Any) -> Iterator[list[object]]:
+def _numbers_of(fact: DataclassInstance) -> Iterator[list[object]]:
     """The readings of a fact that are numbers: its GPU, what it is, the reading, its source."""
     of_gpu = getattr(fact, "pci", "")
     if isinstance(of_gpu, Reading):
         of_gpu = of_gpu.value
-    name = ""
-    if isinstance(getattr(fact, "name", None), str):
-        name = f"{fact.name} "
+    name = getattr(fact, "name", None)
+    prefix = f"{name} " if isinstance(name, str) else ""
     for field in fields(fact):
         reading = getattr(fact, field.name)
-        label = f"{name}{field.name.replace('_', ' ')}"
+        label = f"{prefix}{field.name.replace('_', ' ')}"
         if isinstance(reading, Reading) and isinstance(reading.value, (int, float)):
             yield [of_gpu, label, reading, reading.source]
         elif field.name.endswith("_id") and isinstance(reading, str):

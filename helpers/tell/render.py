@@ -14,6 +14,7 @@ from markupsafe import Markup
 from helpers.ground.shapes import Reading, Verdict
 from helpers.ground.units import plain
 
+from . import next_steps
 from . import verdict as verdict_words
 from .html_table import breakable
 from .resources import template, words
@@ -36,7 +37,10 @@ def _environment() -> jinja2.Environment:
         finalize=_harmless,
     )
     environment.globals.update(
-        asset=asset, glossary=words("glossary"), verdict_words=verdict_words
+        asset=asset,
+        glossary=words("rows")["glossary"],
+        next_steps=next_steps,
+        verdict_words=verdict_words,
     )
     environment.filters["card"] = verdict_html
     environment.filters["hero"] = _leading_verdict

@@ -9,12 +9,12 @@ from typing import Any
 
 
 @lru_cache(maxsize=None)
-def words(name: str) -> Any:
-    """What words.json holds under ``name``: codes in a reader's words.
+def words(name: str) -> dict[str, Any]:
+    """What words.json holds under ``name``: codes in a reader's words; lists are under ``rows``.
 
     The value is shared between callers, so nobody changes it.
     """
-    return json.loads(pkgutil.get_data(__name__, "words.json") or b"{}")[name]
+    return dict(json.loads(pkgutil.get_data(__name__, "words.json") or b"{}")[name])
 
 
 @lru_cache(maxsize=None)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -334,7 +334,9 @@ def _short(tag: re.Match[str]) -> str:
 
 
 def drawn(
-    draw: Callable[[Figure], None], height: float, layout: Any = "constrained"
+    draw: Callable[[Figure], None],
+    height: float,
+    layout: Literal["constrained"] | None = "constrained",
 ) -> Drawing:
     """A figure in the house's style and width that ``draw`` fills; ``height`` in inches.
 
@@ -381,12 +383,13 @@ def annotated(
     at: tuple[float, float],
     by: tuple[float, float],
     color: str,
-    **placement: Any,
+    **placement: object,
 ) -> None:
     """Small words beside a point of axes, ``by`` points of 1/72 inch away from it.
 
     ``placement`` are further arguments of matplotlib's ``Axes.annotate``, such as ``ha``.
     """
+    further: dict[str, Any] = placement
     axes.annotate(
         words,
         at,
@@ -394,7 +397,7 @@ def annotated(
         textcoords="offset points",
         fontsize=SMALL,
         color=color,
-        **placement,
+        **further,
     )
 
 

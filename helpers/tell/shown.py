@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.shapes import Reading
@@ -42,6 +42,11 @@ from helpers.tell.values import (
     bare_values,
     cell,
 )
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from helpers.tell.sheet import Drawing
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;
@@ -74,7 +79,7 @@ class Shown:
     notes: Sequence[str] = ()
     before: Sequence[str] = ()
     none: str = ""
-    draw: Callable[[], Any] | None = None
+    draw: Callable[[], Drawing] | None = None
     chart: Callable[[], Chart] | None = None
     widest: int | None = WIDEST
     result: str = ""
@@ -130,7 +135,7 @@ class Shown:
         }
 
     @staticmethod
-    def of_data(data: Any, title: str) -> Shown:
+    def of_data(data: Mapping[str, Any], title: str) -> Shown:
         """The view that ``data`` gave. Raises ValueError where it is none."""
         try:
             columns = []
@@ -154,13 +159,11 @@ class Shown:
             if column.passes in rules and (
                 not column.name or rules["heading"](column.name)
             ):
-                places.append(place)
-        columns = [self.columns[place] for place in places]
+                places.append((place, rules[column.passes]))
+        columns = [self.columns[place] for place, _ in places]
         cells = []
         for row in self.cells:
-            cells.append(
-                [rules[self.columns[place].passes](row[place]) for place in places]
-            )
+            cells.append([rule(row[place]) for place, rule in places])
         return replace(
             self,
             columns=columns,
@@ -245,7 +248,7 @@ class Shown:
         )
 
     def _repr_mimebundle_(
-        self, **_options: Any
+        self, **_options: object
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
@@ -289,25 +292,23 @@ class Shown:
         """Its figure for a desk (``wide``) and for a phone (``narrow``) as SVG, and its ``chart``
         as JSON where it has one.
         """
-        figure: dict[str, Any] = {}
-        for name in ("wide", "narrow"):
-            figure[name] = self._drawn(name == "wide").svg()
+        figure: dict[str, Any] = {
+            "wide": self._drawn(wide=True).svg(),
+            "narrow": self._drawn(wide=False).svg(),
+        }
         if self.chart:
             figure["chart"] = as_dict(self.chart())
         return figure
 
-    def _drawn(self, wide: bool) -> Any:
-        from helpers.tell.sheet import (
-            WIDE,
-            WIDTH,
-            page_width,
-        )  # here: matplotlib takes long
+    def _drawn(self, wide: bool) -> Drawing:
+        # Here, as matplotlib is slow to load.
+        from helpers.tell.sheet import WIDE, WIDTH, page_width
 
         assert self.draw is not None
         with page_width(WIDE if wide else WIDTH):
             return self.draw()
 
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``; what has no value is null.
 
         A column of which some values are words is words throughout.
@@ -322,7 +323,7 @@ class Shown:
         columns = [bare_values(column) for column in zip(*self.cells)]
         return pyarrow.table(columns, names=names)
 
-    def frame(self) -> Any:
+    def frame(self) -> object:
         """The rows as a ``pandas.DataFrame``. Raises ValueError where pandas is not installed."""
         if importlib.util.find_spec("pandas") is None:
             raise ValueError(

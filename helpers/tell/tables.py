@@ -230,7 +230,7 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
 
 def _counted_kinds(kinds: list[str]) -> str:
     """The kinds of event that are errors, each with its count, the most frequent first."""
-    harmless = {row["words"] for row in words("events") if row.get("harmless")}
+    harmless = {row["words"] for row in words("rows")["events"] if row.get("harmless")}
     counts = Counter(kind for kind in kinds if kind not in harmless)
     return ", ".join(
         f"{kind} ({count})" if count > 1 else kind
@@ -252,7 +252,7 @@ def no_events(log: Reading | None) -> str:
 
 def kind_words() -> dict[str, str]:
     """Each kind of kernel log event in words, worst first."""
-    return {row["kind"]: row["words"] for row in words("events")}
+    return {row["kind"]: row["words"] for row in words("rows")["events"]}
 
 
 def worst_first(kind: str) -> tuple[int, str]:

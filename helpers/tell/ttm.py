@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Ttm
 from helpers.ground.units import GIB, near, plain, show_bytes
@@ -24,6 +24,9 @@ from helpers.tell.prose import SCREEN, typed, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, cell, columns
+
+if TYPE_CHECKING:
+    from . import sheet
 
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
 STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "limit"]
@@ -97,7 +100,6 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     rows += _planned(answer)
     if not applies(stack):
         rows = []
-    head = ["about", "in short", "why"]
     says = f"{answer.plan.action}: {answer.plan.why}"
     if answer.plan.action == "set":
         says = (
@@ -105,7 +107,7 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
         )
     return Shown(
         "Which limit decides, and the plan",
-        head,
+        ["about", "in short", "why"],
         rows,
         none=f"{decision.says} {decision.step}.",
         widest=None,
@@ -147,9 +149,13 @@ def command_text(answer: Ttm) -> str:
 
 def mistaken_table() -> Shown:
     """What is often set instead, and what it really does."""
-    head = ["often believed", "what is true"]
-    title = "Settings often made by mistake"
-    return Shown(title, head, words("mistaken"), widest=None, label="Common mistakes")
+    return Shown(
+        "Settings often made by mistake",
+        ["often believed", "what is true"],
+        words("rows")["mistaken"],
+        widest=None,
+        label="Common mistakes",
+    )
 
 
 def ceilings_table(stack: Stack) -> Shown:
@@ -157,10 +163,12 @@ def ceilings_table(stack: Stack) -> Shown:
     binds.
     """
     rows = []
+    says = stack.decision.says
     for row in stack.rows:
         mark = ""
         if _binds(stack, row):
             mark = "decides"
+            says = f"{row.name} decides: {row.value.show()}"
         elif not row.layer and not _is_card(row):
             mark = "no ceiling"
         native = None
@@ -174,16 +182,12 @@ def ceilings_table(stack: Stack) -> Shown:
     head = columns(
         "layer:word, value:number, as written:native, pending:number:bytes, state:word, source:source"
     )
-    says = next(
-        (f"{r.name} decides: {r.value.show()}" for r in stack.rows if _binds(stack, r)),
-        "",
-    )
     return Shown(
         "The ceilings",
         head,
         rows,
         sentences,
-        result=says or stack.decision.says,
+        result=says,
         label="Limits",
         applies=stack.kind == "apu",
     )
@@ -215,17 +219,21 @@ def verify_table(result: VerifyResult) -> Shown:
     rows = [
         [r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows
     ]
-    head = ["layer", "before", "intended", "now", "result", "why"]
     notes = []
     before = []
     if rows:
         notes.append(f"Intended: {result.intended_source or 'nothing'}")
         before.append(result.says)
     notes += [f"Mind: {warning}" for warning in result.warnings]
-    title = "What a change did"
-    none = result.says
     return Shown(
-        title, head, rows, notes, before, none, widest=None, label="After the change"
+        "What a change did",
+        ["layer", "before", "intended", "now", "result", "why"],
+        rows,
+        notes,
+        before,
+        result.says,
+        widest=None,
+        label="After the change",
     )
 
 
@@ -245,9 +253,8 @@ def ceilings_bars(stack: Stack) -> Shown:
     What is configured, or would follow a reserve, stands in a lighter piece with its number
     beside the live one.
     """
-    from .figures import (
-        out_of,
-    )  # here: the command needs no figure, and so no matplotlib
+    # Here, as the command needs no figure, and so no matplotlib.
+    from .figures import out_of
 
     rows = [row for row in stack.rows if _is_drawn(row)]
     top = max([1, *(row.value.bytes for row in rows if row.value.ok)])
@@ -287,8 +294,11 @@ def _is_card(row: Ceiling) -> bool:
     return row.name in ("VRAM of the card", "nvidia-smi")
 
 
-def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> Any:
-    from . import sheet  # here: the command needs no figure, and so no matplotlib
+def _draw_ceilings(
+    stack: Stack, rows: list[Ceiling], top: int, title: str
+) -> sheet.Drawing:
+    # Here, as the command needs no figure, and so no matplotlib.
+    from . import sheet
 
     page = sheet.FigurePage(title)
     page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
@@ -299,7 +309,7 @@ def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> A
     return page.done()
 
 
-def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
+def _ceiling_bar(row: Ceiling, binds: bool) -> sheet.Bar:
     """A layer's bar; what is to change and is not live yet is the lighter piece at its end."""
     from . import sheet
 
@@ -311,7 +321,7 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
     face = PALE if row.layer in KERNEL_LAYERS else ACCENT
     look = Look(ALARM if binds else face, MUTED)
     value = show_bytes(live)
-    fills: list[tuple[float | None, Any]] = [(live, look)]
+    fills: list[tuple[float | None, Look]] = [(live, look)]
     if row.pending_bytes is not None:
         value = f"{value} → {show_bytes(row.pending_bytes)}"
         fills.insert(0, (max(live, row.pending_bytes), PALETTE["pending"]))
@@ -357,11 +367,12 @@ class ReserveChoice:
 
     def words(self) -> str:
         """The choice in a sentence."""
-        said = f"A reserve of {show_bytes(self.reserve_bytes)} leaves {show_bytes(self.limit_bytes)}"
-        said += (
-            f": weights of up to {self.parameters_billion:.1f} billion parameters at "
+        return (
+            f"A reserve of {show_bytes(self.reserve_bytes)} leaves "
+            f"{show_bytes(self.limit_bytes)}: weights of up to "
+            f"{self.parameters_billion:.1f} billion parameters at {BYTES_A_PARAMETER} bytes each, "
+            "without activations."
         )
-        return f"{said}{BYTES_A_PARAMETER} bytes each, without activations."
 
 
 def choice(space: Room, reserve_gib: float) -> ReserveChoice | None:
@@ -392,8 +403,8 @@ def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
         advised = plan(replace(space, live_pages=None)).reserve_bytes or 0
         left = choice(space, advised / GIB)
         if left is not None:
-            result = f"{left.parameters_billion:.1f} billion parameters with "
-            result += f"{show_bytes(advised)} kept for the system"
+            billion_words = f"{left.parameters_billion:.1f} billion parameters"
+            result = f"{billion_words} with {show_bytes(advised)} kept for the system"
     head = [
         Column("reserve for the system", "bytes"),
         Column("TTM limit", "bytes"),

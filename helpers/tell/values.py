@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helpers.ground.shapes import Reading
@@ -20,14 +20,9 @@ MOST_SECONDS = 1e12
 def size(reading: Reading) -> int | None:
     """The bytes of a reading that has any, None otherwise."""
     value = reading.value
-    if (
-        not reading.ok
-        or reading.unit != "bytes"
-        or isinstance(value, str)
-        or value is None
-    ):
+    if not reading.ok or reading.unit != "bytes":
         return None
-    if abs(value) >= MOST_BYTES:
+    if not isinstance(value, (int, float)) or abs(value) >= MOST_BYTES:
         return None
     return int(value)
 
@@ -122,7 +117,7 @@ class WrittenValue(NamedTuple):
     why: str = ""
 
 
-def cell(value: Any, unit: str = "") -> WrittenValue:
+def cell(value: object, unit: str = "") -> WrittenValue:
     """How a value of a table is written; ``unit`` is the one of its column."""
     if isinstance(value, Reading):
         if not value.ok:
@@ -139,7 +134,7 @@ def cell(value: Any, unit: str = "") -> WrittenValue:
     return WrittenValue(plain(value), False)
 
 
-def bare_values(column: Any) -> list[Any]:
+def bare_values(column: Iterable[object]) -> list[object]:
     """The values of a column for a frame: all of one kind, a reading as what was read."""
     values = []
     for value in column:

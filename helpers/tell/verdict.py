@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from html import escape
-from typing import NamedTuple
 
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import (
@@ -17,15 +15,14 @@ from helpers.ground.shapes import (
     SUM,
     VERDICT_MIME,
     Evidence,
-    NextStep,
     Verdict,
     causes,
 )
 from helpers.ground.units import plain
 from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
 from helpers.tell.display import display
-from helpers.tell.html_table import text_html
-from helpers.tell.prose import SCREEN, bold, parted, typed, wrapped
+from helpers.tell.next_steps import CHECK, NextSteps, TypedStep, steps, typed_steps
+from helpers.tell.prose import SCREEN, bold, flat, typed, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 
@@ -35,14 +32,11 @@ CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
 FINE = "nothing failed, and every reading looks right"
 UNDECIDED = "undecided: the next step gets what is missing"
-NOTHING = "none"
-"""What a step says that needs nothing first, or harms nothing."""
 SUMS = "The numbers of the message, added up"
 NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No further reading would change this answer."
 
 MOST_WHY = 3
-CHECK = "Check that it worked:"
 MOST_OF_AN_ERROR = 2
 """Lines of a screen for the program's own error."""
 LINES = 25
@@ -73,8 +67,8 @@ def summary(verdict: Verdict) -> str:
 
 def after_title(verdict: Verdict, text: str) -> str:
     """A text without the title that it may begin with, where more follows."""
-    title = _flat(verdict.title).rstrip(".") + ". "
-    text = _flat(text)
+    title = flat(verdict.title).rstrip(".") + ". "
+    text = flat(text)
     if title != ". " and f"{text} ".startswith(title):
         return text[len(title) :]
     return text
@@ -111,64 +105,6 @@ def quoted(row: Evidence, error: str = "") -> str:
     return value
 
 
-class TypedStep(NamedTuple):
-    """One thing that a person does: what it is in words, and the one command that is typed."""
-
-    says: str
-    command: str
-
-
-def lead(verdict: Verdict) -> str:
-    """What the steps are for, above them; empty where the only command says it beside itself."""
-    if len(_commands(verdict.next_step.command)) < 2:
-        return ""
-    return _flat(verdict.next_step.what)
-
-
-def steps(verdict: Verdict) -> list[TypedStep]:
-    """The next step as what a person does one after the other, a command a step."""
-    step = verdict.next_step
-    listed = [TypedStep(_flat(step.what), step.command)]
-    if lead(verdict):
-        listed = _commands(step.command)
-    if step.reboot:
-        listed.append(TypedStep("Reboot: the change takes effect at the next boot", ""))
-    if step.check:
-        listed.append(TypedStep(CHECK, step.check))
-    if step.undo:
-        listed.append(TypedStep("Only if it did not help, undo it:", step.undo))
-    return listed
-
-
-def _commands(text: str) -> list[TypedStep]:
-    """Commands that are typed one after the other, each with the comment before or behind it.
-
-    Comments that no command follows stay with the last one.
-    """
-    listed: list[TypedStep] = []
-    comments: list[str] = []
-    for line in text.splitlines():
-        command, comment = parted(line)
-        if listed and not comments and _goes_on(listed[-1].command, line):
-            listed[-1] = TypedStep(listed[-1].says, f"{listed[-1].command}\n{line}")
-            continue
-        if comment:
-            comments.append(comment)
-        if command:
-            listed.append(TypedStep(_flat(". ".join(comments)), command))
-            comments = []
-    if comments and listed:
-        last = listed.pop()
-        below = "\n".join(f"# {comment}" for comment in comments)
-        listed.append(TypedStep(last.says, f"{last.command}\n{below}"))
-    return listed
-
-
-def _goes_on(command: str, line: str) -> bool:
-    """Whether a line belongs to the command before it."""
-    return line.startswith(" ") or command.endswith("\\")
-
-
 def sums(verdict: Verdict) -> list[Evidence]:
     """The evidence that is arithmetic on one message, line by line."""
     return [row for row in verdict.evidence if row.id.startswith(SUM)]
@@ -181,7 +117,7 @@ def brief(verdict: Verdict, more: str = "") -> str:
     ``more``: how to see the rest, where that is not ``--wide``. Commands and how to undo them are
     never cut. Where they take too much room, how to check, then reasons, are left to ``as_text``.
     """
-    reasons = [row for row in why(verdict) if not _is_title(verdict, row)]
+    reasons = _reasons(verdict)
     listed = steps(verdict)
     lines = _screen(verdict, reasons, listed, more)
     if len(lines) > LINES:
@@ -201,7 +137,7 @@ def _screen(
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
     lines += _error_lines(verdict, MOST_OF_AN_ERROR)
     lines += ["", *_why_lines(verdict, reasons)]
-    lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
+    lines += ["", bold("Next step"), *typed_steps(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
     for text in _more(verdict, len(listed) < len(steps(verdict))):
@@ -211,13 +147,16 @@ def _screen(
 
 def why_lines(verdict: Verdict) -> list[str]:
     """The evidence to look at first, in lines of a terminal below their heading."""
-    return _why_lines(
-        verdict, [row for row in why(verdict) if not _is_title(verdict, row)]
-    )
+    return _why_lines(verdict, _reasons(verdict))
 
 
-def _is_title(verdict: Verdict, row: Evidence) -> bool:
-    return bool(row.says) and verdict.title.startswith(row.says.rstrip("."))
+def _reasons(verdict: Verdict) -> list[Evidence]:
+    """The evidence to look at first, without what the title says already."""
+    return [
+        row
+        for row in why(verdict)
+        if not (row.says and verdict.title.startswith(row.says.rstrip(".")))
+    ]
 
 
 def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
@@ -249,7 +188,7 @@ def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
         if not taken_next.issuperset(row.how.splitlines())
     ]
     if missing:
-        lines.append(_flat(f"Missing: {'; '.join(row.reading for row in missing)}"))
+        lines.append(flat(f"Missing: {'; '.join(row.reading for row in missing)}"))
     still_open = [causes()[other.cause]["name"] for other in verdict.alternatives]
     if still_open and verdict.cause != "cannot-tell":
         lines.append(f"Less likely, but possible: {', '.join(still_open)}")
@@ -272,42 +211,6 @@ def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
         lines += wrapped(value, "    ", columns=SCREEN, most=MOST_WHY)
     quotes.add(value)
     return lines
-
-
-def _typed(verdict: Verdict, listed: list[TypedStep]) -> list[str]:
-    """Steps, by number where there are several, each with its command as it is typed; above them
-    what they are for and need first, below them what they may harm.
-    """
-    step = verdict.next_step
-    lines = []
-    for text in (lead(verdict), needed_first(step)):
-        if text:
-            lines += wrapped(text, "  ", columns=SCREEN)
-    for number, row in enumerate(listed, 1):
-        mark = f"{number}. " if len(listed) > 1 else ""
-        commands = typed(row.command, "     ")
-        if row.says:
-            lines += wrapped(mark + row.says, "  ", "  " + " " * len(mark), SCREEN)
-        elif mark:
-            commands[0] = f"  {mark}{commands[0].lstrip()}"
-        lines += commands
-    if harm(step):
-        lines += wrapped(harm(step), "  ", columns=SCREEN)
-    return lines
-
-
-def needed_first(step: NextStep) -> str:
-    """What a step needs first, in words; empty where that is nothing."""
-    if step.precondition in ("", NOTHING):
-        return ""
-    return _flat(f"First make sure: {step.precondition}")
-
-
-def harm(step: NextStep) -> str:
-    """What a step may harm, in words; empty where that is nothing."""
-    if step.blast_radius in ("", NOTHING):
-        return ""
-    return _flat(f"Side effects: {step.blast_radius}")
 
 
 def as_text(verdict: Verdict) -> str:
@@ -334,7 +237,7 @@ def as_text(verdict: Verdict) -> str:
     if verdict.alternatives:
         lines += ["", "Other causes that are still possible"]
         lines += [f"  {line}" for line in alternatives(verdict)]
-    return "\n".join([*lines, "", "Next step", *_typed(verdict, steps(verdict))])
+    return "\n".join([*lines, "", "Next step", *typed_steps(verdict, steps(verdict))])
 
 
 def as_markdown(verdict: Verdict) -> str:
@@ -353,34 +256,6 @@ def as_markdown(verdict: Verdict) -> str:
         _listed("Missing", missing, NOTHING_MISSING),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def steps_html(verdict: Verdict) -> str:
-    """The next step as a numbered list, what is typed as lines to copy, above it what it is for
-    and needs, below it what it may harm.
-    """
-    step = verdict.next_step
-    above = "".join(
-        f"<p>{escape(line)}</p>" for line in (lead(verdict), needed_first(step)) if line
-    )
-    listed = "".join(
-        f"<li>{escape(row.says)}{text_html(row.command)}</li>" for row in steps(verdict)
-    )
-    below = f"<p>{escape(harm(step))}</p>" if harm(step) else ""
-    return f"<div class=casebook>{above}<ol>{listed}</ol>{below}</div>"
-
-
-class NextSteps:
-    """The next step of a verdict: what to do, to check and to undo."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
-
-    def __str__(self) -> str:
-        return "\n".join(_typed(self.verdict, steps(self.verdict)))
-
-    def _repr_html_(self) -> str:
-        return steps_html(self.verdict)
 
 
 def against(verdict: Verdict, sources: bool = True) -> Shown:
@@ -439,7 +314,7 @@ def _items(items: list[Evidence], none: str) -> list[str]:
 
 
 def _prose(text: str, indent: str = "  ") -> list[str]:
-    return wrapped(_flat(text), indent)
+    return wrapped(flat(text), indent)
 
 
 def _item(e: Evidence) -> str:
@@ -448,14 +323,10 @@ def _item(e: Evidence) -> str:
     return f"{_escaped(e.says)} **{value}** from {source}"
 
 
-def _listed(title: str, lines: Iterable[str], none: str = "") -> str:
+def _listed(title: str, lines: Iterable[str], none: str) -> str:
     """A title with a list below it, or what an empty one says."""
     items = "\n".join(f"- {line}" for line in lines)
     return f"**{title}**\n\n{items or none}"
-
-
-def _flat(text: str) -> str:
-    return plain(" ".join(text.split()))
 
 
 def _how(text: str) -> str:
@@ -470,20 +341,15 @@ def _how(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", _flat(text))
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", flat(text))
 
 
 def code(text: str, none: str = "an unnamed source") -> str:
     """A code span that holds any text: its fence is longer than any run of backticks inside."""
-    text = _flat(text)
+    text = flat(text)
     if not text:
         return none
     if "`" not in text:
         return f"`{text}`"
-    fence = "`" * (1 + backticks(text))
+    fence = "`" + max(re.findall("`+", text), key=len)
     return f"{fence} {text} {fence}"
-
-
-def backticks(text: str) -> int:
-    """The longest run of backticks."""
-    return max(map(len, re.findall("`+", text)), default=0)

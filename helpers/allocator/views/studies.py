@@ -249,7 +249,8 @@ def metrics_table(seen: View) -> Shown:
     """The figures at the moment, with what the usual ratio would have said."""
     figures = seen.metrics
     rows = [
-        [name, getattr(figures, key), says] for name, key, says in wording("metrics")
+        [name, getattr(figures, key), says]
+        for name, key, says in wording("rows")["metrics"]
     ]
     ratio = f"1 - allocated/reserved would say {figures.misleading_ratio:.2f}."
     misleads = wrapped(f"{ratio} {metrics.MISLEADS}")

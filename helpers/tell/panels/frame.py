@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from helpers.ground.units import plain
 from helpers.tell.display import display
 from helpers.tell.front_end import is_interactive
 from helpers.tell.html_table import MUTED, text_html
 from helpers.tell.next_notebook import NextNotebook
+from helpers.tell.next_steps import NextSteps
 from helpers.tell.resources import template
 from helpers.tell.shown import ABOUT, Shown
-from helpers.tell.verdict import NextSteps
+
+if TYPE_CHECKING:
+    from ipywidgets import Widget  # type: ignore[import-untyped]
 
 Part = str | Shown | NextSteps | NextNotebook
 """A piece of a static twin: words, a view, which stands as its figure where it has one, steps, or a
@@ -56,7 +59,7 @@ class Frame:
     """
 
     def __init__(self, name: str):
-        import ipywidgets as widgets  # type: ignore[import-untyped]
+        import ipywidgets as widgets
 
         self.name = name
         self.widgets = widgets
@@ -64,11 +67,11 @@ class Frame:
         self.ends: list[Callable[[], object]] = []
         self.line = widgets.HTML()
         self.box = widgets.VBox()
-        self.errors: dict[Any, Any] = {}
+        self.errors: dict[Widget, Widget] = {}
         """The place for its error below each field."""
-        self.refusals: dict[Callable[[], object], tuple[Any, str]] = {}
+        self.refusals: dict[Callable[[], object], tuple[Widget | None, str]] = {}
         """What failed last, by what was to be done: the field that was changed, and why."""
-        self.answers: list[Any] = []
+        self.answers: list[Widget] = []
         self.old = widgets.HTML()
         self.say("ready")
 
@@ -81,7 +84,7 @@ class Frame:
         ready. What fails is said in one line.
         """
 
-        def call(change: Any = None) -> None:
+        def call(change: object = None) -> None:
             self.say("working …")
             before = self.line.value
             try:
@@ -98,7 +101,9 @@ class Frame:
 
         return call
 
-    def _refuse(self, act: Callable[[], object], field: Any, words: str) -> None:
+    def _refuse(
+        self, act: Callable[[], object], field: Widget | None, words: str
+    ) -> None:
         """Say an error at its field, or in the panel's line where it comes from none; one that is
         still there stays where it is.
         """
@@ -120,17 +125,17 @@ class Frame:
             mark = answer.add_class if is_old else answer.remove_class
             mark("casebook-old")
 
-    def answer(self) -> Any:
+    def answer(self) -> Widget:
         """A place for an answer, which fades while the input has an error."""
         answer = self.widgets.HTML()
         self.answers.append(answer)
         return answer
 
-    def laid_out(self, controls: Iterable[Any]) -> list[Any]:
+    def laid_out(self, controls: Iterable[Widget]) -> list[Widget]:
         """Controls below each other, each with the place for its error, and above the first
         answer the place that says that it is old.
         """
-        parts: list[Any] = []
+        parts: list[Widget] = []
         for control in controls:
             if control in self.answers and self.old not in parts:
                 parts.append(self.old)
@@ -139,7 +144,9 @@ class Frame:
             parts += [self.errors[field] for field in within if field in self.errors]
         return parts
 
-    def changed(self, act: Callable[[], object], *controls: Any) -> Callable[..., None]:
+    def changed(
+        self, act: Callable[[], object], *controls: Widget
+    ) -> Callable[..., None]:
         """Call ``act``, guarded, whenever the value of a control changes; returned to be called
         once at the start.
         """
@@ -148,7 +155,7 @@ class Frame:
             control.observe(call, names="value")
         return call
 
-    def button(self, words: str, act: Callable[[], object], tip: str) -> Any:
+    def button(self, words: str, act: Callable[[], object], tip: str) -> Widget:
         """A button as wide as its words."""
         button = self.widgets.Button(
             description=words, tooltip=tip, layout={"width": "auto"}
@@ -157,8 +164,8 @@ class Frame:
         return button
 
     def field(
-        self, kind: str, words: str, value: Any, wide: bool = False, **more: Any
-    ) -> Any:
+        self, kind: str, words: str, value: object, wide: bool = False, **more: object
+    ) -> Widget:
         """A control with its label before it; one of text speaks when it is left or Enter is
         pressed.
         """
@@ -172,7 +179,7 @@ class Frame:
         self.errors[control] = self.widgets.HTML()
         return control
 
-    def row(self, *controls: Any) -> Any:
+    def row(self, *controls: Widget) -> Widget:
         """Controls beside each other, in more lines where there is no room."""
         return self.widgets.HBox(controls, layout={"flex_flow": "row wrap"})
 
@@ -206,7 +213,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {reason}"
 
 
-def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
+def open_panel(name: str, build: Callable[[Frame], Sequence[Widget]]) -> Frame:
     """The panel that ``build`` fills, after the one of that name was closed."""
     before = _OPEN.pop(name, None)
     if before:
@@ -232,10 +239,10 @@ class Panel:
 
     name: str
     state: Callable[..., Any]
-    build: Callable[[Frame, Any], Sequence[Any]]
+    build: Callable[[Frame, Any], Sequence[Widget]]
     again: str | bool = False
 
-    def show(self, *arguments: Any) -> None:
+    def show(self, *arguments: object) -> None:
         """The panel where somebody is there to use it, else its twin.
 
         A saved notebook holds the twin's words beside the panel.

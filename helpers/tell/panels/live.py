@@ -47,7 +47,10 @@ def shares_of(samples: Sequence[dict[str, Any]]) -> dict[str, list[float | None]
         for gpu in sample["gpus"]:
             lines[f"VRAM {gpu['pci']}"] = []
     for sample in samples:
-        used = {f"VRAM {gpu['pci']}": _vram_share(gpu) for gpu in sample["gpus"]}
+        used = {
+            f"VRAM {gpu['pci']}": _share(gpu.get("vram_used"), gpu.get("vram_total"))
+            for gpu in sample["gpus"]
+        }
         for name in lines:
             lines[name].append(used.get(name))
     totals = [sample["host"].get("MemTotal") for sample in samples]
@@ -92,10 +95,6 @@ def percent(newest: Sequence[float | None]) -> str:
     if not newest or newest[-1] is None:
         return "not known"
     return f"{100 * newest[-1]:.0f} %"
-
-
-def _vram_share(gpu: dict[str, Any]) -> float | None:
-    return _share(gpu.get("vram_used"), gpu.get("vram_total"))
 
 
 def _share(part: int | None, total: int | None) -> float | None:

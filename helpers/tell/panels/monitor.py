@@ -41,7 +41,7 @@ class Watch:
         return [f"No live monitor: {box} was recorded and is not this machine. {hint}"]
 
 
-def build(frame: Frame, watch: Watch) -> Sequence[Any]:
+def build(frame: Frame, watch: Watch) -> Sequence[object]:
     """Which process, the drawing and the tables, and the feed behind them."""
     make = frame.widgets.HTML
     if not watch.is_here:

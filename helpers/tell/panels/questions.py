@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
 
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge.ceilings import Stack
@@ -14,6 +13,7 @@ from helpers.judge.ttm_limit import Room
 from helpers.look.boxes import recorded_names
 from helpers.tell import figures, message, ttm, verdict
 from helpers.tell.next_notebook import after
+from helpers.tell.next_steps import NextSteps
 
 from .frame import Frame, Panel, Part, parts_html
 
@@ -45,7 +45,7 @@ class Reader:
         diagnosis = diagnose(evidence)
         parts: list[Part] = [
             f"{diagnosis.headline} ({verdict.label(diagnosis)})",
-            verdict.NextSteps(diagnosis),
+            NextSteps(diagnosis),
             after(diagnosis, self.box),
             message.sums(evidence),
         ]
@@ -54,14 +54,19 @@ class Reader:
         return parts
 
 
-def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
+def build_reader(frame: Frame, reader: Reader) -> Sequence[object]:
     """A field for the text, one for the box, and the answer below them."""
     text = frame.field(
         "Textarea", "Error text", reader.text, wide=True, rows=8, placeholder=EMPTY
     )
-    names: Any = {"options": ["live", *recorded_names()], "ensure_option": False}
-    tip = "none, or a name or path"
-    box = frame.field("Combobox", "Box", reader.box, placeholder=tip, **names)
+    box = frame.field(
+        "Combobox",
+        "Box",
+        reader.box,
+        placeholder="none, or a name or path",
+        options=["live", *recorded_names()],
+        ensure_option=False,
+    )
     answers = frame.answer()
     answered: dict[Reader, float] = {}
 
@@ -130,20 +135,22 @@ class ReserveQuestion:
         return [self.says()]
 
 
-def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[Any]:
+def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[object]:
     """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
     answers = frame.answer()
     controls = []
     if state.room and state.choice:
-        scale: Any = {
-            "min": 1,
-            "max": max(2, state.room.ram_bytes // GIB // 2),
-            "step": 1,
-        }
-        scale |= {"readout_format": ".0f", "tooltip": "arrow keys move it by 1 GiB"}
-        controls.append(
-            frame.field("FloatSlider", "Reserve, GiB", state.reserve_gib, **scale)
+        slider = frame.field(
+            "FloatSlider",
+            "Reserve, GiB",
+            state.reserve_gib,
+            min=1,
+            max=max(2, state.room.ram_bytes // GIB // 2),
+            step=1,
+            readout_format=".0f",
+            tooltip="arrow keys move it by 1 GiB",
         )
+        controls.append(slider)
 
     def look() -> None:
         now = state
