@@ -30,7 +30,9 @@ def runs_table(batch: str) -> Shown:
     runs = sorted(view.runs, key=lambda run: run.state == "answered")
     rows = []
     for run, apart in zip(runs, differences(runs), strict=True):
-        end = run.verdict.short if run.verdict else run.cause or gone(run)
+        end = run.cause or gone(run)
+        if run.verdict:
+            end = run.verdict.short
         rows.append(
             [run.notebook, run.box, ", ".join(apart), run.state.replace("_", " "), end]
         )

@@ -57,7 +57,9 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
     if oom_kills:
         return 0
     was_killed = resumes and oom_kills == 0 and run.signal in FROM_OUTSIDE
-    return run.attempt + 1 if was_killed or run.stopped_by == "batch_end" else 0
+    if was_killed or run.stopped_by == "batch_end":
+        return run.attempt + 1
+    return 0
 
 
 def earlier_attempt(folder: Path, run: Run) -> Path | None:

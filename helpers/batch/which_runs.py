@@ -45,7 +45,10 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     for key in keys:
         so_far[key] += 1
         which = f"run {so_far[key]} of {counts[key]}"
-        apart.append((*key[2], which) if counts[key] > 1 else key[2])
+        parts = key[2]
+        if counts[key] > 1:
+            parts = (*parts, which)
+        apart.append(parts)
     return apart
 
 

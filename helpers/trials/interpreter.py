@@ -32,12 +32,12 @@ def torch_files(python: str) -> tuple[str, str]:
     """
     argv = [python, "-c", ASK_TORCH]
     try:
-        told = subprocess.check_output(
+        printed = subprocess.check_output(
             argv, stderr=subprocess.DEVNULL, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError):
         return "", ""
-    origin, _, tag = told.rpartition("torch:")[2].strip().rpartition("\n")
+    origin, _, tag = printed.rpartition("torch:")[2].strip().rpartition("\n")
     return origin.strip(), tag
 
 

@@ -48,10 +48,10 @@ SHELL = (
 def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
     card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
-    made = f"{study.trials} trials made here"
+    trials = f"{study.trials} trials made here"
     if study.before:
-        made += f", {study.before} of them before this run was interrupted"
-    lines = [f"{len(study.rows)} remedies for {card}; {made}"]
+        trials += f", {study.before} of them before this run was interrupted"
+    lines = [f"{len(study.rows)} remedies for {card}; {trials}"]
     if study.why:
         lines.append(f"Not measured: {study.why}")
     return "\n".join([*lines, *study.troubles])
