@@ -14,7 +14,8 @@ from pathlib import Path
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import Reading
 from helpers.look.boxes import recorded_names
-from helpers.settings.table import CONF_NAMES, OPTIONS, PARAMETERS, VARIABLES
+from helpers.settings.table import CONF_NAMES, PARAMETERS, VARIABLES
+from helpers.settings.table import OPTIONS as OPTIONS
 
 LARGEST = 1 << 60
 MOST_SOURCES = 4

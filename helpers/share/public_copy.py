@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from helpers.ground.shapes import NOT_AVAILABLE, Evidence, Missing, Reading, Verdict
 from helpers.ground.units import show_bytes
@@ -95,7 +95,7 @@ class PublicCopy:
             copy = self._reading(fact)
         elif is_dataclass(fact):
             copy = replace(copy, **self._public_fields(copy))
-        return copy
+        return cast("Fact", copy)
 
     def _public_fields(self, fact: DataclassInstance) -> dict[str, Any]:
         """The fields of a fact as others may read them, by name."""
@@ -164,7 +164,7 @@ class PublicCopy:
             for name in values:
                 values[name] = self._field_of_program(name, values[name])
             copy = replace(copy, **values)
-        return copy
+        return cast("Fact", copy)
 
     def _field_of_program(self, name: str, value: Any) -> object:
         if name in LINES:
@@ -206,7 +206,6 @@ class PublicCopy:
     def rules(self) -> dict[str, Rule]:
         """What a column lets through of a cell, by the class that a table gives it (values.Column)."""
         of_texts: dict[str, Rule] = {
-            **{kind: partial(public.typed, kind) for kind in public.GRAMMARS},
             "heading": is_heading,
             "chip": public.chip,
             "version": public.version,
@@ -216,12 +215,14 @@ class PublicCopy:
             "process": partial(self.names.of, "process"),
             "line": self.names.lines,
         }
+        for kind in public.GRAMMARS:
+            of_texts[kind] = partial(public.typed, kind)
         return {
-            **{name: partial(_of_text, rule) for name, rule in of_texts.items()},
             "number": self._measured,
             "reading": self._reading_name,
             "word": self._said,
             "holder": self._said,
+            **{kind: partial(_of_text, rule) for kind, rule in of_texts.items()},
         }
 
     def _reading_name(self, cell: object) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any
 from unicodedata import category
 
 from helpers.look.files import json_of
@@ -136,7 +136,7 @@ def save_choices(folder: Path, name: str, choices: Choices) -> Path:
 def read_choices(path: Path) -> Choices:
     """The choices that the review page saved. Raises ShareError in one line for another file."""
     try:
-        saved = cast("dict[str, list[str]]", json_of(path))
+        saved: Any = json_of(path)
         return frozenset(map(str, saved["include"]))
     except OSError as error:
         raise ShareError(f"{path}: {error.strerror}; {EXPECTED}") from error

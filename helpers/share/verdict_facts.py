@@ -31,11 +31,12 @@ ASIDE = "The answer to a notebook's own question, which is in the workbook"
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:
     """The row of issue.yaml for a verdict's cause; ``none`` where there is no verdict."""
+    causes: dict[str, dict[str, Any]] = TABLE["causes"]
     if verdict is None:
-        return TABLE["causes"]["none"]
+        return causes["none"]
     if _is_aside(verdict):
-        return TABLE["causes"]["aside"]
-    return TABLE["causes"][verdict.label]
+        return causes["aside"]
+    return causes[verdict.label]
 
 
 def _is_aside(verdict: Verdict) -> bool:

@@ -240,10 +240,10 @@ def is_heading(text: str) -> bool:
 
 @cache
 def _headings() -> frozenset[str]:
-    files = [file for place in PLACES.split() for file in CHECKOUT.glob(place)]
     headings: set[str] = set()
-    for file in files:
-        headings.update(map("".join, HEADING.findall(file.read_text("utf-8"))))
+    for place in PLACES.split():
+        for file in CHECKOUT.glob(place):
+            headings.update(map("".join, HEADING.findall(file.read_text("utf-8"))))
     return frozenset(headings)
 
 
