@@ -34,9 +34,8 @@ def open_box(box: str) -> Bundle:
         return _captured_now()
     if box in recorded_names():
         return open_bundle(RECORDED / box)
-    if "/" not in box and not os.path.exists(
-        box
-    ):  # False also for a name that is too long
+    # os.path.exists is False also for a name that is too long.
+    if "/" not in box and not os.path.exists(box):
         names = ", ".join(recorded_names()) or NO_CHECKOUT
         seen = cut(box, LONGEST_SEEN)
         raise BundleError(

@@ -69,8 +69,9 @@ def run(
 ) -> CommandOutcome:
     """Run a command, and say what became of it; never raises for what the command does.
 
-    ``limit_s``: seconds (COMMAND_LIMIT_S by default), after which it and its children are ended; what it leaves behind at
-    its end is ended too. One that cannot even be killed (state D) is left behind after a grace.
+    ``limit_s``: seconds (COMMAND_LIMIT_S by default), after which it and its children are ended;
+    what it leaves behind at its end is ended too. One that cannot even be killed (state D) is left
+    behind after a grace.
     ``limit_bytes``: the most of its stdout that is kept; more of it ends the command.
     ``feed``: gets stdout piece by piece, without a limit; nothing of it is kept then.
     """
@@ -122,7 +123,12 @@ def run(
             "; it could not be killed and was left behind (it waits inside the kernel)"
         )
     return CommandOutcome(
-        bytes(kept[:limit_bytes]), ended.last_words, status, code, ended.seconds, why
+        stdout=bytes(kept[:limit_bytes]),
+        stderr=ended.last_words,
+        status=status,
+        exit=code,
+        seconds=ended.seconds,
+        why=why,
     )
 
 

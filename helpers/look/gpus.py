@@ -65,7 +65,9 @@ class Gpu:
             Pool(self.pci, f"MIG device {part.index}", part.total, part.used, part.free)
             for part in self.slices
         ]
-        return (*pools, self.window) if self.window else tuple(pools)
+        if self.window is not None:
+            pools.append(self.window)
+        return tuple(pools)
 
 
 _NAMES = "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
@@ -184,9 +186,12 @@ def _pool(
 ) -> Pool:
     if used is None and free is not None and not pci:
         used = _less(total, free)
-    why = "this layer gives a total only"
-    used = used or not_available(why, "bytes", total.source, total.item)
-    return Pool(pci, layer, total, used, free or _less(total, used))
+    if used is None:
+        why = "this layer gives a total only"
+        used = not_available(why, "bytes", total.source, total.item)
+    if free is None:
+        free = _less(total, used)
+    return Pool(pci, layer, total, used, free)
 
 
 def _pools(bundle: Bundle, pci: str, layers: Layers) -> tuple[Pool, ...]:

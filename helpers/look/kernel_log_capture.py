@@ -86,11 +86,13 @@ class Sieve:
     def text(self) -> bytes:
         """What was kept, with a line that says where lines were left out."""
         self._end()
-        gap = [b"--- %d lines left out ---" % self.left_out] if self.left_out else []
+        gap = []
+        if self.left_out:
+            gap.append(b"--- %d lines left out ---" % self.left_out)
         return b"".join(line + b"\n" for line in [*self._head, *gap, *self._tail])
 
 
-class Source(NamedTuple):
+class TriedSource(NamedTuple):
     """A place that was tried: what it gave, or None and why."""
 
     name: str
@@ -99,7 +101,7 @@ class Source(NamedTuple):
     why: str
 
 
-def collect(limit_bytes: int) -> list[Source]:
+def collect(limit_bytes: int) -> list[TriedSource]:
     """The running kernel's log, ``limit_bytes`` at most: each place that was tried.
 
     Never raises for what is refused.
@@ -114,36 +116,38 @@ def collect(limit_bytes: int) -> list[Source]:
     return [running, before, dmesg, _kmsg("/dev/kmsg", limit_bytes // 2)]
 
 
-def _command(command: str, limit_bytes: int) -> Source:
+def _command(command: str, limit_bytes: int) -> TriedSource:
     sieve = Sieve(limit_bytes)
     ended = commands.run(command.split(), LIMIT_S, feed=sieve.feed)
     if ended.status in ("not_available", "not_allowed"):
-        return Source(command, None, ended.status, ended.why)
+        return TriedSource(command, None, ended.status, ended.why)
     cut = ended.why if ended.status == "timeout" else ""
     return _kept(command, sieve, ended.stderr, cut)
 
 
-def _kept(source: str, sieve: Sieve, stderr: str, cut: str) -> Source:
+def _kept(source: str, sieve: Sieve, stderr: str, cut: str) -> TriedSource:
     """What a sieve kept of a source; ``cut`` says why the source broke off."""
     kept = sieve.text()
     if sieve.lines == 0:
         # journalctl leaves with 0 and nothing but a hint when it may not read the system's journal.
         status = "not_allowed" if _REFUSED.search(stderr) else "not_available"
         last_line = "".join(stderr.strip().splitlines()[-1:])
-        return Source(source, None, status, cut or last_line[:200] or "no lines")
+        return TriedSource(source, None, status, cut or last_line[:200] or "no lines")
     reasons = [cut] if cut else []
     if sieve.left_out:
         reasons.append(f"{sieve.left_out} lines left out of its middle")
-    return Source(source, kept, "truncated" if reasons else "ok", "; ".join(reasons))
+    return TriedSource(
+        source, kept, "truncated" if reasons else "ok", "; ".join(reasons)
+    )
 
 
-def _kmsg(source: str, limit_bytes: int) -> Source:
+def _kmsg(source: str, limit_bytes: int) -> TriedSource:
     sieve = Sieve(limit_bytes)
     try:
         for record in kmsg_records(source, LIMIT_S):
             sieve.feed(kmsg_line(record))
     except OSError as error:
-        return Source(source, None, *files.fault(error))
+        return TriedSource(source, None, *files.fault(error))
     return _kept(source, sieve, "", "")
 
 
@@ -158,9 +162,8 @@ def kmsg_records(path: str, limit_s: float) -> Iterator[bytes]:
     try:
         while time.monotonic() < until:
             try:
-                data = os.read(
-                    log, 1 << 13
-                )  # one record of the device; more of a copy of it
+                # One record of the device; more of a copy of it.
+                data = os.read(log, 1 << 13)
             except BrokenPipeError:
                 continue  # overwritten while we read: the next read goes on behind it
             except BlockingIOError:

@@ -168,12 +168,10 @@ class _Group:
 
     def used(self) -> Reading:
         """What the first group uses."""
+        if not self.folders:
+            return self._absent()
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        return (
-            self._bundle.number(f"{self.folders[0]}/{name}")
-            if self.folders
-            else self._absent()
-        )
+        return self._bundle.number(f"{self.folders[0]}/{name}")
 
     def oom_kills(self) -> Reading:
         """How often the first group killed for want of memory."""

@@ -152,10 +152,12 @@ def gpu_kind(
     if UNIFIED in kinds:
         return UNIFIED
     if APU in kinds and CARD in kinds and total_bytes:
-        sizes = [
-            size for part in mentioned_parts if part.kind == CARD for size in part.gib
-        ]
-        return CARD if not sizes or is_card_size(total_bytes, "", sizes) else APU
+        sizes: list[int] = []
+        for part in mentioned_parts:
+            if part.kind == CARD:
+                sizes += part.gib
+        if sizes and not is_card_size(total_bytes, "", sizes):
+            return APU
     for kind in (CARD, APU):
         if kind in kinds:
             return kind

@@ -99,11 +99,9 @@ def _target(top: str, source: str) -> str:
     path = top.rstrip("/") + source
     base = os.path.realpath(top).rstrip("/")
     real = os.path.realpath(path)
-    return (
-        real[len(base) :]
-        if os.path.islink(path) and real.startswith(base + "/")
-        else ""
-    )
+    if not os.path.islink(path) or not real.startswith(base + "/"):
+        return ""
+    return real[len(base) :]
 
 
 def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
@@ -136,4 +134,6 @@ def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
         if address != pci
     ]
     parents = [rows[address] for address in above if address in rows]
-    return False if any(parent.text("vendor") == AMD for parent in parents) else None
+    if any(parent.text("vendor") == AMD for parent in parents):
+        return False
+    return None

@@ -59,16 +59,12 @@ def read_text(path: str, descriptor: int | None = None) -> TextFile:
             return _of_file(file, state.st_size)
         stream = _Stream(file)
         if descriptor is None:
-            if stat.S_ISFIFO(state.st_mode):
+            is_fifo = stat.S_ISFIFO(state.st_mode)
+            if is_fifo:
                 stream.begin()
-            is_fed = (
-                stat.S_ISFIFO(state.st_mode)
-                or stat.S_ISSOCK(state.st_mode)
-                or file.isatty()
-            )
-            stream.silent_s = (
-                SILENT_S if is_fed else DEVICE_S
-            )  # a device has what it has
+            stream.silent_s = DEVICE_S  # it has what it has
+            if is_fifo or stat.S_ISSOCK(state.st_mode) or file.isatty():
+                stream.silent_s = SILENT_S
             stream.until = time.monotonic() + MOST_S
         return stream.read()
 
@@ -175,4 +171,6 @@ def encoding(start: bytes) -> str:
     even = start[0:400:2]
     odd = start[1:400:2]
     is_wide = odd.count(0) * 2 > len(odd) and even.count(0) * 4 < len(even)
-    return "utf-16-le" if is_wide and len(start) > 8 else "utf-8"
+    if is_wide and len(start) > 8:
+        return "utf-16-le"
+    return "utf-8"
