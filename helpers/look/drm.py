@@ -172,8 +172,8 @@ def parse_fdinfo(text: str) -> Fdinfo:
 def clients(bundle: Bundle) -> tuple[Client, ...]:
     """Every DRM client that could be read, once, however many descriptors and processes share it.
 
-    A client is told by (PCI address, drm-client-id). Of several texts of one client, read moments apart, the one with the
-    most memory stands for it.
+    A client is told by (PCI address, drm-client-id). Of several texts of one client, read moments
+    apart, the one with the most memory stands for it.
     """
     text = bundle.read("device_files")
     files_by_client: dict[tuple[str, str], list[_OpenFile]] = {}

@@ -224,6 +224,7 @@ class _Fields:
         is_new = not template.groups or len(self.values) + len(self.unread) > before
         if other is not None:
             self._append("others", other)
+        # A process whose memory the form gives, too, is kept where that could be read.
         if pid is not None and (other is not None or "{other" not in template.text):
             self._append("pids", pid)
         return is_new or other is not None or pid is not None

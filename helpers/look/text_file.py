@@ -110,7 +110,8 @@ class _Stream:
         block = self.file.read(1)
         if block == b"":
             raise OSError(0, "a pipe that nobody writes to", str(self.file.name))
-        self._keep(block or b"")
+        if block is not None:  # None: somebody has opened it and written nothing yet
+            self._keep(block)
 
     def read(self) -> TextFile:
         why = ""
