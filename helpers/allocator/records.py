@@ -42,10 +42,6 @@ class Record:
 
     __slots__: list[str] = []
 
-    def __init__(self, *values: Any) -> None:
-        for name, value in zip(self.__slots__, values, strict=True):
-            setattr(self, name, value)
-
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> int: ...

@@ -28,6 +28,7 @@ from helpers.allocator.records import (
     TABLES,
     Allocator,
     Part,
+    Record,
     Setting,
     dtype_of,
 )
@@ -78,13 +79,15 @@ class Memory:
             setattr(self.a, name, value)
         self._place()
 
-    def _stored(self, record: type, array: np.ndarray) -> Any:
+    def _stored(self, record: type[Record], array: np.ndarray) -> Any:
         """The records in the form in which they are worked on."""
         if self.compiled:
             return array.view(np.recarray)
-        names = array.dtype.names or ()
-        columns = [array[name].tolist() for name in names]  # not one array in a record
-        return [record(*values) for values in zip(*columns, strict=True)]
+        objects = [record() for _ in range(len(array))]
+        for name in record.__slots__:
+            for row, value in zip(objects, array[name].tolist(), strict=True):
+                setattr(row, name, value)
+        return objects
 
     def _place(self) -> None:
         """Tell the allocator where its tables lie, and for how much they have room."""
