@@ -96,16 +96,16 @@ class Fold:
 
 def folds(
     pieces: Iterable[ProseCell | CodeCell],
-    known: set[str],
+    shown_digests: set[str],
     only_what_applies: bool = False,
 ) -> list[Fold]:
     """The cells of a notebook under the lines that go before them.
 
-    ``known`` are digests of outputs that the page around them shows already; they are not shown
+    ``shown_digests`` are of outputs that the page around them shows already; they are not shown
     again, and what is shown is added. Neither are code that ran well, and the parts that the
     head of that page holds. Words that follow a view with a label belong to its row.
     """
-    folding = _Folding(known)
+    folding = _Folding(shown_digests)
     for piece in pieces:
         if isinstance(piece, ProseCell):
             folding.add_prose(piece)

@@ -74,7 +74,7 @@ def wrapped(
 ) -> list[str]:
     """Prose in lines of so many columns, made plain.
 
-    ``then`` is the indent of the lines after the first, where it differs from ``indent``. Beyond
+    ``later_indent`` is that of the lines after the first, where it differs from ``indent``. Beyond
     ``most`` lines the text is cut, and ends with "...".
     """
     lines = textwrap.wrap(

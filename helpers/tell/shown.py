@@ -252,8 +252,8 @@ class Shown:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
-        A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook
-        that nobody has trusted yet. Where somebody sits at it, it fits a narrow screen, too, and
+        A figure is an SVG, and a PNG for front ends that may not show one, such as JupyterLab with
+        a notebook that nobody has trusted yet. Where somebody sits at it, it fits a narrow screen, too, and
         one with a ``chart`` answers to the pointer.
         """
         about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
@@ -274,12 +274,10 @@ class Shown:
             FIGURE_MIME: figure,
         }
         if is_interactive():
-            script = (
-                f"<script>{template('table.js', 'figure.js')}</script>"
-                if self.chart
-                else ""
-            )
-            shown["text/html"] = self.figure_html() + script
+            html = self.figure_html()
+            if self.chart:
+                html += f"<script>{template('table.js', 'figure.js')}</script>"
+            shown["text/html"] = html
         return shown, about
 
     def figure_html(self) -> str:

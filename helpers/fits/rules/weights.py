@@ -91,9 +91,8 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
         with_attention = s.n_layer_kv + s.n_layer_swa
     attention = 0.0
     ff_layers = 0.0
-    if (
-        with_attention
-    ):  # transformers modeling_mamba.py: a model of states alone has neither
+    # transformers modeling_mamba.py: a model of states alone has neither
+    if with_attention:
         attention = with_attention * attention_of_a_layer(s)
         ff_layers = s.n_layer_ff or s.n_layer
     moe_layers = 0.0
@@ -103,12 +102,11 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
     shared_width = s.n_ff_expert * s.n_expert_shared
     if s.n_ff_shared:
         shared_width = s.n_ff_shared * max(1, s.n_expert_shared)
+    all_widths = (ff_layers - moe_layers) * s.n_ff + moe_layers * shared_width
     return {
         "attention": attention,
         "states": s.n_layer_recurrent * state_of_a_layer(s),
-        "feed-forward": s.n_embd
-        * matrices(s)
-        * ((ff_layers - moe_layers) * s.n_ff + moe_layers * shared_width),
+        "feed-forward": s.n_embd * matrices(s) * all_widths,
         "experts": s.n_embd * matrices(s) * moe_layers * expert_width,
         "embeddings": s.token_tables,
         # transformers modeling_gemma3n.py: per_layer_input_gate, per_layer_projection,
