@@ -6,6 +6,9 @@ for call: which block is taken, split, merged, given back, and in which order th
 What a release does differently, and on which releases and builds this was proved event by event
 against the compiled allocator (tests/oracle), stands in helpers/settings/torch.json. Expandable
 segments are one long reserved range per stream and pool, mapped page by page (PyTorch PR #96995).
+
+It is longer than other files because it stands beside one class of the source, whose parts call
+each other in both directions.
 """
 
 from __future__ import annotations
