@@ -155,6 +155,7 @@ FILES = {
     "helpers/trials/workloads.json": DataFile("trials.workload", OWN_WORDS, {
         "workloads": ["name shows; seconds: number; parameters: {int|text}; keeping?: flag"], "keeping": "{int}"}),
     "helpers/allocator/patterns.json": DataFile("allocator.patterns", OWN_WORDS, {"*": "card_bytes: int; parameters: {number}"}),
+    "helpers/ground/refusals.json": DataFile("ground.contract", OWN_WORDS, "{text}"),
     "helpers/ground/causes.json": DataFile("ground.shapes", OWN_WORDS, {"*": "says name"}),
     "helpers/share/issue.yaml": DataFile("share.verdict_facts", COMMENT, {
         "trackers": {"*": "where form"},

@@ -18,6 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from helpers.ground.places import CHECKOUT
 
+Answer = dict[str, Any]
 TICK_S = 2.0
 PATIENCE_S = 5.0
 """How long a child that was asked to end may take."""
@@ -29,7 +30,7 @@ async def answer(
     *arguments: str,
     text: str = "",
     folder: str | None = None,
-) -> dict[str, Any]:
+) -> Answer:
     """The JSON that a command prints; ``text`` is its standard input, ``folder`` where it runs.
 
     Raises ToolError with the line that the command printed instead.
@@ -77,7 +78,8 @@ async def _end_of(child: Process, context: Context, verb: str) -> None:
         )
 
 
-def parsed(printed: bytes) -> Any:
+def parsed(printed: bytes) -> Answer:
     """The JSON object with which an output ends, in lines of its own. Raises ValueError."""
     start = (b"\n" + printed).rfind(b"\n{\n")
-    return json.loads(printed[max(0, start) :])
+    found: Answer = json.loads(printed[max(0, start) :])
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -18,11 +18,10 @@ from helpers import __version__
 from helpers.ground.places import CHECKOUT, OUTPUTS
 from helpers.look.boxes import recorded_names
 
-from .child import answer
+from .child import Answer, answer
 
 INSTRUCTIONS = CHECKOUT / "helpers" / "AGENTS.md"
 """What every agent is told: when to call what, and what it may say."""
-Answer = dict[str, Any]
 
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 Box = Annotated[

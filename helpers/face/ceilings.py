@@ -63,11 +63,9 @@ class Ceilings(Result):
 
     @property
     def _room(self) -> limits.Room | None:
-        return (
-            limits.room(self.box.facts, self.stack)
-            if self.stack.kind == "apu"
-            else None
-        )
+        if self.stack.kind != "apu":
+            return None
+        return limits.room(self.box.facts, self.stack)
 
     def reserves(self, gib: Sequence[float] = (8,)) -> Shown | None:
         """The limit that each reserve for the system, in GiB, leaves, and the largest model for it.

@@ -49,7 +49,7 @@ class Answer:
     def __repr__(self) -> str:
         return verdict.as_text(self.verdict)
 
-    def _repr_mimebundle_(self, **_options: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, Any]:
         return {
             VERDICT_MIME: as_dict(self.verdict),
             "text/markdown": verdict.as_markdown(self.verdict),

@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import Quantity, cut, show_bytes
@@ -15,7 +14,7 @@ from helpers.tell.shown import Shown
 WIDEST_VALUE = 72
 
 
-def fields_of(subject: Any) -> Shown:
+def fields_of(subject: object) -> Shown:
     """The fields of an object with their values, and its properties and methods with what they give.
 
     Of a list or a tuple it is the first item. Fields without a value are named below the table.
@@ -29,7 +28,7 @@ def fields_of(subject: Any) -> Shown:
         count = len(subject)
         subject = subject[0]
         title = f"{type(subject).__name__}, the first of {count}"
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     empty = []
     for name, value in _values(subject).items():
         words = _words(name, value)
@@ -44,7 +43,7 @@ def fields_of(subject: Any) -> Shown:
     )
 
 
-def _values(subject: Any) -> Mapping[str, Any]:
+def _values(subject: object) -> Mapping[str, object]:
     if isinstance(subject, Mapping):
         return subject
     if is_dataclass(subject):
@@ -52,7 +51,7 @@ def _values(subject: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _asked_by_name(subject: Any) -> list[tuple[str, str]]:
+def _asked_by_name(subject: object) -> list[tuple[str, str]]:
     """The public properties and methods of an object of ours, each with the first line of its help."""
     kind = type(subject)
     if not kind.__module__.startswith("helpers."):
@@ -72,7 +71,7 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[.?!;])\s", " ".join(text.split()))[0]
 
 
-def _words(name: str, value: Any) -> str:
+def _words(name: str, value: object) -> str:
     """A value in a few words; empty where there is none."""
     if value is None or value == "":
         return ""
@@ -95,7 +94,7 @@ def _words(name: str, value: Any) -> str:
     return cut(" ".join(words.split()), WIDEST_VALUE)
 
 
-def _counted(items: Sequence[Any]) -> str:
+def _counted(items: Sequence[object]) -> str:
     if not items:
         return ""
     if all(isinstance(item, (str, int, float)) for item in items):

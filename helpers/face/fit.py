@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
@@ -70,13 +69,13 @@ class Fit(Result):
         lines = [view.server_line(self.answer), *view.solved_lines(self.answer)]
         return "\n".join([*lines, *self.answer.notes])
 
-    def at(self, **inputs: Any) -> Fit:
+    def at(self, **inputs: object) -> Fit:
         """The same with other inputs, such as ``n_ctx``, ``n_parallel`` or ``kv_type``."""
         return Fit(replace(self.given, inputs={**self.given.inputs, **inputs}))
 
     def contexts(self, tokens: Sequence[int], slots: Sequence[int]) -> Shown:
         """A map of what fits: tokens of each request against the requests at once."""
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         for count in slots:
             fits = [
                 self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens
@@ -93,7 +92,7 @@ class Fit(Result):
 
     def beside_others(self, held_bytes: Mapping[str, int]) -> Shown:
         """Whether it fits, and the longest context, with so much of the card held by others."""
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         for name, size in held_bytes.items():
             fit = self.at(others_bytes=size)
             rows.append([name, size, YES_OR_NO[fit.fits], fit.longest_context])
@@ -144,13 +143,17 @@ def what_fits(
     check_count("context", context or None)
     facts = read_model(path)
     program = server or facts.program
-    wanted: Mapping[str, Any] = {"n_ctx": context, "n_parallel": slots, "kv_type": kv}
+    wanted: Mapping[str, object] = {
+        "n_ctx": context,
+        "n_parallel": slots,
+        "kv_type": kv,
+    }
     inputs = {
         **facts.inputs,
         **{name: value for name, value in wanted.items() if value},
     }
     if gpu or capacity:
-        card = find_card(gpu, capacity, "")
+        card = find_card(gpu, capacity)
         inputs.update(
             card_total_bytes=card.total_bytes,
             card_arch=card.arch if gpu else None,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.tell.shown import Shown
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class Result(ABC):
@@ -23,15 +26,15 @@ class Result(ABC):
         return self.view._repr_html_()
 
     def _repr_mimebundle_(
-        self, **options: Any
+        self, **options: object
     ) -> tuple[dict[str, str], dict[str, Any]]:
         return self.view._repr_mimebundle_(**options)
 
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows of the main view as a ``pyarrow.Table``; sizes are bytes."""
         return self.view.table()
 
-    def frame(self) -> Any:
+    def frame(self) -> object:
         """The rows of the main view as a ``pandas.DataFrame``.
 
         Raises ValueError in one line where pandas is not installed.

@@ -8,10 +8,21 @@ checked alike.
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from helpers.ground.tables import data
 from helpers.ground.units import cut, plain
 
 SCHEMA_VERSION = 1
@@ -30,7 +41,7 @@ class Shape:
     __pydantic_config__ = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        cls: Any = type(self)
+        cls: type = type(self)
         for name, kind in _kinds(cls).items():
             object.__setattr__(self, name, _read(kind, getattr(self, name), name))
         version = getattr(self, "schema_version", SCHEMA_VERSION)
@@ -54,20 +65,20 @@ def from_json(cls: type[Known], value: object, what: str = "") -> Known:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}: no JSON ({str(error)[:80]})") from None
     try:
-        shape: Known = _read(cls, value, "")
+        return cast(Known, _read(cls, value, ""))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    return shape
 
 
-def as_dict(shape: Any) -> dict[str, Any]:
+def as_dict(shape: object) -> dict[str, Any]:
     """A shape as JSON holds it: dictionaries, lists, text, numbers."""
+    assert is_dataclass(shape) and not isinstance(shape, type)
     columns = asdict(shape)
     order = sorted(fields(shape), key=lambda field: field.metadata.get("place", 0))
     return {field.name: columns[field.name] for field in order}
 
 
-def to_json(shape: Any, indent: int | None = None) -> str:
+def to_json(shape: object, indent: int | None = None) -> str:
     """A shape as JSON text: compact, or with ``indent`` spaces a level."""
     separators = (",", ":") if indent is None else None
     return json.dumps(
@@ -75,76 +86,54 @@ def to_json(shape: Any, indent: int | None = None) -> str:
     )
 
 
-EXPECTED = {
-    "missing": "expected {field!r} beside the other keys; add it",
-    "extra_forbidden": "there is no such key; correct its name or leave it out",
-    "unexpected_keyword_argument": "there is no such key; correct its name or leave it out",
-    "dataclass_type": "expected keys with values (key: value)",
-    "string_type": "expected text in quotes (a list only below grid)",
-    "string_pattern_mismatch": "expected at most 100 letters (A to Z), digits, dots, dashes, underscores",
-    "int_type": "expected a whole number",
-    "int_parsing": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "float_type": "expected a number",
-    "float_parsing": "expected a number",
-    "finite_number": "expected a finite number",
-    "bool_type": "expected true or false",
-    "bool_parsing": "expected true or false",
-    "list_type": "expected a list",
-    "dict_type": "expected keys with values (key: value)",
-    "model_type": "expected keys with values (key: value)",
-    "literal_error": "expected one of {expected}",
-    "too_short": "expected a list with at least {min_length} entry",
-    "greater_than": "expected more than {gt:g}",
-    "greater_than_equal": "expected {ge:g} or more",
-    "less_than_equal": "expected {le:g} or less",
-}
-"""What is to be written instead, by pydantic's type of error."""
 MOST_ERRORS = 3
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def one_line(error: Any, what: str) -> str:
-    """What is wrong with an input that pydantic refused, in one line: where, what was seen, what
-    was expected; of more than three the first three.
+def one_line(refusal: ValueError, what: str) -> str:
+    """What is wrong with an input, by pydantic's ValidationError, in one line: where, what was seen,
+    what was expected; of more than three the first three.
     """
-    errors = error.errors(include_url=False)
+    errors = cast(Any, refusal).errors(include_url=False)
     # A key that does not exist explains why another one is missing.
-    errors.sort(key=lambda wrong: wrong["type"] not in UNKNOWN_KEY)
-    said = "; also ".join(map(_wrong, errors[:MOST_ERRORS]))
-    more = (
-        f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
-    )
-    return ": ".join(filter(None, [what, said])) + more
+    errors.sort(key=lambda error: error["type"] not in UNKNOWN_KEY)
+    says = "; also ".join(map(_wrong, errors[:MOST_ERRORS]))
+    if what:
+        says = f"{what}: {says}"
+    if len(errors) > MOST_ERRORS:
+        says += f"; and {len(errors) - MOST_ERRORS} more"
+    return says
 
 
-def _wrong(error: Any) -> str:
-    """One of pydantic's errors: where, what was seen, what was expected."""
+def _wrong(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors: where, what was seen, what is to be written instead (refusals.json,
+    by pydantic's type of error).
+    """
     place = [str(part) for part in error["loc"]]
+    field = "".join(place[-1:])
     seen = f"seen {cut(repr(error.get('input')), 60)}; "
-    field = place[-1] if place else ""
     if error["type"] == "missing":
-        place = place[:-1]
+        place.pop()
         seen = ""
     otherwise = error["msg"].replace("Value error, ", "", 1)
     words = {**error.get("ctx", {}), "field": field}
-    expected = EXPECTED.get(error["type"], otherwise).format(**words)
+    form = data("ground/refusals").get(error["type"], otherwise)
+    expected = form.format(**words)
     return ": ".join(filter(None, [".".join(place), f"{seen}{expected}"]))
 
 
 @lru_cache(maxsize=None)
-def _kinds(cls: Any) -> dict[str, Any]:
+def _kinds(cls: type) -> dict[str, object]:
+    """The type of each field, as its annotation has it."""
     return get_type_hints(cls)
 
 
-def _is_shape(value: object) -> bool:
-    return hasattr(value, "__dataclass_fields__")
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
+def _read(kind: object, value: object, where: str) -> object:
     """The value as ``kind``, its lists and objects made; ``where`` is its path, for the error."""
-    if _is_shape(kind):
-        return value if isinstance(value, kind) else _read_shape(kind, value, where)
+    if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(value, kind):
+            return value
+        return _read_shape(kind, value, where)
     origin = get_origin(kind)
     if origin is Union:
         return _read_union(kind, value, where)
@@ -155,47 +144,49 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _read_union(kind: Any, value: object, where: str) -> object:
+def _read_union(kind: object, value: object, where: str) -> object:
     for option in get_args(kind):
-        if _is_shape(option) and value is not None:
+        if is_dataclass(option) and value is not None:
             return _read(option, value, where)
     if not any(_is(option, value) for option in get_args(kind)):
         raise _unexpected(where, value, kind)
     return value
 
 
-def _read_list(kind: Any, value: list[Any] | tuple[Any, ...], where: str) -> Any:
-    origin = get_origin(kind)
+def _read_list(kind: object, value: Sequence[object], where: str) -> object:
+    """A list, or a tuple: of one type, as ``Tuple[str, ...]``, or of a type for each entry."""
     kinds = get_args(kind)
-    if origin is list or kinds[-1] is ...:
+    is_tuple = get_origin(kind) is tuple
+    if not is_tuple or kinds[-1] is ...:
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise _unexpected(where, value, kind)
     entries = []
     for place, entry_kind in enumerate(kinds):
         entries.append(_read(entry_kind, value[place], f"{where}.{place}"))
-    return origin(entries) if origin else entries
+    return tuple(entries) if is_tuple else entries
 
 
-def _is(kind: Any, value: object) -> bool:
+def _is(kind: object, value: object) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is float:
         return type(value) in (int, float)
-    return type(value) is kind if isinstance(kind, type) else False
+    return type(value) is kind
 
 
-def _read_shape(kind: Any, value: object, where: str) -> Any:
+def _read_shape(kind: type, value: object, where: str) -> object:
     if not isinstance(value, dict):
         raise _unexpected(where, value, kind)
     before = f"{where}." if where else ""
     kinds = _kinds(kind)
-    names = [field.name for field in fields(kind)]
+    keys = fields(cast(Any, kind))
+    names = [field.name for field in keys]
     for key in value:
         if key not in names:
             name = f"{before}{plain(str(key)[:60])}"
             raise ValueError(f"{name}: unknown key; expected {', '.join(names)}")
-    for field in fields(kind):
+    for field in keys:
         is_needed = field.default is MISSING and field.default_factory is MISSING
         if is_needed and field.name not in value:
             expected = _expected(kinds[field.name])
@@ -206,19 +197,21 @@ def _read_shape(kind: Any, value: object, where: str) -> Any:
     try:
         return kind(**columns)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+        says = f"{where}: {error}" if where else str(error)
+        raise ValueError(says) from None
 
 
-def _unexpected(where: str, value: object, kind: Any) -> ValueError:
-    seen = repr(value[:60] if isinstance(value, (str, bytes)) else value)
+def _unexpected(where: str, value: object, kind: object) -> ValueError:
+    if isinstance(value, (str, bytes)):
+        value = value[:60]
+    seen = repr(value)
     if len(seen) >= 64:
         seen = seen[:60] + "..."
-    return ValueError(
-        f"{where or 'the whole'}: seen {seen}; expected {_expected(kind)}"
-    )
+    place = where or "the whole"
+    return ValueError(f"{place}: seen {seen}; expected {_expected(kind)}")
 
 
-def _expected(kind: Any) -> str:
+def _expected(kind: object) -> str:
     """What values a kind has, in words."""
     origin = get_origin(kind)
     if origin is Literal:
@@ -230,7 +223,7 @@ def _expected(kind: Any) -> str:
     return _IN_WORDS.get(kind, "an object")
 
 
-_IN_WORDS: dict[Any, str] = {
+_IN_WORDS: dict[object, str] = {
     str: "text",
     int: "a whole number",
     float: "a number",

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from helpers.ground.units import escaped
+
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -29,10 +31,7 @@ def _spelt(char: str) -> str:
         return f"\\{char}"
     if char.isprintable():
         return char
-    code = ord(char)
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return escaped(ord(char), as_byte=0x80)
 
 
 def is_account(name: str) -> bool:

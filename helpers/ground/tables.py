@@ -9,9 +9,12 @@ from functools import lru_cache
 from re import Pattern
 from typing import Any
 
+Table = Any
+"""What a file of JSON holds; who reads it says of which type that is."""
+
 
 @lru_cache(None)
-def data(name: str) -> Any:
+def data(name: str) -> Table:
     """What the table of knowledge of that name holds: helpers/NAME.json."""
     return json.loads(pkgutil.get_data("helpers", f"{name}.json") or b"[]")
 
@@ -21,8 +24,8 @@ class _Lazy:
         self._expression = expression
         self._flags = flags
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(re.compile(self._expression, self._flags), name)
+    def __getattr__(self, name: str) -> object:
+        value: object = getattr(re.compile(self._expression, self._flags), name)
         setattr(self, name, value)
         return value
 

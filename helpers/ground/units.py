@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 KIB = 1 << 10
@@ -55,30 +54,31 @@ def now() -> str:
     return time.strftime(TIME, time.gmtime())
 
 
-def parse_size(text: str, least: int = 0) -> int:
+def parse_size(text: str) -> int:
     """Bytes of a size as typed: ``1073741824``, ``8GiB``, ``20 GB`` or ``512M``.
 
-    Raises ValueError naming what was seen and what is expected, also below ``least`` bytes.
+    Raises ValueError naming what was seen and what is expected.
     """
     match = _TYPED.fullmatch(text)
     if not match:
         expected = "expected bytes or a number with a unit such as 8GiB or 20GB"
         raise ValueError(f"size {cut(text, LONGEST_SEEN)!r}: {expected}")
     number, letter, binary, byte = match.groups()
-    is_decimal = letter and byte and not binary
-    base = 1000 if is_decimal else 1024
+    base = 1024
+    if letter and byte and not binary:
+        base = 1000
+    # A whole number of more than 2**53 bytes is no float.
     exact = float(number) if "." in number else int(number)
-    size = int(exact * base ** _power(letter))
-    if size < least:
-        raise ValueError(
-            f"size {cut(text, LONGEST_SEEN)!r}: expected a size above 0, such as 20GiB"
-        )
-    return size
+    return int(exact * base ** _power(letter))
 
 
 def parse_capacity(text: str) -> int:
     """Bytes of a card as typed. Raises ValueError also below 1 MiB, where a unit was forgotten."""
-    size = parse_size(text, least=1)
+    size = parse_size(text)
+    if size == 0:
+        raise ValueError(
+            f"size {cut(text, LONGEST_SEEN)!r}: expected a size above 0, such as 20GiB"
+        )
     if size < MIB:
         seen = f"{cut(text, LONGEST_SEEN)} is a card of {size:,} bytes"
         raise ValueError(f"{seen}; expected a size with its unit, such as 20GiB")
@@ -98,7 +98,9 @@ def parse_count(text: str, least: int = 1) -> int:
     Raises ValueError naming what was seen and what is expected.
     """
     match = _COUNT.fullmatch(text)
-    count = int(match[1].replace(",", "")) if match else -1
+    count = -1
+    if match:
+        count = int(match[1].replace(",", ""))
     if count < least:
         expected = f"expected a whole number of {least} or more, with at most 15 digits"
         raise ValueError(f"{cut(text, LONGEST_SEEN)!r}: {expected}")
@@ -136,20 +138,26 @@ def quantity(
     if commas:
         words = words.replace(",", "")
     match = _PRINTED.fullmatch(words)
-    named = _UNIT.fullmatch(match[2] or unit) if match else None
-    if not match or not named:
+    if match is None:
+        return None
+    named = _UNIT.fullmatch(match[2] or unit)
+    if named is None:
         return None
     number = match[1].rstrip(".,'")
     power = _power(named[1] or "")
     is_binary = bool(named[2])
-    scale = 1000**power if decimal and not is_binary else 1024**power
+    scale = 1024**power
+    if decimal and not is_binary:
+        scale = 1000**power
     digits = _digits(number.replace("'", ""), is_whole=scale == 1)
     if digits is None:
         return None
     before, behind = digits
     divisor = 10 ** len(behind)
     size = int(before + behind) * scale // divisor
-    precision = 0 if scale == 1 else scale // (2 * divisor) + 1
+    precision = 0
+    if scale > 1:
+        precision = scale // (2 * divisor) + 1
     if retyped and not is_binary:
         precision += size - size * 1000**power // scale
     return Quantity(size, precision, f"{number} {_shown_unit(named)}")
@@ -247,14 +255,19 @@ def pci_address(text: object) -> str:
     return f"{place}.{function or '0'}"
 
 
-def near(left: Any, right: Any, share: float = ROUNDED) -> bool:
-    """Whether two sizes are one number; None is near nothing.
+def _bytes_of(size: object) -> float | None:
+    value = getattr(size, "bytes", size)
+    return value if isinstance(value, (int, float)) else None
+
+
+def near(left: object, right: object, share: float = ROUNDED) -> bool:
+    """Whether two sizes are one number: numbers, or what has ``bytes``. None is near nothing.
 
     They may differ by what their last printed digits hide (``precision_bytes`` of a printed
     size) or by ``share`` of the larger one, whichever is more. ``share=0``: as printed.
     """
-    left_bytes = getattr(left, "bytes", left)
-    right_bytes = getattr(right, "bytes", right)
+    left_bytes = _bytes_of(left)
+    right_bytes = _bytes_of(right)
     if left_bytes is None or right_bytes is None:
         return False
     hidden = getattr(left, "precision_bytes", 0) + getattr(right, "precision_bytes", 0)
@@ -299,10 +312,16 @@ def plain(text: object, keep: str = "") -> str:
 def _spelt(char: str) -> str:
     if unicodedata.category(char) == "Zs":
         return " "
-    code = ord(char)
-    if code < 0x100:
+    return escaped(ord(char))
+
+
+def escaped(code: int, as_byte: int = 0x100) -> str:
+    """A character as a string literal spells it: as a byte below ``as_byte``."""
+    if code < as_byte:
         return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 def columns_of(text: str) -> int:

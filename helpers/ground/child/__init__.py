@@ -16,25 +16,21 @@ from helpers.ground.child.bounded import (
 from helpers.ground.child.cgroup import Group, memory_groups, oom_kills
 from helpers.ground.child.launch import environment, program, start
 from helpers.ground.child.proc import (
-    Process,
     carrying,
     field,
     process_of,
     session_pids,
-    thread_states,
 )
 from helpers.ground.child.sampler import Sampler, stacks_of
 from helpers.ground.child.sweep import ProcessMark, sweep
 from helpers.ground.child.terminal import run_here
-from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
+from helpers.ground.places import CHECKOUT, OUTPUTS
 
 __all__ = [
     "CHECKOUT",
-    "IN_CHECKOUT",
     "OUTPUTS",
     "Ended",
     "Group",
-    "Process",
     "ProcessMark",
     "Sampler",
     "Transcript",
@@ -54,7 +50,6 @@ __all__ = [
     "start",
     "stacks_of",
     "sweep",
-    "thread_states",
     "transcript",
     "watch",
 ]

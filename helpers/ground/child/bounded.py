@@ -70,7 +70,9 @@ class Ended:
 def last_line(words: str) -> str:
     """The last line of a text, cut to what fits a sentence."""
     lines = words.strip().splitlines()
-    return lines[-1][:300] if lines else "nothing was printed"
+    if not lines:
+        return "nothing was printed"
+    return lines[-1][:300]
 
 
 def watch(
@@ -181,11 +183,13 @@ def _left_of_session(session: int, until: float) -> tuple[int, ...]:
 
 def json_row(line: str) -> dict[str, Any]:
     """A line of a child's answers; empty for whatever else a library wrote to the same pipe."""
+    if not line.startswith("{"):
+        return {}
     try:
-        row = json.loads(line) if line.startswith("{") else {}
+        row: dict[str, Any] = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return row if isinstance(row, dict) else {}
+    return row
 
 
 @dataclass(frozen=True)
@@ -203,14 +207,13 @@ class Transcript:
 
 
 def transcript(
-    argv: Sequence[str], start_s: float, then_s: Mapping[str, float], **how: Any
+    argv: Sequence[str], start_s: float, then_s: Mapping[str, float], **how: object
 ) -> Transcript:
     """Run a program that answers in JSON lines.
 
-    It has ``start_s`` seconds, and from an event of ``then_s`` on those.
-
-    ``how`` as of ``watch``.
+    It has ``start_s`` seconds, and from an event of ``then_s`` on those. ``how`` as of ``watch``.
     """
+    options: dict[str, Any] = how
     rows: list[dict[str, Any]] = []
 
     def take(line: str) -> float | None:
@@ -220,7 +223,7 @@ def transcript(
         rows.append(row)
         return then_s.get(row["event"])
 
-    ended = watch(argv, start_s, on_line=take, **how)
+    ended = watch(argv, start_s, on_line=take, **options)
     return Transcript(ended, tuple(rows))
 
 

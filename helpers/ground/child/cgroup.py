@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from helpers.ground.child.proc import field, text_of
@@ -76,16 +77,14 @@ class Group:
             folder = parent / f"casebook-{os.getpid()}-{time.monotonic_ns()}"
             try:
                 folder.mkdir()
-            except OSError:
-                continue
-            try:
                 _limit(folder, limit_bytes, is_v2)
             except OSError:
-                os.rmdir(folder)
-            else:
-                self.path = str(folder)
-                self.why = ""
-                return
+                with suppress(OSError):  # it may not have been made
+                    folder.rmdir()
+                continue
+            self.path = str(folder)
+            self.why = ""
+            return
 
     def kills(self) -> int | None:
         """Processes that the kernel's OOM killer ended: in this group, else in this process's own.

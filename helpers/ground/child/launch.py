@@ -98,7 +98,7 @@ def start(
     group: str = "",
     direct: bool = False,
     umask: int = -1,
-    **pipes: Any,
+    **pipes: int,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a session of its own that ends with this thread.
 
@@ -114,4 +114,7 @@ def start(
     if not direct:
         numbers = [str(os.getpid()), str(data_bytes), str(umask)]
         command = [sys.executable, "-I", "-S", "-c", START, *numbers, group, *argv]
-    return subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **pipes)
+    options: dict[str, Any] = dict(pipes)
+    return subprocess.Popen(
+        command, env=env, cwd=cwd, start_new_session=True, **options
+    )
