@@ -47,6 +47,16 @@ def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     assert done.err.startswith("casebook: ") and done.err.count("\n") == 1
 
 
+def test_a_python_that_is_too_old_for_a_verb_is_named_in_one_line(casebook, monkeypatch):
+    monkeypatch.setattr(cli.sys, "version_info", (3, 9, 18))
+    refused = casebook("fits", "model.gguf")
+    answered = casebook("boxes")
+    monkeypatch.undo()
+    assert refused.code == 2 and refused.err.count("\n") == 1
+    assert "fits: seen Python" in refused.err and "expected 3.10 or later" in refused.err
+    assert answered.code == 0 and answered.err == ""
+
+
 @pytest.mark.parametrize(
     "words",
     [

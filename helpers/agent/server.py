@@ -177,7 +177,9 @@ class Tools:
 
 
 def _options(**values: object) -> list[str]:
-    """The options that an agent gave; a value is never an option of its own."""
+    """The options that an agent gave, each in one word with its value, which so is never taken for an
+    option.
+    """
     return [f"--{name}={value}" for name, value in values.items() if value]
 
 

@@ -38,7 +38,6 @@ def answer_for_card(bench: RehearsalBench) -> int:
     """Rehearse the program on the card, and print whether it fits. The program's exit code; 1 where
     its processes together need more than the card has.
     """
-
     arguments = bench.arguments
     out, runs = recorded(
         arguments, "rehearsal", lambda out: (out, all_runs(bench, out))

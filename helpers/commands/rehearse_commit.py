@@ -25,14 +25,15 @@ def compare_with_commit(bench: RehearsalBench) -> int:
         log = trace.with_suffix(".log")
         return bench.run(words, bench.card, trace, python="", log=log)
 
-    def both_traces(out: Path) -> tuple[Path, Path]:
-        earlier_out = out.with_stem(f"{out.stem}-{commit}")
-        before = commits.rehearsed(run, words_then, folder, earlier_out)
-        return before, commits.rehearsed(run, words, Path.cwd(), out)
-
     with commits.checked_out(ref, OUTPUTS) as (commit, folder):
         words_then = commits.as_it_was(words, folder)
         check_script(words_then, folder, f"at {ref} ({commit})")
+
+        def both_traces(out: Path) -> tuple[Path, Path]:
+            earlier_out = out.with_stem(f"{out.stem}-{commit}")
+            before = commits.rehearsed(run, words_then, folder, earlier_out)
+            return before, commits.rehearsed(run, words, Path.cwd(), out)
+
         before, after = recorded(arguments, "rehearsal", both_traces)
         sources = (commits.sources(folder), commits.sources(Path.cwd()))
     moved = what_moved(before, after, sources)

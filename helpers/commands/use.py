@@ -54,7 +54,7 @@ def show(*texts: object) -> None:
 
 
 def say(arguments: Namespace, value: object, *texts: object) -> int:
-    """Print an answer: as JSON where that was asked for, else its texts, each from a line of its own. The exit code: 0."""
+    """Print an answer: as JSON where that was asked for, else its texts, each on lines of its own. The exit code: 0."""
     if arguments.json:
         print_json(value)
     else:

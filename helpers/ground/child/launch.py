@@ -73,9 +73,9 @@ def environment(
 ) -> dict[str, str]:
     """A child's environment: this one's, but for the names in ``without``, and ``more``.
 
-    ``own``: a program of this checkout, which must find it, before any other package called
-    helpers; a program of the user's never gets the checkout on its path. No bytecode is written
-    beside anybody's sources.
+    ``with_own_folder``: for a program of this checkout, which must find the checkout before any
+    other package called helpers; a program of the user's never gets it on its path. No bytecode is
+    written beside anybody's sources.
     """
     variables = {
         name: value for name, value in os.environ.items() if name not in without

@@ -77,7 +77,7 @@ def _pids() -> list[int]:
 def thread_states(session: int) -> str:
     """Every thread of a session: its state, and where in the kernel it waits.
 
-    What may not be read says so (root may).
+    ``not-allowed`` stands in place of what only root may read.
     """
     lines = []
     for pid in session_pids(session):

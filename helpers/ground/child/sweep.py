@@ -37,6 +37,7 @@ def sweep(left_behind: Callable[[], list[int]]) -> tuple[list[str], list[str]]:
 
 
 def _named(pid: int) -> str:
+    """A process by its name and number: ``python (4711)``."""
     return f"{process_of(pid).name or 'gone'} ({pid})"
 
 
