@@ -101,10 +101,10 @@ class Peak:
     proc(5)), or what torch took of the GPU.
     """
 
-    def __init__(self, torch: ModuleType, device: str):
-        self.cuda = torch.cuda
-        self.gpu = device != "cpu"
-        if self.gpu:
+    def __init__(self, torch: ModuleType | None, device: str):
+        self.cuda = None
+        if torch and device != "cpu":
+            self.cuda = torch.cuda
             self.cuda.reset_peak_memory_stats()
             self.start_bytes: int = self.cuda.memory_allocated()
         else:
@@ -112,7 +112,7 @@ class Peak:
 
     def figures(self) -> dict[str, int]:
         """Bytes at the start, and at most until now."""
-        if self.gpu:
+        if self.cuda:
             peak_bytes = self.cuda.max_memory_allocated()
         else:
             peak_bytes = frame.own_bytes("VmHWM")
