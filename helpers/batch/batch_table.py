@@ -52,7 +52,7 @@ def runs_table(batch: str) -> Shown:
 
 def counted(runs: Iterable[Run]) -> list[str]:
     """How many runs came to what, in words; the good state first, then the worst."""
-    counts = Counter(run.state for run in runs)
+    counts: Counter[str] = Counter(run.state for run in runs)
     states = dict.fromkeys(("answered", *words("states")))
     named = {"planned": "not started"}
     return [

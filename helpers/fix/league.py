@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from matplotlib.figure import Figure
-
 from helpers.fix.search import TriedChange
 from helpers.fix.view import outcome
 from helpers.ground.units import show_bytes
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.figure_style import PALE, Look
-from helpers.tell.sheet import Bar, FigurePage
+from helpers.tell.sheet import Bar, Drawing, FigurePage
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
@@ -40,7 +38,7 @@ def league(
 
 def _draw(
     title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int
-) -> Figure:
+) -> Drawing:
     """A bar for each row, which has a title, an ending, a peak, and whether it passes."""
     sheet = FigurePage(title)
     sheet.heading(

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from matplotlib.figure import Figure
-
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PALE, Look
-from helpers.tell.sheet import Bar, FigurePage
+from helpers.tell.sheet import Bar, Drawing, FigurePage
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns, percent
 from helpers.trials.box_study import FixStudy
@@ -146,7 +144,7 @@ def _left(row: FixRow) -> float:
     return 1.0 if row.saved is None else 1 - row.saved
 
 
-def _draw_saved(rows: list[FixRow], title: str) -> Figure:
+def _draw_saved(rows: list[FixRow], title: str) -> Drawing:
     sheet = FigurePage(title)
     top = max([1.0, *map(_left, rows)])
     sheet.heading("Peak with the remedy, of the peak without it")

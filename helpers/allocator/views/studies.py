@@ -267,7 +267,7 @@ def league(answer: WhatIf) -> Shown:
     return replace(shown, draw=partial(_draw_league, answer, shown.title))
 
 
-def _draw_league(answer: WhatIf, title: str) -> Figure:
+def _draw_league(answer: WhatIf, title: str) -> sheet.Drawing:
     rows = ranked(answer)
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     drawn = [*rows[: LEAGUE_ROWS - len(default)], *default]
