@@ -169,5 +169,5 @@ def fix_program(
         except NoFix as why:
             return ProgramFix(why=str(why))
         finally:
-            progress("")
+            progress("")  # takes the last line away
     return ProgramFix(failure, winner, trials)

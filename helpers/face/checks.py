@@ -43,6 +43,7 @@ def check_torch(
     head, *rows = check_rows(
         bundle, wanted, gpu=gpu, ladder=ladder, torch_python=torch_python
     )
+    # One row alone says why no check ran.
     counts = Counter(row[2] for row in rows)
     result = ", ".join(
         f"{counts[state]} {state}" for state in STATES if state in counts

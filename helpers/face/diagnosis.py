@@ -16,7 +16,8 @@ from helpers.tell.shown import Shown
 class Answer:
     """A verdict: its cause, how sure it is, the evidence for and against it, and one next step.
 
-    ``verdict`` holds them as data. As the last line of a cell it shows the whole verdict.
+    ``verdict`` holds them as data; ``sources``: whether ``against`` has a column of sources. As the
+    last line of a cell it shows the whole verdict.
     """
 
     def __init__(self, verdict: Verdict, sources: bool = True) -> None:

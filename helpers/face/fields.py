@@ -36,7 +36,7 @@ def fields_of(subject: object) -> Shown:
             rows.append([f".{name}" if is_dataclass(subject) else repr(name), words])
         else:
             empty.append(name)
-    rows += [[name, says] for name, says in _asked_by_name(subject)]
+    rows += [[name, says] for name, says in _properties_and_methods(subject)]
     notes = [f"Without a value here: {', '.join(empty)}"] if empty else []
     return Shown(
         title, ["field", "value"], rows, notes, [title], widest=None, again=True
@@ -51,7 +51,7 @@ def _values(subject: object) -> Mapping[str, object]:
     return {}
 
 
-def _asked_by_name(subject: object) -> list[tuple[str, str]]:
+def _properties_and_methods(subject: object) -> list[tuple[str, str]]:
     """The public properties and methods of an object of ours, each with the first line of its help."""
     kind = type(subject)
     if not kind.__module__.startswith("helpers."):

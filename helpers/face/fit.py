@@ -134,6 +134,7 @@ def what_fits(
         raise ValueError(
             f"model {model!r}: expected a file, a folder, or a name from env/models"
         )
+    # The types of TurboQuant (turbo3) have a range of sizes, which element_bytes does not know.
     if kv and not kv.startswith("turbo"):
         try:
             element_bytes(kv.lower())
@@ -160,7 +161,8 @@ def what_fits(
             ceiling_words=card.name if gpu else card.words,
         )
     elif box and as_box(box).gpus:
-        # vLLM and SGLang take the same of each card: the freest one counts.
+        # How many cards have to give the same: vLLM and SGLang take the same of each, and the
+        # freest one counts.
         alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0
         inputs.update(cards_of(as_box(box).facts, alike))
     assumed = not server

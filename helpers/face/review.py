@@ -25,6 +25,7 @@ PARAGRAPH = "\n\n"
 BORDER = "1px solid var(--jp-border-color2, #ccc)"
 ALL = {"display": "block", "max_height": "36em", "overflow": "auto", "border": BORDER}
 SINGLE = {"max_height": "16em", "overflow": "auto"}
+"""The layouts of the list of texts, and of each text in it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         ]
         count()
 
-    def show_first() -> None:
+    def show_first_page() -> None:
         page.value = 1
         show()
 
@@ -107,7 +108,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         )
 
     frame.changed(show, page)
-    frame.changed(show_first, search)
+    frame.changed(show_first_page, search)
     buttons = [
         frame.button("Preview", look, "what others would read of these texts"),
         frame.button("Save choices", save, "a file for share --include"),
@@ -175,7 +176,6 @@ def review(path: str) -> None:
     """Show the texts that a shared page leaves out, each with a tick box, and save what was ticked.
 
     ``path`` is a batch's or a run's folder, by its path or its name below outputs; a notebook or an
-    evidence bundle. Raises ShareError (a
-    ValueError) in one line where there is nothing to share.
+    evidence bundle. Raises ShareError (a ValueError) in one line where there is nothing to share.
     """
     panel.show(path)

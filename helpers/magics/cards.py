@@ -10,7 +10,7 @@ from .failure import CellFailure
 from .holder import Holder, Holdings
 from .ledger import Ledger
 from .letting_go import LetGo
-from .names import said
+from .names import in_a_sentence
 from .next_steps import how_to_empty, next_steps
 from .view import Notice, Row, Table
 
@@ -20,7 +20,9 @@ SHARE_WORTH_SAYING = 0.02
 MOST_OWNERS = 3
 MOST_LINES = 12
 LEAST_WORTH_SAYING = 4096
-"""Bytes on a device, where another has more: counters of steps, and single numbers."""
+"""Bytes at the peak. A device with fewer, beside one with more, has only counters of steps and
+single numbers.
+"""
 DESCRIPTIONS = {
     "thread": "a function that runs",
     "widgets": "widgets that are not closed, with their callbacks",
@@ -164,8 +166,8 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
     for holder in holders[:MOST_ROWS]:
         size = holder.bytes.get(device, 0) if device else holder.total
         about = [_description(holder, holdings, after_free=lets_go)]
-        if holder.also:
-            about.append(f"also reached from {', '.join(holder.also)}")
+        if holder.other_names:
+            about.append(f"also reached from {', '.join(holder.other_names)}")
         if lets_go:
             about += _let_go_with(holder, holdings)
         devices = " and ".join(sorted(holder.bytes))
@@ -180,7 +182,9 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
 def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     """What a holder is, where in it most lies, and which line put that there."""
     if holder.kind == "error":
-        parts = [f"{part.name} in {said(part.where)}" for part in holder.parts[:2]]
+        parts = [
+            f"{part.name} in {in_a_sentence(part.where)}" for part in holder.parts[:2]
+        ]
         return "; ".join([*parts, *_graph(holder)])
     if holder.kind == "circle":
         still = ", yet a library keeps" if after_free else ""
@@ -196,12 +200,16 @@ def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     if not holder.parts:
         return words
     part = holder.main_part
-    leads_on = holder.grows
+    # Where in it most lies is said of a model or an optimizer only where a collection has it.
+    names_the_part = holder.may_grow
     if part.collection:
-        leads_on = part.tensors > 1
-    if leads_on and part.name != holder.name:
+        names_the_part = part.tensors > 1
+    if names_the_part and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
-    lines = [f"put there by {said(line)}" for line in holder.joins + part.lines]
+    lines = [
+        f"put there by {in_a_sentence(line)}"
+        for line in holder.joining_lines + part.lines
+    ]
     return "; ".join([words, *_graph(holder), *lines[:1]])
 
 

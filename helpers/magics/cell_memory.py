@@ -18,7 +18,8 @@ from .devices import initialised
 from .ledger import AllocatorEntry, Ledger, frames_of, line_of
 
 MOST_EVENTS = 1_000_000
-FROM_THE_HOST = "cpu"
+HOST = "cpu"
+"""The name of host memory among the devices, as torch has it."""
 
 
 class Following:
@@ -32,7 +33,7 @@ class Following:
     def end(self) -> dict[str, Ledger]:
         """Its ledgers, by device."""
         self._until_end.close()
-        return {FROM_THE_HOST: self._on_host, **self._on_gpus}
+        return {HOST: self._on_host, **self._on_gpus}
 
 
 class _HostStorages:
@@ -53,10 +54,11 @@ class _HostStorages:
         key = storage._cdata
         if key in self._alive and not self._alive[key].expired():
             return
-        self.ledger.remove(key)
+        self.ledger.remove(key)  # a storage that is gone had the same address
         reference = self._torch.multiprocessing.reductions.StorageWeakRef(storage)
         self._alive[key] = reference
         self.ledger.add(key, storage.nbytes(), line_of(_running_lines()))
+        # To ask every reference is slow: it is done only where there may be a new peak.
         if self.ledger.total > self.ledger.peak:
             self.remove_the_gone()
             self.ledger.note_peak()
@@ -81,6 +83,7 @@ def _followed_on_host(torch: ModuleType) -> Iterator[Ledger]:
         storages.add_results(results)
         return results
 
+    # The class is made here: this module is loaded without torch.
     mode = torch.utils._python_dispatch.TorchDispatchMode
     with type("HostMode", (mode,), {"__torch_dispatch__": dispatch})():
         yield storages.ledger

@@ -73,7 +73,10 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
 
 
 def question_of_others() -> WorkbookCommand | None:
-    """Ask who else has a GPU of this box open; None where the box has none."""
+    """Begin to ask who else has a GPU of this box open; None where the box has none.
+
+    It runs beside the look at the notebook's objects; ``other_processes`` takes the answer.
+    """
     if not any(map(os.path.exists, DEVICE_FILES)):
         return None
     from .workbook import WorkbookCommand  # here: the extension is loaded without it
@@ -82,7 +85,7 @@ def question_of_others() -> WorkbookCommand | None:
 
 
 def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
-    """The answer, as far as this user may see them and as it came in time."""
+    """The answer to ``question_of_others``, as far as this user may see them and as it came in time."""
     if question is None:
         return []
     processes = {}

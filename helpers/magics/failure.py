@@ -42,10 +42,10 @@ UNALLOCATED = re.compile(
     r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated"
 )
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
-LARGE = 0.25
-"""A share of what all tensors take."""
-WORTH = 0.05
-"""A share of what was asked for; less than that is not worth a step."""
+LARGE_SHARE = 0.25
+"""Of what all tensors took when it failed."""
+SHARE_WORTH_A_STEP = 0.05
+"""Of what was asked for; less than that is not worth a step."""
 
 
 @dataclass
@@ -79,11 +79,11 @@ class CellFailure:
 
     def is_worth_a_step(self, size: int) -> bool:
         """Whether it is enough, beside what was asked for, for a step of its own."""
-        return size > WORTH * self.requested
+        return size > SHARE_WORTH_A_STEP * self.requested
 
     def is_large(self, size: int) -> bool:
         """Whether it is much of what all tensors took."""
-        return size > LARGE * self.allocated
+        return size > LARGE_SHARE * self.allocated
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
@@ -124,6 +124,7 @@ def explained(
         growth=runs.growth(cell),
     )
     for holder in holdings.of_kind("variable"):
+        # The cell that failed is the last of In, whose number 0 is none.
         last = last_cell_naming(holder.name, shell)
         if last < len(shell.user_ns.get("In", ())) - 1:
             failure.last_named[holder.name] = last

@@ -18,9 +18,11 @@ from .holder import Holder, is_listed, sizes_by_device
 
 SAVED = "_raw_saved_"
 """How torch's nodes name what they have saved (tools/autograd/gen_autograd_functions.py)."""
-OF_A_LEAF = "AccumulateGrad"
+NODE_OF_A_PARAMETER = "AccumulateGrad"
+"""The class of the node of a leaf: a parameter, or another tensor that wants a gradient."""
 DEVICES = ("cuda", "xpu", "mps", "cpu")
-NEARLY = 0.9
+SHARE_OF_NEARLY_ALL = 0.9
+"""Of the largest graph: one of so many bytes is nearly the same."""
 
 
 class Graph(NamedTuple):
@@ -41,14 +43,15 @@ def add_graphs(
     allows: for a name of the person before an output or an error, and for the largest graph first.
     Returns what was counted, by the id of the tensor.
 
-    ``with_graphs``: the holders, each with those of its tensors that carry a graph.
+    ``with_graphs``: the holders, each with those of its tensors that carry a graph. ``counted``: the
+    addresses of storages that have a holder; those that are counted here are added to it.
     """
     graphs = [
         _graph_of(holder, tensors, torch, ends_at)
         for holder, tensors in with_graphs
         if tensors
     ]
-    nearly_all = NEARLY * max((graph.size for graph in graphs), default=0)
+    nearly_all = SHARE_OF_NEARLY_ALL * max((graph.size for graph in graphs), default=0)
 
     def turn(graph: Graph) -> tuple[bool, bool, int]:
         """Of graphs that are nearly the same the inner one, which others go through, is first."""
@@ -76,7 +79,8 @@ def add_graphs(
 def _graph_of(
     holder: Holder, tensors: list[Storage], torch: ModuleType, ends_at: float
 ) -> Graph:
-    """The graph behind some tensors of a holder, as far as there is time.
+    """The graph behind some tensors of a holder, as far as there is time; how often it uses a
+    parameter is noted in the holder.
 
     It has no storages where this torch does not show what a node has saved (before 2.13).
     """
@@ -96,9 +100,11 @@ def _graph_of(
             if storage is not None and is_listed(storage):
                 kept[storage.address] = storage
         further = [step for step, _ in node.next_functions if step is not None]
-        uses.update(id(step) for step in further if type(step).__name__ == OF_A_LEAF)
+        uses.update(
+            id(step) for step in further if type(step).__name__ == NODE_OF_A_PARAMETER
+        )
         waiting += further
-    holder.uses = max(uses.values(), default=0)
+    holder.parameter_uses = max(uses.values(), default=0)
     storages = list(kept.values())
     return Graph(holder, storages, sum(storage.bytes for storage in storages))
 
@@ -108,7 +114,7 @@ def _saved_by(node: Any, torch: ModuleType) -> Iterator[Any]:
     of a parameter has the parameter.
     """
     kind: Any = type(node)
-    if kind.__name__ == OF_A_LEAF:
+    if kind.__name__ == NODE_OF_A_PARAMETER:
         yield node.variable
     for name in _names_of_saved(kind):
         try:
@@ -118,6 +124,7 @@ def _saved_by(node: Any, torch: ModuleType) -> Iterator[Any]:
         if not isinstance(saved, tuple):
             saved = (saved,)
         for entry in saved:
+            # torch's own record of a saved tensor; other entries are no tensors.
             tensor = getattr(entry, "data", None)
             if isinstance(tensor, torch.Tensor):
                 yield tensor

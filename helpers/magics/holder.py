@@ -24,13 +24,13 @@ class Holder:
     frames), module, thread, widgets (that are open), circle (of objects), graph (of autograd, which
     alone keeps them), library (which alone keeps them), unnamed (no tensor of Python) or unknown.
     ``bytes``: by device; ``graph_bytes``: of these what only graphs of its tensors keep. ``parts``:
-    where in the object they lie, most bytes first. ``also``: other names that reach some of them.
-    ``grows``: whether it may grow while cells run, which a module or an optimizer does not.
+    where in the object they lie, most bytes first. ``other_names``: those that reach some of them,
+    too. ``may_grow``: while cells run, which a module or an optimizer does not.
     ``is_mutable``: whether it has a method clear. ``is_exception``: whether it is an exception that
     a variable keeps. ``lacks_model``: whether it is an optimizer whose parameters no module has.
-    ``uses``: how often its graphs use the same parameter. ``with_parameters``, ``of_optimizers``:
-    the names of the parts that are parameters, and states of optimizers. ``joins``: the lines that
-    join its largest part, a tensor, with others.
+    ``parameter_uses``: how often its graphs use the same parameter. ``with_parameters``,
+    ``of_optimizers``: the names of the parts that are parameters, and states of optimizers.
+    ``joining_lines``: the lines that join its largest part, a tensor, with others.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Holder:
     bytes: Counter[str] = field(default_factory=Counter)
     tensors: int = 0
     parts: list[Keeper] = field(default_factory=list)
-    also: list[str] = field(default_factory=list)
+    other_names: list[str] = field(default_factory=list)
     addresses: frozenset[int] = frozenset()
-    grows: bool = False
+    may_grow: bool = False
     is_mutable: bool = False
     is_exception: bool = False
     lacks_model: bool = False
     graph_bytes: Counter[str] = field(default_factory=Counter)
-    uses: int = 0
+    parameter_uses: int = 0
     with_parameters: frozenset[str] = frozenset()
     of_optimizers: frozenset[str] = frozenset()
-    joins: list[str] = field(default_factory=list)
+    joining_lines: list[str] = field(default_factory=list)
 
     def add(self, storages: Iterable[Storage]) -> None:
         """Add storages, each once, to what it holds."""
@@ -81,15 +81,17 @@ class Holder:
         """Keep a name that reaches some of its tensors as well, where these are few so far."""
         if (
             name != self.name
-            and name not in self.also
-            and len(self.also) < MOST_OTHER_NAMES
+            and name not in self.other_names
+            and len(self.other_names) < MOST_OTHER_NAMES
         ):
-            self.also.append(name)
+            self.other_names.append(name)
 
     @property
     def other_variables(self) -> list[str]:
-        """Of the other names that reach its tensors those of variables."""
-        return [name for name in self.also if name.isidentifier() and name.strip("_")]
+        """Of the other names that reach its tensors those of variables, such as no _ or Out[3] is."""
+        return [
+            name for name in self.other_names if name.isidentifier() and name.strip("_")
+        ]
 
     @property
     def is_left_over(self) -> bool:

@@ -41,7 +41,7 @@ LONGEST_LOOK_S = 1.1
 """From the first tensor to the last name. Seconds of work: a busy machine answers later."""
 LONGEST_SECOND_LOOK_S = 0.4
 STOPPED = (
-    "The look stopped after {seconds:.1f} s of work, when names had led to {share}: what a name "
+    "The look stopped after {seconds:.1f} s of work, when names had led to {found}: what a name "
     "holds is at least its size, and the rest may have names."
 )
 
@@ -80,13 +80,14 @@ def holdings_of(
     counted: set[int] = set()
     holders = []
     with_graphs = []
-    shared = []
+    also_reached = []
     for root in walk_roots:
+        # ``reached`` keeps its order: what this root adds stands behind the first ``before``.
         before = len(walk.reached)
         references = walk.run_from(root.references)
         reached = dict(itertools.islice(walk.reached.items(), before, None))
         addresses = {storages[key].address for key in reached}
-        shared.append((root.name, addresses & counted, references))
+        also_reached.append((root.name, addresses & counted, references))
         if reached:
             holder = _holder(root, reached, storages, counted, torch)
             counted |= holder.addresses
@@ -94,7 +95,7 @@ def holdings_of(
             tensors = [storages[key] for key in reached if storages[key].has_graph]
             with_graphs.append((holder, tensors))
     is_complete = walk.complete
-    share = f"{len(walk.reached):,} of {len(storages):,} tensors"
+    found = f"{len(walk.reached):,} of {len(storages):,} tensors"
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     storages |= add_graphs(with_graphs, counted, torch, ends_at)
     holders += _without_a_name(storages, counted, is_complete)
@@ -104,10 +105,10 @@ def holdings_of(
     others = [name for name, value in variables if is_of_another_library(value)]
     holdings = Holdings(holders, sorted(others))
     if is_complete:
-        _add_other_names(holders, shared, storages)
+        _add_other_names(holders, also_reached, storages)
     else:
         seconds = time.thread_time() - began
-        holdings.stopped = STOPPED.format(seconds=seconds, share=share)
+        holdings.stopped = STOPPED.format(seconds=seconds, found=found)
     return holdings
 
 
@@ -132,7 +133,7 @@ def _holder(
         description=described(root.value, torch),
         tensors=len(new),
         parts=sorted(keepers_in(new, storages), key=lambda part: -part.bytes),
-        grows=order not in (MODULE, OPTIMIZER),
+        may_grow=order not in (MODULE, OPTIMIZER),
         is_mutable=issubclass(kind, (dict, list, set, collections.deque)),
         is_exception=root.kind == "variable" and issubclass(kind, BaseException),
         lacks_model=order == OPTIMIZER and lacks_model(root.value, torch),
@@ -142,6 +143,7 @@ def _holder(
             if issubclass(type(storages[key].tensor), torch.nn.Parameter)
         ),
     )
+    # So a reference into an optimizer reads; a dictionary of the person's may read alike.
     may_be_states = [key for key in new if ".state[" in new[key].name]
     if may_be_states:
         states = states_of_optimizers(torch)
@@ -180,16 +182,16 @@ def _without_a_name(
 
 def _add_other_names(
     holders: list[Holder],
-    shared: list[tuple[str, set[int], list[Reference]]],
+    also_reached: list[tuple[str, set[int], list[Reference]]],
     storages: dict[int, Storage],
 ) -> None:
     """Say of each holder which later names reach some of its tensors, as far as time allows.
 
-    ``shared``: of each name the storages that earlier names had reached, by their addresses, and
-    the references to what these names had reached.
+    ``also_reached``: of each name the storages that earlier names had reached, by their addresses,
+    and the references to what these names had reached.
     """
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
-    for name, addresses, references in shared:
+    for name, addresses, references in also_reached:
         walk = Walk(storages, ends_at - time.thread_time())
         walk.run_from(references)
         reached = addresses | {storages[key].address for key in walk.reached}
@@ -223,4 +225,4 @@ def add_lines(holders: list[Holder]) -> None:
             continue
         largest = holder.parts[0]
         if largest.tensors == 1 and largest.kind != OF_A_LIBRARY:
-            holder.joins = lines_that_join(largest)
+            holder.joining_lines = lines_that_join(largest)

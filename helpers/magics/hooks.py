@@ -2,6 +2,10 @@
 
 While nothing fails a cell costs less than a millisecond, and torch is never imported from here.
 No error of this extension reaches the person's cell: it is said in one line instead.
+
+A cell that begins with ``%%vram`` is an ordinary cell for IPython: ``without_its_magic`` takes that
+line away, and ``before_cell`` and ``after_cell`` measure. Only inside another cell, such as
+below ``%%time``, that line stays: IPython calls ``vram`` with the rest, which ``_measure`` runs.
 """
 
 from __future__ import annotations
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
 
 NO_TORCH = "%vram: torch has not been imported in this notebook"
 MEASURED = re.compile(r"%%vram\b")
+"""The first line of a cell that is to be measured."""
 USAGE = "expected %vram, %vram free [NAME ...], %vram on or %vram off"
 _loaded: dict[str, Extension] = {}
+"""The extension, under "extension", while it is loaded."""
 
 
 class Extension:

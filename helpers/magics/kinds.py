@@ -14,9 +14,11 @@ from ..allocator.under_torch.storages import instances_of
 from .runs import COLLECTIONS
 
 MOST_PARAMETERS = 100_000
+"""Tensors of one module that are counted at most."""
 OTHER_LIBRARIES = ("cupy", "jax", "jaxlib", "tensorflow", "numba.cuda", "cudf")
 """Packages whose arrays may lie on the GPU; torch does not count them."""
 TENSOR, MODULE, OPTIMIZER, COLLECTION, OTHER, VIEW = range(6)
+"""Kinds of a value, in the order in which names are asked (``rank``)."""
 
 
 def name_of(kind: type) -> str:
@@ -97,7 +99,7 @@ def lacks_model(optimizer: object, torch: ModuleType) -> bool:
         parameters = attributes.get("_parameters", {}).values()
         if not changed.isdisjoint(map(id, parameters)):
             return False
-    return bool(changed)
+    return bool(changed)  # an optimizer without parameters lacks none
 
 
 def states_of_optimizers(torch: ModuleType) -> frozenset[int]:

@@ -53,7 +53,7 @@ class Ledger:
             self.total -= size
 
     def lines(self) -> list[tuple[str, int, int]]:
-        """Each line with its bytes at the peak and now, most at the peak first."""
+        """Each line that has or had bytes, with those at the peak and now, most at the peak first."""
         lines = [
             (line, self.at_peak.get(line, 0), size) for line, size in self.now.items()
         ]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OF_AN_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
 OF_THE_NOTEBOOK = re.compile(r"Out\[|_+$|the last error")
-"""Names by which nothing with tensors is reached any more."""
+"""Names that lead to no tensor any more once the outputs and the last error are let go of."""
 
 
 class NoSuchVariable(Exception):
@@ -61,7 +61,7 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     for name in names:
         if name not in variables:
             raise NoSuchVariable(name)
-    del variables
+    del variables  # a reference from here would keep the tensors, here and below
     began = time.thread_time()
     with looking(torch):
         storages = large_storages(torch)
@@ -92,6 +92,7 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     tensors: collections.Counter[str] = collections.Counter()
     for address in gone:
         tensors[followed[address].device] += followed[address].bytes
+    # On a GPU torch's own count is exact, and takes the place of what was added up.
     for device, size in allocated_bytes(torch).items():
         tensors[device] = before[device] - size
     returned = max(0, reserved - _reserved_bytes(torch))
@@ -107,7 +108,7 @@ class Followed(NamedTuple):
 
 
 def _staying(holdings: Holdings, names: list[str]) -> frozenset[int]:
-    """The storages, by their addresses, that something keeps which is not let go of."""
+    """The addresses of the storages that stay: what holds them is not let go of."""
     holders = holdings.of_kind("variable", "module", "thread", "widgets")
     kept = [holder.addresses for holder in holders if holder.name not in names]
     return frozenset().union(*kept)
@@ -139,8 +140,8 @@ def _left(
     for holder in holdings.holders:
         was_dropped = holder.kind in ("output", "error") or holder.name in dropped
         if holder.addresses.isdisjoint(gone) and not was_dropped:
-            holder.also = [
-                name for name in holder.also if not OF_THE_NOTEBOOK.match(name)
+            holder.other_names = [
+                name for name in holder.other_names if not OF_THE_NOTEBOOK.match(name)
             ]
             left.append(holder)
         elif not holder.addresses.isdisjoint(alive):

@@ -36,7 +36,7 @@ def last_cell_naming(name: str, shell: InteractiveShell) -> int:
     return max(naming, default=0)
 
 
-def said(line: str) -> str:
+def in_a_sentence(line: str) -> str:
     """A line with its function, such as "cell 2, line 7 step", as a sentence has it."""
     place, _, function = line.rpartition(" ")
     return place if function == "<module>" else f"{place}, in {function}()"

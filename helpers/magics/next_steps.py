@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from ..allocator.under_torch.keepers import Keeper
 from ..allocator.under_torch.own_files import only_line
 from ..ground.units import show_bytes
-from .failure import WORTH, CellFailure
+from .failure import SHARE_WORTH_A_STEP, CellFailure
 from .holder import Holder
-from .names import said
+from .names import in_a_sentence
 
 KEEPING_FRAMES = {
     "exception": "exceptions",
@@ -66,14 +66,14 @@ def step_of_holder(holder: Holder, failure: CellFailure) -> str:
         part = holder.parts[0]
         return (
             f"A function that runs in {holder.name} keeps {show_bytes(size)} ({part.name} in "
-            f"{said(part.where)}): end it, or have it let go of these tensors."
+            f"{in_a_sentence(part.where)}): end it, or have it let go of these tensors."
         )
     if holder.kind == "widgets":
         return (
             f"Widgets that were not closed keep {show_bytes(size)} in their callbacks: call close() "
             "on each that you replace. ipywidgets.Widget.close_all() closes all."
         )
-    if holder.joins and failure.is_large(holder.parts[0].bytes):
+    if holder.joining_lines and failure.is_large(holder.parts[0].bytes):
         return _about_joined(holder)
     for part in holder.parts_worth_a_line:
         step = _step_of_part(holder, part, failure)
@@ -97,7 +97,7 @@ def _step_of_part(holder: Holder, part: Keeper, failure: CellFailure) -> str:
     if part.collection and part.tensors > 1 and part.graphs > 1:
         return _about_collection(holder, part, failure)
     is_sum = part.graphs == 1 and part.lines and not part.collection
-    if is_sum and holder.uses >= FEWEST_USES:
+    if is_sum and holder.parameter_uses >= FEWEST_USES:
         return _about_sum(holder, part, failure)
     return ""
 
@@ -145,7 +145,7 @@ def _about_collection(holder: Holder, part: Keeper, failure: CellFailure) -> str
 
 def _about_joined(holder: Holder) -> str:
     tensor = holder.parts[0]
-    line = said(holder.joins[0])
+    line = in_a_sentence(holder.joining_lines[0])
     return (
         f"{tensor.name} takes {show_bytes(tensor.bytes)} and grows each time {line} runs, which "
         "needs the old and the new tensor at once: put the parts into a list on the CPU (.cpu()) "
@@ -158,7 +158,7 @@ def _about_frames(holder: Holder, part: Keeper, failure: CellFailure) -> str:
     size = show_bytes(failure.on_device(holder.bytes))
     return (
         f"{holder.name} keeps {KEEPING_FRAMES[part.kind]}, and they keep variables of their "
-        f"functions ({part.name} in {said(part.where)}), {size}{_added_at(part)}: "
+        f"functions ({part.name} in {in_a_sentence(part.where)}), {size}{_added_at(part)}: "
         f"{INSTEAD_OF_FRAMES[part.kind]}."
     )
 
@@ -168,7 +168,7 @@ def _about_gradients(holder: Holder, failure: CellFailure) -> str:
     where = ""
     line = only_line(CREATES_GRAPHS)
     if line:
-        where = f" ({said(line)})"
+        where = f" ({in_a_sentence(line)})"
     return (
         f"Gradients of {holder.name} carry graphs, {size}, which backward(create_graph=True) "
         f"makes{where}: leave create_graph out, or call zero_grad() after each step."
@@ -193,16 +193,16 @@ def _about_sum(holder: Holder, part: Keeper, failure: CellFailure) -> str:
     if part.bytes <= LARGEST_NUMBER:
         cut = "add the number alone, with .item()"
     return (
-        f"{part.name} is computed from its own previous value ({said(part.lines[0])}), so it keeps "
-        f"the graph of every step, {size}: at that line {cut}, unless a backward pass goes through "
-        "all of them."
+        f"{part.name} is computed from its own previous value "
+        f"({in_a_sentence(part.lines[0])}), so it keeps the graph of every step, {size}: "
+        f"at that line {cut}, unless a backward pass goes through all of them."
     )
 
 
 def _added_at(part: Keeper) -> str:
     if not part.lines:
         return ""
-    return f" (added to at {', '.join(map(said, part.lines))})"
+    return f" (added to at {', '.join(map(in_a_sentence, part.lines))})"
 
 
 def how_to_empty(holder: Holder) -> str:
@@ -233,7 +233,7 @@ def _shrink_the_pass(failure: CellFailure, besides: Collection[str]) -> Iterator
     """A forward pass that is too large for the card, ``besides`` names that have a step."""
     size = 0
     if not besides:
-        size = _of_no_name(failure)
+        size = _in_graphs_of_unknown_owner(failure)
     for holder in failure.holdings.holders:
         if holder.name not in besides:
             size += failure.on_device(holder.graph_bytes)
@@ -267,7 +267,7 @@ def _delete_variables(failure: CellFailure, besides: Collection[str]) -> Iterato
     """The largest variables, ``besides`` those that have a step."""
     variables = failure.holdings.of_kind("variable")
     sizes = {holder.name: failure.on_device(holder.bytes) for holder in variables}
-    least = WORTH * max([*sizes.values(), failure.requested])
+    least = SHARE_WORTH_A_STEP * max([*sizes.values(), failure.requested])
     others = [holder for holder in variables if holder.name not in besides]
     named = [
         _named(holder, failure)
@@ -320,10 +320,10 @@ def _most_in_graphs(holder: Holder, failure: CellFailure) -> int:
         return failure.on_device(holder.graph_bytes)
     if not holder.has_graph or holder.graph_bytes:
         return 0
-    return _of_no_name(failure)
+    return _in_graphs_of_unknown_owner(failure)
 
 
-def _of_no_name(failure: CellFailure) -> int:
+def _in_graphs_of_unknown_owner(failure: CellFailure) -> int:
     """What only graphs keep, of which nobody knows whose they are."""
     graphs = failure.holdings.of_kind("graph")
     return sum(failure.on_device(holder.bytes) for holder in graphs)

@@ -67,7 +67,9 @@ def roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
 
 
 def _turn(value: object, torch: ModuleType) -> tuple[int, int]:
-    """When a value is looked at: a collection of many after those of few, where time may end."""
+    """The key by which variables are sorted: a collection of many comes after those of few, since
+    time may end before it.
+    """
     order = rank(value, torch)
     return order, length_of(value) if order == COLLECTION else 0
 
@@ -122,10 +124,10 @@ def _variables_of_failed_calls(error: BaseException) -> Iterator[Reference]:
     """The variables of the functions that an error came through, from the notebook's first on:
     the frames before it are IPython's.
     """
-    is_notebooks = False
+    is_past_ipython = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if is_own(frame.f_code.co_filename):
-            is_notebooks = True
+            is_past_ipython = True
             yield from variables_of(frame, "error")
-        elif is_notebooks:
+        elif is_past_ipython:
             yield from variables_of(frame, OF_A_LIBRARY)

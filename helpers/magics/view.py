@@ -16,8 +16,11 @@ Row = tuple[str, ...]
 
 UNLIMITED = 1_000_000
 NARROWEST = 24
+"""Characters that a line, and a last column, have in a narrower window, too."""
 NARROWEST_COLUMN = 40
-"""Characters for words; in fewer, nearly each would stand on a line of its own."""
+"""Characters for the last column beside the others; in fewer, nearly each word would stand on a line
+of its own.
+"""
 
 WIDTH_EM = 0.6
 """Of a character in a front end's font, on average; a word gets one character more than it has."""
@@ -131,7 +134,7 @@ def _aligned(table: Table, width: int) -> list[str]:
         ]
         start = "  ".join([*cells, ""])
         if texts and not is_below:
-            start += texts.pop(0)[before:]
+            start += texts.pop(0)[before:]  # the cells take the place of its indent
         lines += [start.rstrip(), *texts]
     return lines
 
