@@ -147,8 +147,8 @@ FILES = {
         "outside": "text", "crash": "{text}", "named": "{text}", "unanswered": "{text}", "exit": "{text}", "sizes": "{text}",
         "other": "{text}"}),
     "helpers/tell/words.json": DataFile("tell.resources", OWN_WORDS, {
-        "events": ["kind words; harmless?: flag"], "metrics": "[[text]]", "fits": "{text|{text}}", "confidence": "{text}",
-        "layers": "{text}", "shapes": "{[text]}", "mistaken": "[[text]]", "glossary": "[[text]]", "states": "{text}"}),
+        "fits": "{text|{text}}", "confidence": "{text}", "layers": "{text}", "shapes": "{[text]}", "states": "{text}",
+        "rows": {"events": ["kind words; harmless?: flag"], "metrics": "[[text]]", "mistaken": "[[text]]", "glossary": "[[text]]"}}),
     "helpers/trials/training.json": DataFile("trials.training", OWN_WORDS, {
         "ways": ["name path; more: {int|number|flag|text}; saves?: flag"], "environment": "{text}",
         "shapes": {"*": "vocab width layers heads length batch steps: int"}}),

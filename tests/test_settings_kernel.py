@@ -36,10 +36,15 @@ def test_a_parameter_that_is_written_well_is_judged_by_what_it_does(word, verdic
 @pytest.mark.parametrize(
     "word",
     ["", "iommu=pt", "amd_iommu=off", "amdgpu.ppfeaturemask=0xffffffff", "amdgpu.dc=1"]
-    + ["nvme.io_timeout=1", "-- ttm.pages_limit=1"],
+    + ["nvme.io_timeout=1", "-- ttm.pages_limit=1", "amdgpu.user_partt_mode=0"],
 )
 def test_parameters_that_are_no_concern_of_memory_are_passed_over(word):
     assert found(word) == ()
+
+
+@pytest.mark.parametrize("name", ["partition_mode", "hsa_hang_debug", "jpeg_fw_log"])
+def test_a_name_that_amdgpu_does_not_have_is_not_passed_over(name):
+    assert [one.name for one in found(f"amdgpu.{name}=1")] == [f"amdgpu.{name}"]
 
 
 def test_lines_of_modprobe_d_are_read_as_well():

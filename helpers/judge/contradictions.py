@@ -9,7 +9,7 @@ from helpers.ground.units import MIB, show_bytes
 from helpers.look.gpus import Gpu, Pool
 
 TOTALS_AGREE = 4 * MIB
-# KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
+# KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABLITY_ALIGN).
 KFD_BLOCK = 2 * MIB
 RESERVED = "reserved by the driver"
 TOTALS = ("sysfs VRAM", "nvidia-smi")
