@@ -14,8 +14,8 @@ from helpers.ground.units import GIB, show_bytes
 from helpers.look.cards import cards
 
 LOSSES = ("others", "share", "cache", "quantisation", "host", "cards", "card")
-"""Kinds of changes, by what is lost: nothing twice, bits of the cache, bits of the weights, speed,
-money twice.
+"""Kinds of changes, by what is lost, the least first: nothing for ``others`` and ``share``, bits of
+the cache, bits of the weights, speed, and money for ``cards`` and ``card``.
 """
 FP8_CACHE = 8.9
 FP8_WEIGHTS = 7.5
@@ -109,7 +109,7 @@ def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
     for level, row in enumerate(rows):
         size = quantised_bytes(sheet, row["bits"])
         if size > 0.95 * sheet.model_bytes:
-            continue
+            continue  # hardly smaller than what is there
         if row["name"] == "FP8" and _lacks_fp8(sheet, FP8_WEIGHTS):
             continue
         yield OptionChange(

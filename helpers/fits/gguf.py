@@ -25,8 +25,10 @@ KeyValue = float | str | list[float]
 
 class Gguf:
     """The header of a GGUF file: ``keys`` (long arrays only as their length), the number of its
-    ``tensors``, their ``elements`` and ``bytes``, and those of each part.
+    ``tensors``, their ``elements`` and ``bytes``.
 
+    ``bytes_by_name`` are those of one tensor by its name up to the first dot, such as ``output`` or
+    ``token_embd``; of several that begin alike, as those of all layers do, of the last.
     ``cut_off`` says how much of the file is here, where its end is not; ``header_bytes`` is what was
     read of it.
     """
@@ -35,7 +37,7 @@ class Gguf:
         self.path = path
         self.bytes = 0
         self.elements = 0
-        self.ends = dict[str, int]()
+        self.bytes_by_name = dict[str, int]()
         self.strings = 0
         with opened(path) as self._file:
             self._read_header()
@@ -64,7 +66,7 @@ class Gguf:
         self.cut_off = cut_off(path, -(-self.header_bytes // step) * step + last)
 
     def _tensor(self) -> int:
-        """Counts a tensor; returns where it ends."""
+        """Count a tensor; returns where it ends in the file, from the start of all tensors on."""
         name = self._string()
         (rank,) = self._take("<I")
         shape: tuple[int, ...] = ()
@@ -77,7 +79,7 @@ class Gguf:
             expected = "a type of ggml.h, at most 4 dimensions, 2^56 elements"
             raise wrong(self.path, seen, expected)
         size_bytes = prod(shape) // block * size
-        self.ends[name.partition(".")[0]] = size_bytes
+        self.bytes_by_name[name.partition(".")[0]] = size_bytes
         self.bytes += size_bytes
         self.elements += prod(shape)
         return int(offset + size_bytes)

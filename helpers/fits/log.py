@@ -18,8 +18,9 @@ LINE_CHARS = 4000
 
 
 class Slot(NamedTuple):
-    """Where the values of a key are gathered: ``printed`` ones are results, not inputs; ``stage``
-    is the part of a load that prints them.
+    """Where the values of a key are gathered: ``how`` those of several lines become one (logs.json
+    says it in ``about``; the last counts otherwise); ``printed`` ones are results, not inputs;
+    ``stage`` is the part of a load that prints them, which a row has as ``at``.
     """
 
     key: str

@@ -309,8 +309,9 @@ def _gguf(path: Path) -> ServerFacts:
     model.incomplete = _absent_tensors(parts)
     model.cut_off = "; ".join(part.cut_off for part in parts if part.cut_off)
     host = 0
-    if "output" in gguf.ends:
-        host = gguf.ends.get("token_embd", 0)
+    if "output" in gguf.bytes_by_name:
+        # a model without an output of its own has the table of tokens on the card, too
+        host = gguf.bytes_by_name.get("token_embd", 0)
     inputs = {
         "model_bytes": sum(part.bytes for part in parts),
         "elements": sum(part.elements for part in parts),

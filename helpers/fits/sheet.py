@@ -21,6 +21,7 @@ LIKELY = "likely"
 HIGH = "high"
 ENDS = (LOW, LIKELY, HIGH)
 MOST = 1 << 62
+"""The most that any figure may be: beyond all sizes in bytes, and a whole number of 64 bits."""
 Figure = float | str | list[float]
 
 
@@ -95,9 +96,10 @@ def check_count(option: str, count: int | None) -> None:
 
 
 def checked(inputs: Mapping[str, Any]) -> dict[str, Figure]:
-    """The inputs that are known, of the right kind.
+    """The inputs that are known, of the right kind; one of a wrong kind that nothing reads is left
+    out.
 
-    Raises ValueError in one line for a figure that cannot be one.
+    Raises ValueError in one line for a figure that is read and cannot be one.
     """
     sound: dict[str, Figure] = {}
     kinds = table()["inputs"]
@@ -175,7 +177,11 @@ class Sheet:
         return self.text("gguf_arch")
 
     def at(self, changed: Mapping[str, Figure | None]) -> Sheet:
-        """The same sheet with other inputs."""
+        """The same sheet with other inputs.
+
+        The context before any change stays in ``n_ctx_asked``: sizes that a log prints are those of
+        the context asked for, and are scaled from it.
+        """
         inputs = {"n_ctx_asked": self.value("n_ctx"), **self.inputs, **changed}
         return Sheet(self.program, self.version, inputs, self.tags, self.end)
 
@@ -212,7 +218,11 @@ class Sheet:
         return figure
 
     def _default(self, name: str) -> Figure:
-        """What servers.json says where nothing is given: another figure, or a number or word."""
+        """What servers.json says where nothing is given. Raises MissingFigure.
+
+        Its row has other figures (``as``), of which the first that is given counts, and a number
+        or word (``is``); without ``is`` the last of the others is worked out.
+        """
         row = table()["defaults"].get(name)
         if row is None:
             raise MissingFigure(name)

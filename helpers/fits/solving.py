@@ -69,6 +69,7 @@ def utilisation(sheet: Sheet) -> float | None:
     if not name or (sheet.is_vllm and sizes & sheet.inputs.keys()):
         return None  # the size of the pool is given, and no share needed
 
+    # from 1% to 99% in whole percents, as people type it
     def fits(percent: int) -> bool | None:
         return _fits(sheet, {name: percent * 0.01})
 

@@ -39,6 +39,7 @@ def start_lines(
         "share": _share(sheet),
         "tp": int(sheet.value_or("tp", 1)),
         "kv": _cache_type(sheet),
+        # the next three are filled by a change alone (changes.py, gaps)
         "device": "cuda",
         "offload": None,
         "quantised": None,

@@ -21,9 +21,10 @@ FORMS = ("*.safetensors", "*pytorch_model*.bin")
 
 @dataclass
 class Stored:
-    """``bytes`` of the weights, 0 where nothing says them, and in how many ``files``; how many parts are absent of which nothing
-    says the size, so that the bytes are the least (``incomplete``); what is not here of weights
-    whose size is known (``cut_off``).
+    """``bytes`` of the weights, 0 where nothing says them, and in how many ``files``.
+
+    ``incomplete``: how many parts are absent of which nothing says the size, so that the bytes are
+    the least. ``cut_off``: what is not here of weights whose size is known.
     """
 
     bytes: int
@@ -86,6 +87,7 @@ def _file_bytes(file: Path) -> tuple[int, str]:
             f"{file.name} is a git-lfs pointer; `git lfs pull` brings the weights",
         )
     if file.suffix == ".bin":
+        # pickled by torch: its head does not say where the file ends
         return file.stat().st_size, ""
     return safetensors_bytes(file)
 

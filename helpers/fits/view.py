@@ -328,6 +328,7 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
         if row["bytes"]
     ]
     causes = {True: "other", False: "true-capacity", None: "cannot-tell"}
+    # words.json has the steps by True, False, None and "cut off"
     kind = str(answer.fits)
     if answer.cut_off and answer.fits:
         kind = "cut off"

@@ -70,6 +70,7 @@ class FitsQuestion:
         gaps: dict[str, object] = {}
         for change in changes:
             gaps.update(change.gaps)
+        # the weights first, then the options that they are started with
         named = sorted(changes, key=lambda change: change.kind != "quantisation")
         return Way(
             kind=" and ".join(change.kind for change in named),
@@ -100,6 +101,7 @@ def ways_that_work(
     ways = [question.way(changes) for changes in _alone_and_in_pairs(question)]
     ways += _with_a_shorter_context(question)
     ways += map(question.way, _on_other_cards(question))
+    # on this card first: "card" is in the kinds card and cards, alone or in a pair
     return sorted(ways, key=lambda way: "card" in way.kind)
 
 

@@ -28,12 +28,12 @@ class Figure:
 
     ``measure`` is total, used, free, limit, wanted or reserved. ``pool``: vram visible-vram gtt ttm
     kfd hsa runtime (HIP or CUDA) runtime-sum (of all devices) carveout stated vulkan process
-    process-gtt process-ram process-rss slab torch weights ram ram-installed hostfree available
-    swap commit cgroup. The true size lies within ``precision_bytes``: half of
-    the last printed digit. ``origin``: tool, message, environment or bundle; ``hearsay``: a
-    description or a screenshot of an output. Figures of one printed line have the same ``line``,
-    its place in the text. ``pid`` and ``name``: whose it is; ``when``: 0 for what a source
-    printed first, 1 where it printed the same again.
+    process-gtt process-ram process-rss slab torch torch-later (read after the failure) weights ram
+    ram-installed hostfree available swap commit cgroup bar (BAR1 of PCIe). The true size lies
+    within ``precision_bytes``: half of the last printed digit. ``origin``: tool, message,
+    environment or bundle; ``hearsay``: a description or a screenshot of an output. Figures of one
+    printed line have the same ``line``, its place in the text. ``pid`` and ``name``: whose it is;
+    ``when``: 0 for what a source printed first, 1 where it printed the same again.
     """
 
     measure: str

@@ -39,6 +39,7 @@ def machine_line(bundle: Bundle) -> str:
     to look at this one.
     """
     boots = [row.get("boot_id") for row in bundle.table("host")]
+    # What is live and names no boot is taken as of this machine: nothing speaks against it.
     if is_this_box(bundle) or (bundle.kind == "live" and not any(boots)):
         return box_line(bundle)
     warning = f"{ELSEWHERE} AS IT RUNS NOW" if bundle.kind == "live" else ELSEWHERE
@@ -78,6 +79,7 @@ def facts(bundle: Bundle) -> list[tuple[str, str]]:
     named = [
         _short(gpu.name, f"{gpu.vendor} GPU").split(" (")[0] for gpu in gpus(bundle)
     ]
+    # A time of midnight is a day of which no time is known.
     looked_at = bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16]
     rows = [
         ("GPU", ", ".join(_counted(named)) or "none"),
@@ -91,6 +93,7 @@ def facts(bundle: Bundle) -> list[tuple[str, str]]:
 
 
 def _driver(bundle: Bundle) -> str:
+    """The driver of each vendor with its release; of AMD's in the kernel, the kernel's."""
     vendors = {gpu.vendor for gpu in gpus(bundle)}
     names = []
     if "NVIDIA" in vendors:
@@ -143,6 +146,7 @@ def _failed_at(bundle: Bundle) -> str:
 
 
 def _short(reading: Reading, otherwise: str) -> str:
+    """What was read, and where nothing was, ``otherwise`` in place of the reason."""
     return reading.show() if reading.ok else otherwise
 
 
@@ -210,10 +214,10 @@ def _finding_rows(listed: Iterable[Finding]) -> list[list[str]]:
 def preset_table(name: str) -> Shown:
     """What each setting of a preset does, on the build and the chip that the preset names."""
     preset = load(name)
-    columns = ["setting", "value", "verdict", "why"]
+    head = ["setting", "value", "verdict", "why"]
     return Shown(
         f"Settings on torch {', '.join(filter(None, preset.checked))}",
-        columns,
+        head,
         _finding_rows(findings(preset)),
         widest=None,
     )

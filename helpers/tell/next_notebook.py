@@ -107,6 +107,7 @@ def filled(source: str, parameters: dict[str, str]) -> str:
     lines = []
     for line in source.split("\n"):
         name = line.partition(":")[0]
+        # name: type = value  # comment
         assigned = re.match(r"(\w+: [^=]+ = ).*?((?:  # .*)?)$", line)
         if assigned and name in parameters:
             line = f"{assigned[1]}{parameters[name]!r}{assigned[2]}"

@@ -118,12 +118,14 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
 
 
 def _planned(answer: Ttm) -> list[list[object]]:
-    """The plan with its size in every unit, and what it would meet on this box."""
-    plan = answer.plan
-    rows: list[list[object]] = [["plan", plan.action, plan.why]]
-    if plan.action == "set" and plan.pages_limit and plan.bytes:
-        units = in_units(plan.pages_limit, plan.bytes // plan.pages_limit)
-        rows.append(["its size", show_bytes(plan.bytes), units])
+    """The plan with its size in every unit, and what it would meet on this box: of each what it is
+    about, in short, and why.
+    """
+    planned = answer.plan
+    rows: list[list[object]] = [["plan", planned.action, planned.why]]
+    if planned.action == "set" and planned.pages_limit and planned.bytes:
+        units = in_units(planned.pages_limit, planned.bytes // planned.pages_limit)
+        rows.append(["its size", show_bytes(planned.bytes), units])
     rows += [["warning", "", line] for line in answer.warnings]
     return rows
 
@@ -207,6 +209,7 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
         layers = [stack.row(layer) for layer in STATE_LAYERS]
         values = [row.value if row else None for row in layers]
         rows.append([bundle.box, *values, stack.decision.binding])
+    # The last but one is torch's total, the last of STATE_LAYERS.
     says = "; ".join(
         f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1])
     )
@@ -284,6 +287,9 @@ def ceilings_bars(stack: Stack) -> Shown:
 
 
 def _is_drawn(row: Ceiling) -> bool:
+    """Whether a row is a bar: a layer between the RAM and torch, a control group where it has a
+    limit, or a card's own memory; not what limits nothing, and no ulimit, which is not of the GPU.
+    """
     if row.layer == "cgroup":
         return row.value.ok
     return row.layer not in ("", None, "ulimit") or _is_card(row)
@@ -304,8 +310,8 @@ def _draw_ceilings(
     page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
     bars = [_ceiling_bar(row, _binds(stack, row)) for row in rows]
     page.bars(bars, top, stack.decision.binding_bytes)
-    words = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
-    page.footnote(words + "Hatched stub: not known.")
+    legend = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
+    page.footnote(legend + "Hatched stub: not known.")
     return page.done()
 
 
@@ -410,10 +416,10 @@ def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
         Column("TTM limit", "bytes"),
         "pages",
     ]
-    columns = [*head, "plan", "parameters, 10^9, at 2 bytes"]
+    heads = [*head, "plan", "parameters, 10^9, at 2 bytes"]
     return Shown(
         result,
-        columns,
+        heads,
         rows,
         none=f"{result}.",
         result=result,

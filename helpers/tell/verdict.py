@@ -19,7 +19,7 @@ from helpers.ground.shapes import (
     causes,
 )
 from helpers.ground.units import plain
-from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
+from helpers.judge.observation import WRITTEN_UP  # noqa: F401  verdict.html.j2 takes it off a text
 from helpers.tell.display import display
 from helpers.tell.next_steps import CHECK, NextSteps, TypedStep, steps, typed_steps
 from helpers.tell.prose import SCREEN, bold, flat, typed, wrapped
@@ -37,9 +37,11 @@ NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No further reading would change this answer."
 
 MOST_WHY = 3
+"""Reasons that are shown first, and lines of a screen for what each of them quotes."""
 MOST_OF_AN_ERROR = 2
 """Lines of a screen for the program's own error."""
 LINES = 25
+"""Lines of one screen."""
 
 
 def label(verdict: Verdict) -> str:
@@ -84,6 +86,7 @@ def why(verdict: Verdict) -> list[Evidence]:
     order.
     """
     reasons = [row for row in rows(verdict) if not row.id.startswith(BESIDE)]
+    # Reversed, so that of several rows of one size the first stays.
     sizes = {r.reading.value: r for r in reversed(reasons) if r.reading.unit == "bytes"}
     first = [row for row in reasons if row in sizes.values()]
     return [*first, *(row for row in reasons if row.reading.unit != "bytes")][:MOST_WHY]
@@ -160,6 +163,7 @@ def _reasons(verdict: Verdict) -> list[Evidence]:
 
 
 def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
+    """The heading and these reasons; the summary where there is none."""
     lines = [bold("Why")]
     quotes = {verdict.error}
     for row in reasons:
@@ -345,7 +349,10 @@ def _escaped(text: str) -> str:
 
 
 def code(text: str, none: str = "an unnamed source") -> str:
-    """A code span that holds any text: its fence is longer than any run of backticks inside."""
+    """A code span that holds any text: its fence is longer than any run of backticks inside.
+
+    ``none``: what stands instead of an empty text, which is most often that of a source.
+    """
     text = flat(text)
     if not text:
         return none

@@ -47,6 +47,7 @@ def largest_graph(s: Sheet, side: str) -> float:
 
 @rule
 def graph(s: Sheet) -> float:
+    # bytes of the graph of a model that is on the card as a whole
     if s.architecture == "llama" and s.date < 202408:
         # read: ollama llm/ggml.go before 0.3.5: no graph of the vocabulary
         return 4 * s.n_batch * (1 + 4 * s.n_embd + s.n_ctx * (1 + s.n_head))
@@ -63,6 +64,7 @@ def graph(s: Sheet) -> float:
 
 @rule
 def graph_partial(s: Sheet) -> float:
+    # bytes of the graph of a model of which a part is on the card
     if "graph" in s.inputs:
         # as printed
         return s.graph
@@ -85,6 +87,7 @@ def graph_partial(s: Sheet) -> float:
 
 @rule
 def graph_held(s: Sheet) -> float:
+    # bytes of the graph on each card that it takes
     # read: ollama llm/memory.go: several cards always take the partial graph
     if s.cards > 1:
         return s.graph_partial
@@ -93,6 +96,7 @@ def graph_held(s: Sheet) -> float:
 
 @rule
 def graph_room(s: Sheet) -> float:
+    # bytes that are kept free for a graph as layers are dealt to the cards
     # read: ollama llm/memory.go, EstimateGPULayers: the larger of both is kept free
     larger = max(s.graph_partial, s.graph_held)
     if "gguf_arch" in s.inputs:

@@ -59,6 +59,7 @@ def one_kind(s: Sheet) -> float:
 
 @rule
 def page(s: Sheet) -> float:
+    # bytes of a block in one layer, alike for all kinds of layers
     # read: unify_kv_cache_spec_page_size; the smaller page takes more tokens
     if not s.n_layer_swa:
         return s.block_size * s.full_layer
@@ -75,6 +76,7 @@ def kinds(s: Sheet) -> list[float]:
 
 @rule
 def group(s: Sheet) -> float:
+    # how many layers of one kind share a block
     # read: _get_kv_cache_groups_uniform_page_size
     layers = s.sizes("kinds")
     if max(layers) < 1.5 * min(layers):
@@ -84,6 +86,7 @@ def group(s: Sheet) -> float:
 
 @rule
 def request_blocks(s: Sheet) -> float:
+    # blocks of one request of the whole context
     if s.one_kind:
         # read: FullAttentionSpec.max_memory_usage_bytes
         return up(s.n_ctx, s.block_size)
@@ -115,6 +118,7 @@ def request_blocks(s: Sheet) -> float:
 
 @rule
 def block_bytes(s: Sheet) -> float:
+    # bytes of a block in all layers that share it
     if s.one_kind:
         # read: kv_cache_utils.py, one group
         return s.block_size * s.token_bytes
@@ -191,7 +195,8 @@ def mem_fraction_static(s: Sheet) -> float:
     if "card_total_bytes" not in s.inputs:
         return 0.88
     # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
-    # handle_gpu_memory_settings: 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph
+    # handle_gpu_memory_settings: 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph,
+    # 1 GiB for each eight cards of the model; at least 10 GiB of a card of more than 60
     is_new = s.date >= 202606
     mib = s.card_total / MIB
     tiers = SGLANG_TIERS if is_new else SGLANG_TIERS_BEFORE
@@ -227,7 +232,8 @@ def share_free(s: Sheet) -> float:
 
 @rule
 def short_at_start(s: Sheet) -> float:
-    # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
+    # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share;
+    # what is free beyond the share, less than 0 where that is short
     if "card_free_bytes" in s.inputs:
         return s.card_free - s.card_total * s.gpu_memory_utilization
     return s.ceiling * (1 - s.gpu_memory_utilization) - s.others_bytes
@@ -241,6 +247,7 @@ def refused(s: Sheet) -> float:
 
 @rule
 def available(s: Sheet) -> float:
+    # bytes for the pool, of servers that have one
     for name in ("kv_cache_memory_bytes", "available_kv_bytes"):
         if name in s.inputs:
             return s.figure(name)

@@ -98,6 +98,7 @@ def layer_bytes(s: Sheet) -> float:
 
 @rule
 def layers_held(s: Sheet) -> float:
+    # layers that ollama puts on the cards by itself, the output among them
     if not s.is_ollama or "n_gpu_layers" in s.inputs:
         raise MissingFigure("layers_held")
     # read: ollama llm/memory.go: the vision part goes on the first card; since 0.7.1 that of its
@@ -120,6 +121,7 @@ def layers_held(s: Sheet) -> float:
 
 @rule
 def tightest(s: Sheet) -> float:
+    # bytes left on the fullest card
     # read: llama.cpp src/llama-model.cpp, load_tensors, get_layer_buft_list; layers are taken as
     # alike, so one more or less at the ends
     return fullest_card(
@@ -134,7 +136,8 @@ def tightest(s: Sheet) -> float:
 
 @rule
 def left(s: Sheet) -> float:
-    # the ceiling without the sum of the rows
+    # the ceiling without the sum of the rows; what of the cache a log counts among the weights
+    # (in_weights) is in both of them, and taken off once
     ceiling = s.ceiling
     layers = s.weights + s.kv_bytes + s.state_bytes - s.in_weights
     rest = (
@@ -148,7 +151,9 @@ def left(s: Sheet) -> float:
 
 
 def freed(s: Sheet) -> float:
-    """The cache of what is no longer asked for."""
+    """Bytes of the cache that a shorter context than was asked for gives back; less than 0 for a
+    longer one.
+    """
     if "n_ctx_asked" in s.inputs and s.has("full_token"):
         return s.full_token * (s.n_ctx_asked - s.n_ctx)
     return 0
@@ -156,6 +161,7 @@ def freed(s: Sheet) -> float:
 
 @rule
 def spare(s: Sheet) -> float:
+    # what is left, less than 0 where it does not fit: bytes, of TensorRT-LLM tokens
     if s.refused:
         # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
         return s.short_at_start

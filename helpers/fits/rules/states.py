@@ -26,6 +26,7 @@ def mamba_cache_mode(s: Sheet) -> str:
 
 @rule
 def conv_state(s: Sheet) -> float:
+    # numbers that the convolution of a layer keeps of a request
     if "conv_cache" in s.inputs:
         # read: llama.cpp src/llama-hparams.cpp, n_embd_r of a short convolution
         return s.n_embd * (s.conv_cache - 1)
@@ -40,6 +41,7 @@ def conv_state(s: Sheet) -> float:
 
 @rule
 def state_layer(s: Sheet) -> float:
+    # bytes that a layer keeps of a request
     convolution = s.conv_state
     # read: llama.cpp src/llama-hparams.cpp, n_embd_s; a convolution alone has no other state
     scan_state = 0.0

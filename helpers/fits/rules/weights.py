@@ -83,6 +83,7 @@ def parameters(s: Sheet) -> float:
 
 def parameters_by_part(s: Sheet) -> dict[str, float]:
     """Weights by what they are part of. Raises MissingFigure where the dimensions do not give them."""
+    # of short convolutions, and of a quantisation that is not known, no dimension says the size
     if "conv_cache" in s.inputs or "quant_unknown" in s.inputs:
         raise MissingFigure("model_bytes", HEADER)
     blocks = s.n_layer - s.n_layer_ff
@@ -164,6 +165,7 @@ def n_ff(s: Sheet) -> float:
 
 @rule
 def in_weights(s: Sheet) -> float:
+    # bytes of the cache that the log counts among the weights
     if s.is_ollama and s.date < 202504 and "weights_bytes" in s.inputs:
         # read: ollama llm/memory.go before 0.6.3: memory.weights.total counts the cache too
         return s.kv_bytes * s.n_ctx_asked / s.n_ctx
