@@ -111,6 +111,7 @@ def failure_of(
             limits=limits,
             working_folder=copy,
         )
+    # No limit of the rehearsal sent this SIGTERM, so somebody wants fix itself to end.
     was_ended = first.exit_code == STOPPED and not first.stopped
     if was_ended or first.exit_code == INTERRUPTED:
         raise KeyboardInterrupt

@@ -13,13 +13,16 @@ from helpers.fix.recomputed import RECOMPUTED, SAME_AGAIN
 from helpers.fix.source import SourceFile, called, is_return, keyword
 
 TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Config$")
+"""Classes that hold the arguments of a training, of transformers and trl."""
 MODELS = re.compile(
     r"^from_pretrained$|^from_config$|LMHeadModel$"
     r"|For(CausalLM|SequenceClassification|ConditionalGeneration)$"
 )
+"""Functions and classes that make a model of transformers."""
 BATCH_SIZE = "per_device_train_batch_size"
 ACCUMULATED = "gradient_accumulation_steps"
 FACTORS = (2, 4, 8)
+"""By what a batch is divided; so many times more batches are accumulated before a step."""
 FASTER = "nothing; it is faster"
 
 
@@ -158,7 +161,7 @@ def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
 
 
 def _back_to_training(program: Program) -> Changes:
-    """Checkpointing that is on without effect, since an evaluation left the model in its mode."""
+    """Checkpointing that is on without effect, since an evaluation left the model in eval mode."""
     idle = program.facts.idle_checkpointing
     if idle is None or not idle.where:
         return

@@ -61,8 +61,9 @@ def micro_batches(program: Program) -> Changes:
 
 
 def _inputs(region: Region) -> list[str]:
-    """The names of the batch's tensors: what the region reads and its loop, or the call of its
-    function, gives anew.
+    """The names of the batch's tensors: what the region reads that is new in each step. That comes
+    from the target of the loop, or from the parameters of a function without one, or was assigned
+    in the same block before the region.
     """
     source = region.source
     loop = source.around(region.first, cst.For)
@@ -162,7 +163,7 @@ def evaluation_in_chunks(program: Program) -> Changes:
     then on strips of its images.
     """
     parts = factors(program)[-1]
-    draws = program.mentions("Conv2d")
+    has_images = program.mentions("Conv2d")
     for source, assign in _assigned_without_gradients(program):
         batch = _batch_of(source, assign)
         if not batch:
@@ -170,7 +171,7 @@ def evaluation_in_chunks(program: Program) -> Changes:
         place = source.place(assign)
         edit = _concatenated(source, assign, batch, parts, "")
         yield _in_chunks(f"Compute each batch in {parts} parts ({place})", edit)
-        if draws and len(batch) == 1:
+        if has_images and len(batch) == 1:
             yield Change(
                 title=f"Evaluate each image in {parts} strips ({place})",
                 results=Results.OTHER,
@@ -202,15 +203,18 @@ def _modules_without_gradients(program: Program) -> Located[cst.Call]:
     """Calls of modules inside larger expressions, among those that led to the refused request."""
     for source, statement in _failed_without_gradients(program):
         for call in source.find(cst.Call, statement):
-            is_all = isinstance(source.parent(call), cst.Assign)
-            if is_all or not isinstance(call.func, cst.Name) or len(call.args) != 1:
+            # The whole value of an assignment is what _assigned_without_gradients finds.
+            is_value = isinstance(source.parent(call), cst.Assign)
+            if is_value or not isinstance(call.func, cst.Name) or len(call.args) != 1:
                 continue
             if program.is_module(call.func.value):
                 yield source, call
 
 
 def _assigned_without_gradients(program: Program) -> Located[cst.Assign]:
-    """The assignments among what led to the refused request without gradients."""
+    """The assignments in the statements that led to the refused request, where no gradients are
+    computed.
+    """
     for source, statement in _failed_without_gradients(program):
         for assign in source.find(cst.Assign, statement):
             yield source, assign

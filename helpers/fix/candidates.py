@@ -45,7 +45,7 @@ FITTING: dict[str, tuple[Proposals, ...]] = {
     "allocator-cache-not-returned": (emptied_before_children, changes_of_settings),
     "multi-gpu-imbalance": (one_device_a_rank, changes_of_loads),
 }
-"""What removes a cause, before what needs less of everything."""
+"""By the label of a verdict, what removes that cause: it is tried before SMALLER."""
 SMALLER: tuple[Proposals, ...] = (
     misspelt_settings,
     one_device_a_rank,
@@ -137,7 +137,9 @@ def _proposed(propose: Proposals, program: Program) -> Changes:
 
 
 def _with_torch_imported(program: Program, change: Change) -> Change:
-    """A change that also imports torch into each file whose new lines use it first."""
+    """A change that also imports torch, into each file whose new lines use it and that does not
+    import it yet.
+    """
     imports: list[TextEdit] = []
     for source in program.sources:
         texts = [edit.text for edit in change.edits if edit.name == source.name]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 NOTHING = "nothing"
-"""What a change costs that costs nothing."""
+"""The cost of a change that has none."""
 ANOTHER_RATE = "the learning rate has to be chosen again"
-"""What another optimizer costs."""
+"""The cost of another optimizer."""
 
 
 class Results(Enum):

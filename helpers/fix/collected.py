@@ -13,12 +13,15 @@ from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS, StoreStatement, last_name, stores_of
 
 MOST_CACHED = 4
+"""Entries that a cache keeps when it is limited."""
 UNBOUNDED = re.compile(
     r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)"
 )
 """Decorators of functions whose results are all kept, or many."""
 LAST = re.compile(r"\[-(\d+):?\]")
+"""An index that reads the last entry, or the last few: [-1] or [-10:]."""
 NEW_LISTS = ("sorted", "list", "reversed")
+"""Functions that give the entries of a list in a new one."""
 EMPTIES = ("reset", "clear", "restart", "flush")
 """Methods by which objects forget what they collected."""
 EPOCH_ENDS = re.compile(r"on_(train|validation|test|predict)_epoch_end")
@@ -58,7 +61,7 @@ def _if_measured(
 
 
 def _shortened_lists(program: Program, store: StoreStatement) -> Changes:
-    """Statements that compute a shorter list for nobody, such as ``sorted(best)[:3]``: use it."""
+    """Statements such as ``sorted(best)[:3]``, whose shorter list is thrown away: use it."""
     for source, statement in program.find(cst.Expr):
         value = statement.value
         unshortened = _unshortened(value)
@@ -87,11 +90,11 @@ def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Change
     fills them.
     """
     owner = store.source.around(store.statement, cst.ClassDef)
-    fills = store.source.around(store.statement, cst.FunctionDef)
-    if owner is None or fills is None:
+    filling = store.source.around(store.statement, cst.FunctionDef)
+    if owner is None or filling is None:
         return
     for name in _unused_ways_to_empty(program, store, owner):
-        for source, call in program.calls(fills.name.value):
+        for source, call in program.calls(filling.name.value):
             loop = source.around(call, cst.For)
             if loop is None or not isinstance(call.func, cst.Attribute):
                 continue

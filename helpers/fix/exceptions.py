@@ -30,8 +30,8 @@ def exceptions_without_frames(program: Program) -> Changes:
         for name in kept:
             edits.append(source.replaced(name, f"{error}.with_traceback(None)"))
         if raises_again:
-            earlier = f"{error}.__cause__ = {error}.__context__ = None"
-            edits.append(source.lines_before(source.statement(kept[0]), earlier))
+            without_causes = f"{error}.__cause__ = {error}.__context__ = None"
+            edits.append(source.lines_before(source.statement(kept[0]), without_causes))
     if edits:
         yield Change(
             title=f"Keep the exceptions without their tracebacks ({', '.join(places)})",

@@ -28,6 +28,7 @@ LETTER = re.compile("[A-Z]")
 NOT_COMPARED = ("ctx", "kind", "type_comment")
 """Fields of a node that say nothing of what it computes."""
 ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
+"""Expressions that are compared with the patterns; others only as parts of these."""
 ORDER = ("p", "ord", "dim", "axis")
 """Keywords that may as well stand behind the other arguments, in this order."""
 TRANSPOSED = {"T", "t()", "permute(0, 1, 3, 2)", "permute(0, 2, 1)"} | {
@@ -50,6 +51,7 @@ class _Plain(ast.NodeTransformer):
     """One spelling for what torch lets people spell in several ways."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        """``torch.f(x, dim=1)`` as ``x.f(1)``, or as ``f(x, 1)`` where METHODS does not name it."""
         self.generic_visit(node)
         name = ast.unparse(node.func)
         short = name.rpartition(".")[2].removeprefix("vector_")
@@ -168,8 +170,9 @@ class Place:
         return self.node.lineno
 
     def match(self, pattern: str) -> Match | None:
-        """How a pattern fits; None where it does not, and where something else reads what lies
-        between its parts.
+        """How a pattern fits. None where it does not; where a name that one of its letters reads was
+        assigned again before this place; and where something else reads an intermediate result,
+        whose assignment would be taken away.
         """
         match = _fit(_pattern(pattern), self.node, self.names, Match())
         if match is None:
@@ -194,6 +197,7 @@ class Place:
             if assigned.name in _names_in(statement, ast.Store):
                 break
         else:
+            # Nothing in the block assigns the name again: what stands behind it may read it, too.
             last_line = self.block[-1].end_lineno
             assert last_line is not None
             names = (

@@ -54,7 +54,7 @@ class FileSetting:
 
 
 def misspelt_settings(program: Program) -> Changes:
-    """A key of a settings file that no source reads, spelt as the one is that they read."""
+    """A key of a settings file that no source reads, under the similar name that they do read."""
     read = set(_keys_read(program.sources))
     settings = list(settings_in(program))
     present = {setting.key for setting in settings}

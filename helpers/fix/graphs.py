@@ -36,6 +36,7 @@ def may_take_gradients(program: Program) -> bool:
 
 def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
     """Changes that compute no graph, or let go of it, the largest part of the program last."""
+    # What no variable, list or attribute is known to keep may be kept by a graph.
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
     with_graphs = [grower for grower in growers if grower.with_graphs]
     if by_graph:

@@ -57,11 +57,12 @@ def _scripts(command: Sequence[str], folder: Path) -> Iterator[Path]:
                 yield from _scripts(words, folder)
         elif word.endswith((".py", ".ipynb")):
             yield _below(folder, Path(folder, word))
-        elif command[at - 1] == "-m" and at:
+        elif at and command[at - 1] == "-m":
             yield from _files_of(word, [folder])
 
 
 def _below(folder: Path, path: Path) -> Path:
+    """A file, its links followed, as a path that begins with ``folder`` as that is written."""
     return folder / os.path.relpath(path.resolve(), folder.resolve())
 
 

@@ -35,8 +35,8 @@ WORTH_A_TRY = 0.1
 
 @dataclass(frozen=True)
 class KeptEnding:
-    """Text behind each tensor that is kept. ``title`` and ``costs``: with the name of what keeps it
-    and how much more it keeps with each step.
+    """Text to write behind each tensor that is kept, as a change. ``title`` has a gap for the name
+    of what keeps it, ``costs`` one for how much more that keeps with each step.
     """
 
     text: str
@@ -99,10 +99,10 @@ def changes_of_what_is_kept(program: Program) -> Changes:
         cuts_graph = ending is WITHOUT_GRAPH
         if cuts_graph and (are_tensors_alone or not may_have_graphs):
             continue  # there is no graph that it could free
-        is_measured = cuts_graph and may_take_gradients(program)
+        needs_proof = cuts_graph and may_take_gradients(program)
         for store in stores:
             change = _kept_as(store, ending, most)
-            yield replace(change, only_if_measured=is_measured)
+            yield replace(change, only_if_measured=needs_proof)
     yield from passes_without_gradients(program, growers)
 
 

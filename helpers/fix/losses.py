@@ -14,6 +14,7 @@ from helpers.fix.regions import Region, forward_regions
 from helpers.fix.source import called, keyword
 
 POSITIONS = 256
+"""How many have their logits at the same time."""
 NAMES = {"hidden", "wanted", "loss_of", "part"}
 """Names that the change brings along."""
 LAST_IS_CLASS = re.compile(

@@ -26,6 +26,7 @@ IMPORT_S = 60.0
 Cell = dict[str, Any]
 """A cell as a file of nbformat 4 has it."""
 INDENTS = (1, 2, 4, None)
+"""How files of notebooks may be indented, the way of nbformat first."""
 
 
 class NoNotebook(ValueError):
@@ -76,7 +77,7 @@ class Notebook(SourceFile):
         return f"{written}{end}".encode()
 
     def _indent(self) -> int | None:
-        """How the file is indented."""
+        """How the file is indented, found by writing it again; as nbformat does where that fails."""
         content = json.loads(self.file)
         for indent in INDENTS:
             written = json.dumps(content, indent=indent, ensure_ascii=False)

@@ -33,14 +33,17 @@ IN_ALL_S = 60.0
 """How long all that is compared for one change may take."""
 AS_IT_IS = (1, 0, False)
 DIVISORS = ((8, 64, True), (8, 256, False), (2, 256, False), AS_IT_IS)
-"""By what numbers of both programs are divided, from which number on, and whether their lists are
-cut short, too: the first with which both run.
+"""Ways to make the numbers of both programs smaller, of which the first with which both run is
+taken: the divisor, the least number that is divided, and whether lists are cut short, too.
 """
 LEAST_STEPS = 2
+"""Steps of an optimizer that a comparison needs where no number was printed and no value seen."""
 STEPS_ALIKE = 3
 """Steps in which rounding may not yet have grown."""
 ROUNDING = 1e-3
+"""The relative difference of lengths of tensors that are the same up to rounding, at most."""
 PRINTED_ROUNDING = 1e-2
+"""The same for printed numbers."""
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 GRAPH = re.compile(r",?\s*(?:grad_fn=<[^>]*>|requires_grad=True)")
 """What torch prints of a tensor's graph, which is no result: a kept tensor is detached."""
@@ -245,6 +248,7 @@ class _Comparison:
         tensors = _pairs(self.before, self.after, "gradients")[:STEPS_ALIKE]
         tensors += _pairs(self.before, self.after, "buffers")[:STEPS_ALIKE]
         if not self.weights:
+            # A value is its digest and its size: its size alone, as that of one gradient.
             tensors += [([value[1:]], [other[1:]]) for value, other in self.values]
         return all(_alike(sizes[0], others[0]) for sizes, others in tensors)
 
@@ -272,7 +276,7 @@ def _with_equal_weights(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
 def _without_idle_weights(run: CpuRun) -> CpuRun:
     """What was seen of a run, without the weights that got no gradient in a step."""
     seen: list[Sequence[Any]] = []
-    moves: list[bool] = []
+    moves: list[bool] = []  # which weights have a gradient, and so are updated
     for kind, *values in run.seen:
         if kind == "gradients":
             moves = [length > 0 for length, _ in values[0]]

@@ -19,7 +19,7 @@ CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
 SAME_AGAIN = "each block is computed again from the same input, with the same random numbers of torch"
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
-"""Layers that update running statistics in each forward pass, and libraries of models with them."""
+"""Layers that update running statistics in each forward pass, and libraries whose models have such."""
 UPDATED_TWICE = (
     "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
     "in each, so an evaluation differs"
@@ -144,6 +144,7 @@ def _has_effects(source: SourceFile, function: cst.FunctionDef) -> bool:
     """Whether a function changes more than names of its own."""
     if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
         return True
+    # A call whose result nobody takes, such as append, is there for its effect.
     values = [node.value for node in source.find(cst.Expr, function)]
     if any(not isinstance(value, cst.SimpleString) for value in values):
         return True

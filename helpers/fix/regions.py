@@ -35,7 +35,7 @@ HARDLY_ANY = 0.1
 STATISTICS = re.compile(
     r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\("
 )
-"""Layers that compute over the whole batch."""
+"""What computes over the whole batch, and libraries whose models may."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ def forward_regions(program: Program) -> Iterator[Region]:
         siblings = source.siblings(statement)
         if not siblings:
             continue
+        # Upwards from the backward pass: what assigns a name that is wanted further down belongs
+        # to it, and the forward pass begins at the topmost such statement that computes.
         at = siblings.index(statement)
         wanted = source.names_in(call.func)
         begins = at

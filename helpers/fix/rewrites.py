@@ -32,6 +32,7 @@ SHORT_FUNCTIONAL = re.compile(
 
 
 def always(_: Program, __: Place, ___: Match) -> bool:
+    """For a rule that holds wherever its pattern fits."""
     return True
 
 
@@ -96,6 +97,7 @@ def _attentions() -> Iterator[RewriteRule]:
         "where(M, {}, N)": "M",
         "{} + M": "M",
     }
+    # Each mask may also be put on under a condition C.
     for mask, wanted in list(masks.items())[1:]:
         masks[f"({mask} if C else {{}})"] = f"{wanted} if C else None"
     weights = (

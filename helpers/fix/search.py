@@ -21,10 +21,11 @@ FURTHER = 1.02
 INTERRUPTED = 128 + signal.SIGINT
 """How a rehearsal ends that Ctrl-C ended."""
 MOST_TOGETHER = 3
+"""Changes that are made at once where none alone is enough."""
 NO_TRACE = 1
 """Events in the trace of a change: nobody reads more than its peaks."""
-SHARE = 0.5
-"""Of the time that is left, what one change may take: a program that fits runs to its end."""
+SHARE_OF_TIME_LEFT = 0.5
+"""How much of it one change may take, since a program that fits runs to its end."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class TriedChange:
         """The changed program came to its end, or to the step at which it was to end, and at no
         time ran out of memory.
 
-        With workspaces of libraries as small as they may be: where cuDNN gets none so large as it
-        asks for, torch has it choose a smaller one (ATen/native/cudnn/Conv_v8.cpp).
+        A program that fits only with the smallest workspaces of its libraries passes, too: where
+        cuDNN cannot have as large a one as it asks for, torch has it choose a smaller one
+        (ATen/native/cudnn/Conv_v8.cpp).
         """
         rehearsal = self.rehearsal
         came_to_its_end = rehearsal.stopped in ("", "--steps")
@@ -54,8 +56,12 @@ class TriedChange:
 
     @property
     def expected(self) -> Results:
-        """What the change should do to the results: as measured, else as its rule says, unless
-        smaller numbers gave others.
+        """What the change should do to the results.
+
+        The worse of what was measured and what its rule says, since a CPU does not show all that
+        a rule knows of; of a change that cuts graphs, what was measured. Where nothing was
+        measured, what its rule says; but other results where the programs differed with smaller
+        numbers, or where the change shows only at the end.
         """
         claimed = self.change.results
         if self.proof is not None and self.proof.differs:
@@ -68,7 +74,9 @@ class TriedChange:
 
     @property
     def results(self) -> Results:
-        """What may be relied on of the expected results: a rule may need to be measured."""
+        """The expected results as far as they may be relied on: other results where the rule
+        holds only if it was measured, to the program's end if it shows only there.
+        """
         if self.measured is None and self.change.only_if_measured:
             return Results.OTHER
         if self.change.shows_late and not (self.proof and self.proof.to_its_end):
@@ -154,7 +162,9 @@ class Trials:
             return self.fallback
 
     def _that_pass(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
-        """Trials that pass: what keeps the results alone, then together, then the rest so."""
+        """Trials that pass. First of changes that do not come late: each alone, then several
+        together, then the fallback. Then all changes: those that come late alone, then together.
+        """
         kept = [change for change in changes if not change.comes_late]
         yield from self._passing(kept)
         yield from self._passing_together(kept)
@@ -166,6 +176,8 @@ class Trials:
     def _passing(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
         """Trials of changes, one by one, that pass with the results that their rules promise."""
         for change, following in zip_longest(changes, changes[1:]):
+            # A cut of the graph that passes, though with other results, is kept while further
+            # cuts are tried, and taken before a change of another kind.
             if self.fallback is not None:
                 cuts_graphs = self.fallback.change.cuts_graphs
                 if cuts_graphs and not change.cuts_graphs:
@@ -195,7 +207,10 @@ class Trials:
                 yield from self._passing([joined])
 
     def _tried(self, change: Change, following: str) -> TriedChange | None:
-        """The trial of a change; None where it was tried before. Raises _NoMore."""
+        """The trial of a change; None where it was tried before. Raises _NoMore where the tries
+        are used up, or less time is left than the unchanged program took. The first change is tried
+        in any case.
+        """
         if any(trial.change == change for trial in self.done):
             return None
         left_s = self._ends_at - time.monotonic()
@@ -204,6 +219,7 @@ class Trials:
             raise _NoMore
         self.on_start(Start(change, following, self.tries - len(self.done), left_s))
         trial = TriedChange(change, self._rehearsed(change, left_s))
+        # A setting is not compared: the program stays as it is.
         may_be_the_same = change.cuts_graphs or change.results is not Results.OTHER
         if trial.passes and may_be_the_same and not change.is_setting:
             trial = replace(trial, proof=self.prove(self.program, change))
@@ -215,6 +231,7 @@ class Trials:
 
     def _rehearsed(self, change: Change, left_s: float) -> Rehearsal:
         """The rehearsal of a changed copy of the program."""
+        # The only variable that a rule sets is the text of the allocator's settings.
         conf = next(iter(change.environment.values()), None)
         if conf is not None and change.is_setting and conf in self.rehearsed:
             return self.rehearsed[conf]
@@ -229,7 +246,7 @@ class Trials:
                 extra=UPLOADS_OFF,
                 log=out.with_suffix(".log"),
                 working_folder=copy,
-                ends_after_s=max(SHARE * left_s, self.first.seconds),
+                ends_after_s=max(SHARE_OF_TIME_LEFT * left_s, self.first.seconds),
                 max_events=NO_TRACE,
                 conf=conf,
             )

@@ -83,16 +83,16 @@ def _computed_for(
 def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
     """Where the function of a backward pass reads a tensor's gradient behind it."""
     function = source.scope(call)
-    counters: set[str] = set()
+    loop_names: set[str] = set()
     for loop in source.loops(function):
-        counters |= source.names_in(loop.target)
+        loop_names |= source.names_in(loop.target)
     reads = []
     for read in source.find(cst.Attribute, function):
         tensor = source.code(read.value)
         if read.attr.value != "grad" or tensor == "torch.autograd":
             continue
         first, _, _ = tensor.partition(".")
-        is_plain = tensor.replace(".", "").isidentifier() and first not in counters
+        is_plain = tensor.replace(".", "").isidentifier() and first not in loop_names
         is_part = isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
         if source.line(read) > source.line(call) and is_plain and not is_part:
             reads.append(read)

@@ -32,6 +32,7 @@ ATOMS = (
     cst.List,
     cst.Dict,
 )
+"""Expressions behind which a method is called without parentheses."""
 
 
 class SourceFile:
@@ -49,6 +50,7 @@ class SourceFile:
         self.content = text.decode(encoding)
         self.text = self.content.encode()
         self.module = cst.parse_module(self.content)
+        # Places are asked for the nodes of this module, which a copy would not know.
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
         self._spans = wrapper.resolve(ByteSpanPositionProvider)
         self._places = wrapper.resolve(PositionProvider)
@@ -202,14 +204,14 @@ class SourceFile:
         return TextEdit(self.name, span.start, span.start + span.length, text)
 
     def in_place_of(self, node: ast.expr, text: str) -> TextEdit:
-        """``text`` in place of a node that ast parsed."""
+        """As ``replaced``, for a node that ast parsed and not libcst."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         start = self._line_start(node.lineno) + node.col_offset
         end = self._line_start(node.end_lineno) + node.end_col_offset
         return TextEdit(self.name, start, end, text)
 
     def without_lines(self, statement: ast.stmt) -> TextEdit:
-        """A statement that ast parsed taken away, with its lines."""
+        """As ``without``, for a statement that ast parsed and not libcst."""
         assert statement.end_lineno is not None
         start = self._line_start(statement.lineno)
         return TextEdit(
@@ -302,7 +304,9 @@ class SourceFile:
         ]
 
     def with_import(self, line: str) -> Iterator[TextEdit]:
-        """An import below the first ones of the file, where the line is missing."""
+        """An import, unless the file has that line: below its last import of torch, else below its
+        last import, else at its top, behind a docstring.
+        """
         if line in self.content.splitlines():
             return
         of_torch = [node for node in self.imports if "torch" in self.code(node)]

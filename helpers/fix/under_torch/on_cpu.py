@@ -51,6 +51,7 @@ Divisor = Sequence[int]
 MOST_TURNS = 6
 """Turns of each loop: more than the entries that a bounded cache keeps."""
 MEMORY_BYTES = 6 << 30
+"""How much data each program may have (RLIMIT_DATA)."""
 PARTS_OF_ONE = {
     "buffers",
     "children",
@@ -64,6 +65,7 @@ PARTS_OF_ONE = {
 }
 """Calls whose results only make sense as a whole: loops over these are not cut."""
 FEW = "_casebook_few"
+"""The name by which a changed source calls ``few``."""
 COUNTS = (
     "current_device",
     "max_memory_allocated",
@@ -478,6 +480,7 @@ def main() -> None:
     for divisor in job["divisors"]:
         pids = [forked(row, divisor, job["seconds"]) for row in job["programs"]]
         statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+        # A negative code is a signal, such as SIGPROF at the end of the time: no failure.
         if all(os.waitstatus_to_exitcode(status) <= 0 for status in statuses):
             return
 
