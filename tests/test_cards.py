@@ -1,5 +1,7 @@
 """Cards by name: the table, a size, a box's own."""
 
+from pathlib import Path
+
 import pytest
 from command_line import verb
 
@@ -7,6 +9,7 @@ from helpers.look import cards
 from helpers.look.boxes import open_box
 from helpers.rehearse.run import WORDS
 
+ROOT = Path(__file__).resolve().parents[1]
 GIB = 1 << 30
 
 
@@ -125,3 +128,11 @@ def test_the_card_that_a_name_was_taken_for_is_said_where_another_size_has_it(tm
     said = verb("fits", model, "--gpu", "a100").err
     assert "--gpu a100 is NVIDIA A100-SXM4-40GB here; also: a100-80" in said
     assert "also" not in verb("fits", model, "--gpu", "a100-80").err
+
+
+def test_the_readme_says_how_many_cards_there_are():
+    vendors = [card.vendor for card in cards.cards().values()]
+    counts = f"{len(vendors)}: {vendors.count('cuda')} of NVIDIA"
+    readme = (ROOT / "README.md").read_text()
+    assert f"| {counts}" in readme
+    assert f"and {vendors.count('rocm')} of AMD" in readme

@@ -36,7 +36,9 @@ def next_steps(failure: CellFailure) -> Iterator[str]:
     for holder in failure.holdings.of_kind(
         "variable", "module", "error", "thread", "widgets"
     ):
-        most = failure.on_device(holder.bytes) + _most_in_graphs(holder, failure)
+        most = failure.on_device(holder.bytes)
+        if holder.kind != "error":  # the bytes of an error hold those of its graphs
+            most += _most_in_graphs(holder, failure)
         step = step_of_holder(holder, failure)
         if step and failure.is_worth_a_step(most):
             steps[holder.name] = step
