@@ -24,10 +24,11 @@ from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 
 BUDGET_S = 60.0
+"""What the first run and both repeats may take together."""
 TIMES_AS_LONG = 3
-"""A repeat that would go on for longer than the first run did is ended then."""
+"""A repeat is ended after so many times the seconds of the first run."""
 GRACE_S = 15.0
-"""Seconds that what does not end by itself has beyond that, before SIGTERM ends it."""
+"""Seconds after that, when SIGTERM ends a repeat that did not end by itself."""
 TIMES_THE_CARD = 16
 """A growth that would never end is ended at so many times the card."""
 SAME_SHARE = 0.9
@@ -247,7 +248,7 @@ def _shape(run: Rehearsal | None, whole_step_bytes: int = 0) -> dict[str, Any] |
 
 
 def _take_away(trace: Path) -> None:
-    """What a repeat kept, or was about to keep, at that name."""
+    """Delete what a repeat kept, or was about to keep, at that name."""
     shutil.rmtree(trace.with_suffix(".record"), ignore_errors=True)
     trace.unlink(missing_ok=True)
     trace.with_suffix(".log").unlink(missing_ok=True)

@@ -20,7 +20,9 @@ PROGRAMS = Path(__file__).resolve().parent / "under_torch"
 OF_EACH_RUN = re.compile(r"(CASEBOOK|FAKE)_\w+|CUDA_VISIBLE_DEVICES|PWD")
 """Variables of which a run has its own, and which nobody reads while torch is imported."""
 MOST_BYTES = 4096
-"""How long the entry may be by which the processes of a run are recognized."""
+"""Room for the entry of the environment by which the processes of a run are recognized: each fork
+writes its own over it (under_torch/forking.py).
+"""
 
 
 class Forks:

@@ -8,7 +8,8 @@ from pathlib import Path
 from helpers.look.cards import GpuCard
 from helpers.rehearse.holders import CardUse
 
-STOPPED = 143  # the exit code of a program that SIGTERM ended
+STOPPED = 143
+"""The exit code of a program that SIGTERM ended, sent by ``ends_after_s`` or by somebody."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Rehearsal:
     at_least: bool = False
     """A process of it died, so the peaks are those that it had reached."""
     stopped: str = ""
-    """The limit that ended it, after ``steps`` of an optimizer."""
+    """The limit that ended it from inside, "--steps" or "--seconds", after ``steps`` of an optimizer;
+    empty where none did, also where SIGTERM ended it (STOPPED).
+    """
     steps: int = 0
     whose: str = ""
     """Whose fault it is where it failed, and why: memory, the program or the rehearsal."""

@@ -61,7 +61,8 @@ COMPILED = "compiled"
 """What torch.compile makes in a run, in the folder of its record: each run compiles anew, since the
 peak of a run that compiles is another one.
 """
-TERM_S = 3.0  # how long a rehearsal has to end after SIGTERM
+TERM_S = 3.0
+"""How long a rehearsal has to end after SIGTERM."""
 DIED = "killed or crashed"
 """How the recorder says that a process died (helpers/allocator/recorded_processes.py)."""
 RESERVED_PEAK = "reserved_bytes.all.peak"
