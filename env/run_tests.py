@@ -45,7 +45,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
+def pytest_testnodedown(node: object) -> None:
     """Every process collects the same tests and leaves the same out."""
     LEFT_OUT["here"] = getattr(node, "workeroutput", {}).get("left_out", LEFT_OUT["here"])
 

@@ -74,7 +74,7 @@ def step(argv: Sequence[str], environ: Mapping[str, str]) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode:
         raise Lacks(last_words(done.stdout))
-    return done.stdout
+    return str(done.stdout)
 
 
 def last_words(text: str) -> str:

@@ -88,7 +88,7 @@ def _object_in(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def add_to_record(trace: Path, **fields: Any) -> None:
+def add_to_record(trace: Path, **fields: object) -> None:
     """Add what was found out later to the record beside a trace, by the names of its fields."""
     path = trace.with_suffix(".record") / "record.json"
     record = json.loads(path.read_text(encoding="utf-8"))
