@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("libcst")
 from test_fix import GIB, keeper, program, proposed, texts
 
+from helpers.fix.batches import evaluation_in_chunks
 from helpers.fix.change import Results
 from helpers.fix.regions import fails_in_step
 from helpers.judge.program_facts import Holding, Refusal
@@ -331,3 +332,10 @@ def test_a_batch_that_is_handed_on_by_name_keeps_that_name():
     after = texts(NAMED, "true-capacity", **refused_at("train.py:6 <module>"))
     in_parts = "out = torch.cat([model(ids=ids_part) for ids_part in ids.chunk(4)])"
     assert any(in_parts in text for text in after)
+
+
+def test_what_needs_more_parts_than_are_ever_tried_is_left_as_it_is():
+    refused = refused_at("train.py:8 evaluate", "train.py:13 <module>")
+    assert list(evaluation_in_chunks(program(EVALUATION, **refused)))
+    seventy_times_too_large = program(EVALUATION, usable_bytes=3 * GIB // 70, **refused)
+    assert not list(evaluation_in_chunks(seventy_times_too_large))

@@ -170,3 +170,8 @@ def test_an_error_that_a_log_wrapped_is_whole_up_to_the_end_of_its_sentence():
     error = diagnose(evidence_from_message(wrapped)).error
     assert error.endswith("reserved by PyTorch but unallocated.")
     assert "\n" not in error
+
+
+@pytest.mark.parametrize("size", ["1073741824 bytes", "512.00 MiB", "1,024 kB", "4GB"])
+def test_a_size_in_words_that_no_form_knows_is_quoted_whole(size):
+    assert f'"Failed to allocate {size}"' in title(f"Failed to allocate {size} on device 'x:0'")

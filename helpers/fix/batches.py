@@ -162,7 +162,10 @@ def evaluation_in_chunks(program: Program) -> Changes:
     """What is computed without gradients where the card refused a request: on parts of its batch,
     then on strips of its images.
     """
-    parts = factors(program)[-1]
+    possible_parts = factors(program)
+    if not possible_parts:
+        return
+    parts = possible_parts[-1]
     has_images = program.mentions("Conv2d")
     for source, assign in _assigned_without_gradients(program):
         batch = _batch_of(source, assign)
