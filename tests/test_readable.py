@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "agent": 1_472,
     "batch": 35_321,
     "commands": 18_852,
-    "face": 8_485,
+    "face": 8_487,
     "fix": 40_414,
     "fits": 29_588,
     "ground": 11_851,

@@ -114,6 +114,7 @@ def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
     if collects_garbage(a):
         pool_at(a, pool).get_calls += 1
     none = block_at(a, NONE)
+    # -1, -1: before every number and address, so the first block of this size.
     block = lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
     if block.stream == stream and is_expandable(a, block):
         if conf(a).expandable:

@@ -178,7 +178,7 @@ def tuning_trials(t: Tape, p: SimpleNamespace) -> None:
     """
     best: list[int] = []
     best_score = 0.0
-    for t.round in range(p.trials):
+    for t.round in range(p.trials):  # the tensors' names carry it
         width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
         depth = t.between(2, 8)
         rows = (64, 100, 256, 512, 1000, 4096)[t.below(6)]

@@ -147,7 +147,7 @@ class _State:
             if block is None or block.state != "P":
                 never = "of a block that is not waiting afterwards and whose free never completes"
                 raise _impossible(event, never)
-            block.state = "A"
+            block.state = "A"  # allocated; P: freed, but awaiting events
         elif event.action in ("segment_alloc", "segment_map"):
             self._undo_segment(event)
         elif event.action == "segment_free":

@@ -81,6 +81,7 @@ def loops_of(requests: Requests) -> list[Steps]:
 def steps_begun(requests: Requests) -> int:
     """How many steps of the main loop a trace begins; 0 where it shows no loop."""
     rows = _step_candidates(requests)
+    # From DEEPEST on they are no lines but requests (_first_requests): sure where there are many.
     sure = [
         row for row in rows if row.depth < DEEPEST or len(row.begins) >= FEWEST_STEPS
     ]

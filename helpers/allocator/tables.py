@@ -328,7 +328,7 @@ def _parts(
                 block.requested,
                 STATES.index(block.state) if is_mapped else INACTIVE,
                 is_mapped,
-                block.id + 1,
+                block.id + 1,  # the place of its Ident; 0 for a free block
             )
             rows.append(part)
     return np.array(rows, dtype_of(Part))

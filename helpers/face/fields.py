@@ -39,7 +39,7 @@ def fields_of(subject: object) -> Shown:
     rows += [[name, says] for name, says in _properties_and_methods(subject)]
     notes = [f"Without a value here: {', '.join(empty)}"] if empty else []
     return Shown(
-        title, ["field", "value"], rows, notes, [title], widest=None, again=True
+        title, ["field", "value"], rows, notes, before=[title], widest=None, again=True
     )
 
 

@@ -130,6 +130,7 @@ def is_mostly_unused(refusal: Refusal) -> bool:
 def others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether others hold so much of the card that the request would fit without them."""
     others_bytes = facts.capacity_bytes - refusal.room_bytes
+    # A replay knows of no others, and a limit of the program's own refuses without them.
     if refusal.fails_in_replay or refusal.is_limited or others_bytes < ANOTHERS_BYTES:
         return False
     return refusal.missing_bytes < others_bytes

@@ -269,7 +269,7 @@ def _fact(name: str, value: str) -> tuple[str, int | str]:
 
 
 def _detail(kind: str, detail: str, groups: dict[str, str]) -> str:
-    """What tells kinds apart further; takes its words out of the groups."""
+    """What tells events of one kind apart; what is popped from ``groups`` becomes no fact."""
     if kind in ("gpu_reset", "pcie_aer"):
         detail = (
             detail.lower()

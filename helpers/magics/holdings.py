@@ -95,6 +95,7 @@ def holdings_of(
             tensors = [storages[key] for key in reached if storages[key].has_graph]
             with_graphs.append((holder, tensors))
     is_complete = walk.complete
+    # Counted here, before add_graphs adds to the storages.
     found = f"{len(walk.reached):,} of {len(storages):,} tensors"
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     storages |= add_graphs(with_graphs, counted, torch, ends_at)

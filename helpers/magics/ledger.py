@@ -54,11 +54,11 @@ class Ledger:
 
     def lines(self) -> list[tuple[str, int, int]]:
         """Each line that has or had bytes, with those at the peak and now, most at the peak first."""
-        lines = [
+        rows = [
             (line, self.at_peak.get(line, 0), size) for line, size in self.now.items()
         ]
-        lines.sort(key=lambda line: -line[1])
-        return [line for line in lines if any(line[1:])]
+        rows.sort(key=lambda row: -row[1])
+        return [row for row in rows if any(row[1:])]
 
     def note_peak(self) -> None:
         """Keep what is held now as the peak, where it is more than before."""

@@ -165,7 +165,7 @@ def _reasons(verdict: Verdict) -> list[Evidence]:
 def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
     """The heading and these reasons; the summary where there is none."""
     lines = [bold("Why")]
-    quotes = {verdict.error}
+    quotes = {verdict.error}  # _reason adds what it quotes
     for row in reasons:
         lines += _reason(row, after_title(verdict, row.says), quotes)
     if len(lines) == 1:

@@ -147,7 +147,7 @@ class PreparedTrial:
 
     def _watch(self, listener: Listener, group: Group, mark: ProcessMark) -> Ended:
         """Start the process in its group, and watch it to its end."""
-        own_program = not self.workload.command
+        own_program = not self.workload.command  # the workbook's, not the user's
         settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1", **mark.variables}
         return watch(
             argv(self.workload, self.python, self.seed, self.target),
@@ -157,7 +157,7 @@ class PreparedTrial:
             env=environment(self.target, DROPPED, settings, own_program=own_program),
             data_bytes=self.limits.host_bytes or 0,
             group=group.path,
-            umask=-1 if own_program else umask.users_umask,
+            umask=-1 if own_program else umask.users_umask,  # -1: this process's
         )
 
     def _record(

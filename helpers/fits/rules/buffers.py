@@ -53,6 +53,7 @@ def widest_step(s: Sheet) -> float:
     width = s.n_ff if s.n_expert <= 1 else s.n_ff_expert * s.n_expert_used
     step = 2 * s.max_num_batched_tokens * (3 * width / s.tp + 4 * s.n_embd)
     # read: vllm/v1/sample/sampler.py: logits, their logarithms, and sorted ones with their places
+    # (32 bytes in all for each logit)
     samples = 32 * s.max_num_seqs * s.n_vocab / s.tp
     return max(step, samples)
 

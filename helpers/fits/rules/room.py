@@ -33,6 +33,7 @@ def reserve(s: Sheet) -> float:
         s.cite(
             "what --gpu-memory-utilization leaves, less what others and graphs take of it"
         )
+        # Before 0.21 graphs lie outside of the share.
         graphs = s.cuda_graph_bytes if s.date < 202605 else 0
         return s.card_total * (1 - s.gpu_memory_utilization) - s.others_bytes - graphs
     if s.is_sglang:
@@ -45,10 +46,10 @@ def reserve(s: Sheet) -> float:
             "read: ollama discover/gpu.go: 457 MiB a card are kept free; llm/memory.go before "
             "0.12.11: and the size of a layer"
         )
-        reserve: float = 457 * MIB
+        kept: float = 457 * MIB
         if not s.measured and s.has("layer_bytes"):
-            reserve += s.layer_bytes
-        return reserve * s.cards
+            kept += s.layer_bytes
+        return kept * s.cards
     if s.is_llama_cpp and "margin_bytes" in s.inputs:
         s.cite("as given")
         return s.margin_bytes * s.cards

@@ -353,6 +353,7 @@ def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
         return None
     rest = without_own_frames(trace.tb_next)
     file = trace.tb_frame.f_code.co_filename
+    # Without a rest nothing of the program's was called from here.
     if os.path.dirname(file) == HERE or (
         rest is None and file.endswith(CALLED_BY_MODE)
     ):
