@@ -183,10 +183,8 @@ def measured(rows):
 
 
 def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
-    monkeypatch.setattr(
-        torches, "find_torch", lambda *_: (torches.Torch(Path("/t"), "2", True), Path("/t"))
-    )
-    monkeypatch.setattr(build, "tools", lambda: None)
+    torch = torches.Torch(Path("/t"), "2", True)
+    monkeypatch.setattr(build, "ready_torch", lambda *_: torch)
     monkeypatch.setattr(run_module, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
     other = fix_row("other", elsewhere=True)
     rows = [fix_row("one"), other, fix_row("the host's"), fix_row("tried", memory=object())]

@@ -76,10 +76,8 @@ def rehearsed(monkeypatch):
         return ran(card.total_bytes, fits=fits, trust=("of it", "always"), **own)
 
     monkeypatch.setattr(run_module, "rehearse", rehearse_stand_in)
-    monkeypatch.setattr(build, "tools", lambda: None)
-    monkeypatch.setattr(
-        torches, "find_torch", lambda *_: (torches.Torch(Path("/t"), "2", True), Path("/t"))
-    )
+    torch = torches.Torch(Path("/t"), "2", True)
+    monkeypatch.setattr(build, "ready_torch", lambda *_: torch)
     return seen
 
 

@@ -21,6 +21,7 @@ from night_runs import night
 from tell_boxes import HOSTILE, VERDICT, batch, code, printed
 
 from helpers.batch import report
+from helpers.batch.record import read_run
 from helpers.share import page_of, read_choices, review_of, subject_of
 
 pytestmark = [
@@ -39,7 +40,7 @@ def pages(tmp_path_factory):
     (place / "empty").mkdir()
     odd = night(place / "odd", 14)
     for path in sorted(odd.glob("*/run.json")):
-        run = report.read_run(path)
+        run = read_run(path)
         texts = dict.fromkeys(("box", "cause", "last_words", "node"), LONG)
         path.write_text(run.model_copy(update=texts).model_dump_json())
     folders = {"few": batch(place / "few"), "night": night(place / "night", 67), "odd": odd}
