@@ -192,6 +192,7 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
     """This box, as the fault wants it, and a stand-in for the runner."""
     from helpers.batch import journal, one_run, watched
     from helpers.batch import kernel_process as kernel
+    from helpers.ground.child import sweep
 
     for name, module in list(sys.modules.items()):  # whichever of them asks for the boot
         if name.startswith("helpers.batch.") and hasattr(module, "boot_id"):
@@ -201,8 +202,8 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
         setattr(watched, name, seconds)
     journal.LAST_RUNNER_S = 0.5
     journal.KILL_S = 0.3
-    kernel.PATIENCE_S = 0.1
-    kernel.SWEEP_S = 0.3
+    sweep.PATIENCE_S = 0.1
+    sweep.SWEEP_S = 0.3
     put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
     pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
     pieces["Popen"] = lambda words, **more: subprocess.Popen([*put, *words[-2:]], **more)
