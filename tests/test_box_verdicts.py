@@ -190,6 +190,9 @@ def test_many_kills_in_the_log_of_a_box_are_one_row_of_evidence_that_counts_them
     rows = [row for row in verdict.evidence if "Killed process" in row.reading.show()]
     assert len(rows) == 1 and "has 3 such lines" in rows[0].says and "587" in rows[0].reading.show()
     assert not any("dmesg" in wanted.how for wanted in verdict.missing)
+    alone = judged("cuda-healthy", dmesg=kills[0])
+    said = [row.says for row in alone.evidence if "Killed process" in row.reading.show()]
+    assert len(said) == 1 and said[0].endswith("The kernel log has one such line")
 
 
 def test_counters_at_zero_beside_a_healthy_box_are_no_finding():

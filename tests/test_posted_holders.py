@@ -7,6 +7,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_message
 from helpers.judge.ledger import ledgers_of
 
+MIB = 1 << 20
 OWN = " Including non-PyTorch memory, this process has 5.40 GiB memory in use."
 MESSAGE = oom("1.50 GiB", "15.73 GiB", "240.00 MiB", "4.90 GiB", "120.00 MiB", OWN)
 
@@ -56,3 +57,10 @@ def test_a_listed_process_that_covers_what_is_outside_is_named():
 def test_a_list_of_the_program_alone_covers_nothing():
     evidence = evidence_from_message(MESSAGE + table((5121, "python3", 5540)))
     assert not any(row.id == "outside-named" for row in diagnose(evidence).evidence)
+
+
+def test_a_posted_list_has_a_ledger_whose_last_row_is_what_no_listed_process_uses():
+    posted = MESSAGE + table((5120, "./serve", 9980), (5121, "python3", 5540))
+    book = ledgers_of(evidence_from_message(posted))[-1]
+    assert (book.total.bytes, book.used.bytes) == (16376 * MIB, (9980 + 5540 + 60) * MIB)
+    assert [row.bytes.bytes for row in book.rows] == [9980 * MIB, 5540 * MIB, 60 * MIB]
