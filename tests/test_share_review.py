@@ -243,6 +243,15 @@ def test_a_text_that_stands_in_several_places_is_asked_for_once_at_its_first(tmp
     assert places == {"cell 1": ["one", "same"], "cell 2": ["two"], "cell 3": ["three"]}
 
 
+@pytest.mark.parametrize(("lines", "says"), [(10, ""), (11, ", 11 lines")])
+def test_of_a_long_text_the_review_says_how_many_lines_it_has(tmp_path, lines, says):
+    path = tmp_path / "own.ipynb"
+    harbours = "\n".join(f"harbour {number}" for number in range(lines))
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("1", printed(harbours))]), path)
+    row = next(row for row in review_of(path)[1].rows if "harbour 3" in row.shown)
+    assert row.about == f"{row.text.kind}{says}"
+
+
 def test_the_review_page_reaches_nowhere(notebook):
     html = review_of(notebook)[1].html()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
