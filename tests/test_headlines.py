@@ -175,3 +175,10 @@ def test_an_error_that_a_log_wrapped_is_whole_up_to_the_end_of_its_sentence():
 @pytest.mark.parametrize("size", ["1073741824 bytes", "512.00 MiB", "1,024 kB", "4GB"])
 def test_a_size_in_words_that_no_form_knows_is_quoted_whole(size):
     assert f'"Failed to allocate {size}"' in title(f"Failed to allocate {size} on device 'x:0'")
+
+
+def test_what_a_rehearsal_prints_of_another_failure_is_no_sign_that_memory_ran_out():
+    printed = "Failed, but not because GPU memory ran out: it ended with exit code 134"
+    verdict = diagnose(evidence_from_message(printed))
+    assert not any("memory ran out" in row.says for row in verdict.evidence)
+    assert "GPU memory" not in verdict.headline

@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 58_991,
     "magics": 15_705,
     "look": 56_187,
-    "rehearse": 27_573,
+    "rehearse": 27_575,
     "settings": 11_915,
     "share": 13_146,
     "tell": 37_176,

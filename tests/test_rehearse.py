@@ -292,7 +292,7 @@ def test_a_program_that_fails_by_itself_is_said_to_lack_no_memory():
     whose = "the program: it raised an error of its own; run it on the CPU to compare"
     failed = ran(exit_code=1, error="ValueError: a bad width", whose=whose)
     first, second, *_ = view.answer(failed, None)
-    assert first == "Failed, but not for lack of GPU memory: ValueError: a bad width"
+    assert first == "Failed, but not because GPU memory ran out: ValueError: a bad width"
     assert second.startswith("At fault: the program. It raised an error of its own")
 
 

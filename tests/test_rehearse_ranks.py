@@ -147,7 +147,7 @@ def test_a_value_that_a_collective_gives_is_said_with_the_name_of_the_collective
 def test_a_world_that_a_program_cannot_split_is_named_with_its_error():
     error = "RuntimeError: shape '[4, -1]' is invalid for input of size 6"
     failed = replace(RUN, limits=RehearsalLimits(rank=0, world=4), exit_code=1, error=error)
-    assert headline(failed) == f"Failed as rank 0 of 4, but not for lack of GPU memory: {error}"
+    assert headline(failed) == f"Failed as rank 0 of 4, but not because GPU memory ran out: {error}"
 
 
 @pytest.mark.parametrize(

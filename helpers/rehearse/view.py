@@ -87,7 +87,9 @@ def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
         failed = "Failed"
         if rehearsal.rank_in_words:
             failed += f" as {rehearsal.rank_in_words}"
-        return f"{failed}, but not for lack of GPU memory: {rehearsal.how_it_failed}"
+        return (
+            f"{failed}, but not because GPU memory ran out: {rehearsal.how_it_failed}"
+        )
     if verdict is not None and _is_why(rehearsal, verdict):
         return f"Does not fit in {usable}. {verdict.headline}"
     if rehearsal.peak_reserved_bytes is None:
