@@ -14,7 +14,7 @@ MOST_TOKENS = {
     "allocator": 87_758,
     "agent": 1_472,
     "batch": 35_321,
-    "commands": 18_852,
+    "commands": 18_856,
     "face": 8_487,
     "fix": 40_414,
     "fits": 29_588,

@@ -27,10 +27,8 @@ from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.boxes import open_box
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import gpus, host_pools
 from helpers.look.text_file import read_text
-from helpers.tell import box as words
-from helpers.tell import message, next_steps, tables, verdict
+from helpers.tell import message, next_steps, verdict
 from helpers.tell.prose import SCREEN, typed, wrapped
 
 
@@ -75,6 +73,11 @@ def _print_last_resorts(steps: Sequence[NextStep]) -> None:
 
 def _tables(evidence: CaseEvidence) -> list[object]:
     """What a verdict stands on: the numbers of the messages, and the GPUs, pools, holders and ledger of the box."""
+    # An answer without tables, such as that of a text, does not wait for the readers of a box.
+    from helpers.look.gpus import gpus, host_pools
+    from helpers.tell import box as words
+    from helpers.tell import tables
+
     shown: list[object] = []
     if evidence.messages:
         shown.append(message.message_table(evidence))

@@ -14,7 +14,6 @@ from helpers.allocator.program_facts import evidence_from_trace
 from helpers.allocator.record import NameTakenError, remove
 from helpers.allocator.trace import TraceError
 from helpers.commands.use import WrongUse, words_of_command
-from helpers.fix.answer import first_change
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
@@ -79,6 +78,9 @@ def verdict_on_recording(trace: Path, command: Sequence[str]) -> Verdict | None:
         evidence = evidence_from_trace(trace)
     except TraceError:
         return None
+    # libcst takes long to load, and `--gpu list` and refusals do not come here.
+    from helpers.fix.answer import first_change
+
     verdict = diagnose(evidence)
     change = first_change(command, evidence, verdict.label)
     if change is None or evidence.program is None:
