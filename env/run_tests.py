@@ -67,7 +67,10 @@ def main(arguments: list[str]) -> int:
     every = "--all" in arguments
     given = [word for word in arguments if word != "--all"]
     named = any((ROOT / word.split("::")[0]).exists() for word in given)
-    processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    if every:
+        os.environ.setdefault("HYPOTHESIS_PROFILE", "all")  # tests/examples.py
+    # One more than there are cores, because many tests wait for a child or for a limit of time.
+    processes = min(len(os.sched_getaffinity(0)) + 1, MOST_PROCESSES)
     # A file's tests share what they set up, so a file is one process's.
     options = ["-p", "run_tests", "-n", str(processes), "--dist", "loadfile"]
     # -p no:cacheprovider would lose --lf; a checkout that cannot be written only warns.

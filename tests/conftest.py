@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from examples import PROFILE, examples
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,11 +19,15 @@ os.environ["PYTHONPATH"] = str(ROOT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# A run of the tests is repeatable: what hypothesis tries does not change from run to run. HYPOTHESIS_PROFILE=searching
-# looks for what nobody has met yet.
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
-settings.register_profile("searching", max_examples=2000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+# A run of the tests is repeatable: what hypothesis tries does not change from run to run, unless it searches for what nobody has
+# met yet (HYPOTHESIS_PROFILE=searching).
+settings.register_profile(
+    PROFILE,
+    max_examples=examples(100),
+    derandomize=PROFILE != "searching",
+    deadline=None,
+)
+settings.load_profile(PROFILE)
 
 # Misbehaving fixtures of the engine's tests: nbval would run them, and one kills the process that started it.
 collect_ignore = ["notebooks"]

@@ -17,6 +17,7 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("numba")
 
 from allocator_traces import MIB, trace_of  # noqa: E402
+from examples import examples  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
@@ -247,7 +248,7 @@ def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch):
     for name in FREEING:
         monkeypatch.setattr(allocator, name, watched(name))
 
-    @settings(max_examples=300, **CASES)
+    @settings(max_examples=examples(300), **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed, length):
         case = random_case(seed, length)
@@ -272,7 +273,7 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypa
 
     monkeypatch.setattr(driver, "recorded_address", watched)
 
-    @settings(max_examples=90, **CASES)
+    @settings(max_examples=examples(90), **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed, length):
         case = random_case(seed, length)

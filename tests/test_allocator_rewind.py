@@ -1,6 +1,7 @@
 """Rewinding: the state at the start of a recording, the requests in it, and what is refused as impossible."""
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
@@ -91,7 +92,7 @@ def drive(toy, steps):
     return live, pending
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_a_whole_recording_starts_from_nothing_and_ends_in_the_final_state(steps):
     toy = Toy()
@@ -102,7 +103,7 @@ def test_a_whole_recording_starts_from_nothing_and_ends_in_the_final_state(steps
     assert trace.header["final_reserved_bytes"] == sum(final(parse(toy.snapshot()))[1].values())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(STEPS, STEPS)
 def test_a_recording_begun_late_finds_its_start(before, after):
     toy = Toy()
@@ -120,7 +121,7 @@ def test_a_recording_begun_late_finds_its_start(before, after):
     assert ids == list(range(len(live) + len(pending)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(STEPS, st.integers(0, 200))
 def test_a_ring_buffer_that_was_full_is_replayed_from_where_it_was_cut(steps, cut):
     toy = Toy()

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
@@ -379,7 +380,7 @@ def test_bombs_are_refused_in_one_line(tmp_path, monkeypatch, name, from_bytes):
 DAMAGE = st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=5))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(2, 5), st.lists(DAMAGE, min_size=1, max_size=4))
 def test_a_damaged_snapshot_is_read_or_refused_in_one_line(tmp_path_factory, protocol, damage):
     content = bytearray(pickle.dumps(recorded().snapshot(), protocol))

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from allocator_traces import MIB, alloc, free, trace_of
+from examples import examples
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -334,7 +335,7 @@ CONFS = (
 )
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=examples(25), deadline=None)
 @given(programs(), st.sampled_from(CONFS), st.sampled_from((0, 3 * MIB)))
 def test_the_smallest_card_is_what_trying_every_capacity_finds(trace, conf, held):
     runs = Runs(trace, Card(1, held), engine="plain")
@@ -344,7 +345,7 @@ def test_the_smallest_card_is_what_trying_every_capacity_finds(trace, conf, held
     assert all(at < found - (NEIGHBOURS + 1) * GRANULE for at in every)
 
 
-@hypothesis_settings(max_examples=20, deadline=None)
+@hypothesis_settings(max_examples=examples(20), deadline=None)
 @given(programs())
 def test_the_best_of_several_settings_is_no_worse_than_any_of_them(trace):
     runs = Runs(trace, Card(1), engine="plain")
@@ -352,7 +353,7 @@ def test_the_best_of_several_settings_is_no_worse_than_any_of_them(trace):
     assert size <= min(smallest(runs, one) for one in CONFS) and runs.passes(conf, size)
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=examples(25), deadline=None)
 @given(programs(), st.sampled_from(CONFS))
 def test_no_setting_passes_on_less_than_the_arithmetic_allows(trace, conf):
     floor, at = least_capacity(trace, Card(1))

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_boxes import box
@@ -102,7 +103,7 @@ SETTINGS = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(SETTINGS, max_size=6), st.booleans())
 def test_a_setting_is_read_back_from_a_file_and_from_a_command_line(written, continued):
     gap = " \\\n  " if continued else " "

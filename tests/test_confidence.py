@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from changed_boxes import oom
+from examples import examples
 from fuzz_bundles import mutated as mutated_bundle
 from fuzz_messages import mutated as mutated_message
 from hypothesis import given, settings
@@ -46,26 +47,26 @@ def observations(**fixed):
     return st.lists(one, max_size=8)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(observations(proof=False))
 def test_nothing_is_confirmed_without_a_proof(found):
     assert verdict_of(tuple(found)).confidence != "confirmed"
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(observations(hard=False))
 def test_hearsay_alone_is_never_more_than_weak(found):
     verdict = verdict_of(tuple(found))
     assert verdict.confidence == "weak" and {o.confidence for o in verdict.alternatives} <= {"weak"}
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(observations(filled=True))
 def test_what_was_filled_in_for_a_recorded_box_confirms_nothing(found):
     assert verdict_of(tuple(found)).confidence != "confirmed"
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(observations())
 def test_what_is_confirmed_has_a_hard_proof_of_its_own_cause(found):
     for row in weigh_failures(found):
@@ -77,7 +78,7 @@ def test_what_is_confirmed_has_a_hard_proof_of_its_own_cause(found):
             assert any(one.hard for one in row.speaks_for)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(observations(), st.randoms(use_true_random=False))
 def test_the_order_of_observations_decides_nothing(found, dice):
     before = verdict_of(tuple(found))
@@ -88,7 +89,7 @@ def test_the_order_of_observations_decides_nothing(found, dice):
     assert after.alternatives == before.alternatives
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(observations(), observations(hard=False))
 def test_hearsay_beside_measurements_raises_no_confidence_to_confirmed(found, said):
     bare = {row.failure.id: row.confidence for row in weigh_failures(found)}
@@ -97,7 +98,7 @@ def test_hearsay_beside_measurements_raises_no_confidence_to_confirmed(found, sa
             assert bare.get(row.failure.id) == "confirmed"
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(observations())
 def test_any_observations_give_a_whole_verdict_that_reads_back(found):
     verdict = verdict_of(tuple(found))
@@ -119,7 +120,7 @@ ODD = st.recursive(
 KEYS = ["error_text", "tool_outputs", "environment", "narrative", "other"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.dictionaries(st.sampled_from(KEYS), ODD, max_size=5))
 def test_evidence_of_any_shape_gets_the_same_verdict_twice(raw):
     evidence = case_evidence(raw)
@@ -128,7 +129,7 @@ def test_evidence_of_any_shape_gets_the_same_verdict_twice(raw):
     assert diagnose(case_evidence(raw)) == verdict and verdict.next_step.what
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32), st.sampled_from(recorded_names()))
 def test_a_mutated_message_beside_any_box_gets_a_verdict(seed, box):
     text = mutated_message(random.Random(seed))

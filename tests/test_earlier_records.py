@@ -76,7 +76,7 @@ def test_batches_that_were_merged_by_collect_open(tmp_path):
     assert merged["run_id"] in write_index(batch).read_text()
 
 
-@pytest.mark.parametrize("count", [3, 20])
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_page_holds_several_batches_and_leads_to_each(tmp_path, count):
     oak = night(tmp_path / "nights" / "oak" / "20261120T230000Z-night", count, notebooks=True)
     elm = night(tmp_path / "nights" / "elm" / "20261120T230000Z-night", count, seed=9)

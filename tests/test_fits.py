@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import verb
+from examples import examples
 from fits_models import asked, config, decoder, gguf, of, row, safetensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -627,7 +628,7 @@ PROGRAMS = ["llama.cpp", "ollama", "vLLM", "SGLang", "TensorRT-LLM", "zork"]
     st.dictionaries(st.sampled_from([*RULED, *table("models")["config"]]), ODD, max_size=8),
     st.dictionaries(st.sampled_from([*HEADER, "quantization_config", "layer_types"]), ODD),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_figure_of_a_record_or_a_config_ends_in_more_than_a_line(
     tmp_path, program, inputs, header
 ):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from command_line import verb
+from examples import examples
 from fits_models import config, decoder, gguf, of, row, safetensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -179,7 +180,9 @@ def test_a_list_of_more_texts_than_any_vocabulary_is_refused(tmp_path):
 
 
 @settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), min_size=1, max_size=6))
 def test_a_header_with_wrong_bytes_is_answered_or_refused_in_one_line(tmp_path, changes):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import verb
+from examples import examples
 from fits_models import decoder, of, row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -202,7 +203,7 @@ def test_no_context_is_solved_from_a_pool_of_which_only_the_whole_is_known(tmp_p
 
 
 @given(st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_header_or_a_log_with_changed_bytes_ends_in_an_answer_or_in_a_line(tmp_path, data):
     model = decoder(tmp_path / "a.gguf", vocab=5).read_bytes()
     whole = data.draw(st.sampled_from([model[:700], ESTIMATED.encode(), FITTED.encode()]))

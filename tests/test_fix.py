@@ -389,7 +389,7 @@ def every_change(name):
     return changes
 
 
-@pytest.mark.parametrize("name", ["attention.py", "keeps.py"])
+@pytest.mark.parametrize("name", [pytest.param("attention.py", marks=pytest.mark.slow), "keeps.py"])
 def test_a_changed_program_prints_what_its_change_promises(name, tmp_path):
     """On the CPU: to the bit where the results stay the same, to rounding where they are rounded. A program that no
     longer runs is never proposed, as it does not come to its end when it is rehearsed.
@@ -428,6 +428,7 @@ MEASURED = {
 """Programs of fix_programs, a change of each, and what it does to the results in truth."""
 
 
+@pytest.mark.slow
 def test_what_a_changed_program_computes_is_measured(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # most people's Python caches code
     programs = []

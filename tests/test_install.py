@@ -94,6 +94,7 @@ def test_outputs_go_where_they_are_told_to(installed, tmp_path):
     assert done.returncode == 0 and len(list((tmp_path / "kept/captures").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_with_the_other_packages_a_plan_of_its_own_runs_from_any_folder(installed):
     """The packages of these tests; a folder on PYTHONPATH may not bring another helpers, and .pth files there are not read."""
     packages = next(path for path in sys.path if path.endswith("site-packages"))

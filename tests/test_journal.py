@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import run_stand_in
+from examples import examples
 from fault_stand_in import executed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -285,7 +286,9 @@ SIX = "- {notebook: needs_no_verdict.ipynb, danger: looks, repeats: 6}"
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cut=st.integers(0, 5), rebooted=st.booleans(), ends=ENDS)
 def test_after_a_power_cut_nothing_is_lost_and_nothing_repeated_that_must_not_be(

@@ -2,6 +2,7 @@
 
 import box_builder as build
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ def answer(evidence):
 
 
 @given(st.sampled_from(TEXTS), st.sampled_from(recorded_names()), FOREIGN, st.integers(0, UP_S))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_strangers_line_in_the_log_of_any_box_changes_no_verdict(text, name, line, second):
     stamped = f"[{second:5d}.000000] {line}\n"
     before = answer(evidence_from_bundle(box(name, text, "")))

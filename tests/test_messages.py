@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from data_rows import read_lines
+from examples import examples
 from fuzz_messages import MESSAGES, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -255,7 +256,7 @@ def test_in_a_container_the_named_process_can_be_this_one():
 # -- hostile
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.text(max_size=400) | st.integers(0, 2**32).map(lambda seed: mutated(random.Random(seed))))
 def test_no_text_makes_it_raise(source):
     reading = read_message(source)
@@ -372,7 +373,7 @@ def test_the_example_of_a_row_is_read_as_that_row_also_under_a_log_prefix(row):
     check(row, "step 12 done\n" + row["example"] + "\nstep 13 done\n")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(WRAPPED), st.integers(8, 120), st.booleans())
 def test_an_example_is_read_wrapped_at_any_column(row, width, prefixed):
     text = row["example"].replace("\n", " ")
@@ -430,7 +431,7 @@ def templates(draw):
     return template, text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(templates())
 def test_a_template_finds_what_was_made_from_it(made):
     template, text = made
@@ -439,7 +440,7 @@ def test_a_template_finds_what_was_made_from_it(made):
     assert compiled.among(flat) and compiled.pattern.search(flat), made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text("ab<>{}|?\\. :requested0", max_size=40))
 def test_any_text_is_a_template_or_refused_in_one_line(text):
     try:

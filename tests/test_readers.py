@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from data_rows import read_lines
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import plain
@@ -120,7 +121,7 @@ def damage(draw, words):
     return draw(st.sampled_from([*kinds, "".join(reversed(lines))]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data())
 def test_no_damage_to_a_text_breaks_its_reader(data):
     row, name = data.draw(st.sampled_from(CASES))

@@ -4,6 +4,7 @@ import re
 from dataclasses import fields, is_dataclass, replace
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import WAYS
@@ -70,7 +71,7 @@ FACTS = [fact for box in BOXES for fact in facts_of(box)]
 
 
 @given(spoilt_texts())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_unknown_word_passes_a_rule_of_any_column(spoilt_text):
     word, text = spoilt_text
     rules = PublicCopy(CaseEvidence()).rules
@@ -80,7 +81,7 @@ def test_no_unknown_word_passes_a_rule_of_any_column(spoilt_text):
 
 
 @given(spoilt_texts(), st.sampled_from(FACTS))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_unknown_word_is_in_the_copy_of_any_fact(spoilt_text, fact):
     word, text = spoilt_text
     copies = PublicCopy(CaseEvidence())
@@ -91,7 +92,7 @@ def test_no_unknown_word_is_in_the_copy_of_any_fact(spoilt_text, fact):
 
 
 @given(spoilt_texts())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_no_unknown_word_of_a_run_reaches_its_page_or_its_report(spoilt_text):
     word, text = spoilt_text
     columns = ("cause", "last_words", "node", "box", "gate", "quarantined", "preset", "signal")

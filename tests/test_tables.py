@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
@@ -38,7 +39,7 @@ def table(rows, columns, widest=shown.WIDEST, wide=None):
 
 
 @given(ANY_TEXT)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_text_made_plain_holds_nothing_that_steers_a_terminal_and_stays_as_it_is(text):
     once = plain(text)
     assert once.isprintable() and once.encode("utf-8") is not None and plain(once) == once
@@ -114,7 +115,7 @@ def test_a_long_name_is_cut_and_a_source_never():
 
 
 @given(st.text(alphabet=st.characters(categories=["Lo", "Mn", "Ll"])), st.integers(2, 12))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_cutting_never_leaves_more_columns_than_asked_for(text, columns):
     assert columns_of(cut(text, columns)) <= columns
     assert cut(text, columns_of(text)) == text

@@ -135,6 +135,7 @@ def test_the_answer_stands_on_the_first_screen_and_a_night_on_five(browser, page
     assert pages["night"].stat().st_size < 400_000
 
 
+@pytest.mark.slow
 def test_the_page_of_a_box_is_short_as_it_opens_also_on_a_phone(browser, tmp_path):
     words = ["run", "notebooks/plans/quick.yaml", "--box", "strix-halo-3-gttsize"]
     words += ["--out", str(tmp_path)]
@@ -148,6 +149,7 @@ def test_the_page_of_a_box_is_short_as_it_opens_also_on_a_phone(browser, tmp_pat
     assert browser.js(height) <= 8000
 
 
+@pytest.mark.slow
 def test_the_page_of_a_night_over_three_boxes_is_short_as_it_opens_also_on_a_phone(
     browser, tmp_path
 ):
