@@ -153,6 +153,17 @@ def test_what_comes_to_rest_or_is_replaced_is_no_growth(keep, length):
     assert grown.seen_every == 6
 
 
+@pytest.mark.parametrize(("last_third", "grows"), [(1, True), (4, False), (9, False)])
+def test_growth_that_slows_down_counts_while_it_keeps_a_quarter_of_its_pace(last_third, grows):
+    """The last third of the steps keeps something in each ``last_third``-th step only."""
+
+    def keep(step, alloc, toy):
+        if step < 24 or step % last_third == 0:
+            alloc("keep", MIB)
+
+    assert bool(of(loop(36, keep)).growers) == grows
+
+
 @pytest.mark.parametrize("keep", [draining(20), saw_tooth(15)], ids=["drains", "cleared"])
 def test_what_is_given_up_after_the_peak_grew_until_then(keep):
     requests = found(loop(45, keep))

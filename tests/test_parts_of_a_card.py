@@ -107,6 +107,16 @@ def test_what_a_program_may_have_is_its_mig_device():
     assert set(own) == {32}
 
 
+@pytest.mark.parametrize(("profile", "part"), [("1g.5gb", "MIG device"), ("3g.20gb", "card")])
+def test_a_list_of_mig_devices_in_the_text_counts_where_one_has_what_the_message_says(
+    profile, part
+):
+    listed = "GPU 0: NVIDIA A100-PCIE-40GB (UUID: GPU-5)\n  MIG {}  Device 0: (UUID: MIG-22bb-01)\n"
+    message = oom("300.00 MiB", "4.75 GiB", "60.00 MiB", "4.10 GiB", "20.00 MiB")
+    verdict = diagnose(evidence_from_message(listed.format(profile) + message))
+    assert verdict.title.startswith(f"The {part} is full: this process uses 4.12 GiB of 4.75 GiB")
+
+
 def test_a_process_in_another_mig_device_is_not_named_as_the_holder():
     own = " Including non-PyTorch memory, this process has 1.20 GiB memory in use."
     message = oom("600.00 MiB", "4.75 GiB", "90.00 MiB", "800.00 MiB", "10.00 MiB", own)

@@ -57,6 +57,8 @@ def expandable(fits):
 
 
 OVER = repeat(13 * GIB)
+REPLAYED = replace(REFUSED, fails_in_replay=True)
+JOINED = Replays("expandable_segments:True")
 UNDER = repeat(6 * GIB)
 
 
@@ -334,6 +336,20 @@ def test_a_card_that_others_hold_is_not_called_too_small():
 def test_a_made_trace_proves_nothing_about_a_card():
     made = replace(FAILED, is_real=False, without_limit=OVER)
     assert program_verdict(made).confidence == "likely"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (replace(FAILED, without_limit=UNDER, expandable=expandable(True)), "finishes with"),
+        (replace(FAILED, refusal=REPLAYED, replays=JOINED), "the same program goes on with"),
+        (replace(FAILED, without_limit=UNDER, replays=JOINED), "gets past this request"),
+    ],
+)
+def test_a_headline_about_pieces_says_what_was_seen_with_the_setting(facts, words):
+    headline = program_verdict(facts).headline
+    assert headline.startswith("Fragmentation: no free piece was large enough for 1.00 GiB; ")
+    assert words in headline and "expandable_segments:True" in headline
 
 
 sizes = st.integers(0, 4 * CARD)

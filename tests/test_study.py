@@ -81,6 +81,13 @@ def test_a_run_that_passes_is_left_alone():
     assert answer.headline.startswith("Nothing failed")
 
 
+def test_a_study_under_a_setting_replays_with_it():
+    plain = study.open_study("growing-loop", capacity="20GiB")
+    joined = study.open_study("growing-loop", capacity="20GiB", conf=EXPANDABLE)
+    assert plain.replay().first_oom is not None
+    assert joined.conf == EXPANDABLE and joined.replay().first_oom is None
+
+
 @pytest.mark.parametrize(("by_gpu", "confidence"), [(True, "confirmed"), (False, "likely")])
 def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_passes(
     by_gpu, confidence

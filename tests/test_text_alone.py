@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import evidence_from_bundle, evidence_from_message
+from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box
 
 CARD = "15.70 GiB"
@@ -243,3 +243,20 @@ def test_what_lies_within_the_rounding_of_the_numbers_is_not_said_to_be_anothers
     assert "others use" not in json.dumps([row.says for row in judged(rounded).evidence])
     desktop = oom("512.00 MiB", "6.00 GiB", "118.00 MiB", "5.66 GiB", "23.33 MiB")
     assert "others use" in json.dumps([row.says for row in judged(desktop).evidence])
+
+
+@pytest.mark.parametrize(
+    ("readings", "cause"),
+    [
+        ("10.0 12.0 15.0 21.0", "allocator-cache-not-returned"),
+        ("10.0 15.0 12.0 21.0", "cannot-tell"),
+        ("10.0 10.5 11.0 11.5", "cannot-tell"),
+    ],
+)
+def test_readings_of_reserved_memory_grow_only_where_each_is_above_the_last_and_the_rise_is_clear(
+    readings, cause
+):
+    tools = {"torch.cuda.memory_reserved GiB": readings}
+    refused = "torch.OutOfMemoryError: CUDA out of memory."
+    verdict = diagnose(case_evidence({"error_text": refused, "tool_outputs": tools}))
+    assert verdict.cause == cause
