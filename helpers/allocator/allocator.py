@@ -1,24 +1,25 @@
-"""The caching allocator of one device: which block a request takes, in the order of fallbacks
-that the source has, and what is given back.
+"""The caching allocator of one device: which block a request takes, what is tried when there is
+none, and what goes back to the card.
+
+``a`` is the record of the allocator (records.py). ``block_at(a, place)`` reads a block by its
+place; a function that has no block to return gives the one at NONE. Pools are named by their
+places, too: see LARGE and SMALL.
 
 It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.2 to 2.15) call
 for call: which block is taken, split, merged, given back, and in which order the card is asked.
 What a release does differently, and on which releases and builds this was proved event by event
-against the compiled allocator (tests/oracle), stands in helpers/settings/torch.json. Expandable
-segments are one long reserved range per stream and pool, mapped page by page (PyTorch PR #96995).
-
-It is longer than other files because it stands beside one class of the source, whose parts call
-each other in both directions.
+against the compiled allocator (tests/oracle), stands in helpers/settings/torch.json.
 """
 
 from __future__ import annotations
 
 from helpers.allocator.blocks import (
+    LARGE,
     OVERSIZE_ALLOCATIONS,
     OVERSIZE_SEGMENTS,
-    add,
+    SMALL,
+    add_to_stat,
     after_in_set,
-    available,
     conf,
     count_active,
     count_allocated,
@@ -27,30 +28,26 @@ from helpers.allocator.blocks import (
     drop_block,
     drop_segment,
     erase,
+    first_of_size,
     insert,
     is_expandable,
     is_small,
     is_split,
-    lower_bound,
+    is_whole_segment,
     new_block,
     new_segment,
     piece_of,
-    precedes,
+    precedes_size,
     round_size,
     segment_size,
     splice,
-    try_merge,
 )
-from helpers.allocator.driver import (
-    cuda_free,
-    cuda_malloc,
-    map_pages,
-    reserve,
-    round_up,
-    unmap_pages,
-    unreserve,
+from helpers.allocator.driver import cuda_free, cuda_malloc
+from helpers.allocator.events import (
+    free_completed_blocks,
+    synchronize_and_free_events,
 )
-from helpers.allocator.events import process_events, synchronize_and_free_events
+from helpers.allocator.expandable import allocate_expandable, reach, unmap_block
 from helpers.allocator.records import (
     BROKEN,
     FINE,
@@ -58,7 +55,6 @@ from helpers.allocator.records import (
     NONE,
     Allocator,
     Block,
-    Setting,
     block_at,
     pool_at,
     segment_at,
@@ -67,44 +63,59 @@ from helpers.settings.allocator_text import UNLIMITED
 from helpers.settings.in_force import (
     MIN_BLOCK_BYTES,
     SMALL_MAX_BYTES,
-    SMALL_SEGMENT_BYTES,
-    Settings,
 )
 
 
 def malloc(a: Allocator, requested: int, stream: int, private: int) -> Block:
-    """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError.
+    """A block of at least ``requested`` bytes; the block at NONE where torch raises
+    OutOfMemoryError.
 
-    ``private`` as Trace.pool: a graph that is captured keeps its hands off events and off what
-    is cached.
+    ``private``: as Trace.pool, 0 for the default pools, k for private pool k while a graph is
+    captured, -k for that pool without a capture.
     """
+    # Before 2.13 torch takes every request to a private pool for part of a capture
+    # (Behaviour.pools_flush).
     captures = private > 0 or (private < 0 and not a.pools_flush)
     if not captures:
-        process_events(a, False)
+        free_completed_blocks(a)
     size = round_size(requested, conf(a).roundup_divisions)
-    pool = 2 * abs(private) + int(size <= SMALL_MAX_BYTES)
+    pool = 2 * abs(private) + LARGE
+    if size <= SMALL_MAX_BYTES:
+        pool = 2 * abs(private) + SMALL
     block = get_free_block(a, pool, size, stream)
     if block.at == NONE:
-        a.rejected = 0
-        if collects_garbage(a):
-            garbage_collect(a)
+        block = get_new_block(a, pool, size, stream, captures)
+    if block.at != NONE:
+        return alloc_found_block(a, block, size, requested)
+    if a.rejected:
+        a.num_oom_rejections += 1
+    else:
+        a.num_ooms += 1
+    return block
+
+
+def get_new_block(
+    a: Allocator, pool: int, size: int, stream: int, captures: bool
+) -> Block:
+    """A block of memory that the card gives now. If it gives none, ever more of what is cached
+    goes back to it before it is asked again; not all of it while a graph is captured.
+    """
+    if collects_garbage(a):
+        garbage_collect(a)
+    block = alloc_block(a, pool, size, stream)
+    if block.at != NONE or a.rejected:
+        return block
+    if release_available_cached_blocks(a, pool, size, stream):
         block = alloc_block(a, pool, size, stream)
-        missed = block.at == NONE and not a.rejected
-        if missed and release_available_cached_blocks(a, pool, size, stream):
-            block = alloc_block(a, pool, size, stream)
-        if block.at == NONE and not a.rejected and not captures:
-            release_cached_blocks(a, 0)
-            # The pool is not searched again here, so a free that was pending does not save the
-            # call (PyTorch #189504).
-            a.num_alloc_retries += 1
-            block = alloc_block(a, pool, size, stream)
-        if block.at == NONE:
-            if a.rejected:
-                a.num_oom_rejections += 1
-            else:
-                a.num_ooms += 1
+        if block.at != NONE or a.rejected:
             return block
-    return alloc_found_block(a, block, size, requested)
+    if captures:
+        return block
+    release_cached_blocks(a, 0)
+    # The pool is not searched again, so the call fails even if a block that was pending has
+    # become free meanwhile (PyTorch #189504).
+    a.num_alloc_retries += 1
+    return alloc_block(a, pool, size, stream)
 
 
 def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
@@ -112,17 +123,18 @@ def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
     none may be used.
     """
     if collects_garbage(a):
+        # By this count garbage_collect tells the age of blocks.
         pool_at(a, pool).get_calls += 1
     none = block_at(a, NONE)
-    # -1, -1: before every number and address, so the first block of this size.
-    block = lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
+    block = first_of_size(a, pool_at(a, pool).free, stream, size)
     if block.stream == stream and is_expandable(a, block):
         if conf(a).expandable:
-            block = least_reaching(a, block)
+            block = best_by_reach(a, block)
         else:
-            block = first_of_segment(a, block)
+            block = first_not_expandable(a, block)
     if block.stream != stream:
         return none
+    # A block above max_split_size_mb is for requests above it, if they leave little of it.
     limit = conf(a).max_split_bytes
     if size < limit <= block.size:
         return none
@@ -132,9 +144,10 @@ def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
     return block
 
 
-def least_reaching(a: Allocator, block: Block) -> Block:
-    """Of an expandable block and those behind it in its set the first that reaches no farther
-    than the next; also the first that is not expandable.
+def best_by_reach(a: Allocator, block: Block) -> Block:
+    """The block that fits best, from ``block`` on in its set, if expandable blocks are compared by
+    the size to which they could grow: the first that is not expandable, or that could grow to
+    no more than the next one.
     """
     after = after_in_set(a, block)
     while is_expandable(a, block) and after.stream == block.stream:
@@ -145,8 +158,8 @@ def least_reaching(a: Allocator, block: Block) -> Block:
     return block
 
 
-def first_of_segment(a: Allocator, block: Block) -> Block:
-    """The first block behind an expandable one in its set that is not expandable; one of another
+def first_not_expandable(a: Allocator, block: Block) -> Block:
+    """The first block of a cudaMalloc segment behind ``block`` in its set; a block of another
     stream where there is none.
     """
     after = after_in_set(a, block)
@@ -156,9 +169,10 @@ def first_of_segment(a: Allocator, block: Block) -> Block:
 
 
 def alloc_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
-    """A new segment or newly mapped pages; else the block at NONE, with a.rejected where
-    throw_on_cudamalloc_oom says so.
+    """A block in a new segment or in newly mapped pages. The block at NONE where the card or a
+    limit refuses; ``a.rejected`` is 1 where throw_on_cudamalloc_oom does.
     """
+    a.rejected = 0
     needed = segment_size(size, conf(a).large_segment_bytes)
     if needed > a.allowed_bytes - a.mapped_bytes:
         return block_at(a, NONE)
@@ -166,19 +180,22 @@ def alloc_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
         a.rejected = 1
         return block_at(a, NONE)
     if conf(a).expandable:
-        return allocate(a, pool, size, stream)
+        return allocate_expandable(a, pool, size, stream)
     address = cuda_malloc(a, needed)
     if address < 0:
         return block_at(a, NONE)
     segment = new_segment(a, address, needed, page_bytes=0)
-    count_reserved(a, pool_at(a, pool).small, 1, needed)
+    count_reserved(a, pool_at(a, pool).small, segments=1, size=needed)
     if needed >= conf(a).max_split_bytes:
-        add(a, OVERSIZE_SEGMENTS, 1)
+        add_to_stat(a, OVERSIZE_SEGMENTS, 1)
     a.num_device_alloc += 1
     return new_block(a, segment, pool, stream, address, needed)
 
 
 def should_split(a: Allocator, block: Block, size: int) -> bool:
+    """Whether what is left of a block behind ``size`` bytes becomes a block of its own: of small
+    and expandable blocks any rest, else one that serves requests of the large pool.
+    """
     remaining = block.size - size
     if is_small(a, block) or conf(a).expandable:
         return remaining >= MIN_BLOCK_BYTES
@@ -186,7 +203,7 @@ def should_split(a: Allocator, block: Block, size: int) -> bool:
 
 
 def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> Block:
-    """Split off the front where the rest is worth keeping, and count the block as allocated."""
+    """Split off the front of a free block where should_split says so, and count it as allocated."""
     already_split = is_split(block)
     if should_split(a, block, size):
         rest = block
@@ -206,164 +223,36 @@ def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> 
     count_allocated(a, block, 1)
     count_active(a, block, 1)
     if block.size >= conf(a).max_split_bytes:
-        add(a, OVERSIZE_ALLOCATIONS, 1)
+        add_to_stat(a, OVERSIZE_ALLOCATIONS, 1)
     return block
-
-
-def reach(a: Allocator, block: Block) -> int:
-    """The bytes a free block could grow to: its own and those of the unmapped block behind it."""
-    after = block_at(a, block.next)
-    if after.mapped:
-        return block.size
-    return block.size + after.size
-
-
-def page_bytes(settings: Setting | Settings, small: int) -> int:
-    if small:
-        return SMALL_SEGMENT_BYTES
-    return settings.large_segment_bytes
-
-
-def allocate(a: Allocator, pool: int, size: int, stream: int) -> Block:
-    """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was
-    mapped before one failed stays mapped.
-    """
-    block = find_expandable(a, pool, size, stream)
-    if block.at == NONE:
-        return block
-    if not block.mapped and not map_block(a, block, min(block.size, size)):
-        return block_at(a, NONE)
-    while block.size < size:
-        after = block_at(a, block.next)
-        if after.at == NONE:
-            a.status = BROKEN
-            return after
-        if not map_block(a, after, min(size - block.size, after.size)):
-            return block_at(a, NONE)
-        block = after
-    erase(a, block)
-    return block
-
-
-def find_expandable(a: Allocator, pool: int, size: int, stream: int) -> Block:
-    """The lowest run of free and unmapped blocks with size bytes of addresses; a new range
-    where there is none. A release that looks whether that is long enough gives it back where
-    it is not: the block at NONE.
-    """
-    unmapped = lower_bound(a, pool_at(a, pool).unmapped, stream, 0, 0, -1)
-    while unmapped.stream == stream:
-        first = unmapped
-        if available(block_at(a, first.prev)):
-            first = block_at(a, first.prev)
-        room = 0
-        block = first
-        while room < size and available(block):
-            room += block.size
-            block = block_at(a, block.next)
-        if room >= size:
-            return first
-        unmapped = after_in_set(a, unmapped)
-    page = page_bytes(conf(a), pool_at(a, pool).small)
-    span = round_up(conf(a).range_bytes, page)
-    address = reserve(a, span)
-    segment = new_segment(a, address, span, page)
-    if a.checks_range and span < size:
-        unreserve(a, segment)
-        drop_segment(a, segment)
-        return block_at(a, NONE)
-    block = new_block(a, segment, pool, stream, segment.address, span)
-    block.mapped = 0
-    insert(a, block)
-    return block
-
-
-def map_block(a: Allocator, block: Block, size: int) -> bool:
-    """Map at least size bytes at the front of an unmapped block and merge them with what is
-    free beside them.
-    """
-    segment = segment_at(a, block.segment)
-    size = round_up(size, segment.page_bytes)
-    if not map_pages(a, segment, block.address - segment.address, size):
-        return False
-    erase(a, block)
-    if a.status != FINE:
-        return False
-    block.mapped = 1
-    if size < block.size:
-        rest = piece_of(a, block, block.address + size, block.size - size)
-        rest.mapped = 0
-        splice(a, rest, block.at, block.next)
-        insert(a, rest)
-        block.size = size
-    try_merge(a, block, block_at(a, block.prev))
-    try_merge(a, block, block_at(a, block.next))
-    insert(a, block)
-    count_reserved(a, is_small(a, block), 0, size)
-    a.num_device_alloc += 1
-    return True
-
-
-def unmap_block(a: Allocator, block: Block) -> None:
-    """Unmap the whole pages inside a free block; what is left of it at either end stays free."""
-    segment = segment_at(a, block.segment)
-    page = segment.page_bytes
-    offset = block.address - segment.address
-    begin = round_up(offset, page)
-    end = (offset + block.size) // page * page
-    if begin >= end:
-        return
-    unmap_pages(a, segment, begin, end - begin)
-    erase(a, block)
-    before = begin - offset
-    after = offset + block.size - end
-    if before:
-        piece = piece_of(a, block, block.address, before)
-        splice(a, piece, block.prev, block.at)
-        insert(a, piece)
-    if after:
-        piece = piece_of(a, block, segment.address + end, after)
-        splice(a, piece, block.at, block.next)
-        insert(a, piece)
-    block.address = segment.address + begin
-    block.size = end - begin
-    block.mapped = 0
-    try_merge(a, block, block_at(a, block.prev))
-    try_merge(a, block, block_at(a, block.next))
-    insert(a, block)
-    count_reserved(a, is_small(a, block), 0, begin - end)
-    a.num_device_free += 1
-    if not is_split(block):
-        erase(a, block)
-        unreserve(a, segment)
-        drop_block(a, block)
-        drop_segment(a, segment)
 
 
 def release_block(a: Allocator, block: Block) -> None:
     """cudaFree of a whole free segment.
 
-    A part of one, which torch too would end at, tears the replay.
+    torch itself fails where the block is less than one: it was split before max_split_size_mb
+    became smaller, or it is expandable (2.4). The replay then ends, too.
     """
-    if is_split(block) or is_expandable(a, block):
-        # Of an expandable segment (2.4), or part of one split before max_split_size_mb became
-        # smaller.
+    if not is_whole_segment(a, block):
         a.status = BROKEN
         return
     segment = segment_at(a, block.segment)
     a.num_device_free += 1
     cuda_free(a, segment)
-    count_reserved(a, is_small(a, block), -1, -block.size)
+    count_reserved(a, is_small(a, block), segments=-1, size=-block.size)
     if block.size >= conf(a).max_split_bytes:
-        add(a, OVERSIZE_SEGMENTS, -1)
+        add_to_stat(a, OVERSIZE_SEGMENTS, -1)
     erase(a, block)
     drop_block(a, block)
     drop_segment(a, segment)
 
 
 def list_blocks(a: Allocator, pool: int) -> int:
-    """Note the free blocks of a pool in order, so that some may go meanwhile: how many there are."""
+    """Write down the free blocks of a pool in their order, so that a loop over them may release
+    some. Returns how many there are; ``listed`` reads them.
+    """
     count = 0
-    block = block_at(a, block_at(a, pool_at(a, pool).free).forward[0])
+    block = after_in_set(a, block_at(a, pool_at(a, pool).free))
     while block.at != NONE:
         block_at(a, count).listed = block.at
         count += 1
@@ -371,9 +260,9 @@ def list_blocks(a: Allocator, pool: int) -> int:
     return count
 
 
-def listed(a: Allocator, k: int) -> Block:
-    """The block that list_blocks noted at this place."""
-    return block_at(a, block_at(a, k).listed)
+def listed(a: Allocator, index: int) -> Block:
+    """The block that list_blocks wrote down, counted from 0."""
+    return block_at(a, block_at(a, index).listed)
 
 
 def release_blocks(a: Allocator, pool: int) -> None:
@@ -381,36 +270,38 @@ def release_blocks(a: Allocator, pool: int) -> None:
     blocks.
     """
     count = list_blocks(a, pool)
-    for k in range(count):
-        block = listed(a, k)
-        if not is_expandable(a, block) and not is_split(block):
+    for index in range(count):
+        block = listed(a, index)
+        if is_whole_segment(a, block):
             release_block(a, block)
-            block_at(a, k).listed = NONE
-    for k in range(count):
-        block = listed(a, k)
+            block_at(a, index).listed = NONE
+    for index in range(count):
+        block = listed(a, index)
         if is_expandable(a, block) and a.status == FINE:
             unmap_block(a, block)
 
 
 def release_cached_blocks(a: Allocator, private: int) -> None:
-    """What empty_cache does, and the last resort before an out-of-memory: wait for all events,
-    give all back.
+    """What empty_cache does, and what torch tries last before an out-of-memory: wait for all
+    events and give back all that is cached in the default pools.
 
-    Private pools are left alone but for the one named (0: none), which nothing uses any more.
+    ``private``: the number of a private pool which nothing uses any more, whose memory is given
+    back too; 0 for none.
     """
     synchronize_and_free_events(a)
-    release_blocks(a, 0)  # large before small, but not so in a private pool
-    release_blocks(a, 1)
+    # The source releases large blocks first, but small ones first in a private pool.
+    release_blocks(a, LARGE)
+    release_blocks(a, SMALL)
     if private:
-        release_blocks(a, 2 * private + 1)
-        release_blocks(a, 2 * private)
+        release_blocks(a, 2 * private + SMALL)
+        release_blocks(a, 2 * private + LARGE)
 
 
 def release_available_cached_blocks(
     a: Allocator, pool: int, size: int, stream: int
 ) -> bool:
-    """Free just enough oversize blocks (max_split_size_mb) for the request; what was freed
-    stays so when it fails.
+    """Free just enough blocks above max_split_size_mb for the request: the smallest that is large
+    enough, else the largest until they add up. Returns whether they do.
     """
     limit = conf(a).max_split_bytes
     if limit >= UNLIMITED:
@@ -418,7 +309,7 @@ def release_available_cached_blocks(
     wanted = max(size, limit)
     first = 0
     count = list_blocks(a, pool)
-    while first < count and precedes(listed(a, first), stream, wanted, -1, -1):
+    while first < count and precedes_size(listed(a, first), stream, wanted):
         first += 1
     if first < count:
         block = listed(a, first)
@@ -426,8 +317,8 @@ def release_available_cached_blocks(
             release_block(a, block)
             return True
     released = 0
-    for k in range(first - 1, -1, -1):
-        block = listed(a, k)
+    for index in range(first - 1, -1, -1):  # from larger blocks to smaller ones
+        block = listed(a, index)
         if released >= wanted or block.size < limit or block.stream != stream:
             break
         if not is_expandable(a, block):
@@ -443,35 +334,34 @@ def collects_garbage(a: Allocator) -> bool:
     return a.allowed_bytes != NO_LIMIT and conf(a).gc_threshold > 0
 
 
+def age(a: Allocator, block: Block) -> int:
+    """gc_count: how often its pool was searched since a block became free."""
+    return pool_at(a, block.pool).get_calls - block.gc_base
+
+
 def garbage_collect(a: Allocator) -> None:
-    """Free whole large segments that have waited longer than the average, while the threshold
-    is passed.
+    """garbage_collect_cached_blocks: free large segments of the default pool that are older than
+    the average, until what is reserved is below the threshold or none is left.
     """
     target = a.mapped_bytes - int(conf(a).gc_threshold * float(a.allowed_bytes))
     if target <= 0:
         return
-    searches = pool_at(a, 0).get_calls
     total_age = count = 0
-    for k in range(list_blocks(a, 0)):
-        block = listed(a, k)
+    for index in range(list_blocks(a, LARGE)):
+        block = listed(a, index)
         if not is_split(block):
-            total_age += searches - block.gc_base
+            total_age += age(a, block)
             count += 1
     reclaimed = 0
     freed = True
     while reclaimed < target and freed and count > 0:
         age_threshold = total_age / count
         freed = False
-        for k in range(list_blocks(a, 0)):
-            block = listed(a, k)
-            age = searches - block.gc_base
-            if (
-                not is_split(block)
-                and not is_expandable(a, block)
-                and age >= age_threshold
-            ):
+        for index in range(list_blocks(a, LARGE)):
+            block = listed(a, index)
+            if is_whole_segment(a, block) and age(a, block) >= age_threshold:
                 freed = True
                 reclaimed += block.size
-                total_age -= age
+                total_age -= age(a, block)
                 count -= 1
                 release_block(a, block)

@@ -1,8 +1,12 @@
 """Blocks of the caching allocator: their sizes, statistics, the sorted sets of free ones, merging.
 
-The sets are skip lists in the order of stream, size, number and address, those of unmapped
-blocks of stream and address. Names and order follow DeviceCachingAllocator in
-c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to 2.15).
+Each pool has a set of free blocks, sorted by stream, size, number and address, and one of
+unmapped blocks, sorted by stream and address. A set is a skip list behind a block that is only
+its head. Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp
+(PyTorch 2.2 to 2.15).
+
+``a`` is the record of the allocator (records.py). ``block_at(a, place)`` reads a block by its
+place; the one at NONE stands for no block and sorts behind all others.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from helpers.allocator.records import (
     setting_at,
     stat_at,
 )
-from helpers.settings.allocator_text import INTERVALS
+from helpers.settings.allocator_text import INTERVALS, MIB
 from helpers.settings.in_force import (
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,
@@ -49,6 +53,13 @@ ALLOCATED_BYTES, RESERVED_BYTES, ACTIVE_BYTES, REQUESTED_BYTES, INACTIVE_SPLIT_B
 ALLOCATION, ACTIVE, SEGMENTS, INACTIVE_SPLIT = range(5, len(NAMES))
 POOLS = ("all", "small_pool", "large_pool")
 OVERSIZE_ALLOCATIONS, OVERSIZE_SEGMENTS = range(3 * len(NAMES), 3 * len(NAMES) + 2)
+"""Rows of the table of statistics, behind those of the figures: each figure has a row for each
+of POOLS.
+"""
+LARGE, SMALL = range(2)
+"""Places of the two default pools; those of private pool k are at 2 * k + LARGE and + SMALL."""
+BEFORE_ALL = -1
+"""A number or an address that sorts before those of all blocks."""
 COUNTERS = tuple(
     "num_alloc_retries num_ooms num_device_alloc num_device_free num_sync_all_streams num_oom_rejections".split()
 )
@@ -57,14 +68,17 @@ INACTIVE, LIVE, PENDING = range(len(STATES))
 
 
 def round_size(n: int, divisions: Sequence[int]) -> int:
-    """round_size in CUDACachingAllocator.cpp: up to whole 512 B, or to a division of the power
-    of two below.
+    """round_size of the source: ``n`` bytes rounded up to whole 512 B, or to a division of the
+    power of two below.
+
+    ``divisions``: as Settings.roundup_divisions, entry k for sizes from 2^k MiB up.
     """
     if n < MIN_BLOCK_BYTES:
         return MIN_BLOCK_BYTES
-    parts = divisions[min(max(bit_length(n) - 21, 0), INTERVALS - 1)]
+    interval = max(bit_length(n) - bit_length(MIB), 0)
+    parts = divisions[min(interval, INTERVALS - 1)]
     if parts > 1 and n > MIN_BLOCK_BYTES * parts:
-        if n & (n - 1) == 0:
+        if n & (n - 1) == 0:  # a power of two
             return n
         step = 1 << (bit_length(n) - bit_length(parts))
         return round_up(n, step)
@@ -72,11 +86,29 @@ def round_size(n: int, divisions: Sequence[int]) -> int:
 
 
 def bit_length(n: int) -> int:
+    """int.bit_length, which numba does not compile."""
     bits = 0
     while n:
         n >>= 1
         bits += 1
     return bits
+
+
+def add_to_stat(a: Allocator, row: int, amount: int) -> None:
+    """Change a statistic of torch.cuda.memory_stats, by its row in the table of them."""
+    stat = stat_at(a, row)
+    stat.current += amount
+    if amount > 0:
+        stat.peak = max(stat.peak, stat.current)
+        stat.allocated += amount
+
+
+def add_to_figure(a: Allocator, small: int, figure: int, amount: int) -> None:
+    """Change a figure of NAMES, for all pools together and for the small (1) or large ones (0)."""
+    row_of_all = len(POOLS) * figure
+    add_to_stat(a, row_of_all, amount)
+    row_of_large = row_of_all + 2  # the order of POOLS
+    add_to_stat(a, row_of_large - small, amount)
 
 
 def segment_size(rounded: int, large_segment_bytes: int) -> int:
@@ -90,46 +122,40 @@ def segment_size(rounded: int, large_segment_bytes: int) -> int:
     return round_up(rounded, LARGE_STEP_BYTES)
 
 
-def add(a: Allocator, row: int, amount: int) -> None:
-    stat = stat_at(a, row)
-    stat.current += amount
-    if amount > 0:
-        stat.peak = max(stat.peak, stat.current)
-        stat.allocated += amount
-
-
-def change(a: Allocator, small: int, figure: int, amount: int) -> None:
-    """Add to a figure, for all pools together and for the small or large ones."""
-    add(a, len(POOLS) * figure, amount)
-    add(a, len(POOLS) * figure + 2 - small, amount)
-
-
 def count_allocated(a: Allocator, block: Block, sign: int) -> None:
-    change(a, is_small(a, block), ALLOCATION, sign)
-    change(a, is_small(a, block), ALLOCATED_BYTES, sign * block.size)
+    """Count a block as allocated (sign 1), or no longer (-1)."""
+    add_to_figure(a, is_small(a, block), ALLOCATION, sign)
+    add_to_figure(a, is_small(a, block), ALLOCATED_BYTES, sign * block.size)
 
 
 def count_active(a: Allocator, block: Block, sign: int) -> None:
-    """Allocated, or freed and awaiting events."""
+    """Count a block as active (sign 1), or no longer (-1): allocated, or freed and awaiting
+    events.
+    """
     small = is_small(a, block)
-    change(a, small, ACTIVE, sign)
-    change(a, small, ACTIVE_BYTES, sign * block.size)
-    change(a, small, REQUESTED_BYTES, sign * block.requested)
+    add_to_figure(a, small, ACTIVE, sign)
+    add_to_figure(a, small, ACTIVE_BYTES, sign * block.size)
+    add_to_figure(a, small, REQUESTED_BYTES, sign * block.requested)
 
 
 def count_split(a: Allocator, block: Block, count: int, size: int) -> None:
-    """Free blocks beside others of their cudaMalloc segment; expandable ones are left out."""
+    """Count free blocks that are only a part of their segment, ``count`` more of them and ``size``
+    more bytes. torch leaves out those of expandable segments.
+    """
     if not is_expandable(a, block):
-        change(a, is_small(a, block), INACTIVE_SPLIT, count)
-        change(a, is_small(a, block), INACTIVE_SPLIT_BYTES, size)
+        add_to_figure(a, is_small(a, block), INACTIVE_SPLIT, count)
+        add_to_figure(a, is_small(a, block), INACTIVE_SPLIT_BYTES, size)
 
 
 def count_reserved(a: Allocator, small: int, segments: int, size: int) -> None:
-    """Memory that the card gave (a segment, or with 0 of them pages), or got back."""
+    """Count memory that the card gave, or with negative numbers got back.
+
+    ``segments``: how many of cudaMalloc, 0 for pages of an expandable one.
+    """
     a.mapped_bytes += size
     if segments:
-        change(a, small, SEGMENTS, segments)
-    change(a, small, RESERVED_BYTES, size)
+        add_to_figure(a, small, SEGMENTS, segments)
+    add_to_figure(a, small, RESERVED_BYTES, size)
 
 
 def conf(a: Allocator) -> Setting:
@@ -138,11 +164,13 @@ def conf(a: Allocator) -> Setting:
 
 
 def new_segment(a: Allocator, address: int, size: int, page_bytes: int) -> Segment:
-    """A segment of one cudaMalloc, or with page_bytes a range that is reserved."""
+    """A segment of one cudaMalloc (page_bytes 0), or a reserved range of addresses."""
     segment = fresh(a, segment_at)
     a.segment_last = max(a.segment_last, segment.at)
-    a.numbers += 1
-    segment.number = 0 if a.order == BY_ADDRESS else a.numbers
+    segment.number = 0
+    if a.order != BY_ADDRESS:
+        a.numbers += 1
+        segment.number = a.numbers
     segment.address = address
     segment.size = size
     segment.page_bytes = page_bytes
@@ -158,7 +186,8 @@ def new_segment(a: Allocator, address: int, size: int, page_bytes: int) -> Segme
 
 
 def drop_segment(a: Allocator, segment: Segment) -> None:
-    segment.size = 0
+    """The record of the segment may be used for another one."""
+    segment.size = 0  # by which driver.recorded_address tells that it is gone
     drop(a, segment_at, segment)
 
 
@@ -182,9 +211,10 @@ def new_block(
 
 
 def piece_of(a: Allocator, block: Block, address: int, size: int) -> Block:
-    """A new block beside one of the same segment.
+    """A new block in the segment and the pool of another one.
 
-    It takes the next number of all (2.12), or its segment's (2.13 on).
+    Its number, which decides between free blocks of one size, is new with torch 2.12 and that
+    of the segment in other releases (Behaviour.order).
     """
     segment = segment_at(a, block.segment)
     piece = new_block(a, segment, block.pool, block.stream, address, size)
@@ -195,6 +225,7 @@ def piece_of(a: Allocator, block: Block, address: int, size: int) -> Block:
 
 
 def drop_block(a: Allocator, block: Block) -> None:
+    """The record of the block may be used for another one."""
     block.used = 0
     a.block_count -= 1
     drop(a, block_at, block)
@@ -211,23 +242,36 @@ def splice(a: Allocator, block: Block, before: int, after: int) -> None:
 
 
 def is_split(block: Block) -> bool:
+    """Whether a block is only a part of its segment."""
     return block.prev != NONE or block.next != NONE
 
 
 def is_small(a: Allocator, block: Block) -> int:
+    """1 for a block of a small pool, 0 for one of a large pool."""
     return pool_at(a, block.pool).small
 
 
 def is_expandable(a: Allocator, block: Block) -> int:
+    """1 for a block in an expandable segment, else 0."""
     return segment_at(a, block.segment).expandable
 
 
+def is_whole_segment(a: Allocator, block: Block) -> bool:
+    """Whether a block is all that one cudaMalloc gave, so that cudaFree can give it back."""
+    return not is_split(block) and not is_expandable(a, block)
+
+
 def available(block: Block) -> bool:
-    """Free to be taken or merged: not allocated and nothing pending on it."""
+    """Whether a block can be taken or merged: it is not allocated and awaits no event. False for
+    the one at NONE.
+    """
     return block.allocated == 0 and block.event_count == 0 and block.uses == NONE
 
 
 def precedes(block: Block, stream: int, size: int, number: int, address: int) -> bool:
+    """Whether a block of a set comes before one with these values. Unmapped blocks are sorted by
+    stream and address alone.
+    """
     if block.stream != stream:
         return block.stream < stream
     if block.mapped and block.size != size:
@@ -237,11 +281,18 @@ def precedes(block: Block, stream: int, size: int, number: int, address: int) ->
     return block.address < address
 
 
+def precedes_size(block: Block, stream: int, size: int) -> bool:
+    """Whether a block of a set comes before all blocks of a stream with at least this size."""
+    return precedes(block, stream, size, BEFORE_ALL, BEFORE_ALL)
+
+
 def lower_bound(
     a: Allocator, head: int, stream: int, size: int, number: int, address: int
 ) -> Block:
-    """The first block of the set that does not precede these; a.path then has the last that
-    does, for each level.
+    """The first block of a set that does not precede these values; the one at NONE behind the last.
+
+    ``head``: the place of the set's head. Leaves in ``a.path`` for each level of the skip list
+    the last block that does precede them, for insert and erase.
     """
     block = block_at(a, head)
     for level in range(a.levels - 1, -1, -1):
@@ -253,22 +304,32 @@ def lower_bound(
     return block_at(a, block.forward[0])
 
 
-def set_of(a: Allocator, block: Block) -> int:
-    """The place in front of the set that a free or unmapped block belongs in."""
+def first_of_size(a: Allocator, head: int, stream: int, size: int) -> Block:
+    """The first block of a set that has this stream and at least this size (of unmapped blocks the
+    size decides nothing); a block of another stream where there is none.
+    """
+    return lower_bound(a, head, stream, size, BEFORE_ALL, BEFORE_ALL)
+
+
+def head_of_set(a: Allocator, block: Block) -> int:
+    """The place of the head of the set to which a free or unmapped block belongs."""
     pool = pool_at(a, block.pool)
-    return pool.free if block.mapped else pool.unmapped
+    if block.mapped:
+        return pool.free
+    return pool.unmapped
 
 
 def insert(a: Allocator, block: Block) -> None:
-    """Put a free or unmapped block into its set; it stands on one level more with a chance of
-    one in four.
+    """Put a free or unmapped block into its set: into level 0 of the skip list, and with a chance
+    of one in four into each further level.
     """
-    head = set_of(a, block)
+    head = head_of_set(a, block)
     lower_bound(a, head, block.stream, block.size, block.number, block.address)
     block.gc_base = pool_at(a, block.pool).get_calls
+    # The example of rand in the C standard, which also leaves out the low bits: they repeat soon.
     a.chance = (a.chance * 1103515245 + 12345) & 0x7FFFFFFF
-    level = 0
     chance = a.chance >> 8
+    level = 0
     while level < LEVELS:
         if level == a.levels:
             a.path[level] = head
@@ -283,9 +344,14 @@ def insert(a: Allocator, block: Block) -> None:
 
 
 def erase(a: Allocator, block: Block) -> None:
-    """Take a block out of its set; one that is not there tears the replay."""
+    """Take a block out of its set. If it is not there, the replay ends (BROKEN)."""
     first = lower_bound(
-        a, set_of(a, block), block.stream, block.size, block.number, block.address
+        a,
+        head_of_set(a, block),
+        block.stream,
+        block.size,
+        block.number,
+        block.address,
     )
     if first.at != block.at:
         a.status = BROKEN
@@ -298,12 +364,15 @@ def erase(a: Allocator, block: Block) -> None:
 
 
 def after_in_set(a: Allocator, block: Block) -> Block:
+    """The next block of the set; the first one behind the set's head."""
     return block_at(a, block.forward[0])
 
 
 def try_merge(a: Allocator, block: Block, other: Block) -> int:
-    """Swallow a neighbour that is free and as mapped as the block: its bytes, or 0."""
-    if other.at == NONE or not available(other) or other.mapped != block.mapped:
+    """Merge a neighbour into a block if it is free and both are mapped or both unmapped. Returns
+    the neighbour's bytes, 0 where it stays.
+    """
+    if not available(other) or other.mapped != block.mapped:
         return 0
     erase(a, other)
     if a.status != FINE:
@@ -319,14 +388,27 @@ def try_merge(a: Allocator, block: Block, other: Block) -> int:
     return size
 
 
-def free_block(a: Allocator, block: Block) -> None:
-    """Merge a block with its free neighbours and put it into its pool."""
-    count_active(a, block, -1)
-    before = try_merge(a, block, block_at(a, block.prev))
-    after = try_merge(a, block, block_at(a, block.next))
+def merge_and_insert(a: Allocator, block: Block) -> tuple[int, int]:
+    """Merge a block with its free neighbours and put it into its set. Returns how many neighbours
+    those were, and their bytes.
+    """
+    count = 0
+    size = 0
+    for neighbour in (block.prev, block.next):
+        merged_bytes = try_merge(a, block, block_at(a, neighbour))
+        if merged_bytes:
+            count += 1
+            size += merged_bytes
     insert(a, block)
-    count = -int(before > 0) - int(after > 0)
-    size = -before - after
+    return count, size
+
+
+def free_block(a: Allocator, block: Block) -> None:
+    """Put a block that nothing uses any more into the set of free blocks."""
+    count_active(a, block, -1)
+    merged_count, merged_bytes = merge_and_insert(a, block)
+    count = -merged_count
+    size = -merged_bytes
     if is_split(block):
         count += 1
         size += block.size

@@ -28,13 +28,19 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 BEFORE = "there when the recording began"
 NO_LINE = "no line of Python"
+"""The names of the two call sites that are no line of Python."""
 _PLACE = re.compile(r"(?P<file>.*?)(?::|, line )(?P<line>-?\d+) (?P<function>.*)")
+"""A frame as stack_frames.frame_text writes it: "train.py:82 step", "cell 6, line 1 <module>"."""
 _CALLS_BACKWARD = re.compile(
     r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)|autograd::engine"
 )
-"""Frames of the call that starts a backward pass."""
+"""Frames of the call that starts a backward pass: torch.autograd.backward and grad, Tensor.backward,
+and the engine's own frames of C++.
+"""
 _IN_BACKWARD = re.compile(r"torch/(?:utils/checkpoint|autograd/function)\.py:")
-"""Frames of Python that a backward pass runs itself, on its own thread."""
+"""Frames of Python that a backward pass runs itself, on its own thread: what a checkpoint computes
+again, and the backward of a torch.autograd.Function.
+"""
 
 
 class LinesError(ValueError):
@@ -90,10 +96,13 @@ class Requests:
     @cached_property
     def live(self) -> Numbers:
         """Live bytes after each operation."""
-        change = np.zeros(len(self.trace) + 2, np.int64)
+        count = len(self.trace)
+        # Place k + 1 is that of operation k; place 0 is that of what was there before (at: -1),
+        # and place count + 1 that of what nobody frees (until: count).
+        change = np.zeros(count + 2, np.int64)
         np.add.at(change, self.at + 1, self.size)
         np.add.at(change, self.until + 1, -self.size)
-        return np.cumsum(change)[1:-1]
+        return np.cumsum(change)[1 : count + 1]
 
     @property
     def live_before(self) -> Numbers:
@@ -103,7 +112,9 @@ class Requests:
     @property
     def peak(self) -> int:
         """The operation after which most is live, the first of them; -1 for an empty trace."""
-        return int(self.live.argmax()) if len(self.trace) else -1
+        if not len(self.trace):
+            return -1
+        return int(self.live.argmax())
 
     @cached_property
     def fullest(self) -> int:
@@ -114,7 +125,7 @@ class Requests:
     def freed_in_backward(self) -> Mask:
         """Which requests were freed by a backward pass, as what a graph keeps is; as a mask.
 
-        Those before whose free the last request was asked for by a backward pass.
+        A backward pass frees a request if the last one made before the free is its own.
         """
         before_free = np.searchsorted(self.at, self.until) - 1
         return self.backward[before_free] & (self.until < len(self.trace))
@@ -124,28 +135,36 @@ class Requests:
         return (self.at <= operation) & (self.until > operation)
 
     def with_stack(self, holds: Callable[[tuple[str, ...]], bool]) -> Mask:
-        """Which requests have a stack of which this holds, as a mask."""
+        """Which requests have a stack for which ``holds`` is true, as a mask."""
         return _stacks_of(self.trace, holds)[self.stack]
 
     def asked_at(self, number: int) -> int:
-        """The operation that asks for a request; behind the last of them the trace's end."""
-        return int(self.at[number]) if number < len(self) else len(self.trace)
+        """The operation that makes a request, by its number; the trace's length where there are no
+        so many.
+        """
+        if number >= len(self):
+            return len(self.trace)
+        return int(self.at[number])
 
     def by_site(self, mask: Mask) -> Numbers:
-        """Bytes of the requests of a mask for each call site."""
+        """For each call site the bytes of its requests that are in a mask."""
         sums = np.bincount(self.site[mask], self.size[mask], len(self.sites))
         return sums.astype(np.int64)
 
     def largest_lines(self, held_bytes: Numbers) -> list[int]:
-        """The call sites in the program's own files by their numbers, those that hold most
-        first; ``held_bytes``: of each call site.
+        """The numbers of the call sites in the program's own files, those with most ``held_bytes``
+        first.
+
+        ``held_bytes``: of each call site.
         """
         largest_first = np.argsort(-held_bytes).tolist()
         return [number for number in largest_first if self.sites[number].in_program]
 
 
 def _stacks_of(trace: Trace, holds: Callable[[tuple[str, ...]], bool]) -> Mask:
-    """Of each stack of a trace whether this holds; False at the last place, for none (-1)."""
+    """For each stack of a trace whether ``holds`` is true of it. One more entry, False, stands at
+    the end, where a request without a stack (-1) finds it.
+    """
     return np.array([*map(holds, trace.frames), False])
 
 
@@ -170,60 +189,73 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     )
 
 
-# What grows, what is live and what a card must have are asked of the same trace.
+# Many answers about a program ask the same trace, and that of the program without a limit.
 @lru_cache(2)
 def requests_of(trace: Trace) -> Requests:
-    """The requests of a trace with their call sites.
+    """The requests of a trace with their call sites, and before them what was live at its start.
 
-    A request that the card refused is none: nothing was handed out.
+    A request that the card refused is left out: nothing was handed out.
     """
     allocated = [block for _, block in trace.live_at_start if block.state == "A"]
-    live_before = np.array(
-        [(block.id, block.size) for block in allocated], np.int64
-    ).reshape(-1, 2)
+    ids_before = np.array([block.id for block in allocated], np.int64)
+    sizes_before = np.array([block.size for block in allocated], np.int64)
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
     served[np.array(trace.refused, np.int64)] = False
     alloc_at = np.flatnonzero(served)
-    ids = np.concatenate((live_before[:, 0], trace.id[alloc_at]))
+    ids = np.concatenate((ids_before, trace.id[alloc_at]))
     rounded = round_up(trace.size[alloc_at], MIN_BLOCK_BYTES)
     stack = np.full(len(alloc_at), -1)
     if trace.frame is not None:
         stack = trace.frame[alloc_at].astype(np.int64)
-
-    places = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
-    site_of_stack = [
-        places.setdefault(site_of(frames), len(places)) for frames in trace.frames
-    ]
-    site_of_stack.append(1)  # of a stack of -1
+    sites, site_of_stack = _sites_of(trace)
     caller = _backward_callers(trace, stack)
     in_backward = caller >= 0
-    site = np.array(site_of_stack)[np.where(in_backward, caller, stack)]
-    zeros = np.zeros(len(live_before), np.int64)  # a column of what was live before
+    site = site_of_stack[np.where(in_backward, caller, stack)]
+
+    # Of what was live before: it has no operation, no stack, and the call site BEFORE, the first.
+    none = np.full(len(allocated), -1)
+    first_site = np.zeros(len(allocated), np.int64)
+    not_backward = np.zeros(len(allocated), bool)
     return Requests(
         trace=trace,
-        at=np.concatenate((zeros - 1, alloc_at)),
+        at=np.concatenate((none, alloc_at)),
         until=trace.freed_at[ids],
-        size=np.concatenate((live_before[:, 1], rounded)),
-        site=np.concatenate((zeros, site)),
+        size=np.concatenate((sizes_before, rounded)),
+        site=np.concatenate((first_site, site)),
         id=ids,
-        stack=np.concatenate((zeros - 1, stack)),
-        backward=np.concatenate((zeros > 0, in_backward)),
-        sites=tuple(places),
+        stack=np.concatenate((none, stack)),
+        backward=np.concatenate((not_backward, in_backward)),
+        sites=sites,
     )
 
 
+def _sites_of(trace: Trace) -> tuple[tuple[CallSite, ...], Numbers]:
+    """The call sites of a trace, first BEFORE and NO_LINE, and for each stack the number of its
+    call site. One more entry at the end is for requests without a stack (-1).
+    """
+    numbers = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
+    site_of_stack = [
+        numbers.setdefault(site_of(frames), len(numbers)) for frames in trace.frames
+    ]
+    site_of_stack.append(1)  # NO_LINE
+    return tuple(numbers), np.array(site_of_stack)
+
+
 def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
-    """For each request the stack that called the backward pass which asked for it; -1 where
-    none is known to.
+    """For each request, given by its stack, the stack that called the backward pass which made the
+    request; -1 where no backward pass made it, as far as that is known.
+
+    A request without a Python frame belongs to a backward pass if the last one before it that
+    Python made, and no backward pass, has the call of one in its stack.
     """
     calls = _stacks_of(trace, lambda frames: any(map(_CALLS_BACKWARD.match, frames)))
     inside = _stacks_of(trace, lambda frames: any(map(_IN_BACKWARD.match, frames)))
     python = _stacks_of(trace, lambda frames: ".py:" in "\n".join(frames))
     has_no_python = ~python[stacks]
-    # For each request the last one so far that Python outside of a backward pass asked for: it
-    # may be the call of the backward pass.
-    from_outside = ~has_no_python & ~(inside & ~calls)[stacks]
-    last = np.maximum.accumulate(np.where(from_outside, np.arange(len(stacks)), -1))
+    is_inside = (inside & ~calls)[stacks]
+    from_outside = ~has_no_python & ~is_inside
+    numbers = np.arange(len(stacks))
+    last = np.maximum.accumulate(np.where(from_outside, numbers, -1))
     last_stack = np.where(last >= 0, stacks[last], -1)
     in_backward = (has_no_python & calls[last_stack]) | calls[stacks]
     caller = np.where(has_no_python, last_stack, stacks)
@@ -231,15 +263,13 @@ def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
 
 
 def requests_with_lines(trace: Trace) -> Requests:
-    """The requests of a trace, where any has a line of the program's own; else LinesError says
-    what is missing.
-    """
+    """The requests of a trace. Raises LinesError where none has a line of the program's own."""
     return require_lines(requests_of(trace))
 
 
 def require_lines(requests: Requests) -> Requests:
-    """The same requests, where any has a line of the program's own; else LinesError says what
-    is missing.
+    """The same requests. Raises LinesError, which says what is missing, where none has a line of
+    the program's own.
     """
     if requests.have_lines:
         return requests

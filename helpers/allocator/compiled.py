@@ -1,9 +1,9 @@
-"""The same allocator as machine code: numba compiles the functions of these modules as they
-stand, tables as arrays.
+"""The allocator model as machine code: numba compiles the functions of MODULES unchanged, with
+arrays for their tables.
 
-Importing this module without numba raises ImportError. The code is kept where numba keeps it
-(NUMBA_CACHE_DIR says otherwise); where nothing can be written it is made anew in each process.
-Threads may run it side by side: it holds no lock and no state.
+Importing this module without numba raises ImportError. The machine code is kept in numba's cache
+folder (NUMBA_CACHE_DIR names another); where nothing can be written it is made anew in each
+process. Threads may run it side by side: it holds no lock and no state.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from helpers.allocator import (
     blocks,
     driver,
     events,
+    expandable,
     operations,
     records,
     stream_map,
@@ -37,7 +38,17 @@ from helpers.allocator.records import TABLES, Allocator, dtype_of
 from helpers.settings import allocator_text, in_force
 
 _ALLOCATOR = dtype_of(Allocator)
-MODULES = (records, driver, stream_map, blocks, events, allocator, operations)
+MODULES = (
+    records,
+    driver,
+    stream_map,
+    blocks,
+    expandable,
+    events,
+    allocator,
+    operations,
+)
+"""The modules of the allocator model, each behind those that it imports from."""
 
 
 def function(body: Callable[..., Any]) -> Any:
@@ -45,32 +56,42 @@ def function(body: Callable[..., Any]) -> Any:
     called with.
     """
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    # With numpy's model a division by 0 raises nothing, so that numba compiles no check for it.
     compiled: Any = njit(body, nogil=True, error_model="numpy", **options)
     resolve = compiled.get_call_template
-    compiled.get_call_template = lambda args, kws: resolve(
-        tuple(map(types.unliteral, args)), kws
-    )
+
+    def resolve_any_value(args: Any, kws: Any) -> Any:
+        """Find the compiled form for the types of the arguments, whatever their values."""
+        named = {name: types.unliteral(kind) for name, kind in dict(kws).items()}
+        return resolve(tuple(map(types.unliteral, args)), named)
+
+    compiled.get_call_template = resolve_any_value
     return compiled
 
 
 def accessor(name: str) -> Any:
-    """The record at a place of the table whose address the allocator's record holds under this
-    name.
+    """A compiled function of the allocator's record and a place: the record at that place of the
+    table ``name``.
     """
     dtype = dtype_of(TABLES[name])
     record_type = from_dtype(dtype)
-    offset = dict(_ALLOCATOR.fields or {})[name][1]
+    assert _ALLOCATOR.fields is not None, "a dtype of records"
+    offset = _ALLOCATOR.fields[name][1]  # where the allocator's record has the address
 
     @intrinsic
     def record_at(_context: Any, a: Any, _place: Any) -> Any:
         def build(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            """LLVM instructions: read the table's address, add the record's offset to it."""
+            allocator_pointer, place = arguments
             word = ir.IntType(64)
-            field = builder.add(builder.ptrtoint(arguments[0], word), word(offset))
-            address = builder.load(builder.inttoptr(field, word.as_pointer()))
-            place = builder.add(
-                address, builder.mul(arguments[1], word(dtype.itemsize))
+            begin = builder.ptrtoint(allocator_pointer, word)
+            field = builder.inttoptr(
+                builder.add(begin, word(offset)), word.as_pointer()
             )
-            return builder.inttoptr(place, context.get_value_type(record_type))
+            table = builder.load(field)
+            record_offset = builder.mul(place, word(dtype.itemsize))
+            record = builder.add(table, record_offset)
+            return builder.inttoptr(record, context.get_value_type(record_type))
 
         return record_type(a, types.int64), build
 
@@ -78,7 +99,9 @@ def accessor(name: str) -> Any:
 
 
 def namespace() -> dict[str, Any]:
-    """All names of the modules, their functions compiled where they are called from compiled ones."""
+    """All names of the modules in one, for compiled code: each function of theirs compiled, each
+    accessor of a table replaced by a compiled one.
+    """
     space: dict[str, Any] = {}
     for module in MODULES:
         space.update(vars(module))
@@ -95,12 +118,14 @@ _advance = namespace()["advance"]
 
 
 def _kernel(sources: int) -> Any:
-    """The compiled loop. numba looks at this file alone to see whether its cache is stale;
-    sources stands for the others.
+    """operations.advance as machine code.
+
+    ``sources``: the checksum of all sources. numba keeps code by this file's date and by the
+    values that it closes over; so the checksum is used in it, for nothing else.
     """
 
     def advance(head: np.recarray, timeline: np.ndarray, begin: int, stop: int) -> int:
-        """operations.advance."""
+        """operations.advance; ``head`` has one row, the allocator's record."""
         done: int = _advance(head[0], timeline, begin, stop)
         return done + 0 * sources
 
@@ -112,12 +137,13 @@ _NUMBERS = (trace, in_force, allocator_text)
 _SOURCES = zlib.crc32(
     b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS))
 )
+"""Changes with each change of a source from which the machine code is made."""
 advance = _kernel(_SOURCES)
 
 
 def _stamp() -> Path | None:
-    """The file beside numba's cache that says what was compiled: these sources, by this numba,
-    on this processor.
+    """The file beside numba's cache whose name says what was compiled: these sources, by this
+    numba, on this processor. None where numba keeps nothing.
     """
     if not advance.stats.cache_path:
         return None
@@ -139,10 +165,11 @@ def ready() -> bool:
 
 
 def make() -> None:
-    """Compile it, and say beside the cache that it is there."""
+    """Compile the machine code for the types of replay's arguments, and touch its stamp."""
     head = np.zeros(1, _ALLOCATOR).view(np.recarray)
     timeline = np.zeros((0, 0), np.int64)
-    advance.compile(tuple(map(typeof, (head, timeline, 0, 0))))
+    argument_types = tuple(map(typeof, (head, timeline, 0, 0)))
+    advance.compile(argument_types)
     stamp = _stamp()
     if stamp is not None:
         stamp.touch()

@@ -1,9 +1,14 @@
 """The card under the allocator: so many bytes, some held by others, and a rule for addresses.
 
-The rules are those of the fake runtime in tests/oracle: cudaMalloc takes whole granules of 2
-MiB and fails only when used + held + asked is more than the capacity; addresses come from the
-lowest free range (firstfit), the highest (topdown), are never used twice (monotonic), or are
-those of a recording (recorded).
+The rules are those of the simulated card (helpers/rehearse/device.c), so that both give the same
+addresses: cudaMalloc takes whole granules of 2 MiB and fails only when used + held + asked is
+more than the capacity; addresses come from the lowest free range (firstfit), the highest
+(topdown), are never used twice (monotonic), or are those of a recording (recorded).
+
+``a`` is the record of the allocator (records.py), which holds the state of the card, too.
+``range_at(a, place)`` reads a range of free addresses by its place, and so on; the one at NONE
+stands for none. An arena (MEMORY, RESERVED) is the place of a record in front of its ranges,
+which are linked by ``next`` in the order of their addresses.
 """
 
 from __future__ import annotations
@@ -32,8 +37,12 @@ MALLOC_BASE = 0x100000000000
 RESERVE_BASE = 0x200000000000
 MALLOC_SPAN = 8 << 40
 RESERVE_SPAN = 32 << 40
+"""Where the addresses for cudaMalloc and for reserved ranges begin, and how many bytes of them
+there are (reserve_arena in device.c).
+"""
 POLICIES = ("firstfit", "topdown", "monotonic", "recorded")
 GRANULE_BYTES = 2 << 20
+"""The unit in which a card gives memory (FAKE_GRANULE in device.c)."""
 CALLS = (
     "malloc",
     "malloc_fail",
@@ -47,6 +56,8 @@ CALLS = (
 MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, MAP, CREATE_FAIL, UNMAP = range(
     len(CALLS)
 )
+NO_VALUE = -1
+"""What the log has for a figure that a call does not have."""
 
 
 Size = TypeVar("Size", int, np.ndarray)
@@ -76,11 +87,14 @@ class Card:
 
 
 def round_up(size: Size, unit: int) -> Size:
+    """``size`` rounded up to whole units."""
     return -(-size // unit) * unit
 
 
 def take(a: Allocator, arena: int, size: int) -> int:
-    """An address of so many free bytes, by the card's rule."""
+    """The address of ``size`` free bytes: from the first range that has as many, topdown from the
+    last. Ends the replay (EXHAUSTED) where none has.
+    """
     before = chosen_before = range_at(a, arena)
     chosen = range_at(a, NONE)
     while before.next != NONE and (a.topdown or chosen.at == NONE):
@@ -105,8 +119,8 @@ def take(a: Allocator, arena: int, size: int) -> int:
 
 
 def give(a: Allocator, arena: int, low: int, size: int) -> None:
-    """The addresses are free again, where the card's rule uses any twice; they join what is
-    free beside them.
+    """Make addresses free again and join them with the free ranges beside them. Does nothing
+    where the card's policy uses no address twice.
     """
     if not a.reuses:
         return
@@ -134,8 +148,8 @@ def give(a: Allocator, arena: int, low: int, size: int) -> None:
 
 
 def recorded_address(a: Allocator, size: int) -> int:
-    """The next address of the recording; 0 where there is none, or a replay that went another
-    way has it in use.
+    """The next address of the recording. 0 where it has no more, or where a segment of the replay
+    already has that address, because other settings made it go another way.
     """
     if a.next_recorded == a.recorded_count:
         return 0
@@ -143,7 +157,7 @@ def recorded_address(a: Allocator, size: int) -> int:
     a.next_recorded += 1
     for place in range(1, a.segment_last + 1):
         other = segment_at(a, place)
-        if other.size and not other.expandable:
+        if other.size and not other.expandable:  # a record out of use has size 0
             end = other.address + round_up(other.size, GRANULE_BYTES)
             if address < end and other.address < address + size:
                 return 0
@@ -151,8 +165,8 @@ def recorded_address(a: Allocator, size: int) -> int:
 
 
 def log(a: Allocator, call: int, ordinal: int, address: int, size: int) -> None:
-    """Keep the call for the driver log; ranges mapped or unmapped one behind the other are one
-    call.
+    """Add a call to the driver log (outcome.CALL_COLUMNS), if the replay keeps one. Mapping pages
+    behind those of the call before counts as one call with it, and so does unmapping.
     """
     if not a.logs:
         return
@@ -174,7 +188,9 @@ def log(a: Allocator, call: int, ordinal: int, address: int, size: int) -> None:
 
 
 def room_for(a: Allocator, size: int) -> bool:
-    """Take size bytes of the card if there are as many; a call that was told to fail fails."""
+    """Take ``size`` bytes of the card. False, and nothing taken, where fewer are free, or where
+    the trace says that this call fails (Op.FAIL_NEXT).
+    """
     if a.fail_next:
         a.fail_next -= 1
         return False
@@ -185,10 +201,10 @@ def room_for(a: Allocator, size: int) -> bool:
 
 
 def cuda_malloc(a: Allocator, size: int) -> int:
-    """The address, or -1 where the card is full."""
+    """The address of a new segment, or -1 where the card is full."""
     physical = round_up(size, GRANULE_BYTES)
     if not room_for(a, physical):
-        log(a, MALLOC_FAIL, -1, -1, size)
+        log(a, MALLOC_FAIL, NO_VALUE, NO_VALUE, size)
         return -1
     address = recorded_address(a, physical)
     if not address:
@@ -198,35 +214,40 @@ def cuda_malloc(a: Allocator, size: int) -> int:
 
 
 def cuda_free(a: Allocator, segment: Segment) -> None:
+    """Give a segment back to the card."""
     physical = round_up(segment.size, GRANULE_BYTES)
     a.used -= physical
     give(a, MEMORY, segment.address, physical)
-    log(a, FREE, segment.ordinal, -1, -1)
+    log(a, FREE, segment.ordinal, NO_VALUE, NO_VALUE)
 
 
 def reserve(a: Allocator, size: int) -> int:
-    """The address of a range without memory."""
+    """The address of a newly reserved range, without memory."""
     address = take(a, RESERVED, round_up(size, GRANULE_BYTES))
     log(a, RESERVE, a.reserves, address, size)
     return address
 
 
 def unreserve(a: Allocator, segment: Segment) -> None:
+    """Give up a reserved range without mapped pages."""
     give(a, RESERVED, segment.address, round_up(segment.size, GRANULE_BYTES))
-    log(a, UNRESERVE, segment.ordinal, -1, -1)
+    log(a, UNRESERVE, segment.ordinal, NO_VALUE, NO_VALUE)
 
 
 def map_pages(a: Allocator, segment: Segment, offset: int, size: int) -> bool:
-    """Create and map the pages of a part of a reserved range: all of them, or none."""
+    """Map ``size`` bytes of pages at an offset in a reserved range. False, and nothing mapped,
+    where the card has not enough memory for all of them.
+    """
     for page in range(size // segment.page_bytes):
         if not room_for(a, segment.page_bytes):
             a.used -= page * segment.page_bytes  # give back the pages before it
-            log(a, CREATE_FAIL, page, -1, segment.page_bytes)
+            log(a, CREATE_FAIL, page, NO_VALUE, segment.page_bytes)
             return False
     log(a, MAP, segment.ordinal, offset, size)
     return True
 
 
 def unmap_pages(a: Allocator, segment: Segment, offset: int, size: int) -> None:
+    """Unmap ``size`` bytes of pages at an offset in a reserved range."""
     a.used -= size
     log(a, UNMAP, segment.ordinal, offset, size)

@@ -1,13 +1,19 @@
-"""Freeing a block, and what waits for the events of other streams or for the recorded end of a free.
+"""Freeing a block: at once, after the events of other streams, or when a recording says that the
+free was complete.
 
 Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp.
+
+``a`` is the record of the allocator (records.py); its other records are read by their places, as
+in ``use_at(a, place)``, and the one at NONE stands for none. A Use is a stream that uses a block,
+and becomes an event in the Queue of that stream when the block is freed. Events are numbered in
+order over all streams; the first ``a.events_done`` of them have completed.
 """
 
 from __future__ import annotations
 
 from helpers.allocator.blocks import (
     OVERSIZE_ALLOCATIONS,
-    add,
+    add_to_stat,
     conf,
     count_allocated,
     free_block,
@@ -30,15 +36,15 @@ from helpers.allocator.stream_map import EVENTS, USES, map_end, put, take_out
 
 
 def free(a: Allocator, block: Block, pending: int) -> None:
-    """Take a block back: at once, when the events of other streams have completed, or when the
-    recording says that the free of an id was complete (pending: its place, or NONE).
+    """Take a block back from the program.
+
+    ``pending``: NONE, or the place of the Ident whose FREE_COMPLETED completes the free.
     """
     block.allocated = 0
     count_allocated(a, block, -1)
     if block.size >= conf(a).max_split_bytes:
-        add(a, OVERSIZE_ALLOCATIONS, -1)
+        add_to_stat(a, OVERSIZE_ALLOCATIONS, -1)
     if pending != NONE:
-        block.event_count = 1
         wait_for(a, block, pending)
     elif block.uses != NONE:
         insert_events(a, block)
@@ -47,7 +53,7 @@ def free(a: Allocator, block: Block, pending: int) -> None:
 
 
 def record_stream(a: Allocator, block: Block, stream: int) -> None:
-    """Another stream uses the block: its free waits for that stream."""
+    """Note that another stream uses the block, so that its free waits for that stream."""
     last = use_at(a, NONE)
     use = use_at(a, block.uses)
     while use.at != NONE:
@@ -68,29 +74,32 @@ def record_stream(a: Allocator, block: Block, stream: int) -> None:
 
 
 def insert_events(a: Allocator, block: Block) -> None:
-    """Turn the uses of a block by other streams into events that it waits for, in the order of
-    a map of those streams.
+    """Turn the uses of a freed block by other streams into events for which it waits, in the order
+    in which torch walks its set of those streams.
     """
-    m = map_at(a, USES)
+    streams = map_at(a, USES)
     use = use_at(a, block.uses)
     block.uses = NONE
     while use.at != NONE:
-        place = 1
+        place = 1  # of the first queue
         while queue_at(a, place).stream != use.stream:
             place += 1
         queue_at(a, place).use = use.at
-        put(a, m, place)
+        put(a, streams, place)
         use = use_at(a, use.next)
-    for at in range(m.first, map_end(m)):
+    for at in range(streams.first, map_end(streams)):
         slot = slot_at(a, at)
         if slot.far:
-            slot.far = 0
+            slot.far = 0  # empties the slot
             put(a, map_at(a, EVENTS), slot.queue)
             insert_event(a, queue_at(a, slot.queue), block)
-    m.bits = m.count = 0
+    streams.bits = streams.count = 0
 
 
 def insert_event(a: Allocator, queue: Queue, block: Block) -> None:
+    """Put the block's event behind the others of its stream; it completes at once unless the trace
+    holds events (Op.EVENTS_HOLD).
+    """
     use = use_at(a, queue.use)
     block.event_count += 1
     a.events += 1
@@ -106,27 +115,29 @@ def insert_event(a: Allocator, queue: Queue, block: Block) -> None:
     queue.last = use.at
 
 
-def process_events(a: Allocator, all_of_them: bool) -> None:
-    """Free what waited for events that have completed, per stream, up to the first that has not."""
-    m = map_at(a, EVENTS)
-    at = m.first
-    while a.use_count and at < map_end(m):
+def free_completed_blocks(a: Allocator) -> None:
+    """process_events: free the blocks whose events have completed, stream by stream."""
+    streams = map_at(a, EVENTS)
+    at = streams.first
+    while a.use_count and at < map_end(streams):
         slot = slot_at(a, at)
-        if slot.far:
+        if slot.far:  # the slot is not empty
             queue = queue_at(a, slot.queue)
-            process_queue(a, queue, all_of_them)
+            process_queue(a, queue)
             if queue.first == NONE:
-                take_out(a, m, at)
+                take_out(a, streams, at)
                 continue
         at += 1
 
 
-def process_queue(a: Allocator, queue: Queue, all_of_them: bool) -> None:
+def process_queue(a: Allocator, queue: Queue) -> None:
+    """Take the events of a stream out of its queue, up to the first that has not completed, and
+    free each block that waits for no further one.
+    """
     while queue.first != NONE:
         use = use_at(a, queue.first)
-        if use.event > a.events_done and not all_of_them:
+        if use.event > a.events_done:
             return
-        a.events_done = max(a.events_done, use.event)
         queue.first = use.next
         block = block_at(a, use.block)
         drop(a, use_at, use)
@@ -137,7 +148,10 @@ def process_queue(a: Allocator, queue: Queue, all_of_them: bool) -> None:
 
 
 def wait_for(a: Allocator, block: Block, place: int) -> None:
-    """Note a pending free; one that is noted already keeps its turn."""
+    """Let a freed block wait for the FREE_COMPLETED of an Ident, by its place. An Ident that
+    waits already keeps its turn.
+    """
+    block.event_count = 1
     entry = ident_at(a, place)
     ring = ident_at(a, NONE)
     if entry.pending == NONE:
@@ -149,7 +163,7 @@ def wait_for(a: Allocator, block: Block, place: int) -> None:
 
 
 def complete(a: Allocator, place: int) -> bool:
-    """The recorded end of a pending free: whether it was still pending."""
+    """Free the block that waits for this Ident. False where none does."""
     entry = ident_at(a, place)
     if entry.pending == NONE:
         return False
@@ -163,8 +177,11 @@ def complete(a: Allocator, place: int) -> bool:
 
 
 def synchronize_and_free_events(a: Allocator) -> None:
-    """Wait for every event and free what waited for it; also the pending frees of a recording."""
+    """Wait for every event and free the blocks that waited for them; free also those that wait for
+    the recorded end of their free.
+    """
     a.num_sync_all_streams += 1
-    process_events(a, True)
+    a.events_done = a.events
+    free_completed_blocks(a)
     while ident_at(a, NONE).after != NONE:
         complete(a, ident_at(a, NONE).after)

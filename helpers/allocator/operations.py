@@ -1,5 +1,8 @@
 """The operations of a trace, carried out one after the other from the state at its start, and what
 came of each.
+
+``a`` is the record of the allocator (records.py). Its other records are read by their places, as
+in ``block_at(a, place)``; the one at NONE stands for none.
 """
 
 from __future__ import annotations
@@ -50,13 +53,24 @@ from helpers.allocator.trace import Op
 
 OUTCOMES = ("ok", "oom", "skipped", "error")
 OK, OOM, SKIPPED, ERROR = range(len(OUTCOMES))
+"""What came of an operation: done; out of memory; nothing, because it names a block that is not
+there; settings that torch refused.
+"""
+OUT, KIND, ORDINAL, OFFSET, SIZE, ADDRESS, FIRST_FIGURE = range(7)
+"""Places in a row of the timeline (outcome.COLUMNS); the figures of blocks.NAMES follow."""
+FIRST_COUNTER = FIRST_FIGURE + len(NAMES)
+"""Place of the first of blocks.COUNTERS."""
 EDGE = 16
-"""Calls to the driver, and new blocks, that an operation makes however few blocks there are."""
+"""Calls to the driver, and new blocks, that an operation makes however few blocks there are: at
+most a few, for which this is ample.
+"""
 
 
 def has_room(a: Allocator) -> bool:
-    """Whether the tables hold all that one operation can make: unmapping makes two blocks more
-    of each one.
+    """Whether the tables hold all that one operation can make.
+
+    Unmapping leaves up to two new blocks beside each block. The driver log has up to four calls
+    for each: it is unmapped, its range is given up, and pages are mapped before and after that.
     """
     blocks = 3 * a.block_count + EDGE <= a.block_room
     calls = not a.logs or a.call_count + 4 * a.block_count + EDGE <= a.call_room
@@ -64,40 +78,48 @@ def has_room(a: Allocator) -> bool:
 
 
 def advance(a: Allocator, timeline: np.ndarray, begin: int, stop: int) -> int:
-    """Carry out operations from begin (-1: put up the starting state first) to stop, or as far
-    as the tables have room; which one is next.
+    """Carry out the operations from ``begin`` on, up to before ``stop``. Returns which one comes
+    next: ``stop``, or the one at which a.status says why it cannot go on.
+
+    ``begin``: -1 to put up the starting state first. ``timeline``: has a row for each operation
+    if the replay logs.
     """
     a.status = FINE
     if begin < 0:
         restore(a)
-    for i in range(max(begin, 0), stop):
+        begin = 0
+    for i in range(begin, stop):
         if not has_room(a):
             a.status = GROW
             return i
         a.operation = i
-        out, block = step(a, operation_at(a, i))
+        out, place = step(a, operation_at(a, i))
         if a.logs:
-            note(a, timeline[i], out, block)
+            note(a, timeline[i], out, place)
         if a.status != FINE:
             return i
     return stop
 
 
 def step(a: Allocator, operation: Operation) -> tuple[int, int]:
-    """One operation: what came of it, and the place of the block that it handed out."""
+    """Carry out one operation. Returns what came of it (an index into OUTCOMES), and the place of
+    the block that it handed out.
+    """
     op = operation.op
     if op == Op.ALLOC:
         return allocate_for(a, operation)
     if op == Op.FREE or op == Op.FREE_REQUESTED or op == Op.RECORD_STREAM:
         return use_or_free(a, operation), NONE
     if op == Op.FREE_COMPLETED:
-        return OK if complete(a, operation.ident) else SKIPPED, NONE
+        if complete(a, operation.ident):
+            return OK, NONE
+        return SKIPPED, NONE
     if op == Op.SET_CONF:
         return set_conf(a, operation.size), NONE
     if op == Op.EMPTY_CACHE:
         release_cached_blocks(a, operation.pool)
     elif op == Op.RESET_PEAK:
-        for row in range(OVERSIZE_SEGMENTS + 1):
+        for row in range(OVERSIZE_SEGMENTS + 1):  # the last row of the statistics
             stat_at(a, row).peak = stat_at(a, row).current
     else:
         set_circumstance(a, op, operation.size)
@@ -105,18 +127,25 @@ def step(a: Allocator, operation: Operation) -> tuple[int, int]:
 
 
 def set_conf(a: Allocator, place: int) -> int:
-    """Take over the settings at this place; below 0 those at -1 - place, which torch refused
-    after it had taken over some of them.
+    """Let other settings hold from here on, by their place in the table of settings; a place k
+    that torch refuses, after it has taken over some of them, is given as -1 - k.
     """
-    a.setting = place if place >= 0 else -1 - place
+    is_refused = place < 0
+    if is_refused:
+        place = -1 - place
+    a.setting = place
     # A fraction named there is seen by throw_on_cudamalloc_oom alone (measured, 2.14).
     if conf(a).fraction_bytes != NO_LIMIT:
         a.config_bytes = conf(a).fraction_bytes
-    return OK if place >= 0 else ERROR
+    if is_refused:
+        return ERROR
+    return OK
 
 
 def set_circumstance(a: Allocator, op: int, size: int) -> None:
-    """What happens around the program: a limit, other holders, a call made to fail, events."""
+    """What happens around the program: a limit, bytes that others hold, a number of calls that are
+    made to fail, events.
+    """
     if op == Op.SET_FRACTION:
         a.allowed_bytes = size
     elif op == Op.FOREIGN:
@@ -131,6 +160,7 @@ def set_circumstance(a: Allocator, op: int, size: int) -> None:
 
 
 def allocate_for(a: Allocator, operation: Operation) -> tuple[int, int]:
+    """A request: OK or OOM, and the place of the block that it got."""
     place = NONE  # of a request of 0 bytes, which does not reach the allocator
     size = operation.size
     if size:
@@ -146,6 +176,9 @@ def allocate_for(a: Allocator, operation: Operation) -> tuple[int, int]:
 
 
 def use_or_free(a: Allocator, operation: Operation) -> int:
+    """Another stream uses a block, or the program frees it: OK, or SKIPPED where the request for
+    it failed or it was freed before.
+    """
     entry = ident_at(a, operation.ident)
     place = entry.block
     if place == GONE:
@@ -156,38 +189,45 @@ def use_or_free(a: Allocator, operation: Operation) -> int:
         return OK
     entry.block = GONE
     if place != NONE:
-        waits = operation.op == Op.FREE_REQUESTED
-        free(a, block_at(a, place), operation.ident if waits else NONE)
+        pending = NONE
+        if operation.op == Op.FREE_REQUESTED:
+            pending = operation.ident
+        free(a, block_at(a, place), pending)
     return OK
 
 
 def note(a: Allocator, row: np.ndarray, out: int, place: int) -> None:
-    """Fill a row of the timeline (outcome.COLUMNS): what was handed out, the figures, and the
-    counters of blocks.COUNTERS.
+    """Fill a row of the timeline (outcome.COLUMNS): what came of the operation, the block that it
+    handed out, and figures and counters after it.
     """
     block = block_at(a, place)
     segment = segment_at(a, block.segment)
-    row[0] = out
-    row[1:6] = -1
+    row[OUT] = out
+    row[KIND:FIRST_FIGURE] = -1  # no block was handed out
     if place != NONE:
-        row[1] = segment.expandable
-        row[2] = segment.ordinal
-        row[3] = block.address - segment.address
-        row[4] = block.size
-        row[5] = block.address
+        row[KIND] = segment.expandable
+        row[ORDINAL] = segment.ordinal
+        row[OFFSET] = block.address - segment.address
+        row[SIZE] = block.size
+        row[ADDRESS] = block.address
     for figure in range(len(NAMES)):
-        row[6 + figure] = stat_at(a, len(POOLS) * figure).current
-    row[15] = a.num_alloc_retries
-    row[16] = a.num_ooms
-    row[17] = a.num_device_alloc
-    row[18] = a.num_device_free
-    row[19] = a.num_sync_all_streams
-    row[20] = a.num_oom_rejections
+        row_of_all_pools = len(POOLS) * figure
+        row[FIRST_FIGURE + figure] = stat_at(a, row_of_all_pools).current
+    counters = (
+        a.num_alloc_retries,
+        a.num_ooms,
+        a.num_device_alloc,
+        a.num_device_free,
+        a.num_sync_all_streams,
+        a.num_oom_rejections,
+    )
+    for number, value in enumerate(counters):
+        row[FIRST_COUNTER + number] = value
 
 
 def restore(a: Allocator) -> None:
-    """Put the allocator into the state that a recording starts from; segments are numbered in
-    the order given.
+    """Put the allocator into the state in which a recording starts; segments get their ordinals in
+    the order of the parts.
     """
     segment = segment_at(a, NONE)
     before = NONE
@@ -206,18 +246,21 @@ def restore(a: Allocator) -> None:
 
 
 def restore_segment(a: Allocator, part: Part) -> Segment:
+    """The segment that begins with this part; the card's memory of a cudaMalloc segment is counted
+    here, that of mapped pages with each block.
+    """
     segment = new_segment(a, part.base, part.span, part.page_bytes)
     if not segment.expandable:
         a.used += round_up(part.span, GRANULE_BYTES)
-        count_reserved(a, pool_at(a, part.pool).small, 1, part.span)
+        count_reserved(a, pool_at(a, part.pool).small, segments=1, size=part.span)
     return segment
 
 
 def restore_state(a: Allocator, block: Block, part: Part) -> None:
-    """Free, live or awaiting its free."""
+    """Make a block of the starting state free, live or awaiting its free, and count it."""
     if part.page_bytes and part.mapped:
         a.used += part.size
-        count_reserved(a, is_small(a, block), 0, part.size)
+        count_reserved(a, is_small(a, block), segments=0, size=part.size)
     if not part.mapped or part.state == INACTIVE:
         insert(a, block)
         if not part.whole:
@@ -229,5 +272,4 @@ def restore_state(a: Allocator, block: Block, part: Part) -> None:
         count_allocated(a, block, 1)
         ident_at(a, part.ident).block = block.at
     else:
-        block.event_count = 1
         wait_for(a, block, part.ident)

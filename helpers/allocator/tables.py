@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from helpers.allocator import driver
-from helpers.allocator.allocator import page_bytes
 from helpers.allocator.blocks import INACTIVE, OVERSIZE_SEGMENTS, STATES
 from helpers.allocator.driver import Card, round_up
+from helpers.allocator.expandable import page_bytes
 from helpers.allocator.records import (
     GONE,
     MEMORY,
