@@ -20,8 +20,11 @@ from helpers.ground.places import CHECKOUT
 
 Answer = dict[str, Any]
 TICK_S = 2.0
+"""How often an agent is told that a command still runs: often enough for one that gives up where
+it hears nothing.
+"""
 PATIENCE_S = 5.0
-"""How long a child that was asked to end may take."""
+"""How long a child that was asked to end may take before it is killed."""
 
 
 async def answer(
@@ -36,7 +39,9 @@ async def answer(
     Raises ToolError with the line that the command printed instead.
     """
     program = str(CHECKOUT / "helpers" / "__main__.py")
+    # -I: no module of the folder where it runs, and none of PYTHONPATH, is imported.
     command = [sys.executable, "-I", program, verb, "--json", *arguments]
+    # Files, since a pipe that nobody reads meanwhile would stop a command that prints much.
     with (
         TemporaryFile() as input_file,
         TemporaryFile() as printed,
@@ -55,6 +60,7 @@ async def answer(
         try:
             await _end_of(child, context, verb)
         finally:
+            # Also where the agent gives up, which would interrupt this wait without the shield.
             with anyio.CancelScope(shield=True):
                 await terminate_posix_process_tree(child, PATIENCE_S)
         said.seek(0)
@@ -62,12 +68,15 @@ async def answer(
         try:
             return parsed(printed.read())
         except ValueError:
-            complaint = said.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise ToolError(complaint or f"{verb} printed no answer") from None
+            complaints = said.read().decode(errors="replace").strip()
+            _, _, last_line = complaints.rpartition("\n")
+            if not last_line:
+                last_line = f"{verb} printed no answer"
+            raise ToolError(last_line) from None
 
 
 async def _end_of(child: Process, context: Context, verb: str) -> None:
-    """Wait for a child, and tell the agent every two seconds how long it has run."""
+    """Wait for a child, and tell the agent every TICK_S how long it has run."""
     began = time.monotonic()
     while child.returncode is None:
         with anyio.move_on_after(TICK_S):
@@ -79,7 +88,11 @@ async def _end_of(child: Process, context: Context, verb: str) -> None:
 
 
 def parsed(printed: bytes) -> Answer:
-    """The JSON object with which an output ends, in lines of its own. Raises ValueError."""
-    start = (b"\n" + printed).rfind(b"\n{\n")
-    found: Answer = json.loads(printed[max(0, start) :])
-    return found
+    """The JSON object with which an output ends, whose first line is only a brace. Raises
+    ValueError where there is none.
+    """
+    start = (b"\n" + printed).rfind(
+        b"\n{\n"
+    )  # of the object in ``printed``; -1 for none
+    answer_object: Answer = json.loads(printed[max(0, start) :])
+    return answer_object

@@ -2,6 +2,9 @@
 
 A path must lie below a folder that the person named, or be a file that the workbook wrote. What
 else an agent passes is a value of an option, never an option. No tool runs a command as root.
+
+An agent reads the docstring of a tool and the descriptions of its inputs. A number of 0 and an
+empty text stand for an input that the agent did not give.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ INSTRUCTIONS = CHECKOUT / "helpers" / "AGENTS.md"
 """What every agent is told: when to call what, and what it may say."""
 
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+"""A text without a zero byte, with which no process can be started."""
 Box = Annotated[
     Word, Field(description='"live", a recorded box, or the path of a bundle')
 ]
@@ -49,10 +53,11 @@ class Tools:
     """The tools, for the files below some folders."""
 
     def __init__(self, roots: Sequence[Path]):
+        """``roots``: the folders that the person named, the first for relative paths."""
         self.roots = [root.resolve() for root in (*roots, OUTPUTS)]
 
     def below(self, path: str) -> str:
-        """A path as it really is. Raises ToolError where it lies in none of the folders."""
+        """A path without links and "..". Raises ToolError where it lies in none of the folders."""
         real = (self.roots[0] / path).resolve()
         if not any(real.is_relative_to(root) for root in self.roots):
             folders = ", ".join(map(str, self.roots))
@@ -62,8 +67,12 @@ class Tools:
         return str(real)
 
     def box(self, name: str) -> str:
-        """This machine, a recorded box by its name, or the path of a bundle."""
-        return name if name == "live" or name in recorded_names() else self.below(name)
+        """How a command names a box: "live" or a recorded box's name unchanged, else the path of a
+        bundle. Raises ToolError where that lies in none of the folders.
+        """
+        if name == "live" or name in recorded_names():
+            return name
+        return self.below(name)
 
     async def capture(self, context: Context) -> Answer:
         """Write an evidence bundle of this machine and say where it is. Uses no GPU memory."""
@@ -75,18 +84,19 @@ class Tools:
         text: an error message or a log, as it was printed. box: also the path of a torch memory
         snapshot (.pickle). One or both.
         """
-        words = [self.box(box)] if box else []
+        words = []
+        if box:
+            words.append(self.box(box))
         if text:
-            words.append("--message=-")
+            words.append("--message=-")  # from standard input
         return await answer(context, "diagnose", *words, text=text)
 
     async def ttm(
         self, context: Context, box: Box = "live", target_bytes: Amount = 0
     ) -> Answer:
         """Every limit between the RAM and torch on an AMD APU, and how to raise the lowest one."""
-        return await answer(
-            context, "ttm", self.box(box), *_options(target=target_bytes)
-        )
+        options = _options(target=target_bytes)
+        return await answer(context, "ttm", self.box(box), *options)
 
     async def replay(
         self,
@@ -177,8 +187,8 @@ class Tools:
 
 
 def _options(**values: object) -> list[str]:
-    """The options that an agent gave, each in one word with its value, which so is never taken for an
-    option.
+    """The options that an agent gave, each as one word with its value ("--gpu=4090"), so that no
+    value can be read as an option.
     """
     return [f"--{name}={value}" for name, value in values.items() if value]
 
@@ -187,7 +197,9 @@ def server(roots: Sequence[Path]) -> MCPServer:
     """The server for the files below ``roots``. Its ``run()`` speaks over stdin and stdout."""
     tools = Tools(roots)
     instructions = INSTRUCTIONS.read_text(encoding="utf-8")
-    served = MCPServer("vram-casebook", version=__version__, instructions=instructions)
+    mcp_server = MCPServer(
+        "vram-casebook", version=__version__, instructions=instructions
+    )
     for tool in (
         tools.capture,
         tools.diagnose,
@@ -199,5 +211,5 @@ def server(roots: Sequence[Path]) -> MCPServer:
         tools.rehearse,
         tools.fix,
     ):
-        served.add_tool(tool)
-    return served
+        mcp_server.add_tool(tool)
+    return mcp_server

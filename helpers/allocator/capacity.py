@@ -1,5 +1,5 @@
-"""The requests of a recording as a what-if asks them, from what was there before the first of
-them, and the smallest card on which they pass, under one setting or the best of many.
+"""The requests of a recording, changed so that they can be replayed on another card or under other
+settings, and the smallest card on which they pass, under one setting or the best of many.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from helpers.settings.releases import behaviour
 
 
 def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
-    """Whether the start cannot have come about under these settings: segments above
-    max_split_size_mb are never split.
+    """Whether the start of a trace cannot have come about under these settings, because it has a
+    segment above max_split_size_mb in several blocks.
     """
+    # A request just below the limit is still split, and its segment is rounded up to this step.
     above = settings.max_split_bytes + LARGE_STEP_BYTES
     return any(
         len(segment.blocks) > 1 and not segment.expandable and segment.size >= above
@@ -35,15 +36,17 @@ def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
 
 
 def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
-    """The requests without what was recorded beside them, each that the card refused given back
-    at once; the recorded operation of each, and how many were refused.
+    """A trace without the recorded addresses and calls of the driver, in which the program frees
+    at once what it gets for a request that the card refused in the recording.
+
+    Returns the trace, for each operation of it that of the recording, and how many requests were
+    refused.
     """
     origin = np.arange(len(trace))
-    refused = np.array(sorted({*trace.refused}), np.int64)
+    refused = np.unique(np.array(trace.refused, np.int64))
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
-    refused = refused[
-        (trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)
-    ]
+    is_freed = np.isin(trace.id[refused], frees)
+    refused = refused[(trace.op[refused] == Op.ALLOC) & ~is_freed]
     origin = np.insert(origin, refused + 1, refused)
     op = np.insert(trace.op, refused + 1, int(Op.FREE))
     trace = rearranged(trace, origin, op=op)
@@ -53,19 +56,20 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
 def prepared(
     trace: Trace, card: Card, anew: bool = False
 ) -> tuple[Trace, np.ndarray, list[str]]:
-    """The requests to replay, the recorded operation of each (-1: none), and what was changed,
-    a sentence each.
+    """A trace made ready to be replayed on a card.
 
-    A recorded request that ran out of memory is asked again, and given back at once: what it
-    was for is not recorded. A start that is larger than the card loses the segments without a
-    live block, which the allocator would have given back; where that is not enough, or with
-    anew, its live blocks are allocated anew in the order of their addresses. Raises ValueError
+    Returns the trace, for each operation of it that of the recording (-1: none), and what was
+    changed, a sentence each. A recorded request that ran out of memory is asked again, and given
+    back at once, because what it was for is not recorded. ``anew``: allocate what was live at
+    the start anew, even if the start fits the card (``_with_start_for``). Raises ValueError
     where the card is smaller than what was live.
     """
     trace, origin, refused = asked_again(trace)
     notes = []
     if refused:
-        requests = "1 request" if refused == 1 else f"{refused} requests"
+        requests = f"{refused} requests"
+        if refused == 1:
+            requests = "1 request"
         notes.append(
             f"{requests} failed in the recording; the replay asks again and frees at once what it gets"
         )
@@ -73,17 +77,28 @@ def prepared(
         notes.append(
             "the program changes allocator settings while it runs; the replay adds those to each setting it tries"
         )
-    if not trace.start:
-        return trace, origin, notes
-    reserved = start_bytes(trace.start)
+    if trace.start:
+        trace, added, note = _with_start_for(card, trace, anew)
+        origin = np.append(np.full(added, -1), origin)
+        notes.append(note)
+    return trace, origin, notes
+
+
+def _with_start_for(card: Card, trace: Trace, anew: bool) -> tuple[Trace, int, str]:
+    """A trace whose start fits a card: the recorded start; else that without the segments that
+    have no live block, which the allocator would have given back; else, or with ``anew``, an
+    empty one, and requests for what was live.
+
+    Returns the trace, how many operations were put in front of it, and a sentence about it.
+    """
+    reserved_bytes = start_bytes(trace.start)
     room = card.capacity_bytes - card.held_bytes
-    before = f"{reserved:,} bytes were reserved before the first operation"
-    if reserved <= room and not anew:
-        notes.append(f"{before}; every replay begins with them as recorded")
-        return trace, origin, notes
-    need = sum(block.size for _, block in trace.live_at_start)
-    before += f", {need:,} of them live; "
-    if need > room:
+    before = f"{reserved_bytes:,} bytes were reserved before the first operation"
+    if reserved_bytes <= room and not anew:
+        return trace, 0, f"{before}; every replay begins with them as recorded"
+    live_bytes = sum(block.size for _, block in trace.live_at_start)
+    before += f", {live_bytes:,} of them live; "
+    if live_bytes > room:
         size = f"{card.capacity_bytes:,} bytes, {card.held_bytes:,} held by others"
         least_bytes, _ = least_capacity(trace, card)
         raise ValueError(
@@ -96,35 +111,29 @@ def prepared(
         if any(block.id >= 0 for block in segment.blocks)
     )
     if start_bytes(used) <= room and not anew:
-        notes.append(
+        note = (
             f"{before}segments without a live block are left out, the others lie as "
             "recorded under every setting"
         )
-        return replace(trace, start=used), origin, notes
-    notes.append(
+        return replace(trace, start=used), 0, note
+    note = (
         f"{before}the live blocks are allocated anew, in the order of their addresses"
     )
     trace, added = _allocated_anew(trace)
-    return trace, np.append(np.full(added, -1), origin), notes
+    return trace, added, note
 
 
 def _allocated_anew(trace: Trace) -> tuple[Trace, int]:
-    """The trace from an empty start, with requests for what was live, and how many those are."""
-    rows = [
-        (
-            Op.ALLOC,
-            block.id,
-            block.requested or block.size,
-            segment.stream,
-            segment.pool,
-        )
-        for segment, block in trace.live_at_start
-    ]
-    rows += [
-        (Op.FREE_REQUESTED, block.id, 0, 0, 0)
-        for _, block in trace.live_at_start
-        if block.state == "P"
-    ]
+    """The trace from an empty start, with requests for what was live, and how many operations were
+    put in front of it for that.
+    """
+    rows = []  # op, id, size, stream, pool
+    for segment, block in trace.live_at_start:
+        size = block.requested or block.size
+        rows.append((Op.ALLOC, block.id, size, segment.stream, segment.pool))
+    for _, block in trace.live_at_start:
+        if block.state == "P":  # freed, and awaiting events
+            rows.append((Op.FREE_REQUESTED, block.id, 0, 0, 0))
     op, ids, sizes, streams, pools = np.array(rows, np.int64).reshape(-1, 5).T
     frame = trace.frame
     if frame is not None:
@@ -145,9 +154,17 @@ def _allocated_anew(trace: Trace) -> tuple[Trace, int]:
 Progress = Callable[[int, int], None]
 Result = TypeVar("Result")
 RULES_FOR_ADDRESSES = ("firstfit", "topdown", "monotonic")
+"""Policies of driver.Card. Where the driver puts a segment is its own choice, so each of them is
+replayed where that decides which block is taken.
+"""
 NEIGHBOURS = 4
+"""So many cards smaller than one that just passes are tried as well."""
 DOUBLINGS = 10
 """How often the room of a replay is doubled before it is said to fail for another reason."""
+
+
+LEAST_ROOM_BYTES = 256 << 20
+"""Room beyond half of what must fit, with which a replay hardly ever runs out of memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +172,8 @@ class Runs:
     """Replays of one trace on cards like one card.
 
     Where a release tells equal blocks apart by address (through 2.11), what the driver returns
-    matters, and three rules for addresses count; else one. Threads share the work where it is
-    compiled. others: the trace for settings that need another form of it.
+    matters, and three rules for addresses are replayed; else one. ``others``: for settings that
+    need another form of the trace, that form. ``engine``: as in replay.
     """
 
     trace: Trace
@@ -168,12 +185,15 @@ class Runs:
     others: dict[str, Trace] = field(default_factory=dict)
 
     def of(self, conf: str) -> Trace:
+        """The trace in the form in which it is replayed under a setting."""
         return self.others.get(conf, self.trace)
 
     @property
     def policies(self) -> tuple[str, ...]:
-        by_address = behaviour(self.torch, self.build).order == "address"
-        return RULES_FOR_ADDRESSES if by_address else RULES_FOR_ADDRESSES[:1]
+        """The rules for addresses that matter on this release."""
+        if behaviour(self.torch, self.build).order == "address":
+            return RULES_FOR_ADDRESSES
+        return RULES_FOR_ADDRESSES[:1]
 
     def replays(self, conf: str, capacity_bytes: int) -> Iterator[Outcome]:
         """One replay for each rule for addresses that matters on this release."""
@@ -200,13 +220,16 @@ class Runs:
         confs: Sequence[str],
         progress: Progress | None = None,
     ) -> list[Result]:
-        """work(runs, conf) of each of several settings, in order, compiled on all cores;
-        progress(done, all) after each.
+        """``work(runs, conf)`` for each of several settings, in order; as machine code on all
+        cores. Calls ``progress`` after each with how many are done, and of how many.
         """
         results = []
         operations = len(self.trace) * len(confs) * len(self.policies)
         runs = replace(self, engine=chosen_engine(self.engine, operations))
-        pool = ThreadPoolExecutor(os.cpu_count() if runs.engine == "compiled" else 1)
+        threads: int | None = 1
+        if runs.engine == "compiled":  # which lets other threads run meanwhile
+            threads = os.cpu_count()
+        pool = ThreadPoolExecutor(threads)
         try:
             for result in pool.map(partial(work, runs), confs):
                 results.append(result)
@@ -222,10 +245,10 @@ def least_capacity(trace: Trace, card: Card) -> tuple[int, int]:
     needs them: the peak of what is live, in whole granules, and what others hold then.
     """
     foreign = np.flatnonzero(trace.op == Op.FOREIGN)
-    at = np.searchsorted(foreign, np.arange(len(trace)), side="right")
-    held_bytes = np.concatenate(([card.held_bytes], trace.size[foreign]))[at]
+    changes_before = np.searchsorted(foreign, np.arange(len(trace)), side="right")
+    held_in_turn = np.concatenate(([card.held_bytes], trace.size[foreign]))
     live = requests_of(trace).live
-    needed = round_up(live, GRANULE_BYTES) + held_bytes
+    needed = round_up(live, GRANULE_BYTES) + held_in_turn[changes_before]
     # Of the operations that need as much, the one with most live bytes.
     worst = int(np.where(needed == needed.max(), live, -1).argmax())
     return int(needed[worst]), worst
@@ -244,23 +267,29 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
     trace = runs.of(conf)
     needed_bytes, _ = least_capacity(trace, runs.card)
     floor = max(needed_bytes, held_bytes + start_bytes(trace.start), above + 1)
-    low = held_bytes + round_up(floor - held_bytes, GRANULE_BYTES) - GRANULE_BYTES
-    enough = below or _enough(runs, conf, floor)
-    high = held_bytes + round_up(enough - held_bytes, GRANULE_BYTES)
+    if below is None:
+        below = _enough(runs, conf, floor)
+    # Cards of whole granules beside what others hold: the largest below the floor fails.
+    fails = held_bytes + round_up(floor - held_bytes, GRANULE_BYTES) - GRANULE_BYTES
+    size = held_bytes + round_up(below - held_bytes, GRANULE_BYTES)
+    passes = partial(runs.passes, conf)
     while True:
-        high, _ = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
-        neighbours = (high - (more + 2) * GRANULE_BYTES for more in range(NEIGHBOURS))
-        lower = next(
-            (at for at in neighbours if at >= floor and runs.passes(conf, at)), None
-        )
-        if lower is None:
-            return high
-        high = lower
+        size, _ = halved(passes, size, fails, GRANULE_BYTES)
+        # One granule less is known to fail.
+        first = size - 2 * GRANULE_BYTES
+        neighbours = (first - number * GRANULE_BYTES for number in range(NEIGHBOURS))
+        possible = (neighbour for neighbour in neighbours if neighbour >= floor)
+        smaller = next(filter(passes, possible), None)
+        if smaller is None:
+            return size
+        size = smaller
 
 
 def _enough(runs: Runs, conf: str, floor: int) -> int:
-    """A capacity that passes: the peak reserved of a replay with room to spare, or that room."""
-    room = floor + floor // 2 + (256 << 20)
+    """A capacity of at least ``floor`` bytes with which the trace passes: the most that a replay
+    with room to spare reserves; where the trace fails with that, the room.
+    """
+    room = floor + floor // 2 + LEAST_ROOM_BYTES
     for _ in range(DOUBLINGS):
         outcomes = list(runs.replays(conf, room))
         if not any(outcome.ooms for outcome in outcomes):
@@ -270,7 +299,9 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
                 return enough
             return room
         room *= 2
-    name = conf if conf else "the default settings"
+    name = "the default settings"
+    if conf:
+        name = conf
     raise ValueError(
         f"under {name!r} the trace fails on a card of "
         f"{room // 2:,} bytes still: it fails for another reason than capacity (a call "
@@ -279,15 +310,18 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
 
 
 def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> tuple[str, int]:
-    """The setting of several that passes on the smallest card, and that card; the others fail
-    one granule below it.
+    """The setting of several with which the trace passes on the smallest card, and that card's
+    bytes; with each of the others it fails one granule below.
+
+    ``above``: as in ``smallest``.
     """
-    conf, *left = confs
-    size = smallest(runs, conf, above=above)
-    while left and (target := size - GRANULE_BYTES) > above:
-        passed = runs.map(partial(Runs.passes, capacity_bytes=target), left)
-        left = [conf for conf, ok in zip(left, passed, strict=True) if ok]
-        if left:
-            conf = left.pop(0)
-            size = smallest(runs, conf, above=above, below=target)
-    return conf, size
+    best, *others = confs
+    size = smallest(runs, best, above=above)
+    while others and size - GRANULE_BYTES > above:
+        smaller = size - GRANULE_BYTES
+        passed = runs.map(partial(Runs.passes, capacity_bytes=smaller), others)
+        others = [conf for conf, ok in zip(others, passed, strict=True) if ok]
+        if others:
+            best = others.pop(0)
+            size = smallest(runs, best, above=above, below=smaller)
+    return best, size

@@ -1,5 +1,6 @@
-"""Under what a trace was recorded: what the recording says, completed by what it shows. And how
-well a replay under that agrees with it, address by address.
+"""The torch, settings and card with which a trace was recorded: what the recording says, completed
+by what can be inferred from it. And how well a replay under them agrees with it, address by
+address.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from helpers.allocator.driver import Card
-from helpers.allocator.outcome import Outcome, ReplayError
+from helpers.allocator.outcome import EXPANDABLE, Outcome, ReplayError
 from helpers.allocator.recorded_processes import Fields, process_of_trace, redacted
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
@@ -25,12 +26,11 @@ CANDIDATES = {
     "2.11.0": "2.2 to 2.11",
     "2.12.1": "2.12",
 }
-"""One release, and which it stands for, for each order in which equal free blocks are taken
-(helpers/settings/torch.json).
+"""For each order in which a release takes equal free blocks (order in helpers/settings/torch.json)
+one release that has it, and all that do, in words.
 """
 AMPLE_BYTES = 1 << 41
-_EXPANDABLE = 1
-"""The kind of a block that lies in an expandable range."""
+"""2 TiB, larger than any card: stands for one of unknown size."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,23 @@ def record_of(path: Path | None) -> Fields:
     """
     if path is None:
         return {}
-    record = _object_in(
-        path.with_suffix(".record") / "record.json"
-    ) or _record_of_itself(path)
+    record = _object_in(_record_file(path))
+    if not record:
+        record = _record_of_itself(path)
     return {name: value for name, value in record.items() if value is not None}
 
 
-def _record_of_itself(trace: Path) -> dict[str, Any]:
+def _record_file(trace: Path) -> Path:
+    """Where `record` and `rehearse` write the record of a trace, by the trace's file."""
+    return trace.with_suffix(".record") / "record.json"
+
+
+def _record_of_itself(trace: Path) -> Fields:
     """What a program wrote beside its own snapshot, such as run.json beside run-oom.pickle
-    (helpers.allocator.recording).
+    (helpers.allocator.recording); empty where it wrote nothing about this one.
     """
-    facts = _object_in(trace.with_name(f"{trace.stem.rpartition('-')[0]}.json"))
+    name, _, _ = trace.stem.rpartition("-")
+    facts = _object_in(trace.with_name(f"{name}.json"))
     snapshots = facts.get("snapshots")
     argv = facts.get("argv")
     if not isinstance(snapshots, list) or not isinstance(argv, list):
@@ -79,27 +85,29 @@ def _record_of_itself(trace: Path) -> dict[str, Any]:
     return {"command": command, "processes": [{**facts, "argv": command}]}
 
 
-def _object_in(path: Path) -> dict[str, Any]:
+def _object_in(path: Path) -> Fields:
     """The JSON object in a file; empty where there is none."""
     try:
         content = json_of(path)
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return {}
+    return content
 
 
 def add_to_record(trace: Path, **fields: object) -> None:
     """Add what was found out later to the record beside a trace, by the names of its fields."""
-    path = trace.with_suffix(".record") / "record.json"
+    path = _record_file(trace)
     record = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(
-        json.dumps({**record, **fields}, indent=1, default=str), encoding="utf-8"
-    )
+    text = json.dumps({**record, **fields}, indent=1, default=str)
+    path.write_text(text, encoding="utf-8")
 
 
 def with_record(trace: Trace, path: Path) -> Trace:
-    """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's
-    size and the fraction.
+    """The trace of a file, with what its record says and its own header does not: the torch, its
+    build, the card's size and the memory fraction. Of a rehearsal its notes get what the sizes
+    depend on.
     """
     report = record_of(path)
     try:
@@ -112,10 +120,11 @@ def with_record(trace: Trace, path: Path) -> Trace:
         "torch": torch.get("version"),
         "vram": device.get("total_bytes"),
         "fraction": device.get("fraction"),
-        "build": None,
     }
     if torch.get("hip"):
-        recorded["build"] = "rocm" + ".".join(str(torch["hip"]).split(".")[:2])
+        # Such as 6.4.43482; a build is named by the first two.
+        numbers = str(torch["hip"]).split(".")
+        recorded["build"] = "rocm" + ".".join(numbers[:2])
     header = dict(trace.header)
     for key, value in recorded.items():
         if value is not None and header.get(key) is None:
@@ -123,7 +132,10 @@ def with_record(trace: Trace, path: Path) -> Trace:
     notes = list(trace.notes)
     if report.get("rehearsed"):
         notes.append(report["rehearsed"])
-    notes += [str(line) for line in report.get("trust", ()) if "values" in str(line)]
+    trust = map(str, report.get("trust", ()))
+    # Of what it takes for granted only values that were not computed can change sizes (the
+    # sentences "sizes" and "values" in rehearse/words.json).
+    notes += [line for line in trust if "values" in line]
     return replace(trace, header=header, notes=tuple(notes))
 
 
@@ -136,15 +148,20 @@ def circumstances(trace: Trace) -> Circumstances:
     conf = str(header.get("conf", ""))
     torch = str(header.get("torch", ""))
     build = str(header.get("build", "cuda"))
-    if "+rocm" in torch and not header.get("build"):
-        build = "rocm" + torch.split("+rocm")[1]
+    _, rocm, rocm_version = torch.partition("+rocm")
+    if rocm and not header.get("build"):
+        build = f"rocm{rocm_version}"
     if not torch and has_addresses:
         torch, how = _infer_torch(trace, conf)
         notes.append(how)
     elif not torch:
         torch = NEWEST_CHECKED
+        # A trace that patterns.generate made has no torch either.
         if header.get("label") not in ("generated", None):
             notes.append(f"the recording does not name its torch: {torch} is taken")
+    policy = str(header.get("policy", "firstfit"))
+    if has_addresses:
+        policy = "recorded"
     return Circumstances(
         conf=conf,
         torch=torch,
@@ -152,13 +169,15 @@ def circumstances(trace: Trace) -> Circumstances:
         capacity_bytes=int(header.get("vram", 0)),
         held_bytes=int(header.get("foreign", 0)),
         fraction=trace.header.get("fraction"),
-        policy="recorded" if has_addresses else str(header.get("policy", "firstfit")),
+        policy=policy,
         notes=tuple(notes),
     )
 
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
-    """The candidate whose replay gives the most recorded addresses, and that in words."""
+    """The candidate release whose replay gives the most recorded addresses, and a sentence that
+    says so.
+    """
     header = {name: value for name, value in trace.header.items() if value}
     card = Card(header.get("vram", AMPLE_BYTES), header.get("foreign", 0), "recorded")
     checks: dict[str, Agreement] = {}
@@ -215,21 +234,21 @@ class Agreement(NamedTuple):
 
 
 def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
-    """How a same-settings replay with a timeline compares with the recording; None where that
-    has no addresses.
+    """How a replay with a timeline, under the settings of the recording, compares with it; None
+    where the recording has no addresses.
     """
     if trace.address is None or outcome.timeline is None:
         return None
     stop = outcome.events
     compared = (trace.op[:stop] == Op.ALLOC) & (trace.address[:stop] >= 0)
     recorded = trace.address[:stop][compared]
-    expandable = outcome.column("kind")[compared] == _EXPANDABLE
+    expandable = outcome.column("kind")[compared] == EXPANDABLE
     ordinal = outcome.column("ordinal")[compared]
     range_begin = recorded - outcome.column("offset")[compared]
     same = outcome.column("address")[compared] == recorded
     for number in np.unique(ordinal[expandable]):
         in_range = expandable & (ordinal == number)
-        # Where the recorded range began is what most of its allocations say.
+        # The recorded range begins where most of its allocations say, by their offsets.
         begins, counts = np.unique(range_begin[in_range], return_counts=True)
         same[in_range] = range_begin[in_range] == begins[counts.argmax()]
     return Agreement(

@@ -59,11 +59,12 @@ def function(body: Callable[..., Any]) -> Any:
     # With numpy's model a division by 0 raises nothing, so that numba compiles no check for it.
     compiled: Any = njit(body, nogil=True, error_model="numpy", **options)
     resolve = compiled.get_call_template
+    of_any_value: Callable[[Any], Any] = types.unliteral
 
     def resolve_any_value(args: Any, kws: Any) -> Any:
         """Find the compiled form for the types of the arguments, whatever their values."""
-        named = {name: types.unliteral(kind) for name, kind in dict(kws).items()}
-        return resolve(tuple(map(types.unliteral, args)), named)
+        named = {name: of_any_value(kind) for name, kind in dict(kws).items()}
+        return resolve(tuple(map(of_any_value, args)), named)
 
     compiled.get_call_template = resolve_any_value
     return compiled

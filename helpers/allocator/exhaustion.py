@@ -1,9 +1,8 @@
 """At which step does a growing program run out of memory?
 
-Its steps are repeated as they were recorded, and replayed. The steps of a whole period are put
-behind the recording again and again: what one of them replaced, the next replaces; what its
-growing call sites kept, stays. So fragmentation and the packing of what is kept into segments
-count as the allocator makes them.
+Copies of its recorded steps are put behind the recording, and all of it is replayed. In each copy
+a block that the steps replace is replaced again, and what the growing call sites keep stays. So
+the answer counts fragmentation, and how the allocator packs what is kept into segments.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace, rearranged
 
 MOST_OPERATIONS = 500_000
-"""What is replayed at most; a later exhaustion is extrapolated from how what is reserved grows
-over so many.
+"""The most operations that are put behind a recording, so that an answer takes seconds. A program
+that runs out later is extrapolated from them.
 """
 LEAST_REACH_BYTES = 256 << 20
-"""What must be reserved anew for that: less is few segments, and what is kept is taken to fill
-the card byte by byte.
+"""The least growth of the reserved memory that is extrapolated. Segments come in steps of up to
+20 MiB, so less says little; then what the steps keep is extrapolated.
 """
 
 
@@ -53,13 +52,16 @@ def exhaustion(requests: Requests, growth: Growth, study: Study) -> Exhaustion |
     study = replace(study, card=card)
     failure = _out_of_memory_at(study, requests.trace)
     if failure is not None:
-        step = int(np.searchsorted(growth.steps.begins, failure, "right"))
-        return Exhaustion(max(1, step), recorded=True, replayed=True)
+        step = max(1, growth.steps_at(failure))
+        return Exhaustion(step, recorded=True, replayed=True)
     if not growth.growers:
         return None
     period = _Period(requests, growth)
     room = card.capacity_bytes - card.held_bytes - int(requests.live.max(initial=0))
-    copies = int(max(0, room) / (growth.bytes_per_step * period.steps)) + 2
+    bytes_per_copy = growth.bytes_per_step * period.steps
+    # One more than the quotient is the first that cannot fit, and one more is to spare.
+    copies = int(max(0, room) / bytes_per_copy) + 2
+    # Two at least, since an extrapolation looks at the second half of them.
     most_copies = max(2, MOST_OPERATIONS // max(1, len(period.op)))
     if copies > most_copies:
         step = _extrapolated_step(study, growth, period, most_copies)
@@ -71,17 +73,23 @@ def exhaustion(requests: Requests, growth: Growth, study: Study) -> Exhaustion |
 
 
 def _out_of_memory_at(study: Study, trace: Trace) -> int | None:
-    """The operation of a trace at which it runs out of memory on the study's card."""
+    """The operation of a trace at which it runs out of memory on the study's card; None where it
+    does not.
+    """
     stream, origin, _ = prepared(trace, study.card)
     first = replace(study, trace=stream).replay().first_oom
-    return None if first is None else int(origin[first])
+    if first is None:
+        return None
+    return int(origin[first])
 
 
 def _extrapolated_step(
     study: Study, growth: Growth, period: _Period, copies: int
 ) -> int:
-    """The step in which the program runs out, too far to be replayed: what is reserved grows on
-    as it does over the second half of so many copies on an ample card.
+    """The step in which the program runs out, where that is too far to be replayed.
+
+    The reserved memory is taken to grow as it does over the second half of so many copies on a
+    card of ample size.
     """
     longer = period.repeated(copies)
     ample = replace(study.card, capacity_bytes=AMPLE_BYTES)
@@ -94,48 +102,55 @@ def _extrapolated_step(
     if grown < LEAST_REACH_BYTES:
         bytes_per_step = growth.bytes_per_step
     left = study.card.capacity_bytes - study.card.held_bytes - int(reserved[-1])
-    return period.step_of(len(longer) - 1) + int(left / bytes_per_step) + 1
+    steps_that_fit = int(left / bytes_per_step)
+    last_replayed = period.step_of(len(longer) - 1)
+    return last_replayed + steps_that_fit + 1
 
 
 class _Row(NamedTuple):
     """One operation of a copy.
 
-    ``place``: that of its block among those asked for in one copy, -1 for none. ``copies_back``:
-    1 where the block is of the copy before. ``operation``: the recorded one.
+    ``operation``: the recorded one. ``place``: that of its block among those asked for in one
+    copy, -1 for none. ``copies_back``: 1 where the block is of the copy before.
     """
 
     op: int
-    place: int
-    copies_back: int
     operation: int
+    place: int = -1
+    copies_back: int = 0
 
 
 class _Period:
     """The operations of some steps, ready to be repeated behind the recording up to their end.
 
-    ``ids``: the blocks asked for in one copy, in order. ``op``, ``place``, ``copies_back`` and
-    ``operation``: the columns of its rows. ``larger_bytes``: by how much each request grows with
-    each copy.
+    The steps are those after the first of growth.window up to the last, ``steps`` in number.
+    ``begins``: the operation with which each begins, and the one with which they end.
+    ``first_copied_step``: the number, from 1, of the step that the first copy begins with.
+    ``ids``: the blocks asked for in one copy, in order. ``op``, ``operation``, ``place`` and
+    ``copies_back``: the columns of its rows. ``larger_bytes``: by how much each request grows
+    with each copy.
     """
 
     def __init__(self, requests: Requests, growth: Growth):
         self.trace = requests.trace
         first, last = growth.window
         self.steps = last - first
-        self.first_copied_step = last + 2
+        self.first_copied_step = last + 2  # behind the last, and counted from 1
         self.begins = growth.steps.begins[first + 1 : last + 2]
         self.begin = int(self.begins[0])
         self.end = int(self.begins[-1])
         inside = (requests.at >= self.begin) & (requests.at < self.end)
         self.ids = requests.id[inside]
         rows = np.array(self._rows(requests, growth, inside), np.int64).reshape(-1, 4)
-        self.op, self.place, self.copies_back, self.operation = rows.T
-        by_site = np.zeros(len(requests.sites))
+        self.op, self.operation, self.place, self.copies_back = rows.T
+        more_of_site = np.zeros(len(requests.sites))
         for grower in growth.growers:
             if grower.how == LARGER:
-                by_site[requests.sites.index(grower.site)] = grower.bytes_per_step
-        growing = by_site[requests.site[inside]][self.place] * self.steps
-        self.larger_bytes = np.where(self.op == Op.ALLOC, growing, 0.0)
+                number = requests.sites.index(grower.site)
+                more_of_site[number] = grower.bytes_per_step * self.steps
+        more_of_block = more_of_site[requests.site[inside]]
+        is_request = self.op == Op.ALLOC  # each with a place
+        self.larger_bytes = np.where(is_request, more_of_block[self.place], 0.0)
 
     def _rows(self, requests: Requests, growth: Growth, inside: Mask) -> list[_Row]:
         """What one copy does with its own blocks, and with those that the copy before left."""
@@ -149,21 +164,24 @@ class _Period:
             if op == Op.FREE_REQUESTED:
                 op = Op.FREE
             if op == Op.EMPTY_CACHE:
-                rows.append(_Row(op, -1, 0, operation))
+                rows.append(_Row(op, operation))
             elif op in (Op.ALLOC, Op.FREE) and block in place_of:
-                rows.append(_Row(op, place_of[block], 0, operation))
+                rows.append(_Row(op, operation, place_of[block]))
             elif op == Op.FREE and block in successors:
-                rows.append(_Row(op, place_of[successors[block]], 1, operation))
+                place = place_of[successors[block]]
+                rows.append(_Row(op, operation, place, copies_back=1))
         at_end = self.end - 1
-        rows += [_Row(Op.FREE, place_of[block], 0, at_end) for block in dropped]
+        rows += [_Row(Op.FREE, at_end, place_of[block]) for block in dropped]
         return rows
 
     def _leftovers(
         self, requests: Requests, growth: Growth, inside: Mask
     ) -> tuple[dict[int, int], list[int]]:
-        """For each block from before that is freed in these steps the one of the same stack that
-        they leave in its place, the last for the last. And the blocks that they leave besides
-        without being known to grow: these are freed at their end.
+        """What becomes of the blocks that are live when the steps begin or end.
+
+        First, for each block from before that the steps free, the block of the same stack that
+        they leave in its place, the last for the last. Second, the blocks that they leave
+        besides although their call site is not known to grow; a copy frees these at its end.
         """
         freed_inside = (requests.until >= self.begin) & (requests.until < self.end)
         came = _by_stack(requests, freed_inside & (requests.at < self.begin))
@@ -182,19 +200,24 @@ class _Period:
         return successors, dropped
 
     def repeated(self, copies: int) -> Trace:
-        """The recording up to the end of these steps, and so many copies of them."""
+        """The recording up to the end of these steps, and so many copies of them.
+
+        Each copy gets new ids for its blocks, behind those of the copy before.
+        """
         trace = self.trace
-        number = np.repeat(np.arange(copies), len(self.op))
+        copy = np.repeat(np.arange(copies), len(self.op))
         rows = np.tile(np.arange(len(self.op)), copies)
         op = self.op[rows]
         place = self.place[rows]
         operation = self.operation[rows]
-        copy_of_block = number - self.copies_back[rows]
+        copy_of_block = copy - self.copies_back[rows]
         block = trace.ids + copy_of_block * len(self.ids) + place
-        is_recorded = copy_of_block < 0
+        is_recorded = (
+            copy_of_block < 0
+        )  # the first copy frees what the recorded steps left
         block[is_recorded] = self.ids[place[is_recorded]]
         block = np.where(place < 0, -1, block)
-        larger = (self.larger_bytes[rows] * (number + 1)).astype(np.int64)
+        larger = (self.larger_bytes[rows] * (copy + 1)).astype(np.int64)
         size = np.where(op == Op.ALLOC, trace.size[operation], 0) + larger
 
         recording = np.arange(self.end)
@@ -205,18 +228,18 @@ class _Period:
             id=np.concatenate((trace.id[recording], block)),
             size=np.concatenate((trace.size[recording], size)),
         )
-        return replace(
-            longer, driver=tuple(call for call in trace.driver if call.event < self.end)
-        )
+        calls = tuple(call for call in trace.driver if call.event < self.end)
+        return replace(longer, driver=calls)
 
     def step_of(self, operation: int) -> int:
         """The step of an operation of such a trace, from 1 at the first of the recording."""
         if operation < self.end:
-            inside = int(np.searchsorted(self.begins, operation, "right"))
-            return inside + self.first_copied_step - self.steps - 1
-        copy, at = divmod(operation - self.end, len(self.op))
-        inside = int(np.searchsorted(self.begins, self.operation[at], "right")) - 1
-        return self.first_copied_step + copy * self.steps + min(inside, self.steps - 1)
+            begun = int(np.searchsorted(self.begins, operation, "right"))
+            return self.first_copied_step - self.steps + begun - 1
+        copy, row = divmod(operation - self.end, len(self.op))
+        begun = int(np.searchsorted(self.begins, self.operation[row], "right"))
+        step_in_copy = min(begun - 1, self.steps - 1)
+        return self.first_copied_step + copy * self.steps + step_in_copy
 
 
 def _by_stack(requests: Requests, mask: Mask) -> dict[int, list[int]]:

@@ -1,5 +1,7 @@
-"""What a recording shows of the request that was refused, of what its steps needed before and
-behind it, and of what grows over them, as facts for the judge.
+"""What a recording shows of the request that was refused, of what its steps need before and after
+such a request, and of what grows over them, as facts for the judge.
+
+``operation`` is that of the refused request everywhere, by its place in the trace.
 """
 
 from __future__ import annotations
@@ -16,27 +18,30 @@ from helpers.allocator.circumstances import circumstances
 from helpers.allocator.exhaustion import exhaustion
 from helpers.allocator.growers import (
     MOST_STEPS,
-    Keeper,
     KeptGrower,
     RecordedGrowth,
     kept_at,
     live_requests_of,
 )
 from helpers.allocator.kinds import OPTIMIZER
+from helpers.allocator.recorded_keepers import Keeper
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace, start_bytes
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, Refusal
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
-RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
-"""By how much of its size a driver's call changes what is reserved."""
+CALL_SIGN = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
+"""Whether a driver's call (DriverCall.action) adds its bytes to the reserved ones or takes them
+away.
+"""
 MOST_CALLERS = 3
+"""How many of the lines that led to the request are said, beside its own."""
 
 
 def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:
-    """The last refusal that was recorded, and its operation; None on another card than that of
-    the recording.
+    """The last refusal that was recorded, and its operation. None, and the trace's length, where
+    there is none, or where the study is about another card than that of the recording.
     """
     trace = study.trace
     recorded_bytes = circumstances(trace).capacity_bytes
@@ -45,17 +50,22 @@ def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, 
     if not refused or is_another_card:
         return None, len(trace)
     call = trace.driver[refused[-1]]
+    allocated_bytes = 0
+    if len(trace):
+        allocated_bytes = int(requests.live[call.event])
     refusal = Refusal(
         request_bytes=call.size,
-        device_free_bytes=call.address,
-        allocated_bytes=int(requests.live[call.event]) if len(trace) else 0,
+        device_free_bytes=call.address,  # which an oom event has there
+        allocated_bytes=allocated_bytes,
         reserved_bytes=reserved_bytes(trace)[refused[-1]],
     )
     return _with_lines(refusal, trace.stack_of(call.event)), call.event
 
 
 def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
-    """The first refusal in the replay on the study's card, and its operation."""
+    """The first refusal in the replay on the study's card, and its operation. None, and the
+    trace's length, where all requests are served.
+    """
     stream, origin, _ = prepared(study.trace, study.card)
     replayed = replace(study, trace=stream)
     first = replayed.replay().first_oom
@@ -71,24 +81,28 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
         reserved_bytes=reserved,
         fails_in_replay=True,
     )
+    # A request for what was live at the start has no operation (-1): the first stands for it.
     return _with_lines(refusal, study.trace.stack_of(operation)), max(operation, 0)
 
 
 def _with_lines(refusal: Refusal, stack: tuple[str, ...]) -> Refusal:
     """The refusal with the program's own lines that led to it, the nearest first."""
     site = site_of(stack)
+    where = ""
+    if site.line:
+        where = site.name
     own_lines = [frame for frame in stack if own_line(frame)]
     return replace(
         refusal,
-        where=site.name if site.line else "",
-        callers=tuple(own_lines[1 : MOST_CALLERS + 1]),
+        where=where,
+        callers=tuple(own_lines[1 : MOST_CALLERS + 1]),  # the first one is ``where``
         of_optimizer=any(frame.startswith(OPTIMIZER) for frame in stack),
     )
 
 
 def reserved_bytes(trace: Trace) -> list[int]:
     """What is reserved before each of the driver's calls of a recording, and after the last."""
-    changes = (RESERVED.get(call.action, 0) * call.size for call in trace.driver)
+    changes = (CALL_SIGN.get(call.action, 0) * call.size for call in trace.driver)
     return list(accumulate(changes, initial=start_bytes(trace.start)))
 
 
@@ -98,7 +112,7 @@ def steps_as_full(
     operation: int,
     refusal: Refusal | None,
 ) -> int:
-    """In how many steps before a refused request as much was live as would be with it."""
+    """In how many steps before a refused request at least as much was live as would be with it."""
     if recorded.growth is None or recorded.is_longer or refusal is None:
         return 0
     needed = refusal.allocated_bytes + refusal.request_bytes
@@ -117,9 +131,12 @@ def more_to_come(
     operation: int,
     refusal: Refusal | None,
 ) -> int:
-    """By how much what was freed again rose behind the same request in earlier steps, up to their
-    ends; where no steps are seen, until the same stack asked anew. The least of those that asked
-    for no more than the refused request; 0 where there is none.
+    """How many more bytes a step needs after the refused request, by what earlier steps needed
+    after the same request: one of the same stack, the same in order of its step's requests of it.
+
+    What is counted is the rise of the bytes that were freed again, up to the step's end; where no
+    steps are seen, up to the next request of that stack. Returns the least rise of the steps in
+    which the request was not larger than the refused one; 0 where there is none.
     """
     trace = requests.trace
     if refusal is None or trace.frame is None or not 0 <= operation < len(trace):
@@ -131,22 +148,24 @@ def more_to_come(
     begins = np.append(earlier, operation)
     if recorded.growth is not None and not recorded.is_longer:
         begins = recorded.growth.steps.begins
-    step = np.searchsorted(begins, earlier, "right")
-    running = int(np.searchsorted(begins, operation, "right"))
-    place = int((step == running).sum())
+    step_of_earlier = np.searchsorted(begins, earlier, "right")  # from 1 on
+    running_step = int(np.searchsorted(begins, operation, "right"))
+    order = int((step_of_earlier == running_step).sum())
     live = _freed_until(requests, operation)
     rises = []
-    for number in range(1, running):
-        in_step = step == number
-        alike = earlier[in_step][place:]
+    for step in range(1, running_step):
+        in_step = step_of_earlier == step
+        alike = earlier[in_step][order:]
         if len(alike) and trace.size[alike[0]] <= refusal.request_bytes:
-            behind = live[alike[0] : begins[number]]
-            rises.append(int(behind.max() - behind[0]))
+            until_end = live[alike[0] : begins[step]]
+            rises.append(int(until_end.max() - until_end[0]))
     return min(rises, default=0)
 
 
 def _freed_until(requests: Requests, operation: int) -> np.ndarray:
-    """The live bytes, after each operation, of what is freed until this one."""
+    """The live bytes after each operation, counting only the requests that are freed up to
+    ``operation``.
+    """
     freed = (requests.until <= operation) & (requests.at >= 0)
     change = np.zeros(len(requests.trace) + 1, np.int64)
     np.add.at(change, requests.at[freed], requests.size[freed])
@@ -155,8 +174,9 @@ def _freed_until(requests: Requests, operation: int) -> np.ndarray:
 
 
 MORE_THAN_ITSELF = 1.25
-"""Times its own bytes that a collection keeps at least where graphs keep the rest; blocks are
-rounded up, and the running step has a few more.
+"""Graphs are said to keep memory where a collection keeps more than this times its own tensors'
+bytes. It may keep a little more without them: blocks are rounded up, and the running step has a
+few.
 """
 
 
@@ -181,27 +201,12 @@ def growth_facts(
     for row in recorded.growers:
         kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
         steps = max(steps, kept_in)
-        facts = GrowerFacts(
-            line=row.line,
-            asked_at=row.grower.site.name,
-            bytes_per_step=round(row.grower.bytes_per_step),
-            kept_bytes=kept_bytes,
-        )
-        keeper = row.keeper
-        if keeper is not None:
-            with_graphs = keeps_by_graphs(keeper, recorded.growers)
-            facts = replace(
-                facts,
-                keeper=keeper.name,
-                through_graph=keeper.is_one_with_graph,
-                with_graphs=with_graphs,
-                tensors_alone=keeper.length > 0 and not with_graphs,
-                in_circle=keeper.in_circle,
-            )
-        growers.append(facts)
+        growers.append(_grower_facts(row, recorded.growers, kept_bytes))
+    if not growers:
+        steps = len(growth.steps)
     return GrowthFacts(
         growers=tuple(growers),
-        steps=steps if growers else len(growth.steps),
+        steps=steps,
         rest_bytes=_rest_of_step(recorded, operation),
         rest_so_far_bytes=rest_so_far_bytes,
         usual_rest_bytes=usual_rest_bytes,
@@ -210,9 +215,33 @@ def growth_facts(
     )
 
 
+def _grower_facts(
+    row: KeptGrower, growers: Sequence[KeptGrower], kept_bytes: int
+) -> GrowerFacts:
+    """One of the growers of a program, and who keeps it."""
+    facts = GrowerFacts(
+        line=row.line,
+        asked_at=row.grower.site.name,
+        bytes_per_step=round(row.grower.bytes_per_step),
+        kept_bytes=kept_bytes,
+    )
+    keeper = row.keeper
+    if keeper is None:
+        return facts
+    with_graphs = keeps_by_graphs(keeper, growers)
+    return replace(
+        facts,
+        keeper=keeper.name,
+        through_graph=keeper.is_one_with_graph,
+        with_graphs=with_graphs,
+        tensors_alone=keeper.length > 0 and not with_graphs,
+        in_circle=keeper.in_circle,
+    )
+
+
 def _rest_of_step(recorded: RecordedGrowth, operation: int) -> int:
-    """What the training step of an operation has live at most from there on, without what the steps
-    have kept; 0 where it was not recorded to its end.
+    """The most bytes that are live in a training step from an operation on, without what the steps
+    have kept; 0 where the step was not recorded to its end.
     """
     growth = recorded.growth
     if growth is None or not recorded.is_longer or not growth.steps.trains:
@@ -233,8 +262,8 @@ def _rest_by_step(
     operation: int,
     refusal: Refusal | None,
 ) -> tuple[int, int]:
-    """What was live beside what is kept: with a refused request, and at most in a step before it.
-    Both 0 where no step came before it.
+    """The bytes that are live beside what the growers keep: first with a refused request, second
+    the most in a step before it. Both 0 where no step came before it.
     """
     growth = recorded.growth
     if growth is None or recorded.is_longer or refusal is None:
@@ -247,11 +276,14 @@ def _rest_by_step(
         kept = live_requests_of(row.grower, requests, operation)
         np.add.at(kept_since, requests.at[kept], requests.size[kept])
     rest = requests.live - np.cumsum(kept_since)
-    first, running = growth.steps.begins[[0, begun - 1]]
+    first_begins = growth.steps.begins[0]
+    running_begins = growth.steps.begins[begun - 1]
     with_request = int(rest[operation])
-    if not refusal.fails_in_replay:  # else the request is recorded
+    if (
+        not refusal.fails_in_replay
+    ):  # else the recording has the request, so it is live there
         with_request += refusal.request_bytes
-    return with_request, int(rest[first:running].max(initial=0))
+    return with_request, int(rest[first_begins:running_begins].max(initial=0))
 
 
 def runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:

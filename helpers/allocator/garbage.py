@@ -1,5 +1,5 @@
-"""Python's garbage collector, switched off for a while. Apart, because both the reader of a trace
-and the extension of a notebook, which loads as little as it can, take it from here.
+"""Python's garbage collector, switched off for a while. A file of its own, because the extension of
+a notebook uses it, too, and loads as little as it can.
 """
 
 import gc
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No search for garbage, which would look through many new objects again and again."""
+    """No garbage collection inside: it would look through many new objects again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:

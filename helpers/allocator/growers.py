@@ -1,81 +1,40 @@
 """What grows in a recorded program, who keeps it, and the line that keeps it.
 
-The trace says which line asked for what stays; the record beside it says, where the program ran
-out of memory, from which names the tensors of that moment were reached.
+The trace says which line asked for what stays. The record beside it says, if the program ran out
+of memory, from which names its tensors were reached at that moment.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
 from helpers.allocator.call_sites import LinesError, Requests, requests_of
 from helpers.allocator.circumstances import record_of
-from helpers.allocator.growth import KEPT, Grower, Growth, growth_of
+from helpers.allocator.growth import KEPT, Grower, Growth, growth_of, is_usual_gap
+from helpers.allocator.recorded_keepers import (
+    Keeper,
+    KeeperRow,
+    carries_state,
+    keeper_of,
+    keepers_of,
+    lines_of_step,
+    sums_losses,
+)
 from helpers.allocator.recorded_processes import Fields
 from helpers.allocator.steps import steps_begun
 from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.units import show_bytes
 from helpers.judge.program_questions import LEAST_KEPT
-from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 WITHOUT_LIMIT = "without-limit.pickle"
+"""In the folder of a record: the trace of the same program, run without a memory limit."""
 MOST_STEPS = 100_000
-LEAST_SHARE = 1 / 3
-"""The share of what grows that is reached from a name which is said to keep it."""
-
-
-class KeeperRow(TypedDict, total=False):
-    """A name that the tensors were reached from when memory ran out, as a record has it.
-
-    ``addresses``: of the blocks reached; ``bytes``: of their tensors; ``graphs``: how many of
-    these carry a graph of autograd; ``collection``: the name of the collection, "" for a
-    variable; ``length``: of the collection; ``where``: the frame, function or module;
-    ``lines``: that put something into it; ``kind``: "circle" for objects that refer to each other.
-    """
-
-    name: str
-    collection: str
-    where: str
-    lines: Sequence[str]
-    length: int
-    graphs: int
-    bytes: int
-    addresses: Sequence[int]
-    kind: str
-
-
-@dataclass(frozen=True)
-class Keeper:
-    """Who keeps tensors: a collection or a variable of the program.
-
-    ``name``: as the program writes it, such as "self.history"; ``where``: the frame, function or
-    module that has the name; ``lines``: of the program, that put something into it, such as
-    "train.py:36 evaluate"; ``length``: entries of the collection, 0 for a variable;
-    ``with_graph``: what it keeps carries a graph of autograd, which keeps the rest;
-    ``own_bytes``: of the tensors themselves, without what their graphs keep;
-    ``in_circle``: objects that refer to each other, which no garbage collector takes away.
-    """
-
-    name: str
-    where: str
-    lines: tuple[str, ...]
-    length: int
-    with_graph: bool
-    own_bytes: int = 0
-    in_circle: bool = False
-
-    @property
-    def is_one_with_graph(self) -> bool:
-        """Whether a single variable keeps it all, through a graph that is never cut."""
-        return self.with_graph and self.length == 0 and not self.in_circle
+"""More steps than a run has: what does not matter over so many is no leak."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +60,11 @@ class KeptGrower:
         """Who keeps it and where, then where it was asked for, in one phrase."""
         if self.keeper is None:
             return self.grower.site.name
-        graph = " with its graph" if self.keeper.with_graph else ""
+        kept = f"{self.keeper.name} keeps it"
+        if self.keeper.with_graph:
+            kept += " with its graph"
         place = ", ".join(self.keeper.lines) or self.keeper.where
-        kept = f"{self.keeper.name} keeps it{graph} ({place})"
+        kept += f" ({place})"
         allocated_at = self.grower.site.name
         if allocated_at in self.keeper.lines:
             return kept
@@ -143,9 +104,11 @@ class RecordedGrowth:
 
     @property
     def is_leak(self) -> bool:
-        """Whether what grows ends this program or a longer run of it: a good part of what was
-        live when it ran out of memory; or it was ended in its steps, and so many more of them
-        as nobody runs would double what it holds at its peak.
+        """Whether what grows ends this program or a longer run of it.
+
+        If the program ran out of memory, whether the growers held a good part (a LEAST_KEPT-th)
+        of what was live then. If it was ended in its steps, whether MOST_STEPS of them would
+        double what it holds at its peak.
         """
         if self.growth is None or not self.growers:
             return False
@@ -157,10 +120,12 @@ class RecordedGrowth:
 
     @property
     def first_step(self) -> int:
-        """The operation at which the steps begin: what is asked for before is built; 0 where no
-        steps are seen.
+        """The operation at which the steps begin, before which the program builds what they use; 0
+        where no steps are seen.
         """
-        return 0 if self.growth is None else int(self.growth.steps.begins[0])
+        if self.growth is None:
+            return 0
+        return int(self.growth.steps.begins[0])
 
     @property
     def reached_first_step(self) -> bool:
@@ -175,10 +140,11 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
 
     ``path``: of the trace's file, beside which its record lies (run.pickle,
     run.record/record.json); without one no keeper is known. Where the record holds the same
-    program without a limit, the steps are taken from that, unless all of them come after the
-    request that failed, as those of a second validation, or they sum up losses whose graphs a
-    later backward pass frees there. Raises nothing: what is missing or cannot be read is not
-    used, and ``why_not`` says why no steps are seen.
+    program without a limit, the steps are taken from that. They are taken from the trace itself
+    where all steps of the longer one come after the request that failed, as those of a second
+    validation do; and where the program sums up losses, whose graphs a later backward pass frees
+    in the longer one. Raises nothing: what is missing or cannot be read is not used, and
+    ``why_not`` says why no steps are seen.
     """
     requests = requests_of(trace)
     record = record_of(path)
@@ -190,20 +156,25 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         ended_well=record.get("exit_code") == 0 and not record.get("stopped"),
         asked_bytes=int(requests.size[allocated].sum()),
     )
-    sums_losses = _sums_losses(keepers_of(record))
+    only_losses = sums_losses(keepers_of(record))
     shown = []
     why_not = ""
-    for steps_from in filter(None, (_longer(path), requests)):
+    sources = [requests]
+    longer = _longer(path)
+    if longer is not None:
+        sources.insert(0, longer)
+    for steps_from in sources:
         try:
             seen = _with_growth(recorded, steps_from, record)
         except LinesError as error:
             why_not = str(error)
             continue
         shown.append(seen)
-        if not seen.is_later and (seen.growers or not sums_losses):
+        if not seen.is_later and (seen.growers or not only_losses):
             break
     if not shown:
         return replace(recorded, why_not=why_not)
+    # Rather steps from before the failure than later ones, then rather those that show a grower.
     return min(shown, key=lambda seen: (seen.is_later, not seen.growers))
 
 
@@ -218,7 +189,9 @@ def _with_growth(
     growth = growth_of(steps_from, until_given_up=is_longer)
     rows = keepers_of(record)
     growers = [_kept(grower, growth, requests, rows) for grower in growth.growers]
-    if not growth.steps.trains or growth.steps.line in lines_of_step(record, "loops"):
+    # Where the steps may be only parts of a training step, that step frees what they keep.
+    loops_in_step = lines_of_step(record, "loops")
+    if not growth.steps.trains or growth.steps.line in loops_in_step:
         lines = lines_of_step(record)
         growers = [row for row in growers if not _lies_in_step(row, steps_from, lines)]
         growth = replace(growth, growers=tuple(row.grower for row in growers))
@@ -239,7 +212,7 @@ def _with_growth(
 
 
 def growth_words(trace: Trace, path: Path | None = None) -> str:
-    """What is seen to grow and never ends, in words; empty where nothing does, or where it cannot
+    """A sentence about memory that grows without end; empty where none does, or where that cannot
     be said.
     """
     recorded = growth_of_recording(trace, path)
@@ -259,32 +232,11 @@ def _longer(path: Path | None) -> Requests | None:
         return None
 
 
-def keepers_of(record: Fields) -> list[KeeperRow]:
-    """What a record says of who keeps the tensors, of all processes."""
-    rows: list[KeeperRow] = []
-    for process in record.get("processes", ()):
-        if process.get("keepers"):
-            rows += process["keepers"].get("keepers", ())
-    return rows
-
-
-def lines_of_step(record: Fields, which: str = "lines") -> frozenset[str]:
-    """The lines of the step that ran as the memory ran out, of those that a backward pass was to
-    follow in the same pass of their loop; of all processes. ``which``: "loops" for those in loops
-    whose passes are parts of that step.
-    """
-    lines: set[str] = set()
-    for process in record.get("processes", ()):
-        if process.get("part_of_step"):
-            lines.update(process["part_of_step"].get(which, ()))
-    return frozenset(lines)
-
-
 def _lies_in_step(
     row: KeptGrower, requests: Requests, step_lines: frozenset[str]
 ) -> bool:
-    """Whether a grower keeps what the running step needs for its backward pass, which frees it: a
-    loop of these lines asked for it, and no name keeps it but with its graph.
+    """Whether a grower only keeps what the running step needs for its backward pass, which frees it:
+    these lines of the step asked for most of it, and no name keeps it without its graph.
     """
     if row.keeper is not None and not row.keeper.with_graph:
         return False
@@ -298,7 +250,7 @@ def _lies_in_step(
 def _kept(
     grower: Grower, growth: Growth, requests: Requests, rows: list[KeeperRow]
 ) -> KeptGrower:
-    """A grower with who keeps what it asked for."""
+    """A grower, and who keeps what it asked for when the trace was fullest."""
     live = live_requests_of(grower, requests, requests.fullest)
     addresses = requests.trace.address
     blocks: dict[int, int] = {}
@@ -306,7 +258,7 @@ def _kept(
         sizes = requests.size[live].tolist()
         blocks = dict(zip(addresses[requests.at[live]].tolist(), sizes, strict=True))
     held_bytes, _ = kept_at(grower, growth, requests, requests.fullest)
-    return KeptGrower(grower, _keeper_of(blocks, rows), held_bytes)
+    return KeptGrower(grower, keeper_of(blocks, rows), held_bytes)
 
 
 def live_requests_of(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
@@ -321,9 +273,9 @@ def kept_at(
     """The bytes that a call site has kept up to an operation, and in how many steps, the running
     one included.
 
-    Of the last two steps no more than its growth, because the rest of theirs is freed when the
-    next steps replace it. Of the first no more than a later one kept, and nothing where none
-    followed for long: a library's workspace is made there, and stays.
+    Of the last two steps no more than its growth counts, because the rest of theirs is freed
+    when the next steps replace it. Of the first step no more than a later one kept counts, and
+    nothing where none followed for long: a library's workspace is made there, and stays.
     """
     live = live_requests_of(grower, requests, operation)
     sizes = requests.size[live]
@@ -332,7 +284,7 @@ def kept_at(
         return int(sizes.sum()), begun
     step = np.searchsorted(growth.steps.begins, requests.at[live], "right") - 1
     in_steps = step >= 0
-    kept = np.bincount(step[in_steps], sizes[in_steps], begun)
+    kept = np.bincount(step[in_steps], sizes[in_steps], begun)  # bytes by step
     kept[-2:] = np.minimum(kept[-2:], grower.bytes_per_step)
     kept[:1] = np.minimum(kept[:1], kept[1:].max(initial=0))
     keeping = np.flatnonzero(kept)
@@ -340,102 +292,12 @@ def kept_at(
         return 0, begun
     first, *later = keeping.tolist()
     gaps = np.diff(keeping)
-    if later and first == 0 and gaps[0] > 3 * np.median(gaps) + 1:
+    if later and first == 0 and not is_usual_gap(gaps[0], gaps):
         first = later[0]
     return round(kept[first:].sum()), begun - first
 
 
-def _keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
-    """Who keeps these blocks, bytes by address: the collection, else the variable, from which
-    most of them are reached. Where most are reached from no name, a graph keeps them: then the
-    best by ``_rank`` of those that join graphs.
-    """
-    reached = [
-        sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows
-    ]
-    by_place: Counter[tuple[str, ...]] = Counter()
-    for row, size in zip(rows, reached, strict=True):
-        by_place[_place_of(row)] += size
-    most = max(by_place.values(), default=0)
-    total = sum(blocks.values())
-    if most >= LEAST_SHARE * total > 0:
-        at_place = [
-            (size, row)
-            for row, size in zip(rows, reached, strict=True)
-            if by_place[_place_of(row)] == most
-        ]
-        largest = max(size for size, _ in at_place)
-        candidates = [row for size, row in at_place if size == largest]
-    elif sum(reached) <= total / 2:
-        candidates = _joining_graphs(rows)
-    else:
-        return None
-    if not candidates:
-        return None
-    return _keeper(max(candidates, key=_rank))
-
-
-def _rank(row: KeeperRow) -> tuple[int, int, bool, int]:
-    """The higher, the likelier it keeps a graph: it joins more graphs, has more entries, is an
-    attribute, which outlives a call, or is small, as a sum of losses is.
-    """
-    is_attribute = "." in row["name"]
-    return row["graphs"], row["length"], is_attribute, -row["bytes"]
-
-
-def _joining_graphs(rows: list[KeeperRow]) -> list[KeeperRow]:
-    """The keepers that join the graphs of several passes: none of a forward, whose graph is that
-    of the running step.
-    """
-    outside = [row for row in rows if not row["where"].endswith(" forward")]
-    return [row for row in outside if row["graphs"] and row.get("lines")]
-
-
-def _sums_losses(rows: list[KeeperRow]) -> bool:
-    """Whether nothing but losses joins the graphs of several passes, and no state that each pass
-    makes of the one before: each could have gone backward by itself.
-    """
-    joining = _joining_graphs(rows)
-    if not joining or _carries_state(rows):
-        return False
-    return all(
-        row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining
-    )
-
-
 def _hand_on_a_state(growers: list[KeptGrower], rows: list[KeeperRow]) -> bool:
-    """Whether no collection keeps what grows, and a state joins the passes."""
+    """Whether no collection keeps what grows, and each pass hands on a state with its graph."""
     in_collection = any(row.keeper and row.keeper.length for row in growers)
-    return not in_collection and _carries_state(rows)
-
-
-def _carries_state(rows: list[KeeperRow]) -> bool:
-    """Whether a variable larger than a loss is made anew of what it was, with its graph, outside
-    of a forward; the forward that runs may have it too, under that name.
-    """
-    variables = [row for row in rows if row["graphs"] and not row["collection"]]
-    return any(
-        row["bytes"] > MIN_BLOCK_BYTES
-        and not all(line.endswith(" forward") for line in row.get("lines", ()))
-        for row in variables
-    )
-
-
-def _place_of(row: KeeperRow) -> tuple[str, ...]:
-    """Where a row's tensors are kept: the lines that keep them, else the name."""
-    lines = tuple(row.get("lines", ()))
-    if lines:
-        return lines
-    return row["where"], row["collection"] or row["name"]
-
-
-def _keeper(row: KeeperRow) -> Keeper:
-    return Keeper(
-        name=row["collection"] or row["name"],
-        where=row["where"],
-        lines=tuple(row.get("lines", ())),
-        length=row["length"],
-        with_graph=row["graphs"] > 0,
-        own_bytes=row["bytes"],
-        in_circle=row.get("kind") == "circle",
-    )
+    return not in_collection and carries_state(rows)

@@ -18,8 +18,23 @@ from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, loops_of
 KEPT = "kept"
 LARGER = "larger each step"
 MOST_OF_IT = 0.8
-"""Loops lie in each other: of those that kept so much of the most that one kept, the main one."""
+"""Of loops that lie in each other, the first (the main one is first) is answered for if it kept
+this share of the most that one of them kept.
+"""
 AS_FULL = 0.99
+"""A step is as full as the fullest if it has this share of its live bytes: all but the few that
+differ from step to step.
+"""
+KEPT_AFTER = 2
+"""A step is said to keep what is still there so many steps later."""
+LONGEST_GAP = 3
+"""A site that has kept nothing for longer than this, times the usual gap between steps in which it
+keeps something, has come to rest.
+"""
+LEAST_RISES = 3
+"""In fewer steps than this something may grow by chance."""
+IN_MOST_STEPS = 2 / 3
+"""The share of steps in which a call site asks, if it asks in most of them."""
 
 
 @dataclass(frozen=True)
@@ -89,24 +104,29 @@ def growth_of(requests: Requests, *, until_given_up: bool = False) -> Growth:
 
 
 def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
-    """The steps since half of what they kept was last given up in one of them, up to the last one
-    that was as full as the fullest, where half of that is given up later.
+    """Of steps that give up what they kept now and then, those in which it rises to the peak; all
+    of them where these are too few.
+
+    A fall in one step by half of the most that they kept divides the steps into rises. Of the
+    rise that is fullest the steps count up to the last that is as full as its fullest, if it
+    falls after that.
     """
     live = requests.live_before[steps.begins]
     # Without weights, and what an optimizer makes in the first step.
     live = live - live[1:].min()
     half = live.max() / 2
     falls = np.flatnonzero(np.diff(live) < -half) + 1
-    bounds = [0, *falls.tolist(), len(steps)]
+    bounds = [0, *falls.tolist(), len(steps)]  # of the rises
     fullest = int(np.searchsorted(steps.begins, requests.fullest, "right")) - 1
     if fullest < 0:
         return steps
-    rising = bisect_right(bounds, fullest)
-    first = bounds[rising - 1]
-    end = bounds[rising]
+    number = bisect_right(bounds, fullest)
+    first = bounds[number - 1]
+    end = bounds[number]
     rise = live[first:end]
     if end < len(steps) or rise[-1] < half:
-        end = first + int(np.flatnonzero(rise >= AS_FULL * rise.max())[-1]) + 1
+        last_full = int(np.flatnonzero(rise >= AS_FULL * rise.max())[-1])
+        end = first + last_full + 1
     if end - first < FEWEST_STEPS:
         return steps
     return replace(steps, begins=steps.begins[first:end])
@@ -127,23 +147,26 @@ class _Search:
         self.asked_in = np.searchsorted(steps.begins, requests.at, "right") - 1
         freed_in = np.searchsorted(steps.begins, requests.until, "right") - 1
         self.freed_in = np.minimum(freed_in, self.count - 1)
-        self.first = max(1, self.count // 3) if self.count > FEWEST_STEPS else 1
+        # The first third is a start, in which caches fill; of few steps only the first is.
+        self.first = 1
+        if self.count > FEWEST_STEPS:
+            self.first = self.count // 3
         self.last = self.count - 1
         self.alive = requests.alive(requests.fullest)
 
     def growth(self) -> Growth:
         """What grows over the steps."""
-        stays = (self.asked_in >= 0) & (self.freed_in >= self.asked_in + 2)
+        kept_from = self.asked_in + KEPT_AFTER
+        stays = (self.asked_in >= 0) & (self.freed_in >= kept_from)
         held_bytes = self.requests.by_site(stays & self.alive)
         if not self.steps.trains:
             held_bytes[self._graphs(stays)] = 0
-        # Of each call site, by step: what was asked for two steps before or earlier.
-        later = self._bytes_by_site(stays, self.asked_in + 2, self.freed_in)
-        keeping = self._keeping_sites(later, held_bytes)
+        kept_bytes = self._bytes_by_site(stays, kept_from, self.freed_in)
+        keeping = self._keeping_sites(kept_bytes, held_bytes)
         larger, inputs_grow = self._replaced_by_larger(keeping)
         kept = self._kept_by(keeping)
         window = self._window(kept)
-        growers = self._keepers(keeping, kept, window, later, held_bytes) + larger
+        growers = self._keepers(keeping, kept, window, kept_bytes, held_bytes) + larger
         growers.sort(
             key=lambda grower: (not grower.site.in_program, -grower.bytes_per_step)
         )
@@ -155,47 +178,59 @@ class _Search:
             window=window,
             inputs_grow=inputs_grow,
             goes_on=self._goes_on_at_the_end(),
+            # It must rise in each third of the steps (_goes_on).
             seen_every=max(1, (self.last - self.first) // 3),
         )
 
     def _goes_on_at_the_end(self) -> bool:
-        """Whether the program ran out of memory, or its last request is one that steps make: else
-        it has gone on with what they kept.
+        """Whether the steps go on to the end of the trace: the program ran out of memory, or its
+        last request is of a call site that asks in steps. Else it did other things with what
+        they kept.
         """
         sites = self.requests.site
         in_steps = (self.asked_in >= 0) & (self.asked_in < self.last)
         return self.requests.trace.ran_out or bool(np.isin(sites[-1], sites[in_steps]))
 
-    def _keeping_sites(self, later: np.ndarray, held_bytes: np.ndarray) -> list[int]:
-        """The call sites of which more and more is there two steps later, and some of it when
-        the program runs out of memory.
+    def _keeping_sites(
+        self, kept_bytes: np.ndarray, held_bytes: np.ndarray
+    ) -> list[int]:
+        """The call sites that keep more and more, some of it until the program runs out of memory,
+        by their numbers.
+
+        ``kept_bytes``: by call site and step. ``held_bytes``: of each call site, when the
+        program is fullest.
         """
         held_sites = np.flatnonzero(held_bytes).tolist()
-        return [site for site in held_sites if _goes_on(later[site, self.first :])]
+        return [site for site in held_sites if _goes_on(kept_bytes[site, self.first :])]
 
     def _graphs(self, stays: np.ndarray) -> np.ndarray:
-        """The call sites of which what stays over steps goes in the next backward pass: a part
-        of a training step that is run in pieces.
+        """The call sites of which a backward pass frees most of what stays over steps, as a mask:
+        these steps are only parts of a training step.
         """
         freed = self.requests.by_site(stays & ~self.alive)
         in_backward = self.requests.by_site(stays & self.requests.freed_in_backward)
         return in_backward > freed / 2
 
     def _replaced_by_larger(self, keeping: list[int]) -> tuple[list[Grower], bool]:
-        """Call sites whose blocks each step replaces by larger ones or by more of them; and whether
-        that is what the steps are given.
+        """The call sites whose blocks each step replaces by larger ones or by more of them; and
+        whether some only follow the inputs of the steps, which grow.
+
+        ``keeping``: call sites that keep blocks, which do not count here.
         """
         one_later = self.asked_in + 1
         counted = (self.asked_in >= 0) & (self.freed_in > self.asked_in)
+        # By call site and step: what was asked for in the step before, and is there yet.
         left = self._bytes_by_site(counted, one_later, one_later)
-        rising = self._sites_that_ask_for_more()
+        asks_for_more = self._sites_that_ask_for_more()
         growers = []
         inputs_grow = False
         for site, series in enumerate(left):
-            grows = _goes_on(series[self.first :]) and _rises(series[self.first :])
-            if site in keeping or not (grows and rising.get(site)):
+            grows = _goes_on(series[self.first :]) and _hardly_falls(
+                series[self.first :]
+            )
+            if site in keeping or not grows or not asks_for_more.get(site):
                 continue
-            if _with_inputs(site, rising):
+            if _with_inputs(site, asks_for_more):
                 inputs_grow = True
                 continue
             more = float(series[self.last] - series[self.first])
@@ -211,12 +246,18 @@ class _Search:
 
     def _kept_by(self, sites: list[int]) -> np.ndarray:
         """The requests of these call sites that stay to the end, as a mask."""
-        in_time = (self.asked_in >= self.first - 1) & (self.asked_in <= self.last - 2)
+        first_asked = (
+            self.first + 1 - KEPT_AFTER
+        )  # seen as kept one step after ``first``
+        last_asked = self.last - KEPT_AFTER
+        in_time = (self.asked_in >= first_asked) & (self.asked_in <= last_asked)
         stays: np.ndarray = self.alive & (self.freed_in == self.last)
         return stays & in_time & np.isin(self.requests.site, sites)
 
     def _window(self, kept: np.ndarray) -> tuple[int, int]:
-        """The first and the last step that keep something."""
+        """The first and the last step that keep something; all that were looked at where there are
+        no two.
+        """
         steps = np.unique(self.asked_in[kept])
         if len(steps) > 1:
             return int(steps[0]), int(steps[-1])
@@ -227,16 +268,21 @@ class _Search:
         sites: list[int],
         kept: np.ndarray,
         window: tuple[int, int],
-        later: np.ndarray,
+        kept_bytes: np.ndarray,
         held_bytes: np.ndarray,
     ) -> list[Grower]:
-        """The call sites that keep something, with how much more of it a step."""
+        """The call sites ``sites`` with how much more they keep with each step.
+
+        ``kept``: a mask of what they keep. ``kept_bytes``, ``held_bytes``: as in _keeping_sites.
+        """
         begin, end = window
         counted = kept & (self.asked_in > begin) & (self.asked_in <= end)
+        seen_first = begin + KEPT_AFTER
+        seen_last = min(end + KEPT_AFTER, self.last)
         growers = []
         for site in sites:
             blocks = counted & (self.requests.site == site)
-            more = later[site, min(end + 2, self.last)] - later[site, begin + 2]
+            more = kept_bytes[site, seen_last] - kept_bytes[site, seen_first]
             grower = Grower(
                 site=self.requests.sites[site],
                 bytes_per_step=float(more) / (end - begin),
@@ -250,7 +296,10 @@ class _Search:
     def _bytes_by_site(
         self, mask: np.ndarray, begin: np.ndarray, end: np.ndarray
     ) -> np.ndarray:
-        """Bytes by call site and step, of requests that count from step ``begin`` to ``end``."""
+        """Bytes by call site and step of the requests of a mask, each counted from its step
+        ``begin`` to its step ``end``.
+        """
+        # One column more for what ends behind the last step.
         change = np.zeros((len(self.requests.sites), self.count + 2), np.int64)
         inside = mask & (begin < self.count)
         site = self.requests.site[inside]
@@ -260,45 +309,54 @@ class _Search:
         return np.cumsum(change, axis=1)[:, : self.count]
 
     def _sites_that_ask_for_more(self) -> dict[int, bool]:
-        """Of each call site that asks in most steps, whether it asks for more from step to step: in
-        larger requests, or more often.
+        """For each call site that asks in most steps, by its number, whether it asks for more from
+        step to step: in larger requests, or more often.
         """
         asked_bytes = np.zeros((len(self.requests.sites), self.count), np.int64)
         inside = self.asked_in >= 0
         place = (self.requests.site[inside], self.asked_in[inside])
         np.add.at(asked_bytes, place, self.requests.size[inside])
-        window = asked_bytes[:, self.first : self.count - 1]
-        asks_often = (window > 0).mean(axis=1) > 2 / 3
+        window = asked_bytes[:, self.first : self.last]
+        asks_often = (window > 0).mean(axis=1) > IN_MOST_STEPS
         return {
-            site: _goes_on(window[site]) and _rises(window[site])
+            site: _goes_on(window[site]) and _hardly_falls(window[site])
             for site in np.flatnonzero(asks_often).tolist()
         }
 
 
 def _goes_on(series: np.ndarray) -> bool:
-    """Whether it grows in each third, in the last at half the pace at least, does not fall back
-    to where it was, and has not come to rest since.
+    """Whether bytes by step grow on: they grow in each third, in the last one at half the pace or
+    more, do not fall back to where they were, and have not come to rest.
     """
     places = np.linspace(0, len(series) - 1, 4).round().astype(int)
     gains = np.diff(series[places])
     falls_back = series[places[2] :].min() <= series[: places[1]].max()
-    slows_down = gains[2] < (gains[0] + gains[1]) / 4
+    usual_gain = (gains[0] + gains[1]) / 2
+    slows_down = gains[2] < usual_gain / 2
     if falls_back or (gains <= 0).any() or slows_down:
         return False
     rises = np.flatnonzero(np.diff(series) > 0)
-    if len(rises) < 3:
+    if len(rises) < LEAST_RISES:
         return False
-    rest = len(series) - 2 - rises[-1]
-    return bool(rest <= 3 * np.median(np.diff(rises)) + 1)
+    last_change = len(series) - 2
+    return is_usual_gap(last_change - rises[-1], np.diff(rises))
 
 
-def _rises(series: np.ndarray) -> bool:
+def is_usual_gap(gap: int, gaps: np.ndarray) -> bool:
+    """Whether a gap, in steps, is hardly longer than most of ``gaps``."""
+    return bool(
+        gap <= LONGEST_GAP * np.median(gaps) + 1
+    )  # one step may be the running one
+
+
+def _hardly_falls(series: np.ndarray) -> bool:
+    """Whether nearly no step has less than the one before."""
     return bool((np.diff(series) >= 0).mean() >= SAME_COUNT)
 
 
-def _with_inputs(site: int, rising: dict[int, bool]) -> bool:
-    """Whether half of the other call sites ask for more from step to step too: then it is
-    what the steps are given.
+def _with_inputs(site: int, asks_for_more: dict[int, bool]) -> bool:
+    """Whether half of the other call sites, too, ask for more from step to step: then the inputs of
+    the steps grow, and nothing is kept.
     """
-    others = [rises for other, rises in rising.items() if other != site]
+    others = [more for other, more in asks_for_more.items() if other != site]
     return sum(others) >= max(1, len(others) / 2)

@@ -22,9 +22,9 @@ KINDS = (
     "temporaries",
     CACHED,
 )
-BLAS_BYTES = (8519680, 32 << 20)
-"""What cuBLAS gets once and keeps, up to Hopper and on it
-(aten/src/ATen/cuda/CublasHandlePool.cpp).
+BLAS_BYTES = ((2 * 4096 + 8 * 16) << 10, 32 << 20)
+"""The workspace that torch gives to cuBLAS once and keeps: before Hopper 2 buffers of 4096 KiB and
+8 of 16 KiB, on Hopper 32 MiB (aten/src/ATen/cuda/CublasHandlePool.cpp).
 """
 OPTIMIZER = ("torch/optim/", "Optimizer.step")
 """What the frames of an optimizer's code begin with."""
@@ -45,15 +45,16 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     What the optimizer's code asks for and keeps is its state; what a backward pass asks for and
     outlives it, a gradient; what is there when a backward pass begins and not to the end, an
     activation; what stays to the end beside those, a parameter or buffer where the code of a
-    model asked for it before the first step, else kept; a block of cuBLAS's size that stays and that
-    an operation asked for after its result, its workspace.
+    model asked for it before the first step, else kept; a block of cuBLAS's size that stays and
+    that an operation asked for after its result, its workspace. A request is of the first kind
+    in ``masks`` that takes it.
     """
     by_optimizer = _asked_in(requests, OPTIMIZER)
     by_model = asked_by_model(requests)
     before_steps = requests.at < _first_step(requests)
-    stays = requests.until > requests.at.max(
-        initial=0
-    )  # also what goes at the program's end
+    # A program that ends may free everything, but it asks for nothing any more then.
+    last_request = requests.at.max(initial=0)
+    stays = requests.until > last_request
     outlives_backward = _is_there_at_next(requests, ~requests.backward)
     there_in_backward = _is_there_at_next(requests, requests.backward)
     masks = {
@@ -74,12 +75,16 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
 
 
 def _workspaces(requests: Requests, stays: Mask) -> Mask:
-    """Which of those that stay are cuBLAS's workspaces: the request before them has the same stack,
-    since a matrix product asks for its result first, and is no such block itself.
+    """Which of the requests that stay are cuBLAS's workspaces.
+
+    A matrix product asks for its result first, so the request before a workspace has the same
+    stack, and is no workspace itself.
     """
     of_their_size = stays & np.isin(requests.size, BLAS_BYTES)
-    follows_result = (requests.stack[1:] == requests.stack[:-1]) & ~of_their_size[:-1]
-    return of_their_size & np.concatenate(([False], follows_result))[: len(requests)]
+    of_same_stack = requests.stack[1:] == requests.stack[:-1]
+    # The first request follows none. Cut, since without requests the mask would have one entry.
+    follows_result: Mask = np.append(False, of_same_stack & ~of_their_size[:-1])
+    return of_their_size & follows_result[: len(requests)]
 
 
 def asked_by_model(requests: Requests) -> Mask:
@@ -88,13 +93,16 @@ def asked_by_model(requests: Requests) -> Mask:
 
 
 def _asked_in(requests: Requests, folders: tuple[str, ...]) -> Mask:
+    """Which requests have a frame in their stacks that begins with one of ``folders``."""
     return requests.with_stack(
         lambda frames: any(frame.startswith(folders) for frame in frames)
     )
 
 
 def _is_there_at_next(requests: Requests, mask: Mask) -> Mask:
-    """Which are still there when the next request of a mask is asked for, or at the end."""
+    """Which requests are still live when the next one of ``mask`` is made, or at the end where
+    none follows.
+    """
     alloc_at = np.append(np.sort(requests.at[mask]), len(requests.trace))
     following = alloc_at[np.searchsorted(alloc_at, requests.at, "right")]
     return following < requests.until

@@ -8,10 +8,12 @@ from numba import njit
 
 
 def compile_and_keep(body: Any, helpers: Sequence[Any] = (), **options: Any) -> Any:
-    """Compile, and keep the code for other processes where there is a folder to write to.
+    """A function compiled by numba with these options of njit. Its machine code is kept for other
+    processes where there is a folder to write to.
 
     ``helpers``: the functions of its module that it calls, which are compiled with it.
     """
+    # Copies of the functions, which see the compiled helpers in place of the plain ones.
     names = dict(body.__globals__)
     for helper in helpers:
         copy = FunctionType(helper.__code__, names, helper.__name__)

@@ -1,6 +1,8 @@
-"""How much of the reserved memory is in use, wasted, can be given back or is stranded.
+"""How much of the reserved memory is in use, wasted, can be given back to the card, or is stranded:
+free, but in a segment or page of which another part is in use.
 
-All of it is read off the table of blocks that a replay leaves (outcome.BLOCK_COLUMNS), in bytes.
+All figures are bytes, and come from the table of blocks that a replay leaves
+(outcome.BLOCK_COLUMNS).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from helpers.allocator.blocks import INACTIVE, LIVE
-from helpers.allocator.outcome import segments_of
+from helpers.allocator.outcome import BLOCK_COLUMNS, CUDA_MALLOC, segments_of
 from helpers.allocator.study import Study
 from helpers.settings.in_force import SMALL_SEGMENT_BYTES, Settings, parse
 from helpers.settings.releases import behaviour
@@ -23,10 +25,11 @@ MISLEADS = (
 
 @dataclass(frozen=True)
 class Metrics:
-    """What the reserved memory is made of. active = allocated + awaiting free; requested and
-    internal waste (block sizes less requests) are over active. releasable: whole free
-    cudaMalloc segments and whole free pages of the default pools. stranded: free, yet
-    neither; that is fragmentation, under expandable segments too.
+    """What the reserved memory is made of.
+
+    ``active_bytes``: of blocks that are allocated or await their free; ``requested_bytes``: what
+    was asked for in these. ``releasable_bytes``: whole free segments of cudaMalloc, and whole
+    free pages of expandable ones, of the default pools.
     """
 
     reserved_bytes: int
@@ -41,10 +44,12 @@ class Metrics:
 
     @property
     def internal_waste_bytes(self) -> int:
+        """What blocks in use have beyond their requests."""
         return self.active_bytes - self.requested_bytes
 
     @property
     def stranded_bytes(self) -> int:
+        """What is neither in use nor releasable: fragmentation, under expandable segments too."""
         return self.reserved_bytes - self.active_bytes - self.releasable_bytes
 
     @property
@@ -57,27 +62,32 @@ class Metrics:
 
 def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
     """The figures of a block table."""
-    kind, _, _, offset, size, requested, state, _, small, private, mapped = blocks.T
-    reserved = mapped == 1
-    allocated = state == LIVE
-    free = reserved & (state == INACTIVE)
+    column = dict(zip(BLOCK_COLUMNS, blocks.T, strict=True))
+    size = column["size"]
+    reserved = column["mapped"] == 1
+    allocated = column["state"] == LIVE
+    free = reserved & (column["state"] == INACTIVE)
     active = reserved & ~free
+    of_default_pool = column["pool"] == 0
     segment, count = segments_of(blocks)
     is_alone = count[segment] == 1
-    whole_segments = free & (kind == 0) & (private == 0) & is_alone
-    with_pages = free & (kind == 1) & (private == 0)
-    page = np.where(small == 1, SMALL_SEGMENT_BYTES, settings.large_segment_bytes)
-    first_page = -(-offset // page) * page
-    last_page = (offset + size) // page * page
+    is_malloc = column["kind"] == CUDA_MALLOC
+    whole_segments = free & is_malloc & of_default_pool & is_alone
+    with_pages = free & ~is_malloc & of_default_pool
+    is_small = column["small"] == 1
+    page = np.where(is_small, SMALL_SEGMENT_BYTES, settings.large_segment_bytes)
+    begin = column["offset"]
+    end = begin + size
+    first_page = -(-begin // page) * page  # rounded up
+    last_page = end // page * page
     in_whole_pages = np.maximum(last_page - first_page, 0)
+    releasable = size[whole_segments].sum() + in_whole_pages[with_pages].sum()
     return Metrics(
         reserved_bytes=int(size[reserved].sum()),
         allocated_bytes=int(size[allocated].sum()),
         active_bytes=int(size[active].sum()),
-        requested_bytes=int(requested[active].sum()),
-        releasable_bytes=int(
-            size[whole_segments].sum() + in_whole_pages[with_pages].sum()
-        ),
+        requested_bytes=int(column["requested"][active].sum()),
+        releasable_bytes=int(releasable),
     )
 
 
@@ -86,11 +96,13 @@ def stranded_over_time(
 ) -> list[tuple[int, Metrics]]:
     """(operation, figures after it) at evenly spaced points, the last operation among them.
 
-    Each point is a replay of its own, so this costs half of samples replays of the whole.
+    Each point is a replay of its own up to there: half a replay of the whole on average.
     """
-    points = np.unique(np.linspace(0, len(study.trace), samples + 1).astype(int))[1:]
+    stops = np.linspace(0, len(study.trace), samples + 1).astype(int)
     settings = parse(conf, behaviour(study.torch, study.build))
     return [
         (stop - 1, metrics(study.replay(conf, stop=stop).blocks, settings))
-        for stop in points.tolist()
+        for stop in np.unique(stops)[
+            1:
+        ].tolist()  # without 0, before the first operation
     ]

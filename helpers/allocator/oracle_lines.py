@@ -1,4 +1,6 @@
-"""A trace as the oracle's JSON lines: operations that a program asks for, or their results."""
+"""A trace as the oracle's JSON lines: operations that a program asks for, or their results. The
+oracle is torch's own compiled allocator, run on such lines (tests/oracle).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,16 @@ WORDS = {
 }
 """What the oracle's operation lines call the one value of an operation that names no block."""
 _HEAD = ("torch", "trace", "build", "label", "notes", "live_before")
+"""Fields of a result's first line that belong to the trace's header, beside those of its job."""
+_RESULT_LINES = frozenset(("job", "config_error", "final"))
+"""Each names a line of a result that is no operation: its first, an error, its last."""
+_LARGEST = {"stream": LARGEST // STREAM_STEP, "pool": 1 << 31}
+"""The first number that is too large: a stream is multiplied by STREAM_STEP, and the pools of a
+trace are 32-bit numbers.
+"""
+_LONGEST_REASON = 80
+_LONGEST_VALUE = 40
+"""How many characters of a text from the file an error quotes, so that it stays one line."""
 
 
 def from_oracle(lines: Iterable[str | bytes]) -> Trace:
@@ -45,17 +57,24 @@ def from_oracle(lines: Iterable[str | bytes]) -> Trace:
 
 
 def _object(number: int, text: str | bytes) -> dict[str, Any]:
+    """The JSON object in a line of the file, by the line's number. Raises TraceError."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
+        reason = str(error)[:_LONGEST_REASON]
         raise TraceError(
-            f"line {number} is not JSON ({str(error)[:80]}): expected one object a line"
+            f"line {number} is not JSON ({reason}): expected one object a line"
         ) from None
     if type(row) is not dict:
         raise TraceError(
             f"line {number} is a JSON {type(row).__name__}: expected one object a line"
         )
     return row
+
+
+def _quoted(value: object) -> str:
+    """A value of the file, as an error shows it."""
+    return str(value)[:_LONGEST_VALUE]
 
 
 class _Line(NamedTuple):
@@ -65,6 +84,7 @@ class _Line(NamedTuple):
     row: dict[str, Any]
 
     def op(self) -> Op:
+        """The operation. Those of a recorded free, which a program does not ask for, are none."""
         kind = self.row.get("op")
         op = None
         if type(kind) is str:
@@ -72,13 +92,14 @@ class _Line(NamedTuple):
         if op is None or op in (Op.FREE_REQUESTED, Op.FREE_COMPLETED):
             seen = "no operation"
             if kind:
-                seen = f"the unknown operation {str(kind)[:40]!r}"
+                seen = f"the unknown operation {_quoted(kind)!r}"
             raise TraceError(
                 f"line {self.number} has {seen}: expected alloc, free, ..."
             )
         return op
 
     def name(self) -> int | str:
+        """The id that the file gives to a block."""
         name = self.row.get("id")
         if type(name) is int or type(name) is str:
             return name
@@ -87,35 +108,37 @@ class _Line(NamedTuple):
         )
 
     def number_at(self, key: str, default: int | None = None) -> int:
+        """The whole number of a field, ``default`` where there is no such field."""
         value = self.row.get(key, default)
-        most = LARGEST >> {"stream": 12, "pool": 31}.get(key, 0)
-        if type(value) is int and 0 <= value < most:
+        if type(value) is int and 0 <= value < _LARGEST.get(key, LARGEST):
             return value
         raise TraceError(
-            f"line {self.number} has {key} {str(value)[:40]}: expected a whole number "
+            f"line {self.number} has {key} {_quoted(value)}: expected a whole number "
             "from 0 up"
         )
 
     def setting(self, op: Op) -> float | str:
+        """The value of an operation that sets one: a text of SET_CONF, a number of SET_FRACTION."""
         key = WORDS[op]
         value = self.row.get(key)
-        if op == Op.SET_CONF and type(value) is str:
-            return value
-        if (
-            op == Op.SET_FRACTION
-            and isinstance(value, int | float)
-            and type(value) is not bool
-        ):
+        expected = "a number"
+        if op == Op.SET_CONF:
+            expected = "a text"
+            if type(value) is str:
+                return value
+        elif type(value) is int or type(value) is float:
             return float(value)
-        expected = "a text" if op == Op.SET_CONF else "a number"
         raise TraceError(
-            f"line {self.number} (set_{key}) has {key} {str(value)[:40]}: expected "
+            f"line {self.number} (set_{key}) has {key} {_quoted(value)}: expected "
             f"{expected}"
         )
 
     def pool(self) -> int:
+        """The pool as Trace.pool has it: negative for a private pool without a capture."""
         pool = self.number_at("pool", 0)
-        return -pool if self.row.get("mempool") is True else pool
+        if self.row.get("mempool") is True:
+            return -pool
+        return pool
 
 
 class _Reader:
@@ -131,17 +154,14 @@ class _Reader:
         self.live: set[int | str] = set()
 
     def read(self, line: _Line) -> None:
-        row = line.row
-        if "op" not in row and row.keys() & {"job", "config_error", "final"}:
-            if type(row.get("job")) is dict:
-                self.header |= {
-                    **row["job"],
-                    **{key: row[key] for key in _HEAD if key in row},
-                }
+        """Take a line: an operation, or what a result says beside them."""
+        if "op" not in line.row and line.row.keys() & _RESULT_LINES:
+            self._read_header(line.row)
             return
         op = line.op()
         ident = -1
         stream = 0
+        pool = 0
         if op == Op.ALLOC:
             ident = self._allocated(line)
             stream = line.number_at("stream", 0)
@@ -149,32 +169,44 @@ class _Reader:
             ident = self._used(line, op)
         if op == Op.RECORD_STREAM:
             stream = line.number_at("stream")
-        pool = line.pool() if op in (Op.ALLOC, Op.EMPTY_CACHE) else 0
-        time = row.get("time_ns")
+        if op in (Op.ALLOC, Op.EMPTY_CACHE):
+            pool = line.pool()
+        time = line.row.get("time_ns")
         if type(time) is not int:
             time = -1
-        stack = -1
-        if type(row.get("frames")) is list:
-            stack = self.stacks.setdefault(
-                tuple(map(str, row["frames"])), len(self.stacks)
-            )
+        stack = self._stack(line.row.get("frames"))
         size = self._size(line, op)
         self.rows.append((op, ident, size, stream * STREAM_STEP, pool, time, stack))
 
+    def _read_header(self, row: dict[str, Any]) -> None:
+        """Take over what the first line of a result says of the trace."""
+        job = row.get("job")
+        if type(job) is dict:
+            self.header |= job
+            self.header |= {key: row[key] for key in _HEAD if key in row}
+
+    def _stack(self, frames: object) -> int:
+        """The number of a stack among those of the trace; -1 for none."""
+        if not isinstance(frames, list):
+            return -1
+        return self.stacks.setdefault(tuple(map(str, frames)), len(self.stacks))
+
     def _allocated(self, line: _Line) -> int:
+        """The dense id of the block that a line allocates."""
         name = line.name()
         if name in self.live:
             raise TraceError(
                 f"line {line.number} allocates id {name!r}, which is still live: free "
                 "it first or use a new id"
             )
-        if line.row.get("out", "ok") == "ok":
+        if line.row.get("out", "ok") == "ok":  # a result says "oom" where there is none
             self.live.add(name)
         self.names.append(name)
         self.latest[name] = len(self.names) - 1
         return self.latest[name]
 
     def _used(self, line: _Line, op: Op) -> int:
+        """The dense id of the block that a line uses or frees."""
         name = line.name()
         if name not in self.latest:
             raise TraceError(
@@ -187,6 +219,7 @@ class _Reader:
         return self.latest[name]
 
     def _size(self, line: _Line, op: Op) -> int:
+        """The value of an operation as Trace.size has it: bytes, a count, or a place in values."""
         if op == Op.ALLOC:
             return line.number_at("size")
         if op == Op.EVENTS_HOLD:
@@ -194,20 +227,30 @@ class _Reader:
         if op in (Op.SET_FRACTION, Op.SET_CONF):
             self.values.append(line.setting(op))
             return len(self.values) - 1
-        if (
-            op == Op.FAIL_NEXT and "count" in line.row
-        ):  # of a result, whose "n" are its counts
-            return line.number_at("count")
-        return line.number_at(WORDS[op]) if op in WORDS else 0
+        if op == Op.FAIL_NEXT and "count" in line.row:
+            return line.number_at("count")  # of a result, whose "n" are its counts
+        if op in WORDS:
+            return line.number_at(WORDS[op])
+        return 0
 
     def trace(self) -> Trace:
+        """The trace of the lines that were read."""
         columns = np.array(self.rows, np.int64).reshape(-1, 7).T
-        op, ids, sizes, streams, pools, times, frame = map(
+        op, ids, sizes, streams, pools, times, frames = map(
             np.ascontiguousarray, columns
         )
-        timed = len(times) > 0 and bool((times >= 0).all())
+        time_ns = None
+        if len(times) and bool((times >= 0).all()):
+            time_ns = times
+        frame = None
+        if self.stacks:
+            frame = frames.astype(np.int32)
         notes = self.header.pop("notes", ())
-        dense = self.names == list(range(len(self.names)))
+        if not isinstance(notes, list):
+            notes = ()
+        names: tuple[int | str, ...] = ()
+        if self.names != list(range(len(self.names))):
+            names = tuple(self.names)
         return Trace(
             op=op.astype(np.int8),
             id=ids,
@@ -215,41 +258,59 @@ class _Reader:
             stream=streams,
             pool=pools.astype(np.int32),
             values=tuple(self.values),
-            time_ns=times if timed else None,
-            frame=frame.astype(np.int32) if self.stacks else None,
+            time_ns=time_ns,
+            frame=frame,
             frames=tuple(self.stacks),
             header=self.header,
-            notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
-            names=() if dense else tuple(self.names),
+            notes=tuple(map(str, notes)),
+            names=names,
         )
 
 
+def _value_of(trace: Trace, op: int, size: int) -> object:
+    """The value of an operation that WORDS names, as a line has it; ``size``: as in Trace.size."""
+    if op in (Op.SET_FRACTION, Op.SET_CONF):
+        return trace.values[size]
+    if op == Op.EVENTS_HOLD:
+        return bool(size)
+    return size
+
+
+def _stream_of(handle: int) -> int:
+    """The oracle's number of a stream; the handle of a recording, which has none, unchanged."""
+    number, rest = divmod(handle, STREAM_STEP)
+    if rest:
+        return handle
+    return number
+
+
 def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
-    """One line an operation, as the oracle reads them; what it has no word for keeps its own name."""
+    """The operations of a trace as lines for the oracle. Operations that it does not know, those of
+    a recorded free, have the names of Op.
+    """
     columns = (trace.op, trace.id, trace.size, trace.stream, trace.pool)
-    for op, ident, size, stream, pool in zip(
-        *(column.tolist() for column in columns), strict=True
-    ):
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for op, ident, size, stream, pool in rows:
         line: dict[str, Any] = {"op": Op(op).name.lower()}
         if ident >= 0:
-            line["id"] = trace.names[ident] if ident < len(trace.names) else ident
+            line["id"] = ident
+        if 0 <= ident < len(trace.names):
+            line["id"] = trace.names[ident]
         if op == Op.ALLOC:
             line["size"] = size
         if stream or op == Op.RECORD_STREAM:
-            line["stream"] = stream if stream % STREAM_STEP else stream // STREAM_STEP
+            line["stream"] = _stream_of(stream)
         if pool:
             line["pool"] = abs(pool)
         if pool < 0:
             line["mempool"] = True
-        if op in (Op.SET_FRACTION, Op.SET_CONF):
-            line[WORDS[op]] = trace.values[size]
-        elif op in WORDS:
-            line[WORDS[op]] = bool(size) if op == Op.EVENTS_HOLD else size
+        if op in WORDS:
+            line[WORDS[op]] = _value_of(trace, op, size)
         yield line
 
 
 def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The lines as a program asks: a free is one, where it was requested.
+    """The lines as a program asks: a recorded free is one "free", where it was requested.
 
     Raises ValueError where the trace begins in the middle of a program: what was there first
     cannot be asked for again.
@@ -260,5 +321,8 @@ def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
             "program's whole trace can be run"
         )
     for line in op_lines(trace):
-        if line["op"] != "free_completed":
-            yield {**line, "op": "free"} if line["op"] == "free_requested" else line
+        if line["op"] == "free_completed":
+            continue
+        if line["op"] == "free_requested":
+            line["op"] = "free"
+        yield line

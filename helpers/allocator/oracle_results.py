@@ -1,5 +1,5 @@
-"""A replay as the oracle writes its results: one JSON line an operation, then the final figures
-and layout.
+"""A replay as the oracle (tests/oracle/worker.py) writes its results: one JSON line an operation,
+then the final figures and layout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from helpers.allocator import driver
 from helpers.allocator.blocks import COUNTERS, NAMES, POOLS, STATES
 from helpers.allocator.operations import ERROR, OUTCOMES
-from helpers.allocator.outcome import COLUMNS, Outcome, block_column
+from helpers.allocator.outcome import COLUMNS, CUDA_MALLOC, Outcome, block_column
 from helpers.allocator.trace import STREAM_STEP
 
 _BASES = {
@@ -25,7 +25,7 @@ _BASES = {
 
 
 def _call(call: int, ordinal: int, address: int, size: int) -> list[str | int]:
-    """A row of the driver log in the oracle's words."""
+    """A call of the driver log as a result line has it: its name, and what the oracle tells of it."""
     name = driver.CALLS[call]
     if call in _BASES:
         return [name, ordinal, address - _BASES[call], size]
@@ -37,34 +37,50 @@ def _call(call: int, ordinal: int, address: int, size: int) -> list[str | int]:
 
 
 def _segment(kind: int, ordinal: int) -> str:
-    return f"{'mx'[kind]}{ordinal}"
+    """A segment's name: m3 is the fourth of cudaMalloc, x1 the second reserved range."""
+    if kind == CUDA_MALLOC:
+        return f"m{ordinal}"
+    return f"x{ordinal}"
 
 
 def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     """The block table in the oracle's words: one entry per segment, or per contiguous mapped
     range of an expandable one.
+
+    An entry's ``blocks`` are lists of offset in it, size, requested size and state.
     """
     entries: list[dict[str, Any]] = []
-    last: tuple[int, int, int] | None = None
+    last_end: tuple[int, int, int] | None = None
     is_mapped = block_column(blocks, "mapped") == 1
     for row in blocks[is_mapped].tolist():
         kind, ordinal, _, offset, size, requested, state, stream, small, *_ = row
-        if last != (kind, ordinal, offset):
-            home = {
+        if last_end != (kind, ordinal, offset):
+            entry = {
+                "seg": _segment(kind, ordinal),
+                "off": offset,
+                "size": 0,
                 "stream": stream // STREAM_STEP,
-                "pool": "small" if small else "large",
+                "pool": "large",
+                "blocks": [],
             }
-            place = {"seg": _segment(kind, ordinal), "off": offset, "size": 0}
-            entries.append({**place, **home, "blocks": []})
+            if small:
+                entry["pool"] = "small"
+            entries.append(entry)
         entry = entries[-1]
         entry["blocks"].append([offset - entry["off"], size, requested, STATES[state]])
         entry["size"] += size
-        last = (kind, ordinal, offset + size)
+        last_end = (kind, ordinal, offset + size)
     return entries
 
 
-_FIGURES = "allocated reserved active requested inactive_split".split()
-_LINE = tuple(zip("alloc res act req isplit".split(), _FIGURES, strict=True))
+_FIGURES = {
+    "alloc": "allocated",
+    "res": "reserved",
+    "act": "active",
+    "req": "requested",
+    "isplit": "inactive_split",
+}
+"""The figures of a result line, each with its name in outcome.COLUMNS."""
 
 
 def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -78,19 +94,22 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
     called: dict[int, list[list[str | int]]] = {}
     for event, *call in outcome.calls.tolist():
         called.setdefault(event, []).append(_call(*call))
-    first = COLUMNS.index("allocations")
-    counters = COLUMNS.index(COUNTERS[0])
+    first_count = COLUMNS.index("allocations")
+    first_counter = COLUMNS.index(COUNTERS[0])
     for index, (op, row) in enumerate(zip(ops, outcome.timeline.tolist(), strict=True)):
         of = dict(zip(COLUMNS, row, strict=True))
-        out = f"error: {errors[index]}" if of["out"] == ERROR else OUTCOMES[of["out"]]
+        out = OUTCOMES[of["out"]]
+        if of["out"] == ERROR:
+            out = f"error: {errors[index]}"
         line = {**op, "i": index, "out": out}
         if "n" in op:
             line["count"] = op["n"]  # of fail_next: a result's own "n" is below
-        if of["kind"] >= 0:
-            place = _segment(of["kind"], of["ordinal"])
-            line.update(seg=place, off=of["offset"], bsize=of["size"])
-        line |= {word: of[name] for word, name in _LINE}
-        line |= {"n": row[first:counters], "c": row[counters:]}
+        if of["kind"] >= 0:  # a block was handed out
+            segment = _segment(of["kind"], of["ordinal"])
+            line.update(seg=segment, off=of["offset"], bsize=of["size"])
+        line |= {word: of[name] for word, name in _FIGURES.items()}
+        line["n"] = row[first_count:first_counter]
+        line["c"] = row[first_counter:]
         if index in called:
             line["drv"] = called[index]
         yield line
@@ -98,7 +117,9 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
 
 
 def final(outcome: Outcome) -> dict[str, Any]:
-    """Every statistic in the oracle's words."""
+    """Every counter and statistic at the end, by the names of torch.cuda.memory_stats; a figure has
+    a list of outcome.STATISTICS for each pool.
+    """
     figures = [dict(zip(POOLS, rows, strict=True)) for rows in outcome.figures.tolist()]
     words = (*COUNTERS, *NAMES, "oversize_allocations", "oversize_segments")
     values = [*outcome.counters.tolist(), *figures, *outcome.oversize.tolist()]

@@ -14,10 +14,12 @@ COLUMNS = (
     "out kind ordinal offset size address allocated reserved active requested inactive_split allocations actives "
     "segments inactive_splits " + " ".join(COUNTERS)
 ).split()
-"""Of a row of the timeline. kind is 0 for a cudaMalloc segment, 1 for an expandable one, -1
-where nothing was handed out; size is that of the block; figures in bytes or counts as they
-stand after the operation.
+"""Of a row of the timeline: out is an index into operations.OUTCOMES; kind that of the segment of
+the block that was handed out, -1 for none; size is that of the block; the figures in bytes or
+counts are those after the operation.
 """
+CUDA_MALLOC, EXPANDABLE = range(2)
+"""The kind of a segment."""
 
 CALL_COLUMNS = ("event", "call", "ordinal", "address", "size")
 """Of a row of the driver log: the operation during which, an index into CALLS, and what that
@@ -34,13 +36,20 @@ ordinal and offset.
 """
 
 
+STATISTICS = ("current", "peak", "allocated", "freed")
+"""What torch.cuda.memory_stats says of each figure."""
+
+
 def block_column(blocks: np.ndarray, name: str) -> np.ndarray:
     """A column of a block table."""
     return blocks[:, BLOCK_COLUMNS.index(name)]
 
 
 def segments_of(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each block of a table the number of its segment, and how many blocks each segment has."""
+    """For each block of a table the number of its segment, and for each segment how many blocks
+    it has.
+    """
+    # An ordinal counts the segments of its kind, of which there are two.
     key = 2 * block_column(blocks, "ordinal") + block_column(blocks, "kind")
     _, number, count = np.unique(key, return_inverse=True, return_counts=True)
     return number, count
@@ -69,25 +78,25 @@ class Outcome:
     ooms: int
     first_oom: int | None
     first_oom_bytes: int
-    figures: np.ndarray  # [NAMES, POOLS, (current, peak, allocated, freed)]
-    oversize: np.ndarray  # [(allocations, segments), (current, peak, allocated, freed)]
+    figures: np.ndarray  # [NAMES, POOLS, STATISTICS]
+    oversize: np.ndarray  # [(allocations, segments), STATISTICS]
     counters: np.ndarray  # COUNTERS
     blocks: np.ndarray  # [blocks, BLOCK_COLUMNS]
     timeline: np.ndarray | None = None  # [events, COLUMNS]
     calls: np.ndarray | None = None  # [calls, CALL_COLUMNS]
-    errors: tuple[
-        tuple[int, str], ...
-    ] = ()  # settings refused on the way: (operation, why)
+    # Settings that torch refused on the way: the operation, and why.
+    errors: tuple[tuple[int, str], ...] = ()
     engine: str = "plain"
 
     def figure(self, name: str, which: str = "current") -> int:
-        """One statistic of all pools in bytes or a count; which is current, peak, allocated or
-        freed.
+        """A figure of blocks.NAMES for all pools together, in bytes or a count; ``which``: one of
+        STATISTICS.
         """
-        column = ("current", "peak", "allocated", "freed").index(which)
-        return int(self.figures[NAMES.index(name), POOLS.index("all"), column])
+        statistic = STATISTICS.index(which)
+        return int(self.figures[NAMES.index(name), POOLS.index("all"), statistic])
 
     def counter(self, name: str) -> int:
+        """One of blocks.COUNTERS."""
         return int(self.counters[COUNTERS.index(name)])
 
     @property
@@ -104,5 +113,6 @@ class Outcome:
         return self.counter("num_device_alloc") + self.counter("num_device_free")
 
     def column(self, name: str) -> np.ndarray:
+        """One of COLUMNS, an entry for each operation; of a replay with a timeline only."""
         assert self.timeline is not None, "replay with timeline=True"
         return self.timeline[:, COLUMNS.index(name)]

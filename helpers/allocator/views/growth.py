@@ -9,12 +9,12 @@ from helpers.allocator.call_sites import LinesError
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.exhaustion import Exhaustion, exhaustion
 from helpers.allocator.growers import (
-    Keeper,
     KeptGrower,
     RecordedGrowth,
     growth_of_recording,
 )
 from helpers.allocator.growth import Growth
+from helpers.allocator.recorded_keepers import Keeper
 from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
 from helpers.ground.units import show_bytes
