@@ -19,8 +19,9 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 from helpers.batch import record as record_of_run
 from helpers.batch import report
 from helpers.batch.batch_table import NO_BATCH, runs_table
+from helpers.batch.box_answer import answers_of
 from helpers.batch.record import boot_id, read_run
-from helpers.batch.section import STATE_WORDS, answers_of
+from helpers.batch.section import STATE_WORDS
 from helpers.batch.shapes import STATES
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen

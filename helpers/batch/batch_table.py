@@ -1,4 +1,4 @@
-"""What every run of a batch came to, as a table."""
+"""The runs of a batch and their outcomes, as a table."""
 
 from __future__ import annotations
 
@@ -15,35 +15,34 @@ from .which_runs import differences
 
 NO_BATCH = "No batch was given: this report is about the box alone."
 MOST_ROWS = 60
-"""Rows that the table shows a person; those that did not answer come first."""
+"""The table shows a person so many rows, about two screens, and counts the rest."""
 
 
 def runs_table(batch: str) -> Shown:
-    """Each run with its true state and its answer, or why it has none.
+    """Each run of the batch in the folder ``batch``, with its state and its answer, or why it has
+    none; runs without an answer come first.
 
-    Without a batch one line that says so.
+    If ``batch`` is empty, the table is one line that says so.
     """
     columns = ["notebook", "box", "parameters", "state", "answer, or why there is none"]
     if not batch:
         return Shown("Runs", columns, [], none=NO_BATCH, again=True)
     view = read_batch(Path(batch))
+    # False sorts before True.
     runs = sorted(view.runs, key=lambda run: run.state == "answered")
     rows = []
-    for run, apart in zip(runs, differences(runs), strict=True):
-        end = run.cause or gone(run)
+    for run, parameters in zip(runs, differences(runs), strict=True):
+        outcome = run.cause or gone(run)
         if run.verdict:
-            end = run.verdict.short
-        rows.append(
-            [run.notebook, run.box, ", ".join(apart), run.state.replace("_", " "), end]
-        )
-    unreadable = [f"Not readable: {line}" for line in view.unreadable]
-    counts = [", ".join(counted(view.runs))]
+            outcome = run.verdict.short
+        state = run.state.replace("_", " ")
+        rows.append([run.notebook, run.box, ", ".join(parameters), state, outcome])
     return Shown(
         "Runs of the batch",
         columns,
         rows,
-        unreadable,
-        counts,
+        notes=[f"Not readable: {line}" for line in view.unreadable],
+        before=[", ".join(counted(view.runs))],
         widest=80,
         again=True,
         most=MOST_ROWS,
@@ -51,12 +50,17 @@ def runs_table(batch: str) -> Shown:
 
 
 def counted(runs: Iterable[Run]) -> list[str]:
-    """How many runs came to what, in words; the good state first, then the worst."""
+    """How many runs are in each state, such as "3 answered"; the good state first, then the others
+    from the worst on.
+    """
     counts: Counter[str] = Counter(run.state for run in runs)
+    # words.json lists the states from the worst to the best.
     states = dict.fromkeys(("answered", *words("states")))
-    named = {"planned": "not started"}
-    return [
-        f"{counts[state]} {named.get(state, state.replace('_', ' '))}"
-        for state in states
-        if counts[state]
-    ]
+    listed = []
+    for state in states:
+        name = state.replace("_", " ")
+        if state == "planned":
+            name = "not started"
+        if counts[state]:
+            listed.append(f"{counts[state]} {name}")
+    return listed

@@ -1,10 +1,10 @@
 """The box of a batch between its runs: what a look found, and which run is held back.
 
-Only a run that works the box is held back, and only by what it could meet: its GPU in use, too
-hot or lost, hardly any host memory free, or no room for results; by the GPUs and the host memory of
-this machine only where it is about this machine. The box is looked at anew before each such run, and
-given time to settle. What no look can disprove, such as a GPU reset or a process that SIGKILL does
-not end, counts until the next boot.
+Only a run that does more than look is held back, and only by what could disturb it: its GPU is in use, too
+hot or lost, hardly any host memory is free, or there is no room for results. A run about a recorded
+box uses no GPU of this machine, so GPUs and host memory do not hold it back. Before each run that may
+be held back the box is looked at again, and given time to settle. A fault that no later look can
+disprove, such as a GPU reset or a process that SIGKILL does not end, counts until the next boot.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from .record import boot_id, in_words
 from .shapes import Run
 
 TICK_S = 0.2
+"""A wait notices within so many seconds that the batch was interrupted."""
 FOR_GOOD = " (for good)"
+"""Marks a scope in a record's ``quarantined`` that stays unclean until the next boot."""
 Measure = Callable[..., BoxState]
 """Looks at the box: helpers.batch.box_state.measure, or a stand-in for it."""
 
 
 class _Interrupted(Exception):
-    pass
+    """The batch was asked to stop while the box was given time to settle."""
 
 
 class BoxWatch:
     """Looks at the box of a batch while nothing runs.
 
-    Without ``measure`` it never looks. ``interrupted`` says whether the batch is to stop, which
-    ends a wait.
+    Without ``measure`` it never looks. A wait ends early when ``interrupted()`` is true. ``first`` and
+    ``last`` are the first and the latest look; ``troubles`` is what the latest one found, and
+    ``stays`` what no later look can disprove. ``blind`` says why the latest look failed, or is empty.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class BoxWatch:
         self.blind = ""
 
     def holds_back(self, run: Run, runs: Iterable[Run]) -> str:
-        """Why a run must not start now, or nothing; ``runs`` are all of its batch."""
+        """Why a run must not start now, or an empty text; ``runs`` are all runs of its batch."""
         if run.danger == "looks":
             return ""
         self.look(lambda trouble: _concerns(trouble, run))
@@ -64,15 +67,15 @@ class BoxWatch:
         return concerning(troubles, run.gpu, elsewhere=_is_elsewhere(run))
 
     def after(self, runs: Sequence[Run]) -> list[Run]:
-        """Look at the box after these runs; the records of those that left it unclean, or after
-        which nothing could be seen.
+        """Look at the box after ``runs`` have ended; returns their records with the reason in
+        ``gate`` where the box is unclean or could not be looked at, else no record.
         """
         if self.measure is None or self.interrupted():
             return []
         before = self.troubles
 
         def may_be_theirs(trouble: Trouble) -> bool:
-            # Other programs take host memory and give it back all night.
+            # The runs are not blamed for it: other programs use host memory, too.
             if trouble.scope == "host memory":
                 return False
             return not trouble.passes or any(_concerns(trouble, run) for run in runs)
@@ -97,7 +100,10 @@ class BoxWatch:
         return [run.model_copy(update=update) for run in runs]
 
     def look(self, waits_for: Callable[[Trouble], bool]) -> None:
-        """Find out what is wrong with the box, after what is worth a wait had time to settle."""
+        """Set ``troubles`` to what is wrong with the box, or ``blind`` to why this is not known.
+
+        A trouble for which ``waits_for`` is true gets time to pass.
+        """
         self.blind = ""
         self.troubles = ()
         if self.measure is None:
@@ -105,7 +111,8 @@ class BoxWatch:
         try:
             if self.first is None:
                 self.last = self.measure(folder=self.folder)
-                # Other programs come and go all night: only too little host memory counts.
+                # Other programs start and end all night, so free host memory is compared with the
+                # plan's limit only, not with the first look.
                 self.first = replace(self.last, available_bytes=None)
             self.troubles = settle(
                 self.first, self.gates, self._measure, self._pause, waits_for=waits_for
@@ -130,17 +137,20 @@ class BoxWatch:
 
 
 def _concerns(trouble: Trouble, run: Run) -> bool:
+    """Whether a trouble alone would hold a run back."""
     return bool(concerning([trouble], run.gpu, elsewhere=_is_elsewhere(run)))
 
 
 def _is_elsewhere(run: Run) -> bool:
-    """Whether a run is about a recorded box, and asks for no device of this machine."""
+    """Whether a run is about a recorded box and uses no GPU of this machine."""
     device = run.parameters.get("device", "cpu")
     return run.box in recorded_names() and not run.gpu and device == "cpu"
 
 
 def lost(runs: Iterable[Run]) -> Iterator[Trouble]:
-    """What runs under this boot left behind that no look can disprove."""
+    """The faults that records of runs name and that last until the next boot: GPUs on which a run is
+    stuck, and what ``quarantined`` marks with FOR_GOOD.
+    """
     boot = boot_id()
     for run in runs:
         if run.boot_id != boot:

@@ -1,8 +1,8 @@
 """A look at a box between two jobs: its GPUs, host memory, disk, and what the kernel logged.
 
-A look costs a fraction of a second and takes no GPU context: sysfs, procfs, KFD, and NVML in a
-child that can be left behind. What cannot be read is no trouble. Standard library of Python 3.8
-alone: a scheduler's prolog has nothing else.
+A look takes a fraction of a second and creates no GPU context. It reads sysfs, procfs, KFD and NVML
+in child processes, which it abandons when a driver hangs. What cannot be read is no trouble. Only the
+standard library of Python 3.8 is used: a scheduler's prolog has nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -31,21 +30,26 @@ from helpers.look.holders import Holder, numbered_by_host, one_each
 from .kernel_errors import new_errors
 from .look_shapes import BoxState, GpuState, Held, Trouble
 
-# A driver that does not answer a read so long is sick; NVML alone may have to start its driver.
 ANSWER_S = 2.0
+"""A read of sysfs takes milliseconds; a driver that takes longer than this is hung."""
 NVML_S = 20.0
+"""NVML gets longer: without persistence mode it initialises the GPU first, which takes seconds."""
+# Cards 0 to 99; "card*" would also match connectors such as card0-DP-1.
 _HWMON = tuple(
     f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}"
     for card, name in itertools.product(
         ("card[0-9]", "card[0-9][0-9]"), ("input", "crit", "label")
     )
 )
-_KFD = tuple(path for path in kfd.FILES if not re.search("mem_banks|queues|sdma", path))
+# A look does not compare the pool that the memory banks describe.
+_KFD = tuple(path for path in kfd.FILES if "mem_banks" not in path)
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
+# Layers whose used bytes are compared: each driver's own count of its VRAM and GTT.
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
 
 NOW = "expected an answer at once"
 MODULES = {"amdgpu": "AMD", "nvidia": "NVIDIA"}
+"""Kernel modules of the drivers, with the vendor of the GPUs that each drives."""
 
 
 def measure(
@@ -55,12 +59,12 @@ def measure(
     folder: str | Path = ".",
     since: BoxState | None = None,
 ) -> BoxState:
-    """Look at this box, or at the tree of one under ``root``: the GPUs of these PCI addresses
-    (default: all), and its host.
+    """Look at this box, or at a copy of a box's file tree under ``root``: at its host and at the GPUs
+    with these PCI addresses (default: all).
 
-    ``folder`` is where results go: its disk is looked at. ``since`` is the look from which on
-    the kernel log counts; without it only the log's position is taken. Never raises for what
-    cannot be read.
+    The disk of ``folder``, where results go, is looked at. Kernel errors count from the look
+    ``since`` on; without it, or after a reboot, only the log's position is noted. Never raises for
+    what cannot be read.
     """
     began = time.monotonic()
     bundle, sick = _bundle(root)
@@ -111,9 +115,9 @@ def _disk(folder: str | Path) -> tuple[int | None, bool]:
 def _logged_since(
     since: BoxState, root: str, oom_kills: int | None
 ) -> tuple[str, tuple[Trouble, ...]]:
-    """(position of the kernel log's end, the errors after that of an earlier look).
+    """(position of the kernel log's end, errors logged after the position of the look ``since``).
 
-    Where not all of the log could be read, the kernel's count of OOM kills speaks for it.
+    If a part of the log is lost, OOM kills that the kernel counted meanwhile are an error, too.
     """
     position, errors, is_whole = new_errors(root, since.log)
     if is_whole or oom_kills is None or since.oom_kills is None:
@@ -126,7 +130,9 @@ def _logged_since(
 
 
 def _bundle(root: str) -> tuple[Bundle, list[Trouble]]:
-    """The evidence that the readers of helpers.look need, and the drivers that did not answer."""
+    """(the evidence that the readers of helpers.look need, one trouble for each scope whose driver
+    did not answer).
+    """
     writer = BundleWriter("", "live", __version__, "")
     hung = [*_add_files(writer, root), *_add_tables(writer, root)]
     first_of_scope: dict[str, Trouble] = {}
@@ -136,7 +142,7 @@ def _bundle(root: str) -> tuple[Bundle, list[Trouble]]:
 
 
 def _add_files(writer: BundleWriter, root: str) -> Iterator[Trouble]:
-    """Read the files of the evidence; the troubles are those whose driver did not answer."""
+    """Add the files to the evidence; yields a trouble for each whose driver did not answer."""
     readable = []
     for path in itertools.chain(*(files.find(root, pattern) for pattern in _FILES)):
         if path.status == "ok":
@@ -154,7 +160,7 @@ def _add_files(writer: BundleWriter, root: str) -> Iterator[Trouble]:
 
 
 def _add_tables(writer: BundleWriter, root: str) -> Iterator[Trouble]:
-    """Collect the tables of the evidence; the troubles are rows whose driver did not answer."""
+    """Add the tables to the evidence; yields a trouble for each row whose driver did not answer."""
     for name, collect in _tables(root):
         try:
             rows = list(collect())
@@ -172,7 +178,9 @@ def _add_tables(writer: BundleWriter, root: str) -> Iterator[Trouble]:
 
 
 def _tables(root: str) -> Iterator[tuple[str, Callable[[], Iterable[dict[str, Any]]]]]:
-    """The tables of the evidence, each with what collects its rows; some only of this box."""
+    """(name of a table, function that collects its rows); some exist for this box only, not for a
+    tree under ``root``.
+    """
     collect_pci = partial(pci.collect_pci, Path(root or "/"))
     yield "pci_devices", partial(_in_child, collect_pci, ANSWER_S)
     yield "device_files", partial(processes.walk_device_files, root)
@@ -183,7 +191,7 @@ def _tables(root: str) -> Iterator[tuple[str, Callable[[], Iterable[dict[str, An
 
 
 def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
-    """The signs of a GPU that does not answer, and what keeps this from being seen."""
+    """The signs of a GPU that does not answer, and what could not be looked at."""
     for row in bundle.table("nvml"):
         if row.get("status") != "ok":
             why = f"NVML does not answer: {row.text('why')}, expected its figures"
@@ -211,14 +219,14 @@ def _in_child(
 
 
 def _card(source: str) -> str:
-    """The card's folder below /sys/class/drm to which a file belongs."""
-    return "/".join(source.split("/")[:5])
+    """The card's folder to which a file belongs: /sys/class/drm/CARD."""
+    return "/".join(source.split("/")[:5])  # the leading "/" makes an empty first part
 
 
 def _scope(root: str, source: str) -> str:
-    """The GPU that a file below /sys/class/drm belongs to, else the box.
+    """The scope of a trouble: the GPU that a file below /sys/class/drm belongs to, else the box.
 
-    The link is read without asking the driver.
+    Resolving the link does not wait for the driver.
     """
     device = os.path.realpath(f"{root}{_card(source)}/device")
     address = pci_address(os.path.basename(device))
@@ -240,7 +248,7 @@ def _held(holder: Holder, root: str) -> Held:
     """A process with a GPU open, and what /proc says of it."""
     pid = holder.pid
     if numbered_by_host(holder):
-        pid = -1  # the host's number means another process, or none, in this namespace
+        pid = -1  # no process: in this PID namespace the host's number may be another's
     process = process_of(pid, root)
     size = holder.memory.bytes if holder.memory.ok else None
     return Held(holder.pid, process.name, process.state, process.start_ticks, size)
@@ -258,7 +266,7 @@ def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | Non
         if degrees is None:
             continue
         critical = _degrees(bundle.number(f"{stem}crit", "count"))
-        if critical == 0:  # a driver that knows none
+        if critical == 0:  # the driver does not know it
             critical = None
         label = bundle.word(f"{stem}label")
         sensor = str(label.value) if label.ok else os.path.basename(source)
@@ -266,5 +274,5 @@ def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | Non
 
 
 def _degrees(reading: Reading) -> float | None:
-    """Degrees Celsius of what hwmon counts in thousandths; None where it was not read."""
+    """Degrees Celsius of a reading in thousandths, as hwmon gives it; None if it was not read."""
     return reading.value / 1000 if isinstance(reading.value, int) else None

@@ -1,4 +1,4 @@
-"""Who carries out the runs of a batch: this box, and the base of what does so elsewhere."""
+"""Carries out the runs of a batch on this box; base class for what does so on other boxes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .watched import Job, Tick
 class Local:
     """Carries out the runs of a batch on this box, up to ``slots`` at once.
 
-    ``run_one`` may be another function with the signature of the one here, as a stand-in. With
-    ``one_box`` all runs share a machine, and what loads or provokes runs alone there.
+    ``run_one`` carries out one run; tests give another function with its signature. ``one_box`` says
+    that all runs share one machine, so that a run which does more than look has it to itself.
     """
 
     one_box = True
@@ -31,21 +31,23 @@ class Local:
         run_one: Callable[..., Run] = run_one,
     ):
         self.slots = slots
-        self.stop = stop or Stop()
+        if stop is None:
+            stop = Stop()
+        self.stop = stop
         self.run_one = run_one
 
     def check(self, checked: CheckedPlan) -> None:
         """Raise PlanError for a plan that cannot be carried out here, before its first run."""
 
     def carried(self) -> str:
-        """Which workers carry the runs out and where results land; empty where all is done here."""
+        """Which workers carry the runs out and where results go; empty if this box does all."""
         return ""
 
     def submit(self, folder: Path, run: Run, job: Job, tick: Tick) -> Future[Run]:
-        """Carry out a planned run in its folder.
+        """Carry out a planned run in its folder; the future holds its record, never an exception.
 
-        The future holds its record, whatever became of it. In a thread of its own: a runner
-        ends with the thread that started it (prctl(2)).
+        Each run has its own thread, and no pool reuses it: a runner ends together with the thread
+        that started it (PR_SET_PDEATHSIG of prctl(2)).
         """
         future: Future[Run] = Future()
 
@@ -54,7 +56,9 @@ class Local:
                 future.set_result(self.carry(folder.resolve(), run, job, tick))
             except BaseException as error:  # noqa: BLE001  a fault of ours is this run's record, not the end of the batch
                 why = f"its supervisor broke: {in_words(error)}"
-                future.set_result(move(move(run, "started"), "failed", cause=why))
+                # A planned run cannot fail: record.LEGAL.
+                started = move(run, "started")
+                future.set_result(move(started, "failed", cause=why))
 
         threading.Thread(target=fulfil, daemon=True).start()
         return future
@@ -64,4 +68,4 @@ class Local:
         return self.run_one(folder, run, job, stop=self.stop, tick=tick)
 
     def close(self) -> None:
-        """Close what this carrier opened."""
+        """Close connections that this carrier opened; this box needs none."""

@@ -1,10 +1,11 @@
-"""May this box be used for the next job? What must not be seen on it, and how long to wait for that.
+"""Is this box clean enough for the next job, and how long does one wait until it is?
 
-One judgement for the verb ``gate`` and for a batch. Standard library of Python 3.8 alone.
+The verb ``gate`` and a batch both ask here. Only the standard library of Python 3.8 is used.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from .look_shapes import BoxState, Gates, GpuState, Trouble
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+"""Pauses between two looks: most memory is free at once, the rest is worth fewer looks."""
 NOTHING_SEEN = Trouble(
     scope="box",
     why="no GPU is seen and no sign of one; on a node without GPUs say so with --gpus 0",
@@ -24,30 +26,31 @@ NOTHING_SEEN = Trouble(
 
 
 def idle(state: BoxState) -> BoxState:
-    """What this box is like when nobody uses its GPUs."""
+    """The look at this box as it would be if nobody used its GPUs."""
     return replace(state, gpus=tuple(map(_unused, state.gpus)))
 
 
 def _unused(gpu: GpuState) -> GpuState:
+    """The GPU without holders and with all of its memory free."""
     empty = tuple((layer, 0, total) for layer, _, total in gpu.pools)
     return replace(gpu, pools=empty, holders=())
 
 
 def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, ...]:
-    """Why a box is not clean: what happened by ``after``, and how its memory, holders, heat and
-    disk differ from ``before``.
+    """Why a box is not clean: errors in the look ``after``, GPUs in use, hot or gone, too little
+    host memory or disk.
 
-    Pure. After a reboot only what needs no comparison is judged. Of what either look could not
-    read nothing is said. ``idle(after)`` as ``before`` asks whether anybody uses the box at
-    all.
+    Use of memory is compared with the look ``before``, unless the box rebooted in between. What a
+    look could not read is no trouble. With ``idle(after)`` as ``before`` any use of a GPU counts.
     """
     troubles = list(after.errors)
     earlier = {}
     if before.boot_id == after.boot_id:
         earlier = {gpu.pci: gpu for gpu in before.gpus}
-    for gone in sorted(earlier.keys() - {gpu.pci for gpu in after.gpus}):
+    still_there = {gpu.pci for gpu in after.gpus}
+    for pci in sorted(earlier.keys() - still_there):
         why = "the GPU is gone: it was there before and no layer shows it now"
-        troubles.append(Trouble(f"gpu {gone}", why, False))
+        troubles.append(Trouble(f"gpu {pci}", why, passes=False))
     for gpu in after.gpus:
         whys = list(_too_hot(gpu, gates.temperature_c))
         if gpu.pci in earlier:
@@ -57,7 +60,9 @@ def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, .
 
 
 def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Trouble]:
-    """Too little for the next job; on a box with a GPU also less than before, where that is known."""
+    """Whether the RAM available is less than the plan wants, or, on a box with a GPU, clearly less
+    than before: an earlier job has not given it back.
+    """
     had = before.available_bytes
     has = after.available_bytes
     if has is None:
@@ -75,6 +80,7 @@ def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Tr
 
 
 def _disk(after: BoxState, gates: Gates) -> Iterator[Trouble]:
+    """Whether the disk for results cannot be written or has too little room."""
     disk = f"the disk of {after.folder}"
     free = after.disk_free_bytes
     if after.read_only:
@@ -87,18 +93,19 @@ def _disk(after: BoxState, gates: Gates) -> Iterator[Trouble]:
 
 
 def _allowed(total_bytes: int | None, gates: Gates) -> int:
-    """How much more of a memory of this size may be in use than before."""
+    """How many bytes more than before may be in use of a memory of ``total_bytes``."""
     if total_bytes is None:
         return SLACK_BYTES
     return max(SLACK_BYTES, int(gates.memory_back_fraction * total_bytes))
 
 
 def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str]:
+    """A sentence for each new holder of a GPU, and for each pool with clearly more in use."""
     for holder in newcomers(before.holders, after.holders):
         size = "memory that was not measured"
         if holder.bytes is not None:
             size = show_bytes(holder.bytes)
-        if holder.state == "D":
+        if holder.state == "D":  # uninterruptible sleep (proc_pid_stat(5))
             size += " and waits inside the kernel (state D)"
         expected = "expected no holder"
         if before.holders:
@@ -117,11 +124,12 @@ def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str
 
 
 def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
+    """A sentence for each sensor at or above the plan's ``limit`` or its own critical degrees."""
     for sensor, degrees, critical in gpu.celsius:
         limits = [most for most in (limit, critical) if most is not None]
-        if limits and degrees >= min(limits):
-            expected = f"expected below {min(limits):g}"
-            yield f"{sensor}: {degrees:g} degrees Celsius, {expected}"
+        lowest = min(limits, default=math.inf)
+        if degrees >= lowest:
+            yield f"{sensor}: {degrees:g} degrees Celsius, expected below {lowest:g}"
 
 
 def settle(
@@ -131,19 +139,19 @@ def settle(
     sleep: Callable[[float], None] = time.sleep,
     waits_for: Callable[[Trouble], bool] = lambda _: True,
 ) -> tuple[Trouble, ...]:
-    """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong,
-    or nothing.
+    """Look until the box is clean, for ``gates.settle_s`` seconds at most; returns what is still
+    wrong.
 
-    It waits only for what may pass (memory, holders, heat) and what ``waits_for`` says is worth a
-    wait, not for errors that have happened. Give the batch's first look as ``before``, so that many
-    small leaks add up, and a ``look`` since the latest one, so that one fault counts once.
+    It waits for a trouble only if that may pass (memory, holders, heat) and ``waits_for`` is true for
+    it. ``before`` is the batch's first look, so that many small leaks add up. Each call of ``look``
+    reports only errors that are new since the call before.
     """
     happened: tuple[Trouble, ...] = ()
     waited = 0.0
     pause = FIRST_PAUSE_S
     while True:
         state = look()
-        # A later look does not name again what an earlier one did.
+        # Errors of earlier looks are kept; dict.fromkeys drops those that are named twice.
         happened = tuple(dict.fromkeys((*happened, *state.errors)))
         troubles = unclean(before, replace(state, errors=happened), gates)
         is_worth_a_wait = any(
@@ -160,35 +168,37 @@ def settle(
 def missing(
     state: BoxState, wanted: Sequence[str], count: int | None
 ) -> Iterator[Trouble]:
-    """What a job needs and a look does not show: the ``wanted`` GPUs by PCI address, how much of
-    their memory is used, ``count`` GPUs in all, and signs of a GPU that does not answer.
+    """What a job needs and the look does not show: each ``wanted`` GPU (PCI addresses), how much
+    memory of each GPU is used, and ``count`` GPUs in all (None: any number); also GPUs that do not
+    answer.
     """
     yield from state.unanswered
     seen = [gpu.pci for gpu in state.gpus]
     for pci in wanted:
         if pci not in seen:
-            yield Trouble(f"gpu {pci}", "no layer shows it", False)
+            yield Trouble(f"gpu {pci}", "no layer shows it", passes=False)
     for gpu in state.gpus:
         if not gpu.pools:
             why = "nothing here says how much of its memory is used"
-            yield Trouble(f"gpu {gpu.pci}", why, False)
+            yield Trouble(f"gpu {gpu.pci}", why, passes=False)
     if count is not None and len(seen) != count:
-        yield Trouble("box", f"GPUs seen: {len(seen)}, expected {count}", False)
+        why = f"GPUs seen: {len(seen)}, expected {count}"
+        yield Trouble("box", why, passes=False)
 
 
 def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -> str:
-    """The first of these troubles that concerns a run on ``gpu``, in words; or nothing.
+    """The first of these troubles that concerns a run on ``gpu``, in words; empty if none does.
 
-    A run that names no GPU may use any; one that is about a machine ``elsewhere`` uses none, and
-    little of the host's memory.
+    A run that names no GPU may use any. A run about a machine ``elsewhere`` uses no GPU and little
+    host memory, so that only troubles of the box as a whole concern it.
     """
     address = pci_address(gpu) or gpu
+    scopes = {"box"}
+    if not elsewhere:
+        scopes |= {"host memory", "a GPU", f"gpu {address}"}
     for trouble in troubles:
-        is_general = trouble.scope == "box"
-        is_near = (
-            trouble.scope in ("host memory", "a GPU", f"gpu {address}") or not address
-        )
-        if is_general or (is_near and not elsewhere):
+        uses_any_gpu = not address and not elsewhere
+        if trouble.scope in scopes or uses_any_gpu:
             if trouble.scope == "host memory":
                 return f"host memory is short: {trouble.why}"
             return f"{trouble.scope} is not clean: {trouble.why}"

@@ -1,8 +1,8 @@
 """The runs of a batch on the workers of a Dask cluster that its user started (env/FLEET.md).
 
-Dask carries runs there and their records back, and decides nothing: the batch gives each run to
-one worker, and a run is never repeated by Dask. The package distributed is imported here alone,
-when a scheduler is named.
+Dask only transports runs to workers and records back: the batch chooses the worker of each run, and
+Dask never repeats a run. Only this module and ``cluster_worker`` import the package distributed, and
+only when a scheduler is named.
 """
 
 from __future__ import annotations
@@ -31,15 +31,23 @@ from .stop import Stop
 from .watched import Job, Tick
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 TICK_S = 0.5
-ANSWER_S = 10
+"""Seconds between two looks at a run, and between two tries to find a free worker."""
+SCHEDULER_ANSWER_S = 5
+"""The scheduler answers from memory; on a LAN that takes milliseconds."""
+WORKER_ANSWER_S = 10
+"""A worker imports this package before its first answer, which takes longer."""
 GUIDE = "see env/FLEET.md"
 
 
 class Worker(TypedDict):
-    """What the scheduler says of a worker."""
+    """What the scheduler says of a worker.
+
+    ``name`` and ``resources`` (such as {"GPU": 1.0}) are what it was started with; ``memory_limit``
+    is in bytes, 0 for none.
+    """
 
     name: str
     memory_limit: int
@@ -53,11 +61,13 @@ Workers = dict[str, Worker]
 class Cluster(Local):
     """Carries out each run on a free worker of the scheduler at ``address``.
 
-    A worker whose connection ends is lost: its run is node_lost. One on which a run is stuck gets
-    no other.
+    If the connection to a worker ends, its run is node_lost. A worker on which a run is stuck gets
+    no other run. Workers are named by their addresses: ``busy`` have a run, ``stuck`` get no more,
+    ``about`` has the answer of each (``about_worker``). ``choosing`` guards ``busy``; ``at_home``
+    lets one run at a time use this box.
 
-    Raises PlanError in one line where there is no scheduler or no worker, and where others could
-    reach one of them without TLS.
+    Raises PlanError in one line if there is no scheduler or no worker, or if others could reach one
+    of them without TLS.
     """
 
     one_box = False
@@ -68,11 +78,11 @@ class Cluster(Local):
         *,
         stop: Stop | None = None,
         run_one: Callable[..., Run] = run_one,
-        connect_s: float = 60,
+        connect_s: float = 60,  # as long as a scheduler and its workers take to start together
     ):
         from distributed import Event
 
-        super().__init__(1, stop, run_one)
+        super().__init__(stop=stop, run_one=run_one)
         refuse_open_door(address)
         self.busy: set[str] = set()
         self.stuck: set[str] = set()
@@ -96,8 +106,8 @@ class Cluster(Local):
             raise
 
     def check(self, checked: CheckedPlan) -> None:
-        """Raise PlanError for a worker that must not take part, and for a step that wants what
-        no worker has.
+        """Raise PlanError if a worker has a memory limit or another version, or if a step wants
+        resources that no worker has.
         """
         for worker in self.workers.values():
             if worker["memory_limit"]:
@@ -110,30 +120,32 @@ class Cluster(Local):
         if refused:
             raise PlanError(f"{refused[0]}; update its checkout, start it again")
         for step in checked.steps:
-            if not self._usable(resources_for(step)):
-                names = " ".join(f"{name}=1" for name in resources_for(step))
+            wanted = resources_for(step)
+            if not self._usable(wanted):
+                names = " ".join(f"{name}=1" for name in wanted)
                 seen = f"seen no worker with {names} among {len(self.workers)}"
                 advice = f'start one with --resources "{names}", or take the run out'
                 raise PlanError(f"{step.run_id}: {seen}; expected one; {advice}")
 
     def carried(self) -> str:
-        """Which workers carry the runs out, and where results land."""
+        """A sentence with the workers that carry the runs out, and where results go."""
         names = ", ".join(sorted(worker["name"] for worker in self.workers.values()))
         most = show_bytes(MOST_BYTES)
         left = f"of a run above {most} the largest stay on its worker, and its record says where"
         return f"Carried out by the workers {names}. The files of each run come home into its folder there; {left}."
 
     def close(self) -> None:
-        """Let go of the cluster; what still runs there is ended by its worker."""
+        """Disconnect from the cluster; workers stop runs that the batch no longer waits for."""
         self.client.close()
 
     def carry(self, folder: Path, run: Run, job: Job, tick: Tick) -> Run:
-        """Carry out a planned run on a free worker; its record, whatever became of the worker.
+        """Carry out a planned run on a free worker, for which it waits, and return its record.
 
         A run that reads what only this box has is carried out here.
         """
+        wanted = resources_for(run)
         if reads_home(folder, run, job):
-            if resources_for(run):
+            if wanted:
                 why = "seen paths of this box and a wish for a worker's GPU; expected one of them"
                 return move(run, "skipped", cause=why)
             with self.at_home:
@@ -143,12 +155,11 @@ class Cluster(Local):
             if self.stop.signal:
                 why = f"interrupted ({self.stop.signal})"
                 return move(run, "skipped", cause=why, stopped_by="interrupt")
-            with suppress(OSError):
-                self.workers = self._look()
-            if not self._usable(resources_for(run)):
+            self._update_workers()
+            if not self._usable(wanted):
                 why = "; ".join(["no worker that may run it is left", *self._refused()])
                 return move(run, "skipped", cause=why, stopped_by="box")
-            worker = self._borrow(resources_for(run))
+            worker = self._borrow(wanted)
             if not worker:
                 time.sleep(TICK_S)
         try:
@@ -163,41 +174,25 @@ class Cluster(Local):
     def _carried_by(
         self, worker: str, folder: Path, run: Run, job: Job, tick: Tick
     ) -> Run:
-        source = Path(job["source"])
+        """Carry out a run on this worker and return its record, also if the worker is lost."""
         name = self._name(worker)
-        key = f"{run.run_id}-{uuid.uuid4().hex}"
-        order = Order(
-            key=key,
-            stop=self.stop_name,
-            run=run,
-            job=job,
-            home=str(folder),
-            name=source.name,
-            notebook=source.read_bytes(),
-        )
-        task = self.client.submit(
-            carry_out,
-            order,
-            self.run_one,
-            key=key,
-            workers=[worker],
-            allow_other_workers=False,
-            resources=resources_for(run),
-            pure=False,
-            retries=0,
-        )
+        task = self._submitted(worker, folder, run, job)
         _, node, boot = self.about[worker]
         started = move(run, "started", node=node, boot_id=boot, started_at=now())
         kept(folder, started)
         began = time.monotonic()
-        while not task.done() and self._is_there(worker):
-            tick(0, 0, time.monotonic() - began)
+        while not task.done():
+            self._update_workers()
+            if worker not in self.workers:
+                break
+            tick(0, 0, time.monotonic() - began)  # no worker tells which cell it is in
             if self.stop.signal and not self.stopping.is_set():
                 self.stopping.set()
             with suppress(NotYet, TimeoutError):
                 task.result(timeout=TICK_S)
         if task.status == "finished":
             return _brought(folder, started, task.result())
+        # Dask raises KilledWorker if the connection to the worker of a task ended.
         if task.status == "error" and type(task.exception()).__name__ != "KilledWorker":
             why = f"its worker broke: {in_words(task.exception())}"
             return move(started, "failed", cause=why, ended_at=now())
@@ -209,18 +204,47 @@ class Cluster(Local):
             started, "node_lost", cause=cause, files=files_below(folder), ended_at=now()
         )
 
-    def _is_there(self, worker: str) -> bool:
+    def _submitted(
+        self, worker: str, folder: Path, run: Run, job: Job
+    ) -> Future[RunOutcome]:
+        """The task of a run, on this worker alone and never repeated by Dask."""
+        source = Path(job["source"])
+        key = f"{run.run_id}-{uuid.uuid4().hex}"
+        order = Order(
+            key=key,
+            stop=self.stop_name,
+            run=run,
+            job=job,
+            home=str(folder),
+            name=source.name,
+            notebook=source.read_bytes(),
+        )
+        return self.client.submit(
+            carry_out,
+            order,
+            self.run_one,
+            key=key,
+            workers=[worker],
+            allow_other_workers=False,
+            resources=resources_for(run),
+            pure=False,
+            retries=0,
+        )
+
+    def _update_workers(self) -> None:
+        """Ask the scheduler which workers there are; without an answer they stay as they were."""
         with suppress(OSError):
             self.workers = self._look()
-        return worker in self.workers
 
     def _look(self) -> Workers:
         """The workers as the scheduler knows them now.
 
-        Raises OSError where it does not answer, PlanError where one can be reached without TLS.
+        Raises OSError if it does not answer, PlanError if others can reach one without TLS.
         """
         assert self.client.scheduler is not None
-        seen = self.client.sync(self.client.scheduler.identity, callback_timeout=5)
+        seen = self.client.sync(
+            self.client.scheduler.identity, callback_timeout=SCHEDULER_ANSWER_S
+        )
         workers: Workers = seen["workers"]
         for address in (seen["address"], *workers):
             refuse_open_door(address)
@@ -237,8 +261,8 @@ class Cluster(Local):
         ]
 
     def _version_of(self, worker: str) -> str:
-        """The version of the workbook that a worker runs from, or what it says instead; each is
-        asked once.
+        """The version of this project on a worker, or words that say why it is not known; a worker
+        is asked until it has answered once.
         """
         if worker not in self.about:
             try:
@@ -247,20 +271,27 @@ class Cluster(Local):
                     about_worker,
                     workers=[worker],
                     on_error="return",
-                    callback_timeout=ANSWER_S,
+                    callback_timeout=WORKER_ANSWER_S,
                 )
             except (OSError, TimeoutError) as error:
                 return f"no answer ({in_words(error)})"
         about = self.about.get(worker)
-        return about[0] if isinstance(about, tuple) else f"no VRAM Casebook ({about!r})"
+        if not isinstance(about, tuple):  # the exception that the worker raised
+            return f"no VRAM Casebook ({about!r})"
+        version: str = about[0]
+        return version
 
     def _name(self, worker: str) -> str:
-        """A worker by the name that it was started with, and its address."""
-        name = self.workers[worker]["name"] if worker in self.workers else ""
-        return worker if name in ("", worker) else f"{name} ({worker})"
+        """The worker's address, after the name that it was started with, if it has one."""
+        name = worker  # Dask's default
+        if worker in self.workers:
+            name = self.workers[worker]["name"]
+        if name in ("", worker):
+            return worker
+        return f"{name} ({worker})"
 
     def _refused(self) -> list[str]:
-        """The workers of another version, in words."""
+        """A sentence for each worker that does not have this version of the project."""
         versions = {worker: self._version_of(worker) for worker in self.workers}
         return [
             f"worker {self._name(worker)}: seen {version}; expected VRAM Casebook {__version__} as here"
@@ -269,30 +300,36 @@ class Cluster(Local):
         ]
 
     def _borrow(self, wanted: dict[str, float]) -> str:
-        """A free worker that has what is wanted, the one with the fewest resources; or nothing."""
+        """Mark a free worker that has these resources as busy and return it; empty if none is free.
+
+        The one with the fewest resources is taken, so that runs that want more find theirs free.
+        """
         with self.choosing:
             free = [
                 worker for worker in self._usable(wanted) if worker not in self.busy
             ]
             if not free:
                 return ""
-            worker = min(
-                free, key=lambda address: len(self.workers[address]["resources"])
-            )
+            worker = min(free, key=self._count_of_resources)
             self.busy.add(worker)
             return worker
 
+    def _count_of_resources(self, worker: str) -> int:
+        return len(self.workers[worker]["resources"])
+
 
 def refuse_open_door(address: str) -> None:
-    """Raise PlanError where others can reach an address of the cluster without TLS.
+    """Raise PlanError if others can reach an address of the cluster without TLS: whoever reaches it
+    can run any program there.
 
-    Whoever reaches it can run any program there.
+    Allowed are tls://HOST:PORT, and tcp://HOST:PORT if HOST is this machine's loopback.
     """
     scheme, _, place = address.rpartition("://")
-    host = place.rpartition(":")[0].strip("[]")
+    host, _, _ = place.rpartition(":")
+    host = host.strip("[]")  # around an IPv6 address
     try:
         is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name of a machine
+    except ValueError:  # a host name, which is not looked up
         is_loopback = False
     if scheme == "tls" or (scheme == "tcp" and is_loopback):
         return
@@ -303,38 +340,41 @@ def refuse_open_door(address: str) -> None:
 
 
 def resources_for(run: Run | Step) -> dict[str, float]:
-    """What a run wants of a worker, as resources that the worker was started with.
+    """The resources that a worker must have been started with to get this run.
 
-    ``GPU=1`` for what loads or provokes or names a GPU; a named one also wants its PCI address.
+    A run that names a GPU wants one GPU and the resource with its PCI address; another one that does
+    more than look wants any GPU (env/FLEET.md).
     """
     if run.gpu:
         return {"GPU": 1.0, run.gpu: 1.0}
-    return {"GPU": 1.0} if run.danger in ("loads", "provokes") else {}
+    if run.danger in ("loads", "provokes"):
+        return {"GPU": 1.0}
+    return {}
 
 
 def reads_home(folder: Path, run: Run, job: Job) -> bool:
-    """Whether a run reads what only this box has: the batch's folder, or a bundle by its path."""
+    """Whether a run reads what only this box has: a bundle by its path, or the batch's folder.
+
+    The run's own ``folder``, which is in the batch's, does not count: a worker has its own for it.
+    """
     parameters = job["parameters"]
     if run.box != "live" and Path(str(parameters.get("box", ""))).is_absolute():
         return True
-    texts = [value for name, value in parameters.items() if name != "box"]
-    return str(folder.parent) in str(texts).replace(str(folder), "")
+    others = [value for name, value in parameters.items() if name != "box"]
+    texts = str(others).replace(str(folder), "")
+    return str(folder.parent) in texts
 
 
 def _connected(address: str, connect_s: float) -> Client:
-    """A client of the scheduler at this address. Raises PlanError where none answers."""
+    """A client of the scheduler at this address. Raises PlanError if none answers."""
     from distributed import Client
 
-    # The records say what is lost.
+    # Dask logs each lost connection; the records of the runs say what was lost.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         return Client(address, timeout=connect_s, set_as_default=False, name="casebook")
-    except (
-        OSError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # TypeError: TLS without keys
+    # TypeError: an address with tls:// and no keys configured.
+    except (OSError, TypeError, ValueError, RuntimeError) as error:
         raise PlanError(
             f"{address}: no scheduler answers ({in_words(error)}); expected "
             f"one; {GUIDE}"
@@ -342,7 +382,10 @@ def _connected(address: str, connect_s: float) -> Client:
 
 
 def _brought(folder: Path, started: Run, outcome: RunOutcome) -> Run:
-    """Write the files that a worker sent into the run's folder, none elsewhere; the run's record."""
+    """Write the files that a worker sent into the run's folder, and return the run's record.
+
+    A file name that leads out of the folder is ignored.
+    """
     run = outcome.run
     notes = list(run.notes)
     try:

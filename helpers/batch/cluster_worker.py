@@ -1,4 +1,4 @@
-"""One run on a worker of a Dask cluster: in a folder of its own, for as long as its batch wants it."""
+"""One run on a worker of a Dask cluster, in a folder of its own; it stops when its batch does."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ from .stop import Stop
 from .watched import Job
 
 BEAT_S = 1.0
+"""Seconds between two looks whether the batch still wants the run."""
 MOST_BYTES = 64 << 20
-"""Of the files of one run that come back to the batch, small ones first."""
+"""So many bytes of a run's files are sent back to the batch, small files first.
+
+They travel in one message, which the worker and the batch hold in memory.
+"""
+RUNNING = ("executing", "long-running")
+"""States of a task on a worker while its function runs (distributed/worker_state_machine.py)."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker gets of one run: its record, its job, its notebook.
+    """What a worker is sent for one run.
 
-    ``key`` names the run once for all workers, ``stop`` the event that asks all of them to stop.
-    ``home`` is the run's folder as the batch has it.
+    ``key`` is unique to this run, also among batches. ``stop`` is the name of the event that asks all
+    workers to stop. ``home`` is the run's folder on the batch's box. ``name`` and ``notebook`` are
+    the notebook's file name and content.
     """
 
     key: str
@@ -41,7 +48,8 @@ class Order:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a worker sends back: the record, and files by their names below the run's folder.
+    """What a worker sends back: the record, and the content of each file by its path relative to
+    the run's folder.
 
     ``left`` has the size in bytes of each file that stayed in ``folder`` on the worker's box.
     """
@@ -53,12 +61,14 @@ class RunOutcome:
 
 
 def about_worker() -> tuple[str, str, str]:
-    """(version of the workbook that a worker runs from, its node, its boot)."""
+    """Asked on a worker: (version of this project there, name of its machine, id of its boot)."""
     return __version__, node(), boot_id()
 
 
 def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
-    """On a worker: one run in a folder of its own. Raises RuntimeError where it was begun before."""
+    """Carry out one run on this worker. Raises RuntimeError if a worker has begun it before: Dask
+    runs a task again when its result is lost.
+    """
     from distributed import Event, get_client, get_worker
 
     worker = get_worker()
@@ -72,15 +82,15 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
     stopping = Event(order.stop, client=client)
 
     def watch() -> None:
-        """Stop the run where the batch does, or is gone."""
+        """Stop the run when the batch stops or is gone, which ends its task on this worker."""
         while not done.wait(BEAT_S):
             task = worker.state.tasks.get(order.key)
-            is_wanted = task is not None and task.state in ("executing", "long-running")
+            is_task_there = task is not None and task.state in RUNNING
             try:
-                is_wanted = is_wanted and not stopping.is_set()
+                is_stopped = stopping.is_set()
             except (OSError, RuntimeError):  # the scheduler is gone
-                is_wanted = False
-            if not is_wanted:
+                is_stopped = True
+            if is_stopped or not is_task_there:
                 stop.signal = "SIGTERM"
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -99,7 +109,7 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
 def _outcome(
     order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
 ) -> RunOutcome:
-    """The run with its notebook and its paths as they are on this box."""
+    """Carry out the run below ``folder``, with paths and the box ``live`` as on this machine."""
     place = folder / order.run.run_id
     place.mkdir()
     source = folder / order.name
@@ -110,9 +120,7 @@ def _outcome(
     }
     if order.run.box == "live":
         try:
-            parameters["box"] = str(
-                measure(Options()).writer.write(place / "box.tar.gz")
-            )
+            bundle = measure(Options()).writer.write(place / "box.tar.gz")
         except (OSError, ValueError) as error:
             started = move(
                 order.run, "started", node=node(), started_at=now(), boot_id=boot_id()
@@ -120,13 +128,18 @@ def _outcome(
             why = f"this node could not be captured: {in_words(error)}"
             run = move(started, "failed", ended_at=now(), stopped_by="box", cause=why)
             return RunOutcome(run, {}, {}, str(place))
+        parameters["box"] = str(bundle)
+    # A run on a worker begins anew: its earlier attempts are on the batch's box.
     job = {**order.job, "source": str(source), "parameters": parameters, "earlier": ""}
     run = run_one(place, order.run, job, stop=stop)
-    return RunOutcome(run, *_files(place), str(place))
+    files, left = _files(place)
+    return RunOutcome(run, files, left, str(place))
 
 
 def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-    """(the files of a run, small ones first up to MOST_BYTES; the sizes of those that stay)."""
+    """(content of the files that are sent back, up to MOST_BYTES; sizes of those that stay), both by
+    path relative to the run's folder. The record is not among them: RunOutcome has it.
+    """
     sizes = {
         path: path.stat().st_size
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""What a plan would run: its runs in the order they start, as data and for a terminal."""
+"""The runs of a plan before anything runs, in the order they start: as data and for a terminal."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from .time_left import short_time
 FIELDS = """
 run_id notebook gpu preset parameters danger waits estimate_s cell_s run_s
 """.split()
+"""Fields of a step that the data has, with its box name first."""
 THIS_BATCH = "{batch}"
-"""What a plan writes for the folder of the batch that it becomes."""
+"""Stands in a plan for the folder of the batch that will run it."""
 DOES = {
     "looks": "only look at the box",
     "loads": "load it",
     "provokes": "provoke an out-of-memory",
 }
+"""What a run of each danger does to the box, as the end of a sentence."""
+MOST_LETTERS = 60
+"""Of a run's settings in a line, which then fits most terminals."""
 
 
 def total_estimate_s(checked: CheckedPlan) -> float | None:
-    """Seconds that a plan will take: runs that only look go side by side, all others alone.
-
-    None where a notebook of it has not run here.
-    """
+    """Seconds that a plan will take; None if one of its notebooks has not run on this machine."""
     if any(step.estimate_s is None for step in checked.steps):
         return None
     return _known_s(checked)
 
 
 def _known_s(checked: CheckedPlan) -> float:
-    """Seconds that the runs will take whose notebooks have run here before."""
+    """Seconds for the runs whose notebooks have run on this machine before.
+
+    Runs that only look share the time with the others of the plan's ``jobs``; all other runs have
+    the box to themselves.
+    """
     known_s = 0.0
     for step in checked.steps:
         if step.estimate_s is not None:
@@ -42,7 +47,7 @@ def _known_s(checked: CheckedPlan) -> float:
 
 
 def dry_run(checked: CheckedPlan) -> list[dict[str, object]]:
-    """The runs of a plan in the order they start, as data."""
+    """The runs of a plan in the order they start: a dict each, with ``box`` and FIELDS as keys."""
     rows = []
     for step in checked.steps:
         row: dict[str, object] = {"box": step.box_name}
@@ -53,10 +58,11 @@ def dry_run(checked: CheckedPlan) -> list[dict[str, object]]:
 
 def dry_run_text(checked: CheckedPlan) -> str:
     """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
-    rows = [
-        [step.run_id, step.danger, step.box_name, _took(step), _settings(step)[:60]]
-        for step in checked.steps
-    ]
+    rows = []
+    for step in checked.steps:
+        settings = _settings(step)[:MOST_LETTERS]
+        row = [step.run_id, step.danger, step.box_name, _took(step), settings]
+        rows.append(row)
     return "\n".join([*aligned(rows), *_about_all(checked)])
 
 
@@ -68,18 +74,18 @@ def _took(step: Step) -> str:
 
 
 def _settings(step: Step) -> str:
-    """What a run is given beside its box, in words."""
+    """The GPU, preset and parameters of a run, in words; its box and the batch's folder left out."""
     parameters = [
         f"{name}={value}"
         for name, value in step.parameters.items()
         if name != "gpu" and value != THIS_BATCH
     ]
     words = " ".join([step.gpu, step.preset, *parameters])
-    return " ".join(words.split())
+    return " ".join(words.split())  # one line, without the gaps of what is empty
 
 
 def _about_all(checked: CheckedPlan) -> list[str]:
-    """How many runs of each kind there are, how long all take, and what holds them back."""
+    """Lines about the plan as a whole: counts, time, limits, what runs wait for, how to resume."""
     gates = checked.plan.gates
     dangers = [step.danger for step in checked.steps]
     counts = [
@@ -106,7 +112,7 @@ def _about_all(checked: CheckedPlan) -> list[str]:
 
 
 def _waiting(gates: Gates, dangers: list[str]) -> str:
-    """What holds back the runs that load the box, where there are some."""
+    """What runs wait for that do more than look, or that there are no such runs."""
     if set(dangers) == {"looks"}:
         return "No run waits for the box to be ready, because all of them only look."
     heat = ""

@@ -1,7 +1,7 @@
-"""A notebook executed as papermill does it, with the truth about a kernel that died, hung or was
+"""Executes a notebook as papermill does, and says truly whether its kernel died, hung or was
 interrupted.
 
-papermill 2.7.0 itself marks the cell that died, and those after it, as completed
+papermill 2.7.0 itself marks the cell whose kernel died, and those after it, as completed
 (tests/test_papermill_contract.py watches for the release that stops doing so).
 """
 
@@ -28,17 +28,16 @@ from .notebook_kernel import KERNEL, LANGUAGE
 from .record import in_words
 
 WHOLE = "casebook://"
-"""Before a path: papermill saves that file whole or not at all.
-
-Every other path stays with papermill's own handlers.
-"""
+"""A path with this prefix is saved whole or not at all; papermill saves others in place."""
 AUTOSAVE_S = 5
+"""papermill saves the notebook so often during a cell: at most so much output is lost."""
 
 
 class AtomicFiles:
-    """Saves notebooks whole or not at all; papermill itself rewrites the file in place."""
+    """A handler for papermill that saves a file whole or not at all."""
 
     def write(self, text: str, path: str) -> None:
+        """Save the text; papermill gives the path with the prefix for which this is registered."""
         write_atomic(Path(path.removeprefix(WHOLE)), text)
 
 
@@ -48,10 +47,11 @@ papermill_io.register(WHOLE, AtomicFiles())
 def execute(
     source: Path, execution: Execution, parameters: Mapping[str, object]
 ) -> None:
-    """Run the notebook ``source`` with ``parameters`` in a kernel of its own, and write into
-    ``execution`` what came of it. What goes wrong is its fault, and is not raised.
+    """Run the notebook ``source`` with ``parameters`` in a kernel of its own, and write the result
+    into ``execution``. What goes wrong is not raised: it is in ``execution.fault``.
 
-    The notebook is saved whole at every step. A limit of a cell's own is ``metadata.timeout``.
+    The notebook is saved whole after every step. A cell may have its own limit in seconds in
+    ``metadata.timeout``.
     """
     out = f"{WHOLE}{execution.out}"
     fault = None
@@ -78,4 +78,5 @@ def execute(
     except OSError as raised:
         why = raised.strerror or raised
         fault = RunFault("failed", f"the notebook cannot be saved: {why}")
-    execution.fault = execution.fault or fault
+    if execution.fault is None:  # else the client has seen the cause
+        execution.fault = fault

@@ -1,4 +1,4 @@
-"""One execution of a notebook: what it is given, and what came of it."""
+"""One execution of a notebook: its inputs and its result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunFault:
-    """Why a notebook did not come to its end.
+    """Why a notebook stopped before its end.
 
     ``state`` is failed (its own exception), died, timed_out, interrupted or stuck (not even
-    SIGKILL ends it); ``cause`` is one line; ``signal`` names what killed the kernel or
-    interrupted us; ``cell`` is the index in the source notebook, None outside of all cells;
-    ``last_words`` is what the kernel last wrote to fd 1 and 2.
+    SIGKILL ends it); ``cause`` is one line; ``signal`` is the name of the signal that killed the
+    kernel or interrupted the batch; ``cell`` is the index of the cell in the source notebook, None
+    if no cell was running; ``last_words`` is the end of what the kernel wrote to stdout and stderr.
     """
 
     state: str
@@ -28,14 +28,14 @@ class RunFault:
 class Execution:
     """One execution of a notebook, which is saved as ``out`` and works in the folder of ``out``.
 
-    A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the
+    A cell may run for ``cell_s`` seconds, all cells together for ``run_s``. ``mark`` is in the
     environment of the kernel and identifies its processes; with ``adopted`` the descendants of
     this process count as well (``kernel_process.sweep``). ``earlier`` is the folder of an earlier
-    attempt, whose finished cells are not all executed again. ``on_cell`` is called with the index
-    of each cell as it begins, and how many there are.
+    attempt, whose finished cells are not all executed again. ``on_cell`` is called as each cell
+    begins, with its index and the number of cells.
 
-    What came of it: ``fault`` says why it stopped early; ``left_behind`` names the processes of
-    the kernel that had to be ended; ``notes`` say what was kept of the earlier attempt.
+    The result: ``fault`` says why it stopped early; ``left_behind`` names the processes of the
+    kernel that had to be killed; ``notes`` say what was kept of the earlier attempt.
     """
 
     out: Path

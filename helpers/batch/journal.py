@@ -1,13 +1,14 @@
-"""A batch's folder, held by one process: its plan, a record of every run, and what is done
-about them when it is resumed.
+"""The folder of a batch, locked by the one process that carries it out: its plan and a record of
+every run, and what a resumed batch does with them.
 
-A record is on the disk, synced, before its run starts. What the disk refuses is held in memory
-and written when there is room.
+A record is on the disk, synced, before its run starts. A record that the disk refuses is held in
+memory and written when there is room.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import signal
 import time
@@ -46,13 +47,19 @@ from .watched import KILL_S
 
 PLAN = "plan.yaml"
 LOCK = ".lock"
-LAST_RUNNER_S = 20.0  # a runner whose batch has ended stops its kernel, saves, and ends
+LAST_RUNNER_S = 20.0
+"""A runner whose batch has ended gets so long to stop its kernel (3 s) and to save the notebook."""
+LOOK_S = 0.05  # between two looks whether a runner has ended
+MOST_HOLDER_BYTES = (
+    200  # of the line in the lock's file that says which process holds it
+)
 
 
 class Journal:
     """The runs of a batch in the order of its plan.
 
-    ``held`` says of each record that is not on the disk why.
+    ``held`` has the reason for each record that is not on the disk, by the id of its run. ``lock`` is
+    the file descriptor of the folder's lock.
     """
 
     def __init__(self, folder: Path, checked: CheckedPlan, lock: int):
@@ -65,13 +72,13 @@ class Journal:
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
         self.reserve = Reserve(folder)
-        self._note = ""  # that the reserve was released: for the next record
+        self._note = ""  # says that the reserve was released; goes into the next record
 
     @classmethod
     def begin(cls, out_root: Path, checked: CheckedPlan) -> Journal:
-        """A new folder below ``out_root`` with every run planned.
+        """Make a new folder in ``out_root`` with a record of every run, all planned.
 
-        Raises PlanError where it cannot be written.
+        Raises PlanError if it cannot be written.
         """
         folder = _new_folder(out_root, checked)
         try:
@@ -79,7 +86,7 @@ class Journal:
             for run in journal.runs:
                 (folder / run.run_id).mkdir()
                 write_run(folder / run.run_id, run)
-            # Last: a folder without a plan is no batch.
+            # Last: a folder without a plan cannot be resumed.
             write_atomic(folder / PLAN, checked.text)
         except OSError as error:
             raise PlanError(
@@ -93,11 +100,12 @@ class Journal:
     def reopen(
         cls, folder: Path, checked: CheckedPlan, repeat: Collection[str] = ()
     ) -> Journal:
-        """A batch that was begun earlier, with every run in a true state and those planned that
-        are to be tried again.
+        """Open the folder of a batch that was begun earlier. Every run gets the state that it really
+        has, and a run that is tried again becomes planned.
 
-        ``repeat`` names runs that a person wants again whatever they did. Raises PlanError: the
-        folder is no batch, another process carries it out, or it was begun with another plan.
+        ``repeat`` has the ids of runs that a person wants again whatever their state. Raises
+        PlanError if the folder is no batch, if another process is carrying it out, or if it was
+        begun with another plan.
         """
         folder = folder.resolve()
         try:
@@ -109,7 +117,7 @@ class Journal:
                 )
             journal = cls(folder, checked, _locked(folder))
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "no text"
+            why = getattr(error, "strerror", "no text")  # UnicodeDecodeError has none
             raise PlanError(
                 f"{folder}: cannot be resumed: {why}; expected the folder of a "
                 f"batch with its {PLAN}"
@@ -130,7 +138,7 @@ class Journal:
         return journal
 
     def put(self, run: Run) -> None:
-        """Keep a record; where the disk refuses it, it is held here until there is room."""
+        """Write a record to the disk; if that fails, it is ``held`` in memory until there is room."""
         if self._note:
             run = run.model_copy(update={"notes": [*run.notes, self._note]})
             self._note = ""
@@ -142,33 +150,36 @@ class Journal:
         except OSError as error:
             why = error.strerror or str(error)
             if error.errno in FULL and self.make_room(why):
-                self.put(run)
+                self.put(run)  # ends: make_room is true only once
                 return
             self.held[run.run_id] = why
         else:
             self.held.pop(run.run_id, None)
 
     def retry(self) -> None:
-        """Write what is held, if there is room by now."""
+        """Try again to write the records that are held."""
         for run_id in list(self.held):
             self.put(self.runs[self._number[run_id]])
 
     def make_room(self, why: str) -> bool:
-        """Release the room that was reserved, and say so in the next record; whether there was any."""
+        """Free the reserved room on the disk and note it in the next record. Returns whether any was
+        reserved.
+        """
         note = self.reserve.release(why)
         if note:
             self._note = note
         return bool(note)
 
     def close(self) -> None:
-        """Give the folder back, and the room that was reserved."""
+        """Unlock the folder and free the reserved room."""
         self.reserve.release("the batch has ended")
         os.close(self._lock)
 
     def _read(self) -> None:
-        """The records as they are.
+        """Read the records of all runs; a run without one, whose batch ended as it began, gets one.
 
-        One that cannot be read is left alone, and its run not started: it may have been before.
+        If a record cannot be read, it stays as it is and its run is skipped: it may have started
+        before. Raises PlanError if the records are of other runs or another box.
         """
         recorded = {path.parent.name for path in self.folder.glob("*/run.json")}
         planned = list(self.runs)
@@ -184,38 +195,49 @@ class Journal:
             except RecordUnreadable as error:
                 why = f"{error}; not started again"
                 self.runs[number] = move(run, "skipped", stopped_by="record", cause=why)
-        boxes = {
-            (run.box, record.box)
-            for run, record in zip(planned, self.runs, strict=True)
-        }
-        others = [(box, expected) for box, expected in sorted(boxes) if box != expected]
-        if others or recorded - set(self._number):
-            seen = "other runs; expected the same"
-            if others:
-                seen = f"the box {others[0][0]!r}; expected {others[0][1]!r}"
-            raise PlanError(
-                f"{self.folder}: seen {seen} as when the batch was begun; give "
-                "the same --box and plan"
-            )
+        self._refuse_other_records(planned, recorded)
         for run in missing:
             with suppress(OSError):
                 (self.folder / run.run_id).mkdir(exist_ok=True)
             self.put(run)
 
+    def _refuse_other_records(self, planned: list[Run], recorded: set[str]) -> None:
+        """Raise PlanError unless the records are of the planned runs, on the same boxes."""
+        boxes = {
+            (run.box, record.box)
+            for run, record in zip(planned, self.runs, strict=True)
+        }
+        other_boxes = [pair for pair in sorted(boxes) if pair[0] != pair[1]]
+        seen = ""
+        if recorded - set(self._number):
+            seen = "other runs; expected the same"
+        for box, expected in other_boxes[:1]:
+            seen = f"the box {box!r}; expected {expected!r}"
+        if seen:
+            raise PlanError(
+                f"{self.folder}: seen {seen} as when the batch was begun; give "
+                "the same --box and plan"
+            )
+
     def _settle(self) -> None:
-        """Give every run that was going on when the batch ended the state that it has now."""
+        """Find out how each run ended that was going on when the batch ended, and end its processes
+        if they still run.
+        """
         for run in self.runs:
             if run.state == "started":
                 self.put(_ended_since(self.folder / run.run_id, run))
             elif run.stopped_by == "record":
                 _end_processes(self.folder / run.run_id)
-        # Files of writers that were killed. By now no writer is left.
+        # Temporary files of files.write_atomic, whose processes were killed while they wrote.
         orphans = [*self.folder.glob(".*.tmp"), *self.folder.glob("*/.*.tmp")]
         for orphan in orphans:
             with suppress(OSError):
                 orphan.unlink()
 
     def _put_back_to_planned(self, repeat: Collection[str]) -> None:
+        """Plan another attempt at each run that ``repeat`` names or that resumption repeats, and at
+        a closing report if a run before it is tried again. Raises PlanError.
+        """
         unknown = sorted(set(repeat) - set(self._number))
         if unknown:
             raise PlanError(
@@ -226,26 +248,30 @@ class Journal:
             if run.run_id in repeat:
                 self.put(_from_its_start(run))
         ooms = kernel_process.oom_kills()
-        is_outdated = False
+        another_is_tried = False
         for step, run in zip(self.checked.steps, list(self.runs), strict=True):
-            attempt = attempt_on_resume(run, ooms, step.resumes)
-            if run.from_start > run.attempt:
+            attempt = attempt_on_resume(run, ooms, step.resumes)  # 0: none
+            if run.from_start > run.attempt:  # a person wants it: _from_its_start
                 attempt = run.from_start
-            if step.closes and is_outdated and run.state == "answered":
+            if step.closes and another_is_tried and run.state == "answered":
                 attempt = run.attempt + 1
-            is_outdated |= run.state == "planned" or attempt > 0
-            if run.state == "planned" or not attempt:
-                continue
-            try:
-                if attempt > run.attempt:
-                    keep(self.folder / run.run_id, run.attempt)
-                self.put(again(run, attempt))
-            except OSError as error:
-                why = f"cannot be kept: {error.strerror}"
-                self.held[run.run_id] = f"what its attempt {run.attempt} left {why}"
+            another_is_tried |= run.state == "planned" or attempt > 0
+            if run.state != "planned" and attempt:
+                self._plan_again(run, attempt)
+
+    def _plan_again(self, run: Run, attempt: int) -> None:
+        """Write the record of a new attempt, after the files of the last one were moved away."""
+        try:
+            if attempt > run.attempt:
+                keep(self.folder / run.run_id, run.attempt)
+            self.put(again(run, attempt))
+        except OSError as error:
+            why = f"cannot be kept: {error.strerror}"
+            self.held[run.run_id] = f"what its attempt {run.attempt} left {why}"
 
 
 def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
+    """The record of a run of the plan that has not started."""
     return Run.model_validate(
         {
             "run_id": step.run_id,
@@ -264,9 +290,10 @@ def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
 
 
 def _from_its_start(run: Run) -> Run:
-    """The record of a run that a person wants again from its start.
+    """The record of a run that a person wants again from its start: it says so in ``from_start``, so
+    that a batch which is killed before the new attempt still knows it when it is resumed.
 
-    The record itself says so, and so it holds although the batch is killed before the new attempt.
+    Raises PlanError if the record cannot be read.
     """
     if run.stopped_by == "record":
         raise PlanError(
@@ -278,6 +305,7 @@ def _from_its_start(run: Run) -> Run:
 
 
 def _is_written(folder: Path, run: Run) -> bool:
+    """Whether the disk has exactly this record already, so that it need not be written."""
     try:
         return read_run(folder / "run.json") == run
     except RecordUnreadable:
@@ -285,10 +313,10 @@ def _is_written(folder: Path, run: Run) -> bool:
 
 
 def keep(folder: Path, attempt: int) -> None:
-    """Move what an attempt left into ``earlier/<attempt>/``, its record last: a power cut
-    leaves it there to go on from.
+    """Move the files of an attempt into ``earlier/<attempt>/`` and copy its record there.
 
-    Raises OSError.
+    The record is last, and stays in ``folder`` until that of the next attempt replaces it: after a
+    power cut the next resumption moves the rest. Raises OSError.
     """
     past = folder / EARLIER / str(attempt)
     past.mkdir(parents=True, exist_ok=True)
@@ -299,9 +327,9 @@ def keep(folder: Path, attempt: int) -> None:
 
 
 def _ended_since(folder: Path, run: Run) -> Run:
-    """What became of a run that reads as started and whose batch has ended.
+    """The record of a run whose record says "started" and whose batch has ended: how it ended.
 
-    Its processes are ended if they are still there.
+    Its runner gets time to end by itself; then its processes are killed.
     """
     if run.boot_id and run.boot_id != boot_id():
         if run.node not in ("", node()):
@@ -336,27 +364,30 @@ def _ended_since(folder: Path, run: Run) -> Run:
 
 
 def _wait_for_end(folder: Path, run: Run, limit_s: float) -> None:
+    """Wait until the run's runner has ended, for ``limit_s`` seconds at most."""
     deadline = time.monotonic() + limit_s
     while _is_its_runner(folder, run) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
 
 
 def _end_processes(folder: Path) -> None:
-    """End what still works for a run whose record cannot be read: its runner by the command
-    line, the rest by its marks.
+    """Kill the processes of a run whose record cannot be read: the runner, found by its command
+    line, and its descendants, found by the mark of each attempt that there may have been.
     """
+    # one_run starts "... --one FOLDER"; /proc/PID/cmdline ends with a NUL, after which b"" follows.
     its_last_words = [b"--one", os.fsencode(folder), b""]
     for entry in os.listdir("/proc"):
         if entry.isdigit() and command_line(entry)[-3:] == its_last_words:
             with suppress(OSError):
                 os.kill(int(entry), signal.SIGKILL)
-    for attempt in range(1, 2 + len(list(folder.glob(f"{EARLIER}/*")))):
+    latest_attempt = len(list(folder.glob(f"{EARLIER}/*"))) + 1
+    for attempt in range(1, latest_attempt + 1):
         kernel_process.sweep(mark_of(folder, attempt))
 
 
 def _is_its_runner(folder: Path, run: Run) -> bool:
-    """Whether the process of a record works in this very folder, and not in one that this is a
-    copy of.
+    """Whether the process that the record names is alive and works in this folder; the record may
+    also be a copy, whose process works in the original folder.
     """
     if run.pid is None or not is_alive(run):
         return False
@@ -364,17 +395,19 @@ def _is_its_runner(folder: Path, run: Run) -> bool:
 
 
 def _locked(folder: Path) -> int:
-    """An open file that holds the folder for this process, until it is closed or the process
-    ends (flock(2)).
+    """Lock the folder for this process, until the file descriptor that this returns is closed or
+    the process ends (flock(2)). Raises PlanError if another process holds it.
     """
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        who = os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
+        who = os.pread(lock, MOST_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
+        if not who:
+            who = "another process"
         os.close(lock)
         raise PlanError(
-            f"{folder}: {who or 'another process'} is running this batch; expected none; wait for "
+            f"{folder}: {who} is running this batch; expected none; wait for "
             "it or stop it"
         ) from None
     except OSError as error:
@@ -390,22 +423,23 @@ def _locked(folder: Path) -> int:
 
 
 def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
-    """A folder by moment and plan, and by box where all runs are about one recorded box."""
+    """Make a folder named TIME-PLAN, or TIME-PLAN-BOX if all runs are about one recorded box; "-2"
+    and so on follows if there is one of that name. Raises PlanError.
+    """
     stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{checked.plan.name}"
     boxes = {step.box_name for step in checked.steps} - {""}
     if len(boxes) == 1 and boxes <= {*recorded_names()}:
         stem += f"-{boxes.pop()}"
     folder = out_root.resolve() / stem
-    number = 1
-    while True:
+    for number in itertools.count(2):
         try:
             folder.mkdir(parents=True)
-            return folder
+            break
         except FileExistsError:
-            number += 1
             folder = folder.with_name(f"{stem}-{number}")
         except OSError as error:
             raise PlanError(
                 f"{out_root}: cannot be written: {error.strerror}; "
                 "expected a folder for results; give another"
             ) from error
+    return folder

@@ -1,7 +1,8 @@
-"""The kernel process of a run: how it is started, why it died, and what it must not leave behind.
+"""The Jupyter kernel of a run as a process: how it starts, why it died, and how all that it started
+is ended.
 
-Only the standard library is imported at the top: ``main`` runs inside the kernel, before
-anything else of the project.
+Nothing that is imported at the top needs more than the standard library: ``main`` runs inside the
+kernel, before anything else of the project.
 """
 
 from __future__ import annotations
@@ -23,23 +24,31 @@ from helpers.look.files import opened
 
 __all__ = ["CHECKOUT", "environment", "oom_kills"]
 STACKS = "CASEBOOK_STACKS"
+"""The variable that gives the kernel the path of the file for its Python stacks."""
+# include/uapi/linux/prctl.h
 PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
-# sys.path[0] is '' under -c: the kernel's folder must not be able to shadow helpers or the
+PR_SET_CHILD_SUBREAPER = 36
+# Under -c sys.path[0] is '', the folder of the run: files there would shadow helpers and the
 # standard library.
 START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.batch.kernel_process import main; main()"
 ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
+"""Signals that a process causes by its own fault: its last words may say which."""
 LAST_WORDS_BYTES = 8000
+"""The end of a process's output that is kept: room for the stacks of a few dozen threads."""
 SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
+"""Folders to try for sockets where that of TMPDIR is too long or cannot be written."""
 LONGEST_PLACE_BYTES = 70
-"""Of the 107 bytes that the path of a unix socket may have (unix(7))."""
+"""The path of a unix socket may have 107 bytes (unix(7)); Jupyter's file names need the rest."""
+SOCKET_FOLDER = "cb-{}-"
+"""How the name of a run's socket folder begins, with the first letters of its mark."""
 
 
 def main() -> None:
-    """The kernel itself: dies with its parent, writes its Python stacks to a file on a fault
-    and on SIGUSR2.
+    """Run the kernel in this process. It dies with its parent, and writes its Python stacks to a file
+    on a fault and on SIGUSR2.
     """
+    # jupyter_client sets JPY_PARENT_PID for the kernels that it starts.
     die_with_parent(signal.SIGKILL, int(os.environ["JPY_PARENT_PID"]))
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     stacks = os.open(os.environ.pop(STACKS), flags, 0o644)
@@ -52,28 +61,28 @@ def main() -> None:
 
 def die_with_parent(signum: int, parent: int) -> None:
     """Have the system send ``signum`` to this process when the thread that started it ends
-    (prctl(2)).
+    (prctl(2)); ``parent`` is the process of that thread.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # it ended before the call, so no signal will come
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants that lose theirs, also of those in a session
-    of their own (Linux 3.4).
+    """Make this process the new parent of descendants whose parent ends, so that ``sweep`` finds
+    them in any session (prctl(2), Linux 3.4).
     """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def short_folder(mark: str) -> Path:
-    """A new private folder whose sockets fit into the path that a unix socket may have.
-
-    Raises OSError.
+    """A new private folder for the sockets of the run with this mark, short enough for the path of
+    a unix socket. Raises OSError.
     """
     for place in _places():
         with contextlib.suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
+            prefix = SOCKET_FOLDER.format(mark[:8])
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     raise OSError(
         f"no folder for sockets: none of {', '.join(_places())} can be "
         "written; set TMPDIR to a short path that can"
@@ -81,6 +90,7 @@ def short_folder(mark: str) -> Path:
 
 
 def _places() -> list[str]:
+    """Folders whose paths are short enough for sockets, the user's own first."""
     places = (tempfile.gettempdir(), *SOCKET_PLACES)
     return [place for place in places if len(os.fsencode(place)) <= LONGEST_PLACE_BYTES]
 
@@ -88,17 +98,19 @@ def _places() -> list[str]:
 def how_it_ended(
     returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = ""
 ) -> tuple[str, str]:
-    """(what ended a process, in words; its signal, or nothing).
+    """(how a process ended, in words; the name of the signal that killed it, or empty).
 
-    The cause is unknown where nothing proves one; the kernel log is not read.
+    ``returncode`` is as of subprocess.Popen, ``ooms_before`` and ``ooms_now`` are the OOM kills that
+    the cgroup had counted at its start and now, ``words`` its last words. The kernel log is not read.
     """
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
     name = signal_name(-returncode)
     kills = kills_since(ooms_before, ooms_now)
-    if kills:
-        count = "1 OOM kill" if kills == 1 else f"{kills} OOM kills"
-        why = f"the cgroup counted {count}"
+    if kills == 1:
+        why = "the cgroup counted 1 OOM kill"
+    elif kills:
+        why = f"the cgroup counted {kills} OOM kills"
     elif name in OWN_FAULTS and words:
         why = "see its last words"
     elif name in OWN_FAULTS:
@@ -111,14 +123,14 @@ def how_it_ended(
 
 
 def kills_since(before: int | None, now: int | None) -> int | None:
-    """The OOM kills from one count to another; None where one of the two is not known."""
+    """OOM kills between two counts of them; None if one of the counts is not known."""
     if before is None or now is None:
         return None
-    return max(0, now - before)
+    return max(0, now - before)  # a lower count is that of another cgroup
 
 
 def last_words(path: Path) -> str:
-    """The end of what a process wrote to fd 1 and 2, or nothing."""
+    """The end of the file with a process's stdout and stderr; empty if it cannot be read."""
     try:
         with opened(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -129,7 +141,9 @@ def last_words(path: Path) -> str:
 
 
 def write_threads(folder: Path, pids: list[int]) -> None:
-    """Write to stacks/threads.txt where in the system each thread of these processes waits."""
+    """Write to stacks/threads.txt where in the system each thread of these processes waits, as
+    /proc tells it.
+    """
     stacks = [child.stacks_of(pid, [pid]) for pid in pids]
     with contextlib.suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)
@@ -137,32 +151,34 @@ def write_threads(folder: Path, pids: list[int]) -> None:
 
 
 def where_it_stood(stacks: Path) -> list[str]:
-    """The frames of the notebook's own code at the end, innermost first, from what faulthandler
-    wrote.
+    """The frames of the notebook's own code when faulthandler wrote the file last, innermost first:
+    those within IPython's call of the cell.
     """
-    frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
-    files = [line.strip() for line in frames if line.strip().startswith("File ")]
-    for number, line in enumerate(files):
-        if "/IPython/core/interactiveshell.py" in line:
-            return files[:number]
+    _, _, of_thread = last_words(stacks).rpartition("Current thread")
+    lines = [line.strip() for line in of_thread.splitlines()]
+    frames = [line for line in lines if line.startswith("File ")]
+    for number, frame in enumerate(frames):
+        if "/IPython/core/interactiveshell.py" in frame:
+            return frames[:number]
     return []
 
 
 def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
-    """End what a run left behind; returns (ended, still there) as "name (pid)".
+    """Kill the processes that a run left behind and remove the folders of its sockets; returns
+    (processes that were killed, processes that SIGKILL does not end), each as "name (pid)".
 
-    Recognised by the mark in the environment that its kernel was started with, whatever session
-    it moved to, and with ``adopted`` also as a descendant of this process (``adopt_orphans``),
-    whatever its environment. The folders of its sockets are removed.
+    A process belongs to the run if it has the mark in its environment, or, with ``adopted``, if it is
+    a descendant of this process (``adopt_orphans``).
     """
     ended, deaf = child.sweep(lambda: _left_behind(mark, adopted))
     for place in _places():
-        for folder in Path(place).glob(f"cb-{mark[:8]}-*"):
+        for folder in Path(place).glob(SOCKET_FOLDER.format(mark[:8]) + "*"):
             shutil.rmtree(folder, ignore_errors=True)
     return ended, deaf
 
 
 def _left_behind(mark: str, adopted: bool) -> list[int]:
+    """The ids of the processes that belong to a run (``sweep``)."""
     pids = set(carrying(f"{MARK}={mark}"))
     if adopted:
         import psutil

@@ -1,4 +1,4 @@
-"""Which of a batch's verdicts leads its page, and where the evidence of its box lies."""
+"""Which verdict of a batch leads its page, and which folder has the evidence of a box."""
 
 from __future__ import annotations
 
@@ -11,35 +11,44 @@ from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import Bundle, open_bundle
 
+CONFIDENCES = ("confirmed", "likely", "weak")  # the surest first
+
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """The verdict of one box's runs that leads its page, its report and its shared issue.
+    """The verdict that leads a box's page, report and issue; None if there is no verdict.
 
-    First come named causes, then ``cannot-tell``, then ``healthy`` (whose cause is ``cannot-tell``,
-    too: nothing failed), and last answers to a notebook's own question (state ``aside``). Of equal
-    rank the surest leads, then the first.
+    ``verdicts`` are those of the box's runs, None for a run without one. The order is: a named
+    cause; ``cannot-tell``; ``healthy``; the answer to another question than the box's state (state
+    ``aside``). Among equals the surest leads, then the first.
     """
+    return min(filter(None, verdicts), key=_rank, default=None)
 
-    def rank(verdict: Verdict) -> tuple[bool, bool, bool, int]:
-        return (
-            verdict.state == "aside",
-            verdict.cause == "cannot-tell",
-            verdict.state == "healthy",
-            ("confirmed", "likely", "weak").index(verdict.confidence),
-        )
 
-    return min(filter(None, verdicts), key=rank, default=None)
+def _rank(verdict: Verdict) -> tuple[bool, int, int]:
+    """(whether it answers another question, how much it decides, how sure it is), each the lower the
+    better.
+    """
+    decides = 0  # it names a cause
+    if verdict.state == "healthy":
+        decides = 2
+    elif verdict.cause == "cannot-tell":
+        decides = 1
+    sure = CONFIDENCES.index(verdict.confidence)
+    return verdict.state == "aside", decides, sure
 
 
 def about_box(bundle: Bundle) -> set[str]:
-    """The names under which a batch's runs are about this box."""
-    return {bundle.box, "live"} if bundle.kind == "live" else {bundle.box}
+    """The names that runs about this box have in their records as ``box``."""
+    names = {bundle.box}
+    if bundle.kind == "live":
+        names.add("live")
+    return names
 
 
 def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
-    """The verdict that leads among a batch's answered runs on this box.
+    """The verdict that leads among the answered runs on this box of the batch in folder ``batch``.
 
-    None without a batch, and where no run is about the box itself.
+    None if ``batch`` is empty, or if no run has a verdict about the box itself.
     """
     if not batch:
         return None
@@ -48,19 +57,22 @@ def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
     names = about_box(bundle)
     runs = [run for run in read_batch(Path(batch)).runs if run.state == "answered"]
     verdict = leading(run.verdict for run in runs if run.box in names)
-    return None if verdict is None or verdict.state == "aside" else verdict
+    if verdict is not None and verdict.state == "aside":
+        return None
+    return verdict
 
 
 def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
-    """(where the evidence of a box lies, or None; why there is none).
+    """(folder or archive with the evidence of a box, or None; why there is none).
 
-    It was captured by the batch into its ``folder``, or ``boxes`` name a recorded box or a path.
+    The bundle that the batch captured last into its ``folder`` comes first, then those of ``boxes``,
+    each the name of a recorded box or a path. The first that can be opened is returned.
     """
-    captured = (
-        [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
-    )
-    captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
-    places = captured[-1:]
+    places: list[Path] = []
+    if folder:
+        manifests = folder.glob("box*/manifest.json")
+        by_age = sorted(manifests, key=lambda path: path.stat().st_mtime)
+        places = [manifest.parent for manifest in by_age[-1:]]
     for box in boxes:
         if box not in ("", "live"):
             places += [RECORDED / box, Path(box)]

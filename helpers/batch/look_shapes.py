@@ -1,6 +1,6 @@
-"""What a look at a box between two jobs holds, and what a box must be like for the next job.
+"""The result of a look at a box between two jobs, and the conditions for the next job.
 
-Standard library of Python 3.8 alone: a scheduler's prolog has nothing else.
+Only the standard library of Python 3.8 is used: a scheduler's prolog has nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from helpers.ground.contract import from_json
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a box is not clean. ``scope`` is "box", "host memory", "gpu PCI", or "a GPU" where nobody
-    knows which.
+    """Why a box is not clean.
 
-    ``why`` is one line: seen, expected, with units. ``passes`` is true for what a later look may
-    find mended: memory, holders, heat, a full disk, a program's own fault. It is false for what
-    no look can disprove, such as a GPU reset.
+    ``scope`` says of what: "box", "host memory", "gpu 0000:03:00.0" (its PCI address), or "a GPU" if
+    it is not known which. ``why`` is one line: seen, expected, with units. ``passes`` is true if a
+    later look may find it gone: memory, holders, heat, a full disk, a program's own fault. It is
+    false for a fault that no look can disprove, such as a GPU reset.
     """
 
     scope: str
@@ -30,7 +30,9 @@ class Trouble:
 class Held:
     """A process with a GPU open.
 
-    ``bytes`` is None where no source measured it; ``state`` is the kernel's letter, or empty.
+    ``start_ticks`` is when it started, in clock ticks since the boot; with the number it identifies
+    the process. ``bytes`` is its GPU memory, None where no source measured it; ``state`` is the
+    kernel's letter (proc_pid_stat(5)), or empty.
     """
 
     pid: int
@@ -58,10 +60,11 @@ class GpuState:
 class BoxState:
     """One look at a box. None stands for what could not be read.
 
-    ``log`` is the position in the kernel log, ``errors`` what happened since the look that was
-    given as ``since``, ``seconds`` how long this look took, ``at`` when it was (UTC).
-    ``folder`` is the one whose disk was looked at. ``unanswered`` are the signs of a GPU that no
-    layer shows, and what could not be looked at.
+    ``total_bytes`` and ``available_bytes`` are of the RAM. ``log`` is the position at the end of the
+    kernel log, ``errors`` what was logged since an earlier look (``box_state.measure``),
+    ``seconds`` how long this look took, ``at`` when it was (UTC). ``folder`` is the one whose disk
+    was looked at. ``unanswered`` are signs of a GPU that no layer shows, and what could not be
+    looked at.
     """
 
     boot_id: str
@@ -80,23 +83,25 @@ class BoxState:
 
 
 def read_state(text: str | bytes) -> BoxState:
-    """A look that was kept as JSON (``to_json``). Raises ValueError, one line."""
+    """A look that was saved as JSON by ``contract.to_json``. Raises ValueError with one line."""
     return from_json(BoxState, text, "look of the gate")
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What a box must be like for the next job, as a plan's ``gates`` say it.
+    """What a box must be like for the next job: the ``gates`` of a plan.
 
-    A temperature of None is not looked at.
+    At least ``disk_free_bytes`` are free on the disk for results and ``host_free_bytes`` of the RAM.
+    At most the share ``memory_back_fraction`` of a GPU's memory may be used beyond what was used
+    before. No sensor of a GPU is at ``temperature_c`` or above (None: any temperature will do). A
+    run waits up to ``settle_s`` seconds for memory, holders and heat.
 
-    ``disk_free_bytes`` and ``host_free_bytes``: free for results, and of the RAM, whoever uses the
-    rest. ``memory_back_fraction``: the share of a GPU's memory that may stay used. ``settle_s``:
-    seconds to wait for memory, holders and heat before a run is closed.
+    The defaults are choices of this project: room for outputs (1 GiB of disk), for a kernel that
+    imports torch (1 GiB of RAM), and a GPU that is not about to slow down for heat (90 degrees).
     """
 
-    # Read by pydantic where a plan holds gates, as the bounds beside the fields are: unknown
-    # keys are refused.
+    # pydantic reads this and the bounds of the fields where a plan holds gates; it refuses
+    # unknown keys.
     __pydantic_config__ = {"extra": "forbid"}
 
     disk_free_bytes: int = field(default=1 << 30, metadata={"ge": 0})

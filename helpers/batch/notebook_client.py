@@ -1,7 +1,7 @@
-"""The client that executes the cells of a notebook one by one and writes down how each ended.
+"""Executes the cells of a notebook one by one and records how each ended.
 
-It takes the place of papermill's own client, which marks the cell whose kernel died, and the
-cells after it, as completed.
+The client here replaces papermill's own, which marks the cell whose kernel died, and the cells after
+it, as completed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,22 @@ from .record import in_words
 from .resumption import finished_outputs
 
 START_S = 60
+"""The default of nbclient (startup_timeout): a kernel on a busy box may need most of it."""
 OUTPUTS_S = 60
+"""A kernel that has printed up to its limit may need so long to send all of it after the cell."""
 STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
+LEAST_LIMIT_S = 0.001
+"""A limit for a cell when no time is left: nbclient takes 0 for no limit."""
+MOST_VALUE = 300  # letters of an exception's text in a cause
+MOST_LINE = 60  # letters of a cell's first line in a cause
 
 
 class CasebookClient(NotebookClient):
-    """Runs the cells of an execution, and writes into it what came of them.
+    """Runs the cells of an execution, and writes the result into it.
 
-    ``papermill`` keeps the status and times of each cell in the notebook, and saves it.
+    ``papermill`` keeps the status and times of each cell in the notebook, and saves it. ``run`` is
+    the execution, ``deadline`` the end of its time on the monotonic clock, ``printed`` what the
+    current cell prints, and ``finished`` has the outputs of cells that are not executed again.
     """
 
     def __init__(self, papermill: NotebookExecutionManager, execution: Execution):
@@ -57,7 +65,9 @@ class CasebookClient(NotebookClient):
         self.finished = self._finished()
 
     def _finished(self) -> dict[int, list[NotebookNode]]:
-        """The outputs of cells that an earlier attempt finished and that are not executed again."""
+        """Outputs, by the cell's index, of cells that an earlier attempt finished and that are not
+        executed again; notes in the execution what of the attempt is used.
+        """
         earlier = self.run.earlier
         if earlier is None:
             return {}
@@ -74,9 +84,9 @@ class CasebookClient(NotebookClient):
         return outputs
 
     def run_notebook(self) -> None:
-        """Execute all cells up to the first that fails; the execution then holds its fault.
+        """Execute the cells until one fails, whose fault the execution then has, and end the kernel.
 
-        Raises OSError where the notebook cannot be saved.
+        Raises OSError if the notebook cannot be saved.
         """
         try:
             with self.kernel.stop.listening(), ExitStack() as until_the_end:
@@ -104,6 +114,7 @@ class CasebookClient(NotebookClient):
         self.kernel.started(manager)
 
     def _run_cells(self) -> None:
+        """Run the cells in order, until one has a fault."""
         for index, cell in enumerate(self.nb.cells):
             self.papermill.cell_start(cell, index)
             self.run.on_cell(index, len(self.nb.cells))
@@ -120,7 +131,7 @@ class CasebookClient(NotebookClient):
         self.set_widgets_metadata()
 
     def _run_cell(self, cell: NotebookNode, index: int) -> RunFault | None:
-        """Run one cell: what stopped it, or None where it was completed."""
+        """Run one cell; returns its fault, or None if it was completed."""
         stopped_by = self.kernel.stop.signal
         if stopped_by and cell.cell_type == "code":
             why = f"interrupted by {stopped_by} before"
@@ -147,7 +158,9 @@ class CasebookClient(NotebookClient):
     def process_message(
         self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
     ) -> NotebookNode | None:
-        """Take one message of the kernel, and keep only part of a text that is too long."""
+        """Take one message of the kernel for a cell (nbclient calls this), and keep only the
+        beginning and the end of what is printed.
+        """
         if msg["msg_type"] == "clear_output":
             self.printed = PrintedText()
         if msg["msg_type"] == "stream":
@@ -160,22 +173,24 @@ class CasebookClient(NotebookClient):
         return output
 
     def _limit_s(self, cell: NotebookNode) -> float:
-        """Seconds that a cell may still run: its own limit, or what is left of the run's."""
+        """Seconds that a cell may run: its own limit, or what is left of the run's."""
         left_s = self.deadline - time.monotonic()
-        return max(0.001, min(self._cell_limit_s(cell), left_s))
+        return max(LEAST_LIMIT_S, min(self._cell_limit_s(cell), left_s))
 
     def _cell_limit_s(self, cell: NotebookNode) -> float:
+        """The limit in the cell's metadata, else that of the plan."""
         return float(cell.metadata.get("timeout", self.run.cell_s))
 
     def _overran(self, cell: NotebookNode, error: CellTimeoutError) -> str:
+        """Which limit was passed, as the beginning of a sentence that the cell's number ends."""
         if time.monotonic() >= self.deadline:
             return f"the run passed its limit of {self.run.run_s:.3g} s in"
-        if "IOPub" in str(error):
+        if "IOPub" in str(error):  # nbclient: "Timeout waiting for IOPub output"
             return f"the output did not arrive within {OUTPUTS_S} s of the end of"
         return f"passed the limit of {self._cell_limit_s(cell):g} s of"
 
     def _raised(self, error: CellExecutionError, index: int) -> RunFault:
-        """The fault of a cell that raised an exception, which is an output of it already."""
+        """The fault of a cell that raised an exception; nbclient has put it among the outputs."""
         stopped_by = self.kernel.stop.signal
         if stopped_by:
             cause = f"interrupted by {stopped_by}"
@@ -183,10 +198,11 @@ class CasebookClient(NotebookClient):
         cause = str(error.ename)
         value = _first_line(str(error.evalue))
         if value:
-            cause += f": {value[:300]}"
+            cause += f": {value[:MOST_VALUE]}"
         return self._fault(index, "failed", cause)
 
     def _died(self, cell: NotebookNode, index: int) -> RunFault:
+        """The fault of a cell during which the kernel ended: killed by us, or by itself."""
         stopped_by = self.kernel.stop.signal
         if stopped_by:
             why = f"interrupted by {stopped_by}; in"
@@ -197,13 +213,13 @@ class CasebookClient(NotebookClient):
     def _lost(
         self, cell: NotebookNode, index: int, state: str, why: str, signal: str = ""
     ) -> RunFault:
-        """The fault of a cell that the kernel reports no exception of; it is written below the cell.
+        """The fault of a cell for which the kernel reports no exception; writes it below the cell.
 
-        ``why`` is a sentence that the number of the cell ends.
+        ``why`` is the beginning of a sentence that the number of the cell ends.
         """
         line = _first_line(cell.source)
-        if len(line) > 60:
-            line = line[:57] + "..."
+        if len(line) > MOST_LINE:
+            line = line[: MOST_LINE - 3] + "..."
         cause = f"{why} cell {self._source_index(index)} ({line})"
         fault = self._fault(index, state, cause, signal)
         title = state.title().replace("_", "")
@@ -220,6 +236,9 @@ class CasebookClient(NotebookClient):
         return fault
 
     def _fault(self, index: int, state: str, cause: str, signal: str = "") -> RunFault:
+        """The fault with the kernel's last words; what a kernel prints while we stop it comes after
+        a line that says so.
+        """
         words = self.kernel.last_words()
         if state in ("timed_out", "interrupted"):
             with open(self.kernel.stderr, "a") as file:
@@ -234,9 +253,9 @@ class CasebookClient(NotebookClient):
         return index
 
     def _record_that_no_kernel_started(self, error: Exception) -> None:
-        """Write the fault below the first code cell, so that no cell reads as completed.
+        """Set the fault and write it below the first code cell, so that no cell reads as completed.
 
-        Raises the error where the notebook has no code cell.
+        Raises the error if the notebook has no code cell.
         """
         kinds = [cell.cell_type for cell in self.nb.cells]
         if "code" not in kinds:
@@ -256,16 +275,18 @@ class CasebookClient(NotebookClient):
         self.papermill.cell_exception(cell, index)
 
     def _clean_up(self) -> None:
-        """End what the kernel left behind; where SIGKILL does not, the run is stuck."""
+        """End all processes of the kernel; if SIGKILL does not end one, the run is stuck."""
         ended, deaf = self.kernel.clean_up(self.run.adopted)
         self.run.left_behind = tuple(ended)
         if deaf:
-            fault = self.run.fault or RunFault("stuck", "every cell completed")
+            fault = self.run.fault
+            if fault is None:
+                fault = RunFault("stuck", "every cell completed")
             cause = f"{fault.cause}; SIGKILL does not end {', '.join(deaf)}"
             self.run.fault = replace(fault, state="stuck", cause=cause)
 
 
 def _first_line(text: str) -> str:
-    """The first line that is not blank, or nothing."""
+    """The first line that is not blank, without blanks around it; empty if there is none."""
     lines = (line.strip() for line in text.splitlines())
     return next(filter(None, lines), "")

@@ -1,4 +1,6 @@
-"""A notebook file: is it one, which parameters it takes, and what an executed one answered."""
+"""Reads a notebook file: its parameters and the values they may have; of an executed one, the status
+of its cells and its verdict.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 NBFORMAT = 4
-INJECTED_FIRST = "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
+INJECTED_FIRST = "# Parameters\n"
+"""The first line of the cell that papermill injects (papermill/translators.py, codify)."""
 GUARD = "refuse_wrong_parameters"
 Allowed = str | list[str] | tuple[float | None, float | None]
-"""What a parameter may be: a "size", one of a list of values, or a number between two."""
+"""What a parameter may be: "size" (any size), one of a list of values, or a number from the first to
+the second of two, None for an open end.
+"""
 TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
@@ -38,26 +43,26 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "dict": dict,
     "tuple": list,
 }
+"""The type of a value, as YAML and JSON give it, for each name in an annotation."""
+MOST_SHOWN = 60  # letters of a refused value in a message
 
 
 class NotebookError(ValueError):
-    """A file that is no notebook we can run, or parameters it does not take.
-
-    One line, in a notebook too.
-    """
+    """A file is no notebook that can be run here, or does not take the parameters. One line."""
 
     def _render_traceback_(self) -> list[str]:
+        """What IPython shows of this error in a notebook: one line, too."""
         return [str(self)]
 
 
 class VerdictError(ValueError):
-    """A notebook emitted something that is no verdict. One line."""
+    """What a notebook emitted as its verdict is not one. One line."""
 
 
 def open_notebook(path: Path) -> NotebookNode:
-    """The notebook at ``path`` as nbformat 4, for Python and with limits that are seconds.
+    """The notebook at ``path`` as nbformat 4.
 
-    Raises NotebookError.
+    Raises NotebookError if it is broken, not for Python, or has a limit that is not in seconds.
     """
     nb = read_notebook(path)
     metadata = nb.metadata
@@ -67,8 +72,9 @@ def open_notebook(path: Path) -> NotebookNode:
     if language not in (None, "", "python"):
         raise NotebookError(f"{path}: written for {language}; expected Python")
     for index, cell in enumerate(nb.cells):
-        limit = cell.metadata.get("timeout", 1)
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
+        limit = cell.metadata.get("timeout", 1)  # without one any number will do here
+        is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if not is_number or limit <= 0:
             raise NotebookError(
                 f"{path}: cell {index}: metadata.timeout: seen {limit!r}; "
                 "expected seconds above 0"
@@ -77,7 +83,7 @@ def open_notebook(path: Path) -> NotebookNode:
 
 
 def read_notebook(path: Path) -> NotebookNode:
-    """The notebook at ``path`` as nbformat 4. Raises NotebookError where it is broken."""
+    """The notebook at ``path`` as nbformat 4. Raises NotebookError if it is broken."""
     try:
         raw = json_of(path)
     except OSError as error:
@@ -88,7 +94,9 @@ def read_notebook(path: Path) -> NotebookNode:
         raise NotebookError(
             f"{path}: no JSON ({str(error)[:80]}); expected a notebook (.ipynb)"
         ) from error
-    version = raw.get("nbformat") if isinstance(raw, dict) else None
+    version = None
+    if isinstance(raw, dict):
+        version = raw.get("nbformat")
     if not isinstance(version, int):
         raise NotebookError(f"{path}: no nbformat number; expected a notebook (.ipynb)")
     if version > NBFORMAT:
@@ -101,7 +109,7 @@ def read_notebook(path: Path) -> NotebookNode:
     try:
         nb: NotebookNode = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
         nbformat.validate(nb)
-    # nbformat's readers raise whatever a broken file makes them stumble over.
+    # On a broken file nbformat raises KeyError, TypeError and others, not only its own errors.
     except Exception as error:
         why = str(error).strip() or type(error).__name__
         first_line, _, _ = why.partition("\n")
@@ -110,7 +118,9 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def parameters(nb: NotebookNode) -> dict[str, ast.expr | None]:
-    """Names in the cell tagged ``parameters``, each with its annotation: ``box: str = "live"``."""
+    """The parameters of a notebook with their annotations, None for one without: what the cell
+    tagged ``parameters`` assigns, such as ``box: str = "live"``.
+    """
     tagged = (
         cell.source for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", [])
     )
@@ -118,10 +128,10 @@ def parameters(nb: NotebookNode) -> dict[str, ast.expr | None]:
 
 
 def _assigned(source: str) -> dict[str, ast.expr | None]:
-    """The names that a cell assigns, with their annotations.
+    """The names that the source of a cell assigns, with their annotations. Raises NotebookError.
 
-    Read with ast: papermill's own inspection drops a line whose value or comment holds another
-    ``=``.
+    papermill's own inspection (inspect_notebook) is not used: it drops a line with a second ``=`` in
+    its value or comment.
     """
     try:
         body = ast.parse(source).body
@@ -141,13 +151,14 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
 
 
 def allowed_values(nb: NotebookNode) -> dict[str, Allowed]:
-    """What the notebook says its parameters may be, in its call of ``refuse_wrong_parameters``."""
-    sources = (cell.source for cell in nb.cells if cell.cell_type == "code")
-    for source in sources:
-        if GUARD not in source:
+    """The values that parameters may have, by name: the arguments of the notebook's call of
+    ``refuse_wrong_parameters``; none if there is no call, or if they are not literals.
+    """
+    for cell in nb.cells:
+        if cell.cell_type != "code" or GUARD not in cell.source:
             continue
-        with suppress(SyntaxError, ValueError):  # a magic, or values that are computed
-            for node in ast.walk(ast.parse(source)):
+        with suppress(SyntaxError, ValueError):  # an IPython magic; a computed value
+            for node in ast.walk(ast.parse(cell.source)):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == GUARD:
                     return {
                         str(keyword.arg): ast.literal_eval(keyword.value)
@@ -161,10 +172,10 @@ def check_parameters(
     values: Mapping[str, object],
     allowed: Mapping[str, Allowed] = MappingProxyType({}),
 ) -> None:
-    """Refuse names that the notebook does not have, values of another type than annotated, and
-    values that are not ``allowed``.
+    """Raise NotebookError for a name that is no parameter of the notebook, a value of another type
+    than its annotation, or a value that is not ``allowed``.
 
-    ``annotations``: of each parameter that the notebook has. Raises NotebookError.
+    ``annotations`` has all parameters of the notebook, None for one without an annotation.
     """
     for name, value in values.items():
         if name not in annotations:
@@ -184,8 +195,8 @@ def check_parameters(
             expected = _expected_instead(value, allowed[name])
         if expected:
             shown = repr(value)
-            if len(shown) >= 60:
-                shown = shown[:57] + "..."
+            if len(shown) >= MOST_SHOWN:
+                shown = shown[: MOST_SHOWN - 3] + "..."
             raise NotebookError(
                 f"parameter {name!r}: seen {shown} ({type(value).__name__}); "
                 f"expected {expected}"
@@ -193,47 +204,62 @@ def check_parameters(
 
 
 def _expected_instead(value: object, allowed: Allowed) -> str:
-    """What was expected in place of a value; empty where it is allowed."""
+    """What was expected instead of a value, as the end of a sentence; empty if it is allowed."""
     if allowed == "size":
-        if value == "":
-            return ""
-        try:
-            return "" if parse_size(str(value)) else "a size above 0"
-        except ValueError:
-            return "a size such as 8GiB, or nothing"
+        return _expected_instead_of_size(str(value))
     if isinstance(allowed, tuple):
         least, most = allowed
         if isinstance(value, (int, float)) and _is_between(value, least, most):
             return ""
-        return f"{least} or more" if most is None else f"{least} to {most}"
-    chosen = value if isinstance(value, list) else [value]
-    if all(item in allowed for item in chosen):
+        if most is None:
+            return f"{least} or more"
+        return f"{least} to {most}"
+    values = [value]
+    if isinstance(value, list):
+        values = value
+    if all(item in allowed for item in values):
         return ""
     return f"one of {', '.join(allowed)}"
 
 
+def _expected_instead_of_size(text: str) -> str:
+    """As ``_expected_instead``, for a size; an empty text stands for no size and is allowed."""
+    if not text:
+        return ""
+    try:
+        if parse_size(text):
+            return ""
+    except ValueError:
+        return "a size such as 8GiB, or nothing"
+    return "a size above 0"
+
+
 def _is_between(value: float, least: float | None, most: float | None) -> bool:
-    """Whether a number lies between two, of which each may be open."""
+    """Whether a number is from ``least`` to ``most``; None is an open end."""
     return (least is None or value >= least) and (most is None or value <= most)
 
 
 def refuse_wrong_parameters(**allowed: Allowed) -> None:
-    """Check the parameters of the notebook whose kernel this is, with those that papermill injected
-    (``check_parameters``); from then on a value that the workbook refuses is refused in one line.
+    """Check the parameters of the notebook in whose kernel this is called, and those that papermill
+    injected; later errors of wrong values are shown there in one line. Raises NotebookError.
 
-    ``allowed`` says of a parameter that it is a "size", one of a list of values, or a number from
-    the first to the second of two, such as ``seed=(0, None)``. A plan is checked in the same way
-    before its first run. papermill only warns of a name that a notebook does not have. Outside a
-    kernel nothing is checked. Raises NotebookError.
+    ``allowed`` has for a parameter "size", a list of values, or a number from the first to the
+    second of two, such as ``seed=(0, None)``. A plan checks its parameters in the same way before
+    its first run. papermill itself only warns of a name that the notebook does not have. Outside a
+    kernel nothing is checked.
     """
-    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return
+    shell = ipython.get_ipython()
     if shell is None:
         return
     shell.set_custom_exc((ValueError, OSError), _refuse_in_one_line)
-    cells = shell.user_ns.get("In", ())
+    cells = shell.user_ns.get("In", ())  # sources of the cells that have run, in order
     for source, next_source in zip(cells, [*cells[1:], ""], strict=False):
-        with suppress(SyntaxError):  # a magic: no cell of parameters
+        with suppress(SyntaxError):  # an IPython magic: not the cell of parameters
             body = ast.parse(source).body
+            # The first cell that begins with an annotated name is that of the parameters.
             if body and isinstance(body[0], ast.AnnAssign):
                 annotations = _assigned(source)
                 names = dict(annotations)
@@ -251,22 +277,24 @@ def _refuse_in_one_line(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> None:
-    """Show an error of a cell: without its traceback where the workbook refused a value, and where
-    a file is missing. What another package raised keeps its traceback.
+    """Show an error of a cell: in one line if this project refused a value or a file is missing,
+    with its traceback if another package raised it. IPython calls this (set_custom_exc).
     """
-    frames = traceback.extract_tb(trace)
-    is_ours = bool(frames) and Path(frames[-1].filename).is_relative_to(
-        CHECKOUT / "helpers"
+    innermost = traceback.extract_tb(trace)[-1:]
+    is_ours = any(
+        Path(frame.filename).is_relative_to(CHECKOUT / "helpers") for frame in innermost
     )
     line = " ".join(str(error).split())
     if isinstance(error, OSError):
         line = f"{kind.__name__}: {line}"
     if is_ours or isinstance(error, OSError):
+        # IPython shows what this method of an exception returns in place of a traceback.
         cast(Any, error)._render_traceback_ = lambda: [line]
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
 def _is_json(value: object) -> bool:
+    """Whether a value can be written as JSON."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -275,30 +303,36 @@ def _is_json(value: object) -> bool:
 
 
 def _fits(value: object, kind: ast.expr) -> bool:
-    """Whether a value fits an annotation; one that is not understood fits any value."""
-    if isinstance(kind, ast.Constant):
+    """Whether a value fits an annotation; any value fits an annotation of an unknown form."""
+    if isinstance(kind, ast.Constant):  # None
         return value is kind.value
-    if isinstance(kind, ast.BinOp):
+    if isinstance(kind, ast.BinOp):  # int | None
         return _fits(value, kind.left) or _fits(value, kind.right)
-    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "list":
+    if (
+        isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "list"
+    ):  # list[int]
         return isinstance(value, list) and all(
             _fits(item, kind.slice) for item in value
         )
     name = ast.unparse(kind)
-    if name == "bool" or isinstance(value, bool):
+    if name == "bool" or isinstance(
+        value, bool
+    ):  # for isinstance a bool is an int, too
         return isinstance(value, bool) and name not in TYPES
     return isinstance(value, TYPES.get(name, object))
 
 
 def needs_verdict(nb: NotebookNode) -> bool:
-    """False for a notebook whose metadata says ``casebook: {"verdict": false}``: it answers by
-    reaching its end.
+    """Whether the notebook must emit a verdict. If its metadata says ``casebook: {"verdict":
+    false}``, it answers by reaching its end.
     """
     return nb.metadata.get("casebook", {}).get("verdict", True) is not False
 
 
 def cell_counts(nb: NotebookNode) -> dict[str, int]:
-    """How many code cells ended in each status of papermill, the injected one not counted."""
+    """How many code cells have each status of papermill, such as "completed"; the injected cell and
+    empty ones do not count.
+    """
     counts: Counter[str] = Counter()
     for cell in nb.cells:
         is_injected = INJECTED in cell.metadata.get("tags", [])
@@ -308,10 +342,7 @@ def cell_counts(nb: NotebookNode) -> dict[str, int]:
 
 
 def verdict_of(nb: NotebookNode) -> Verdict | None:
-    """The last verdict that the notebook emitted, or None.
-
-    Raises VerdictError where that is no verdict.
-    """
+    """The last verdict that the notebook emitted, or None. Raises VerdictError if it is none."""
     outputs = chain(*(cell.get("outputs", []) for cell in nb.cells))
     for output in reversed(list(outputs)):
         emitted = output.get("data", {}).get(VERDICT_MIME)

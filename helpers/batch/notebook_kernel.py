@@ -1,4 +1,4 @@
-"""The kernel of one notebook, as its runner sees it: how it is started, stopped, and how it ended."""
+"""The kernel of one notebook: how its runner starts and stops it, and finds out how it ended."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .stop import Stop
 KERNEL = "python3"
 LANGUAGE = "python"
 STOP_S = 3.0
+"""A kernel that was interrupted gets so long for its ``finally`` blocks before it is killed."""
 STACKS_S = 0.3
+"""faulthandler writes the stacks of a kernel within this time after SIGUSR2."""
 STDERR = "kernel.stderr"
 STACKS = "stacks/kernel.txt"
 
 
 class OwnKernels(KernelSpecManager):
-    """Knows one kernel: this interpreter.
-
-    What is registered in the user's home or on the system is not looked at.
-    """
+    """Knows one kernel: this interpreter. Kernels registered on the system are not used."""
 
     def get_kernel_spec(self, _kernel_name: str) -> KernelSpec:
+        """How jupyter_client starts the kernel, whatever name is asked for."""
         return KernelSpec(
             argv=list(kernel_process.ARGV),
             display_name="Python 3",
@@ -45,9 +45,11 @@ class OwnKernels(KernelSpecManager):
 
 
 class NotebookKernel:
-    """The kernel that executes a notebook in ``folder``, where its fd 1 and 2 go to kernel.stderr.
+    """The kernel that executes a notebook in ``folder``; its stdout and stderr go to kernel.stderr
+    there.
 
-    ``stop`` holds the signal by which this process was asked to end it.
+    ``mark`` identifies its processes. ``stop`` holds the signal that asked this process to stop, and
+    ``ooms_before`` the OOM kills that the cgroup had counted before its start.
     """
 
     def __init__(self, folder: Path, mark: str):
@@ -62,8 +64,9 @@ class NotebookKernel:
         self._sockets: Path | None = None
 
     def manager(self) -> AsyncKernelManager:
-        """A manager that reaches the kernel over unix sockets: there is no TCP port that another
-        process could take first. Raises OSError.
+        """The manager of jupyter_client that starts the kernel. Raises OSError.
+
+        It uses unix sockets: a TCP port could be taken by another process before the kernel binds it.
         """
         self._sockets = kernel_process.short_folder(self.mark)
         return AsyncKernelManager(
@@ -75,7 +78,7 @@ class NotebookKernel:
         )
 
     def environment(self) -> dict[str, str]:
-        """The kernel's environment, by which its processes are recognised."""
+        """The kernel's environment; its mark identifies the processes that inherit it."""
         self.stacks.parent.mkdir(exist_ok=True)
         return {
             **kernel_process.environment(),
@@ -86,8 +89,8 @@ class NotebookKernel:
         }
 
     def started(self, manager: AsyncKernelManager) -> None:
-        """Keep the process that a manager has started: the manager forgets it when it has ended,
-        and only the process says how it ended.
+        """Keep the process that the manager has started: the manager drops it when it has ended, and
+        its exit status is needed then.
         """
         assert isinstance(manager.provisioner, LocalProvisioner)
         self._process = manager.provisioner.process
@@ -97,8 +100,8 @@ class NotebookKernel:
         return self._process is not None and self._process.poll() is not None
 
     def has_ended_at_its_limit(self) -> bool:
-        """As ``has_ended``; where an OOM kill was counted, it may still be giving its memory back,
-        and is waited for.
+        """As ``has_ended``, for a kernel that did not answer in time. If the OOM killer was at work,
+        waits for its end: a killed process frees its memory first.
         """
         assert self._process is not None
         if kernel_process.oom_kills() != self.ooms_before:
@@ -107,7 +110,7 @@ class NotebookKernel:
         return self.has_ended()
 
     def how_it_ended(self) -> tuple[str, str]:
-        """(how it ended in words, the signal that killed it or nothing); only after it has ended."""
+        """(how it ended, in words; the signal that killed it, or empty). Only after it has ended."""
         assert self._process is not None
         how, signal_name = kernel_process.how_it_ended(
             self._process.returncode,
@@ -120,12 +123,12 @@ class NotebookKernel:
         return f"the kernel {how}", signal_name
 
     def last_words(self) -> str:
-        """The end of what it wrote to fd 1 and 2."""
+        """The end of what it wrote to stdout and stderr."""
         return kernel_process.last_words(self.stderr)
 
     def write_stacks(self) -> None:
-        """Write where a kernel hangs before it is stopped: its Python stacks, and where in the
-        system each of its threads waits.
+        """Write where a hung kernel stands, before it is stopped: its Python stacks (faulthandler
+        writes them on SIGUSR2), and where in the system each of its threads waits.
         """
         assert self._process is not None
         pid = self._process.pid
@@ -135,9 +138,10 @@ class NotebookKernel:
         time.sleep(STACKS_S)
 
     def _interrupt(self) -> None:
-        """Interrupt the kernel; kill it after STOP_S, or at the second signal to this process.
+        """Called at each signal to this process: interrupt the kernel, and kill it after STOP_S or at
+        the second signal.
 
-        An exception instead could arrive in the middle of saving the notebook.
+        No exception is raised here: it could interrupt the saving of the notebook.
         """
         if self.stop.times > 1:
             self._signal(signal.SIGKILL)
@@ -148,12 +152,16 @@ class NotebookKernel:
         self._killer.start()
 
     def _signal(self, number: int) -> None:
-        """Signal its process group: jupyter_client starts a kernel in a session of its own."""
+        """Send a signal to its process group, which is its own: jupyter_client starts a kernel in a
+        new session.
+        """
         if self._process is not None and self._process.poll() is None:
             signal_group(self._process.pid, number)
 
     def clean_up(self, adopted: bool) -> tuple[list[str], list[str]]:
-        """End what it left behind: (processes that were ended, those that SIGKILL does not end)."""
+        """Kill the processes that are left of it: (those that were killed, those that SIGKILL does
+        not end), each as "name (pid)". ``adopted`` is as of ``kernel_process.sweep``.
+        """
         if self._killer:
             self._killer.cancel()
         ended, deaf = kernel_process.sweep(self.mark, adopted)

@@ -1,7 +1,8 @@
-"""One run of a batch: started in a process of its own, watched, and its record completed.
+"""One run of a batch: its runner is started as a process of its own and watched, and its record is
+completed.
 
-The process is spawned, never forked. Its record is on the disk before it starts, and says
-afterwards what became of it, whatever that was.
+The record is on the disk before the runner gets its job, and says afterwards how the run ended,
+also if the runner was killed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from .stop import Stop
 from .watched import Job, Tick, Watched
 
 LOG = "runner.log"
+MARK_LETTERS = 32
+"""Of a digest: 128 bits, so that no two runs have the same mark."""
 
 
 def mark_of(folder: Path, attempt: int) -> str:
-    """The mark that the processes of a run carry in their environment: the same for whoever
-    looks for them later.
+    """The mark that identifies the processes of an attempt at the run in ``folder``, by a variable
+    of their environment. A resumed batch computes the same mark and finds them.
     """
-    return hashlib.sha256(f"{folder.resolve()} {attempt}".encode()).hexdigest()[:32]
+    digest = hashlib.sha256(f"{folder.resolve()} {attempt}".encode())
+    return digest.hexdigest()[:MARK_LETTERS]
 
 
 def run_one(
@@ -38,12 +42,12 @@ def run_one(
     stop: Stop | None = None,
     tick: Tick | None = None,
 ) -> Run:
-    """Run one planned run in a process of its own and return its record, whatever happens to
+    """Carry out a planned run in a process of its own and return its record, whatever happens to
     that process.
 
     Call it from a thread that lives as long as the run: the runner ends with the thread that
-    started it. A run whose start cannot be recorded is not started; what else cannot be
-    recorded is in what this returns.
+    started it. If its start cannot be recorded, the run is not started. The record that is returned
+    is true also if the disk has an older one.
     """
     began = time.monotonic()
     start = {
@@ -61,10 +65,11 @@ def run_one(
         process = _started_runner(folder)
     except OSError as error:
         why = f"its runner cannot start: {error.strerror}"
-        return kept(
-            folder, move(move(run, "started"), "failed", cause=why, ended_at=now())
-        )
-    watched = Watched(process, folder, job, stop or Stop(), began)
+        started = move(run, "started")  # a planned run cannot fail: record.LEGAL
+        return kept(folder, move(started, "failed", cause=why, ended_at=now()))
+    if stop is None:
+        stop = Stop()
+    watched = Watched(process, folder, job, stop, began)
     started = move(run, "started", pid=process.pid)
     try:
         write_run(folder, started)
@@ -77,7 +82,7 @@ def run_one(
     watched.wait(tick)
     run = _completed(folder, started, watched)
     if run.stopped_by == "interrupt":
-        run = _with_true_signal(run, watched.stop.signal)
+        run = _with_true_signal(run, stop.signal)
     log = folder / LOG
     with suppress(OSError):
         if run.state == "answered" or not log.stat().st_size:
@@ -89,10 +94,10 @@ def run_one(
 
 
 def _with_true_signal(run: Run, signal: str) -> Run:
-    """The record of an interrupted run with the signal that the batch was stopped by, or none.
+    """The record of an interrupted run with the ``signal`` that stopped the batch.
 
-    The runner is sent SIGINT in any case; without a signal to the batch it was not the user who
-    interrupted the run.
+    The runner itself sees SIGINT, whatever the batch got. If the batch got no signal, the run was
+    not interrupted by the user, and the record does not say so.
     """
     if not signal:
         return run.model_copy(update={"stopped_by": ""})
@@ -104,16 +109,13 @@ def _with_true_signal(run: Run, signal: str) -> Run:
 
 
 def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
-    """The runner of a folder, which writes to its log what it prints as an error."""
+    """Start the runner of a run's folder; its stderr goes to a log there. Raises OSError."""
+    module = "helpers.batch.runner"
+    # journal._end_processes finds a runner by its last two words.
+    words = [sys.executable, "-m", module, "--one", str(folder.resolve())]
     with open(folder / LOG, "ab") as log:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "helpers.batch.runner",
-                "--one",
-                str(folder.resolve()),
-            ],
+            words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -124,8 +126,8 @@ def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _completed(folder: Path, run: Run, watched: Watched) -> Run:
-    """The record of a run whose runner has ended or was ended: its own, else what is seen from
-    outside.
+    """The record of a run whose runner has ended or was killed: the runner's own, else how the run
+    ended as seen from here.
     """
     ended, deaf = kernel_process.sweep(watched.job["mark"])
     with suppress(RecordUnreadable):
@@ -133,45 +135,53 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
     if run.state != "started":
         return run
     if watched.record is not None:
-        return watched.record  # it did not fit on the disk
+        return watched.record  # the runner could not write it to the disk
     process = watched.process
-    state, cause, name = watched.verdict
+    state, cause, signal_name = watched.verdict
     words = kernel_process.last_words(folder / LOG)
     if process.poll() is None and not deaf:
         deaf = ["its runner"]
     if deaf:
         state = "stuck"
-        cause = cause or "its runner ended"
+        if not cause:
+            cause = "its runner ended"
         cause += f"; SIGKILL does not end {', '.join(deaf)}"
     elif not state:
         code = process.returncode
         ooms = kernel_process.oom_kills()
-        how, name = kernel_process.how_it_ended(code, run.ooms_before, ooms, words)
+        how, signal_name = kernel_process.how_it_ended(
+            code, run.ooms_before, ooms, words
+        )
         state = "died"
-        cause = f"its runner was {how}" if name else f"its runner {how}"
+        cause = f"its runner {how}"
+        if signal_name:
+            cause = f"its runner was {how}"
+    stopped_by = ""
+    if state == "failed":  # Watched says so only of an interrupted run
+        stopped_by = "interrupt"
     return closed(
         folder,
         run,
         state,
         cause,
-        signal=name,
+        signal=signal_name,
         left_behind=ended,
         last_words=words[-LAST_WORDS:],
-        stopped_by="interrupt" if state == "failed" else "",
+        stopped_by=stopped_by,
         seconds=round(time.monotonic() - watched.began, 2),
     )
 
 
 def not_started(run: Run, error: OSError) -> Run:
-    """A planned run whose start cannot be recorded: skipped, and to be tried when the batch is
-    resumed.
+    """The record of a planned run whose start cannot be recorded: skipped, and tried again when the
+    batch is resumed (``stopped_by`` disk).
     """
     why = f"its start cannot be recorded: {error.strerror}"
     return move(run, "skipped", stopped_by="disk", started_at="", cause=why)
 
 
 def kept(folder: Path, run: Run) -> Run:
-    """The record, written to the disk if there is room; else the caller has the only one."""
+    """Write a record to the disk if there is room, and return it: the caller may have the only one."""
     with suppress(OSError):
         write_run(folder, run)
     return run

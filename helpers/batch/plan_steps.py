@@ -1,4 +1,4 @@
-"""The steps of a plan: each line with its notebook, box, preset and parameters made concrete."""
+"""Makes the steps of a plan: a step is one run, with its notebook, box, preset and parameters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,12 +34,17 @@ from .step import DEFAULT_LIMITS, Step, digest
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 ARCHIVES = (".tar.gz", ".tgz")
-APART = ("box", "preset", "gpu")  # not among a run's own parameters
+APART = ("box", "preset", "gpu")
+"""Names that a line of a plan may give as a key of its own, as a parameter or in its grid."""
+KEY_LETTERS = 8
+"""Of the digest in a run's id: enough to show at a glance that its parameters changed."""
 
 
 class NotebookFacts(BaseModel):
-    """What a notebook says in ``metadata.casebook``: what it does to a box, what its numbers may
-    be (null is an open end), whether it goes on at the cell at which it stopped.
+    """What a notebook says of itself in ``metadata.casebook``.
+
+    ``safety`` is what it does to a box. ``ranges`` has the least and the largest value of its numbers
+    (None is an open end). ``resumes``: after an interruption it goes on at the cell where it stopped.
     """
 
     safety: Danger | None = None
@@ -46,28 +52,37 @@ class NotebookFacts(BaseModel):
     resumes: bool = False
 
     def danger(self, planned: PlannedRun) -> str:
-        """What a run does to a box: the notebook's own word, which the plan may raise.
+        """What a run does to a box: what the notebook says, which the plan may raise.
 
-        One that says nothing may load it.
+        A notebook that says nothing may load the box. Raises PlanError if the plan lowers it.
         """
         raised = planned.danger
-        if (
-            self.safety
-            and raised
-            and DANGERS.index(raised) < DANGERS.index(self.safety)
-        ):
+        if not raised:
+            return self.safety or "loads"
+        if self.safety and DANGERS.index(raised) < DANGERS.index(self.safety):
             raise PlanError(
                 f"danger: seen {raised}, and {planned.notebook} {self.safety}; "
                 "a plan may only raise it; leave it out"
             )
-        return raised or self.safety or "loads"
+        return raised
+
+
+class NotebookInPlan(NamedTuple):
+    """A notebook that a plan names: its file, what it says of itself, its parameters with their
+    annotations, and the values that they may have.
+    """
+
+    source: Path
+    facts: NotebookFacts
+    annotations: dict[str, ast.expr | None]
+    allowed: dict[str, Allowed]
 
 
 class StepReader:
-    """Makes the steps of a plan, each notebook and bundle read once.
+    """Makes the steps of a plan; reads each notebook and bundle once.
 
-    Paths count from ``base``; ``override`` takes the place of the box ``live``; ``measured`` are
-    the seconds that notebooks took here, by name.
+    Paths are relative to ``base``; ``override`` replaces the box ``live``; ``measured`` has the
+    seconds that notebooks took here, by name. ``places`` has the path of each box by its name.
     """
 
     def __init__(
@@ -83,7 +98,9 @@ class StepReader:
         self.notebook = cache(self._notebook)
 
     def steps(self, planned: PlannedRun) -> Iterator[Step]:
-        """The steps of one line of the plan. ``run_id`` has no number yet: the order gives it."""
+        """The steps of one line of the plan. Their ``run_id`` lacks the number, which the order of all
+        steps gives. Raises PlanError or NotebookError.
+        """
         for name, values in planned.grid.items():
             if name in planned.parameters:
                 raise PlanError(
@@ -100,51 +117,55 @@ class StepReader:
             yield from itertools.repeat(step, planned.repeats)
 
     def _step(self, planned: PlannedRun, mixed: dict[str, object]) -> Step:
-        source, facts, annotations, allowed = self.notebook(planned.notebook)
+        """The step of a line for one combination of values; ``mixed`` has them with the line's fixed
+        parameters.
+        """
+        notebook = self.notebook(planned.notebook)
+        takes = notebook.annotations
         box, preset, gpu = (_text(planned, mixed, name) for name in APART)
         gpu = _pci(gpu)
         values = {name: value for name, value in mixed.items() if name not in APART}
-        if gpu and "gpu" in annotations:
+        if gpu and "gpu" in takes:
             values["gpu"] = gpu
         for name, value in values.items():
             check_value(value, f"parameter {name!r}")
-        check_parameters(annotations, values, allowed)
+        check_parameters(takes, values, notebook.allowed)
         for name, text in (("box", box), ("preset", preset)):
-            if text not in ("", "live") and name not in annotations:
+            if text not in ("", "live") and name not in takes:
                 raise PlanError(
                     f"{planned.notebook} has no parameter {name!r}; seen "
                     f"{name}: {text}; leave it out"
                 )
         place, box_name = self._box(box)
+        if "box" not in takes:
+            box_name = ""
+        # Equal steps have equal ids, so that a resumed batch finds their records.
         identity = [planned.notebook, box, preset, values]
         if gpu:
             identity.append(gpu)
         key = json.dumps(identity, sort_keys=True)
+        # The nearest level that sets a limit decides.
         levels = (planned.limits, self.plan.limits, DEFAULT_LIMITS)
         return Step(
-            run_id=f"{source.stem}-{digest(key)[:8]}",
+            run_id=f"{notebook.source.stem}-{digest(key)[:KEY_LETTERS]}",
             notebook=planned.notebook,
-            source=source,
+            source=notebook.source,
             parameters=values,
-            takes=frozenset(annotations),
+            takes=frozenset(takes),
             box=place,
-            box_name=box_name if "box" in annotations else "",
+            box_name=box_name,
             preset=self._preset(preset),
             cell_s=next(level.cell_s for level in levels if level.cell_s),
             run_s=next(level.run_s for level in levels if level.run_s),
-            danger=facts.danger(planned),
+            danger=notebook.facts.danger(planned),
             gpu=gpu,
             waits="{batch}" in key,
-            resumes=facts.resumes,
+            resumes=notebook.facts.resumes,
             estimate_s=self.measured.get(planned.notebook),
         )
 
-    def _notebook(
-        self, name: str
-    ) -> tuple[Path, NotebookFacts, dict[str, ast.expr | None], dict[str, Allowed]]:
-        """(the file, what its metadata says to this workbook, its parameters with their
-        annotations, and what they may be).
-        """
+    def _notebook(self, name: str) -> NotebookInPlan:
+        """The notebook of this name, in notebooks/ or beside the plan. Raises PlanError."""
         places = [folder / name for folder in (NOTEBOOKS, self.base)]
         source = next((place for place in places if place.is_file()), None)
         if source is None:
@@ -158,16 +179,17 @@ class StepReader:
         except ValidationError as error:
             raise PlanError(one_line(error, f"{name}: metadata.casebook")) from error
         allowed = {**facts.ranges, **allowed_values(book)}
-        return source.resolve(), facts, parameters(book), allowed
+        return NotebookInPlan(source.resolve(), facts, parameters(book), allowed)
 
     def _box(self, box: str) -> tuple[str, str]:
-        """(box as a notebook is given it, its name).
+        """(box as a notebook gets it: a name or an absolute path; its name in records).
 
-        A path counts from the plan's folder or from here. It is named by its end, or in full
-        where another box has that name.
+        A relative path is looked for in the plan's folder and in the current one. The name of a
+        bundle is that of its file or folder, or the path as given if another box has that name.
+        Raises PlanError.
         """
-        if box == "live":
-            box = self.override or box
+        if box == "live" and self.override:
+            box = self.override
         if box in self.recorded:
             return box, box
         places = [folder / box for folder in (self.base, Path.cwd()) if box]
@@ -181,28 +203,32 @@ class StepReader:
             self.opened(place.resolve())
         except BundleError as error:
             raise PlanError(f"box: {error}") from error
-        end = next((end for end in ARCHIVES if place.name.endswith(end)), "")
+        suffix = next((end for end in ARCHIVES if place.name.endswith(end)), "")
         path = str(place.resolve())
-        name = place.name.removesuffix(end)
-        if self.places.setdefault(name, path) != path:
-            name = box.removesuffix(end)
+        name = place.name.removesuffix(suffix)
+        path_of_name = self.places.setdefault(name, path)
+        if path_of_name != path:
+            name = box.removesuffix(suffix)
         return path, name
 
     def _preset(self, preset: str) -> str:
-        """The preset as a notebook is given it: a name of env/presets, or the absolute path of
-        a file that ends in .env.
+        """The preset as a notebook gets it: a name of env/presets, or the absolute path of a file
+        that ends in .env. Raises PlanError.
         """
         if preset in ("", "none"):
             return preset
-        path = (self.base / preset).resolve() if preset.endswith(".env") else None
+        named: str | Path = preset
+        if preset.endswith(".env"):
+            named = (self.base / preset).resolve()
         try:
-            load_preset(path or preset)
+            load_preset(named)
         except PresetError as error:
             raise PlanError(str(error)) from error
-        return str(path or preset)
+        return str(named)
 
 
 def _pci(gpu: str) -> str:
+    """The PCI address of a GPU in its usual form, empty for none. Raises PlanError."""
     address = pci_address(gpu)
     if gpu and not address:
         raise PlanError(
@@ -213,8 +239,8 @@ def _pci(gpu: str) -> str:
 
 
 def _text(planned: PlannedRun, mixed: dict[str, object], name: str) -> str:
-    """``box``, ``preset`` or ``gpu``: a key of its own, or a parameter or part of the grid
-    under that name.
+    """The value of a name of APART: a key of the line, or a parameter of that name. Raises PlanError
+    if it is both, or no text.
     """
     if name not in mixed:
         return str(getattr(planned, name))

@@ -1,4 +1,4 @@
-"""The text of a plan: YAML without its tricks, and values that a record can keep."""
+"""Reads the YAML of a plan: only its plain features, and only values that a record can hold."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ import yaml
 from helpers.look.files import opened
 
 MOST_BYTES = 200_000
+"""Room for a few thousand lines of runs; a larger file is no plan, or better written as grids."""
 MOST_ALIASES = 100
+"""More than a person writes by hand; with none inside an anchor they cannot multiply."""
 TEXT_TAG = "tag:yaml.org,2002:str"
 UNKEPT = re.compile("[\0\ud800-\udfff]")
-"""What no record can keep of a text: NUL bytes and lone surrogates."""
+"""Characters that no record can hold: NUL and lone surrogates, which UTF-8 cannot encode."""
 
 
 class PlanError(ValueError):
-    """A plan that cannot run: one line with the file, the key, what was seen and what was
-    expected.
-    """
+    """A plan cannot run: one line with the file, the key, what was seen and what was expected."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader without merges, keys that stand twice, and aliases that multiply
-    ("billion laughs").
+    """PyYAML's safe loader, which also refuses merges (<<), a key that appears twice, and aliases
+    inside of anchors, which multiply ("billion laughs").
+
+    ``aliases`` counts the aliases so far, ``anchored`` the values with an anchor that are open.
     """
 
     def __init__(self, text: str):
         super().__init__(text)
         self.aliases = 0
-        self.anchored = 0  # how many values with an anchor are being read
+        self.anchored = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Count the aliases, and refuse one inside of an anchor."""
+        """Read the next value; refuses an alias inside of an anchor, or too many of them."""
         event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias:
             self.aliases += 1
             if self.anchored or self.aliases > MOST_ALIASES:
                 expected = f"expected at most {MOST_ALIASES}, and none inside an anchor"
                 raise _wrong(f"alias *{event.anchor}: {expected}", event)
-            return super().compose_node(parent, index)
-        if not event.anchor:
+        if is_alias or not event.anchor:
             return super().compose_node(parent, index)
         self.anchored += 1
         node = super().compose_node(parent, index)
@@ -54,8 +56,8 @@ class _Loader(yaml.SafeLoader):
     def resolve(
         self, kind: type[yaml.Node], value: str | None, implicit: object
     ) -> str | None:
-        """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text,
-        as in YAML 1.2.
+        """The tag of a value. YAML 1.1, which PyYAML reads, takes the PCI address 0000:03:00.0 for a
+        number of base 60; here it is text, as in YAML 1.2.
         """
         tag: str | None = super().resolve(kind, value, implicit)
         if str(tag).endswith((":int", ":float")) and ":" in str(value):
@@ -65,6 +67,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
     ) -> dict[Hashable, Any]:
+        """The dict of a mapping; refuses a key that appears twice, and a merge."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -77,16 +80,13 @@ class _Loader(yaml.SafeLoader):
 
 
 def _wrong(problem: str, where: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
-    """The error of a place in the file."""
+    """An error with its place in the file."""
     mark = cast(yaml.error.Mark, where.start_mark)
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 def read_yaml(path: Path) -> tuple[str, object]:
-    """(text of a plan file, what it holds).
-
-    Raises PlanError; nothing is built before its size with aliases is known.
-    """
+    """(text of a plan file, the value that it holds). Raises PlanError."""
     try:
         with opened(path) as file:
             raw = file.read(MOST_BYTES + 1)
@@ -104,14 +104,14 @@ def read_yaml(path: Path) -> tuple[str, object]:
             why = f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     except (yaml.YAMLError, RecursionError) as error:
         why = f"no YAML ({type(error).__name__})"
-    # No UTF-8, a date such as 2024-13-45, a number of too many digits.
+    # Too large, no UTF-8, a date such as 2024-13-45, a number of too many digits.
     except ValueError as error:
         why = str(error)[:100]
     raise PlanError(f"{path}: {why}; expected a plan in YAML")
 
 
 def check_value(value: object, name: str) -> None:
-    """Refuse a value of a parameter that no record can keep. Raises PlanError."""
+    """Raise PlanError for a value of a parameter that no record, which is JSON, can hold."""
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             seen = str(value)[:40]

@@ -1,4 +1,4 @@
-"""What one cell prints, of which a notebook keeps the beginning and the end."""
+"""Cuts what a cell prints: the notebook keeps the beginning and the end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from nbformat.v4 import new_output
 
 HEAD = 1 << 20
 TAIL = 1 << 16
-"""Characters that are kept of the beginning and of the end."""
+"""Characters kept of the beginning and of the end: a notebook of a few MB still opens quickly."""
 
 
 class PrintedText:
-    """Counts what a cell prints, and holds the end of what is too much for the notebook."""
+    """The text that one cell prints: ``length`` characters so far, of which ``tail`` is the end of
+    what comes after HEAD; ``stream`` is stdout or stderr, whichever came last.
+    """
 
     def __init__(self) -> None:
         self.length = 0
@@ -19,7 +21,9 @@ class PrintedText:
         self.stream = "stdout"
 
     def head(self, text: str, stream: str) -> str:
-        """The part of a newly printed text that still belongs to the beginning; mostly all of it."""
+        """Take a newly printed text; returns the part of it that belongs to the first HEAD
+        characters, mostly all.
+        """
         room = max(0, HEAD - self.length)
         self.length += len(text)
         self.tail = (self.tail + text[room:])[-TAIL:]
@@ -27,7 +31,9 @@ class PrintedText:
         return text[:room]
 
     def end(self) -> list[NotebookNode]:
-        """The end of the text as an output, with how much is missing before it; none if all is kept."""
+        """The tail as an output, after a line that says how much is left out; no output if nothing
+        was printed after HEAD.
+        """
         if not self.tail:
             return []
         text = self.tail

@@ -1,7 +1,6 @@
-"""How a batch goes on, in lines, with several runs side by side.
+"""Prints the progress of a batch in lines.
 
-Nothing here ends a batch: a terminal that is closed, a full disk under a log and a run never
-heard of are all no matter.
+Nothing here ends a batch: a closed terminal and a full disk under a log are ignored.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -20,82 +18,99 @@ from .time_left import short_time, time_left_s
 from .which_runs import swept
 
 FIRST_LINE_S = 2.0
-
-
-@dataclass
-class Going:
-    """A run that goes on: where it stands, and when the next line says so."""
-
-    run: Run
-    where: str = "starting"
-    seconds: float = 0.0
-    next_line_s: float = FIRST_LINE_S
+LONGEST_PAUSE_S = 30.0
+"""Pauses between the lines of a run: each as long as all before it, up to this."""
 
 
 class Plain:
-    """One line as a run starts and ends; in between a line after 2, 4, 8 ... seconds and at
-    most every 30.
+    """Prints a line as a run starts and ends, and in between after 2, 4, 8, 16, 32 seconds and every
+    30 seconds from then on.
 
-    All calls come from the thread of the batch. Without a stream nothing is said.
+    Runs are given by their number in the plan, from 0. ``names`` tells each apart by its box and
+    parameters; ``next_line_s`` says of each run under way after how many seconds its next line is
+    due. All calls come from the thread of the batch. Without a stream nothing is printed.
     """
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream
         self.runs: list[Run] = []
         self.names: list[str] = []
-        self.going: dict[int, Going] = {}
+        self.next_line_s: dict[int, float] = {}
 
     def started(self, folder: Path, runs: Sequence[Run], carried: str = "") -> None:
-        """``carried`` says who carries the runs out, where that is not this machine alone."""
+        """The batch in ``folder`` starts. ``carried`` says who carries the runs out, if that is not
+        this machine alone.
+        """
         self.runs = list(runs)
         self.names = [
             ", ".join([run.short, *values])
             for run, values in zip(runs, swept(runs), strict=True)
         ]
-        before = sum(run.state not in ("planned", "started") for run in runs)
-        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        ended = f", {before} of them ended before" if before else ""
-        self._print(f"{count} into {folder}{ended}")
+        line = f"{len(runs)} runs into {folder}"
+        if len(runs) == 1:
+            line = f"1 run into {folder}"
+        ended_before = sum(run.state not in ("planned", "started") for run in runs)
+        if ended_before:
+            line += f", {ended_before} of them ended before"
+        self._print(line)
         if carried:
             self._print(carried)
 
     def run_started(self, number: int, run: Run) -> None:
-        self.going[number] = Going(run)
+        """A run starts."""
+        self.runs[number] = run
+        self.next_line_s[number] = FIRST_LINE_S
         self._say(number, self.names[number])
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        going = self.going.setdefault(number, Going(self.runs[number]))
-        going.seconds = seconds
-        going.where = f"cell {cell} of {cells}" if cells else "starting"
-        if seconds >= going.next_line_s:
-            while going.next_line_s <= seconds:
-                going.next_line_s += min(going.next_line_s, 30.0)
-            self._say(number, f"{going.where}, {seconds:.0f} s")
+        """A run is in a cell, counted from 1, of so many (0 cells: its kernel starts), after so many
+        seconds; prints a line if one is due.
+        """
+        due_s = self.next_line_s.get(number, FIRST_LINE_S)
+        if seconds < due_s:
+            return
+        while due_s <= seconds:
+            due_s += min(due_s, LONGEST_PAUSE_S)
+        self.next_line_s[number] = due_s
+        where = "starting"
+        if cells:
+            where = f"cell {cell} of {cells}"
+        self._say(number, f"{where}, {seconds:.0f} s")
 
     def run_ended(self, number: int, run: Run) -> None:
-        self.going.pop(number, None)
+        """A run has ended; prints its state, its answer, its cause and how long it took."""
+        self.next_line_s.pop(number, None)
         self.runs[number] = run
-        answer = f": {tagged(run.verdict)}" if run.verdict else ""
+        words = f"{self.names[number]}: {run.state}"
+        if run.verdict:
+            words += f": {tagged(run.verdict)}"
         if run.cause:
-            answer += f"; {run.cause}"
-        took = f"({run.seconds or 0:.1f} s)"
-        words = f"{self.names[number]}: {run.state}{answer} {took}{self._left()}"
-        self._say(number, words)
+            words += f"; {run.cause}"
+        seconds = 0.0
+        if run.seconds is not None:
+            seconds = run.seconds
+        self._say(number, f"{words} ({seconds:.1f} s){self._left()}")
 
     def ended(self) -> None:
+        """The batch has ended; prints the counts."""
         if len(self.runs) > 1:
             self._print(self.summary())
 
     def counts(self) -> dict[str, int]:
-        """Runs in each state, in the order of the states; ``running`` is what goes on here."""
-        counts = Counter(
-            "running" if number in self.going else run.state
+        """How many runs are in each state, in the order of STATES; a run under way counts as
+        ``running``, whatever its last record says.
+        """
+        others = [
+            run
             for number, run in enumerate(self.runs)
-        )
+            if number not in self.next_line_s
+        ]
+        counts = Counter[str](run.state for run in others)
+        counts["running"] = len(self.next_line_s)
         return {state: counts[state] for state in ("running", *STATES) if counts[state]}
 
     def summary(self) -> str:
-        """The counts and the time that is left, in a few words."""
+        """The counts and the time that is left, such as "2 answered, 1 failed; about 3 min left"."""
         words = [
             f"{count} {state.replace('_', ' ')}"
             for state, count in self.counts().items()
@@ -103,15 +118,19 @@ class Plain:
         return ", ".join(words) + self._left()
 
     def _left(self) -> str:
-        left_s = time_left_s(self.runs, max(1, len(self.going)))
-        return f"; about {short_time(left_s)} left" if left_s else ""
+        """How long the batch will still take, as the end of a line; empty if that is not known."""
+        left_s = time_left_s(self.runs, max(1, len(self.next_line_s)))
+        if not left_s:
+            return ""
+        return f"; about {short_time(left_s)} left"
 
     def _say(self, number: int, words: str) -> None:
+        """Print a line about one run."""
         self._print(f"run {number + 1} of {len(self.runs)}: {words}")
 
     def _print(self, line: str) -> None:
         if self.stream is None:
             return
-        # A closed terminal must not end a night's batch.
+        # OSError: the terminal is gone or the disk full; ValueError: the stream is closed.
         with suppress(OSError, ValueError):
             print(line, file=self.stream, flush=True)

@@ -1,5 +1,5 @@
-"""run.json, the truth about one run: written whole or not at all, moved only by legal moves,
-read with tolerance.
+"""run.json, the record of one run: written whole or not at all; its state changes only in the legal
+order; what cannot be read is named.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ from helpers.look.files import read, read_whole, write_atomic
 from .shapes import Run
 
 EARLIER = "earlier"
-"""The folder below a run's own in which its earlier attempts lie, by number."""
+"""The folder in a run's own that has its earlier attempts, each in a folder by its number."""
 BLAMED = ("died", "timed_out", "stuck", "rebooted", "node_lost")
-"""What a run is to blame for: each is a strike, and such a run is never repeated by itself."""
+"""Ends that a run is to blame for: each is a strike."""
 LEGAL = {"planned": ("started", "skipped"), "started": ("answered", "failed", *BLAMED)}
-"""The states that a run may go to from a state that is no end."""
+"""The next states of a state; a state that is not here is an end."""
 KEPT = set(
     "run_id batch_id box notebook parameters preset danger gpu estimate_s from_start "
     "strikes plan_sha256 tool_version".split()
 )
-"""What the record of another attempt keeps."""
+"""Fields that the record of another attempt has from the one before."""
 MOST_BYTES = 16 << 20
-# Of one record: a report on the faults of each would not fit into memory.
+"""Above the largest record, which has a verdict with all of its evidence."""
 MOST_VALUES = 100_000
+"""Of one record: pydantic reports each wrong value, which for more would not fit into memory."""
 
 
 class IllegalMove(ValueError):
-    """A state was asked for that a run cannot reach from the one it is in."""
+    """A run cannot go from its state to the one that was asked for."""
 
 
 class RecordUnreadable(ValueError):
-    """A run.json that is torn, from another version or no record at all. One line."""
+    """A run.json is torn, from another version or no record at all. One line."""
 
 
 def move(run: Run, state: str, **changes: object) -> Run:
-    """The run in its next state, with a strike where it is to blame.
+    """The record in its next state, with these fields changed, and one strike more for a state of
+    BLAMED.
 
-    Raises IllegalMove: what ended never changes its state. Another attempt at a run that ended
-    is another record: ``again``.
+    Raises IllegalMove: a run that has ended keeps its state; another attempt at it has another
+    record (``again``).
     """
     allowed = LEGAL.get(run.state, ("no further move",))
     if state not in allowed:
@@ -66,10 +68,7 @@ def move(run: Run, state: str, **changes: object) -> Run:
 
 
 def again(run: Run, attempt: int) -> Run:
-    """The planned record of another attempt at a run that ended: what was planned, and its strikes.
-
-    Raises IllegalMove.
-    """
+    """The record of another attempt, planned, at a run that has ended. Raises IllegalMove."""
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
     return Run(**run.model_dump(include=KEPT), attempt=attempt)
@@ -81,10 +80,10 @@ def write_run(folder: Path, run: Run) -> None:
 
 
 def read_run(path: Path) -> Run:
-    """Read one run.json. Raises RecordUnreadable, also where it is not that of its folder."""
+    """Read one run.json. Raises RecordUnreadable, also if it is the record of another folder."""
     try:
         raw = read_whole(path, MOST_BYTES)
-        if raw.count(b",") > MOST_VALUES:
+        if raw.count(b",") > MOST_VALUES:  # commas separate values in JSON
             raise RecordUnreadable(
                 f"{path}: more than {MOST_VALUES:,} values; expected a record; "
                 "its run counts as unknown"
@@ -99,7 +98,7 @@ def read_run(path: Path) -> Run:
             f"{path}: no whole JSON; expected a record; its run counts as unknown"
         ) from error
     folder = path.absolute().parent
-    if folder.parent.name == EARLIER:
+    if folder.parent.name == EARLIER:  # RUN/earlier/ATTEMPT/run.json
         folder = folder.parents[1]
     if folder.is_symlink() or run.run_id != folder.name:
         raise RecordUnreadable(
@@ -111,9 +110,7 @@ def read_run(path: Path) -> Run:
 
 @dataclass(frozen=True)
 class BatchView:
-    """What the records of a batch say; ``unreadable`` holds one line for each record that
-    cannot be believed.
-    """
+    """The records of a batch; ``unreadable`` has one line for each that cannot be read."""
 
     folder: Path
     runs: tuple[Run, ...]
@@ -131,10 +128,7 @@ def is_batch(folder: Path) -> bool:
 
 
 def read_batch(folder: Path) -> BatchView:
-    """Every run of a batch in order.
-
-    Never raises on a bad record: it is named and the others are still read.
-    """
+    """Every run of a batch, in the order of the plan. A bad record is named, never raised."""
     runs: list[Run] = []
     unreadable: list[str] = []
     for path in sorted(folder.glob("*/run.json")):
@@ -146,8 +140,8 @@ def read_batch(folder: Path) -> BatchView:
 
 
 def is_alive(run: Run) -> bool:
-    """Whether the process of a started run is there on this machine: its number, and its run's
-    name on its command line.
+    """Whether the process of a started run is still there on this machine: one with its number and
+    with the run's folder on its command line, as another process may have got the number.
     """
     if run.pid is None or not process_of(run.pid).running:
         return False
@@ -156,35 +150,38 @@ def is_alive(run: Run) -> bool:
 
 
 def command_line(pid: int | str) -> list[bytes]:
-    """The words of a process's command line; none where it is gone or may not be read."""
+    """The words of a process's command line, with an empty one after the last (proc_pid_cmdline(5));
+    none if the process is gone or may not be read.
+    """
     content, _, _ = read("", f"/proc/{pid}/cmdline")
-    return [] if content is None else content.split(b"\0")
+    if content is None:
+        return []
+    return content.split(b"\0")
 
 
 def gone(run: Run) -> str:
-    """Why a run that reads as started is not running any more, or nothing: its process is gone
-    or the machine restarted.
-
-    Of a run on another node nothing is known here.
+    """Why a run whose record says "started" does not run any more, in words; empty if it runs, has
+    ended, or was started on another machine.
     """
     if run.state != "started":
         return ""
     if run.boot_id and run.boot_id != boot_id():
-        was_here = run.node in ("", node())
-        return "started under another boot" if was_here else ""
+        if run.node not in ("", node()):
+            return ""
+        return "started under another boot"
     if run.pid is None or is_alive(run):
         return ""
     return "started, and its process is gone"
 
 
 def in_words(error: BaseException) -> str:
-    """An exception in one line: its kind and the first line of what it says."""
+    """An exception in one line: its type and the first line of its text."""
     first_line, _, _ = str(error).strip().partition("\n")
     return f"{type(error).__name__}: {first_line[:300]}"
 
 
 def replaced(value: object, old: str, new: str) -> object:
-    """The value of a parameter with ``new`` for ``old`` in its text, also in lists of texts."""
+    """The value of a parameter, in whose text ``new`` replaces ``old``, also in lists of texts."""
     if isinstance(value, list):
         return [replaced(item, old, new) for item in value]
     if isinstance(value, str):
@@ -193,7 +190,9 @@ def replaced(value: object, old: str, new: str) -> object:
 
 
 def last_words_before(run: Run) -> list[str]:
-    """What the kernel of a run's machine logged last before it went down, or why not."""
+    """The last lines of the kernel log before this machine went down during a run, or a line that
+    says why there are none.
+    """
     began_s = time.time() - seconds_since(run.started_at)
     first, *others = last_lines(run.boot_id, began_s)
     return [f"The kernel's last words before it, {first}", *others]
@@ -205,7 +204,7 @@ def node() -> str:
 
 
 def seconds_since(started_at: str) -> float:
-    """Seconds since a moment of a record; 0 where it names none."""
+    """Seconds since a time as records have it (``units.TIME``, UTC); 0 if it is none."""
     try:
         began = datetime.strptime(started_at, TIME).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -214,14 +213,16 @@ def seconds_since(started_at: str) -> float:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Files of a run, relative to its folder, without its record, empty ones and those of
-    earlier attempts.
+    """The files that a run left, by path relative to its folder: without its record and its runner's
+    log, hidden and empty files, and those of earlier attempts.
     """
     names = []
     for path in folder.rglob("*"):
         below = path.relative_to(folder)
-        is_ours = path.name in ("run.json", "runner.log") or path.name.startswith(".")
-        if is_ours or below.parts[0] == EARLIER:
+        is_hidden = path.name.startswith(".")
+        if is_hidden or path.name in ("run.json", "runner.log"):
+            continue
+        if below.parts[0] == EARLIER:
             continue
         if path.is_file() and path.stat().st_size:
             names.append(str(below))

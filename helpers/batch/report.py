@@ -1,9 +1,9 @@
-"""One page for a batch, or for several: the verdict and its next step, what needs attention, what
-each notebook came to on each box, and every run with its true state. Notebooks of a few runs are on
-it, those of many on pages of their own beside it.
+"""Writes one page for a batch, or for several: the verdict and its next step, what needs attention,
+the answer of each notebook on each box, and every run with its state.
 
-A page needs no network and runs nothing; that of a few runs is one file that can be mailed.
-Pages are written for partial batches and torn records too, and name what could not be read.
+If there are few runs, their notebooks are on the page, which is one file that can be mailed; if
+there are many, each has a page of its own. A page needs neither a network nor a server.
+Pages are also written for unfinished batches and torn records, and name what could not be read.
 """
 
 from __future__ import annotations
@@ -29,40 +29,44 @@ from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
 from .batch_table import counted
-from .kernel_process import last_words
-from .leading_verdict import bundle_of
-from .notebook_file import NotebookError, open_notebook
-from .record import boot_id, gone, is_batch, last_words_before, read_batch
-from .reserve import RELEASED
-from .section import (
+from .box_answer import (
     BoxAnswer,
-    Section,
-    Sections,
     answers_of,
     headline_of,
     in_boxes,
     in_order_of_trouble,
     looked_at,
     others_of,
-    told_apart,
-    troubles,
 )
+from .kernel_process import last_words
+from .leading_verdict import bundle_of
+from .notebook_file import NotebookError, open_notebook
+from .record import boot_id, gone, is_batch, last_words_before, read_batch
+from .reserve import RELEASED
+from .section import Section, Sections, told_apart, troubles
 
 PAGE_BYTES = 2_400_000
 RUN_PAGE_BYTES = 1_200_000
-"""Room for notebooks.
+"""Room for notebooks on the page of a batch and on that of a run.
 
 With the markup around them a page stays under 3 MB, which every mail server takes.
 """
 MOST_EMBEDDED = 12
-"""A batch of more runs has a page of links: each run that ran, those that were lost first, has a
-page of its own beside its record.
-"""
+"""The page of a batch of more runs has links to pages of its runs, and no notebooks."""
 MOST_RUN_PAGES = 200
+"""So many runs of a large batch get pages, lost ones first: enough for a night, not 5,000 files."""
 MOST_TROUBLES = 150
+"""Kinds of trouble that a page lists; the rest is counted."""
 MOST_ALIKE = 6
+"""Runs with the same trouble that a page names, such that they fit into one line."""
 MOST_OPEN = 4
+"""Of so few runs the page shows all notebooks unfolded; so many batches does its title name."""
 LAST_WORDS = 700
+"""Characters of a run's last words on the page of a large batch: about ten lines."""
+LAST_WORDS_OF_RUN = 4000
+"""Characters of them where they stand in place of a notebook."""
+MOST_ERROR = 300
+"""Characters of the line that says what could not be read."""
 OF_SEVERAL = "batches.html"
 """The page of several batches, in the folder that holds all of them."""
 
@@ -71,7 +75,8 @@ OF_SEVERAL = "batches.html"
 class Report:
     """What a page is about: every run of its batches, and a line for each unreadable record.
 
-    Links of the page count from ``folder``: the batch's own, or the one that holds all batches.
+    The page is in ``folder``, to which its links are relative: the batch's own, or the one that has
+    all batches.
     """
 
     folder: Path
@@ -82,7 +87,9 @@ class Report:
     @property
     def page_name(self) -> str:
         """The file of its page, in its folder."""
-        return "index.html" if len(self.batches) == 1 else OF_SEVERAL
+        if len(self.batches) == 1:
+            return "index.html"
+        return OF_SEVERAL
 
     @property
     def is_large(self) -> bool:
@@ -91,11 +98,11 @@ class Report:
 
 
 def write_index(*folders: Path) -> Path:
-    """Write the page of a batch into its folder, or of several into the folder of all of them.
+    """Write the page of a batch into its folder, or of several into the folder that has all of them;
+    returns the path of the page.
 
-    A folder may be a batch or hold some. The runs of a large batch get pages of their own beside
-    their records; one that is newer than its record is left as it is. Returns the path of the
-    page. Raises FileNotFoundError where there is no such folder, and where it holds no batch.
+    Each of ``folders`` is a batch or has batches in it. The runs of a large batch get pages of their
+    own beside their records. Raises FileNotFoundError if a folder does not exist.
     """
     batches = list(chain.from_iterable(map(batches_in, folders)))
     report = read_report(batches)
@@ -109,9 +116,8 @@ def write_index(*folders: Path) -> Path:
 
 
 def batches_in(folder: Path) -> list[Path]:
-    """The folder itself where it is a batch, else the batches in it, the oldest first.
-
-    Raises FileNotFoundError where there is no such folder.
+    """The folder itself if it is a batch or has no batch in it, else the batches in it, in the order
+    of their names, which begin with the time. Raises FileNotFoundError if there is no such folder.
     """
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -124,7 +130,7 @@ def batches_in(folder: Path) -> list[Path]:
 
 
 def read_report(batches: Sequence[Path]) -> Report:
-    """Every run of these batches, and what of them cannot be read."""
+    """Every run of these batches, and the records of them that cannot be read."""
     folder = batches[0]
     if len(batches) > 1:
         folder = Path(os.path.commonpath([batch.resolve() for batch in batches]))
@@ -146,7 +152,7 @@ def read_report(batches: Sequence[Path]) -> Report:
 
 
 def _folders_without_record(batch: Path) -> Iterator[Path]:
-    """Folders of runs of which no record was written."""
+    """Folders of a batch that have a notebook and no record: the record was deleted or not written."""
     for path in sorted(batch.iterdir()):
         without_record = path.is_dir() and not (path / "run.json").exists()
         if without_record and any(path.glob("*.ipynb")):
@@ -154,11 +160,11 @@ def _folders_without_record(batch: Path) -> Iterator[Path]:
 
 
 def _with_links(sections: Sequence[Section], folder: Path) -> list[Section]:
-    """The sections, each with a link to the page of its run where it has one: of as many as fit,
-    the lost ones first.
+    """The sections, with links to the pages of the first MOST_RUN_PAGES runs that ran, lost ones
+    first.
     """
     ran = [section for section in sections if section.ran]
-    ran.sort(key=lambda section: not section.lost)
+    ran.sort(key=lambda section: not section.lost)  # False sorts before True
     with_page = {section.anchor for section in ran[:MOST_RUN_PAGES]}
     linked = []
     for section in sections:
@@ -175,30 +181,30 @@ def page(folder: Path) -> str:
 
 
 def _write_run_page(report: Report, section: Section) -> None:
+    """Write the page of a run that is linked, unless it is newer than the run's record."""
     path = section.folder / "index.html"
     record = section.folder / "run.json"
     is_newer = path.exists() and path.stat().st_mtime >= record.stat().st_mtime
     if not section.link or is_newer:
         return
     up = f"{os.path.relpath(report.folder, section.folder)}/{report.page_name}"
-    opened = _opened(section, PageRoom(RUN_PAGE_BYTES), set())
+    opened = _with_notebook(section, PageRoom(RUN_PAGE_BYTES), set())
     run_report = Report(section.batch, (section.batch,), [opened], [])
     write_atomic(path, _page(run_report, up))
 
 
 def _page(report: Report, up: str = "") -> str:
-    """The page as text; ``up`` leads from the page of a run to that of its batch."""
+    """The page as text; ``up`` is the link from the page of a run to that of its batch, else empty."""
     sections = report.sections
     answers = answers_of(sections)
     if not report.is_large and not up:
-        sections = _embedded(sections, answers)
-        answers = answers_of(sections)
+        sections = _with_notebooks(sections, answers)
+        answers = answers_of(sections)  # with the machines that the notebooks name
     kinds = troubles(sections)
-    if report.is_large:
-        sections = _with_last_words(sections, kinds)
     shown = sections
     folded: list[Section] = []
     if report.is_large:
+        sections = _with_last_words(sections, kinds)
         shown = [section for section in sections if section.kind != "answered"]
         folded = [section for section in sections if section.kind == "answered"]
     boxes = looked_at(answers, sections)
@@ -235,7 +241,9 @@ def _page(report: Report, up: str = "") -> str:
 
 
 def _spoken(answer: BoxAnswer) -> str:
-    """What a page says of a box before anything is unfolded: the words that it has to explain."""
+    """The text about a box that a page shows before anything is unfolded; the page explains the words
+    of its glossary that are in it.
+    """
     verdict = answer.verdict
     if verdict is None:
         return answer.obstacle
@@ -244,7 +252,7 @@ def _spoken(answer: BoxAnswer) -> str:
 
 
 def _by_node(sections: list[Section]) -> list[str]:
-    """How many runs each machine carried out, where it was more than one."""
+    """How many runs each machine carried out, such as "oak (3)"; none if it was one machine."""
     counts = Counter(section.run.node for section in sections if section.run.node)
     if len(counts) < 2:
         return []
@@ -252,27 +260,51 @@ def _by_node(sections: list[Section]) -> list[str]:
 
 
 def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, object]:
-    """What the page is about (the box, or how many runs and boxes; the day; in its title the
-    verdict), and where it is from.
+    """The heading of the page, its title, and tables of facts and provenance, by these names.
+
+    The heading is the box, or how many runs and boxes there are, with the day; ``title`` has the
+    verdict, too; ``facts`` and ``provenance`` are (name, value) in order.
     """
     runs = [section.run for section in report.sections]
-    start = min((run.started_at for run in runs if run.started_at), default="")
+    starts = [run.started_at for run in runs if run.started_at]
+    day = min(starts, default="")[: len("2026-01-31")]
     boxes = len(looked_at(answers, report.sections))
-    box = f"{in_boxes(boxes)}, {len(runs)} runs"
+    subject = f"{in_boxes(boxes)}, {len(runs)} runs"
     if len(runs) == boxes:
-        box = f"{boxes} boxes, one run on each"
+        subject = f"{boxes} boxes, one run on each"
     verdict: Verdict | None = None
-    row: list[tuple[str, str]] = []
+    facts_of_box: list[tuple[str, str]] = []
     if len(answers) == 1:
-        box = answers[0].box
+        subject, facts_of_box = _box_and_facts(answers[0].box, report.batches[0])
         verdict = answers[0].verdict
-        captured = report.batches[0] if box == "live" else None
-        place, _ = bundle_of([box], captured)
-        if place:
-            bundle = open_bundle(place)
-            box = bundle.box
-            row = facts(bundle)
-    heading = ", ".join(part for part in (box, start[:10]) if part)
+    heading = ", ".join(filter(None, (subject, day)))
+    title = heading
+    if verdict:
+        title = f"{heading}: {verdict.headline}"
+    return {
+        "heading": heading,
+        "title": title,
+        "facts": facts_of_box,
+        "provenance": _provenance(report, is_one_box=len(answers) == 1),
+    }
+
+
+def _box_and_facts(box: str, batch: Path) -> tuple[str, list[tuple[str, str]]]:
+    """(the name of a box, its facts as (name, value)), from its bundle if that can be found."""
+    captured = None
+    if box == "live":
+        captured = batch
+    place, _ = bundle_of([box], captured)
+    if place is None:
+        return box, []
+    bundle = open_bundle(place)
+    return bundle.box, facts(bundle)
+
+
+def _provenance(report: Report, is_one_box: bool) -> list[tuple[str, str]]:
+    """Where the page comes from, as (name, values): batches, versions, plan, runs, boots, times."""
+    runs = [section.run for section in report.sections]
+    starts = [run.started_at for run in runs if run.started_at]
     provenance: dict[str, list[str]] = {
         "Batch": [batch.resolve().name for batch in report.batches],
         "Written with": [
@@ -282,26 +314,24 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, object]:
         "Runs": [
             f"{section.name} {section.state} in {section.time} ({section.run.run_id})"
             for section in report.sections
-            if len(answers) == 1
+            if is_one_box
         ],
         "Boots": [run.boot_id for run in runs],
-        "Started": [start],
+        "Started": [min(starts, default="")],
         "Ended": [max((run.ended_at for run in runs), default="")],
-        "Notebooks": [run.notebook for run in runs if len(answers) > 1],
+        "Notebooks": [run.notebook for run in runs if not is_one_box],
         "Code and outputs": ["notebook.ipynb in the folder of each run"],
     }
-    # The values in order of first appearance, without empty ones.
-    listed = [
-        (name, ", ".join(filter(None, dict.fromkeys(values))))
-        for name, values in provenance.items()
-    ]
-    title = f"{heading}: {verdict.headline}" if verdict else heading
-    return {"heading": heading, "title": title, "facts": row, "provenance": listed}
+    listed = []
+    for name, values in provenance.items():
+        distinct = dict.fromkeys(filter(None, values))  # in order of first appearance
+        listed.append((name, ", ".join(distinct)))
+    return listed
 
 
-def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section]:
-    """Each run with its notebook. Nothing is shown twice: neither what an earlier notebook shows,
-    nor the verdict that leads the only box.
+def _with_notebooks(sections: list[Section], answers: list[BoxAnswer]) -> list[Section]:
+    """The sections with their notebooks. Nothing is shown twice: no output that an earlier notebook
+    shows, nor the verdict that leads the only box.
     """
     room = PageRoom(PAGE_BYTES)
     shown_before: set[str] = set()
@@ -315,12 +345,12 @@ def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section
         if not (agrees and is_one_box):
             section = replace(section, own_verdict=verdict)
         section = replace(section, few=few, agrees=agrees)
-        opened.append(_opened(section, room, shown_before))
+        opened.append(_with_notebook(section, room, shown_before))
     return opened
 
 
 def _agree(verdict: Verdict | None, of_box: Verdict | None) -> bool:
-    """Whether a run came to the answer of its box."""
+    """Whether a run's verdict says the same as the one that leads its box."""
     if verdict is None or of_box is None:
         return False
     are_healthy = verdict.state == "healthy" and of_box.state == "healthy"
@@ -328,21 +358,21 @@ def _agree(verdict: Verdict | None, of_box: Verdict | None) -> bool:
 
 
 def _with_last_words(sections: list[Section], kinds: list[Sections]) -> list[Section]:
-    """Of each trouble the first run with what it said last, the others without."""
+    """The sections; of each kind of trouble the first run has its last words and notes."""
     first = {runs[0].anchor for runs in kinds[:MOST_TROUBLES] if runs[0].lost}
-    output = []
+    changed = []
     for section in sections:
         if section.anchor in first:
             last = section.run.last_words[-LAST_WORDS:]
             section = replace(
-                section, few=True, last_words=last, before=_before(section)
+                section, few=True, last_words=last, notes=_notes_on(section)
             )
-        output.append(section)
-    return output
+        changed.append(section)
+    return changed
 
 
-def _before(section: Section) -> str:
-    """What was noted of a run: where its machine went down under it, what its kernel said last."""
+def _notes_on(section: Section) -> str:
+    """The notes on a run; if its machine went down during it, with the kernel's last words."""
     run = section.run
     lines = run.notes
     if section.gone and run.boot_id != boot_id():  # nobody has resumed the batch yet
@@ -351,20 +381,23 @@ def _before(section: Section) -> str:
 
 
 def _below(folder: Path, error: object) -> str:
-    """What went wrong in one line, with paths as seen from the batch, which is the same
-    wherever the page is read.
+    """An error in one line, with paths relative to ``folder``: they hold wherever it is copied to."""
+    line = plain(error).replace(plain(folder) + "/", "")
+    return cut(line, MOST_ERROR)
+
+
+def _with_notebook(section: Section, room: PageRoom, shown_before: set[str]) -> Section:
+    """The section with its executed notebook as HTML, or with the reason why there is none.
+
+    The notebook takes its bytes from ``room``; outputs in ``shown_before`` are left out, and its own
+    are added there.
     """
-    return cut(plain(error).replace(plain(folder) + "/", ""), 300)
-
-
-def _opened(section: Section, room: PageRoom, shown_before: set[str]) -> Section:
-    """The section with its executed notebook as HTML, or with why there is none."""
     run = section.run
     path = section.folder / "notebook.ipynb"
     words = ""
     if run.state != "answered":
         words = run.last_words or last_words(section.folder / "kernel.stderr")
-    section = replace(section, link="", before=_before(section))
+    section = replace(section, link="", notes=_notes_on(section))
     try:
         notebook = open_notebook(path)
         section = replace(
@@ -383,9 +416,9 @@ def _opened(section: Section, room: PageRoom, shown_before: set[str]) -> Section
         without = "No executed notebook was written."
         if path.exists():
             without = _below(section.batch, error)
-    # One odd notebook must not cost the page of a whole night; the page names what went wrong
-    # with it.
+    # One odd notebook must not prevent the page of a whole night, which names the error.
     except Exception as error:  # noqa: BLE001
         why = f"{type(error).__name__}: {_below(section.batch, error)}"
         without = f"notebook.ipynb cannot be shown: {why}"
-    return replace(section, without=without, last_words=uncoloured(words[-4000:]))
+    last = uncoloured(words[-LAST_WORDS_OF_RUN:])
+    return replace(section, without=without, last_words=last)

@@ -1,8 +1,7 @@
-"""What a plan file and run.json hold, as pydantic models: unknown keys are refused, values do
-not change.
+"""The shapes of a plan file and of run.json, as pydantic models.
 
-The contracts that need no package (a verdict and its parts) are those of ``helpers.ground.shapes``.
-The JSON Schema of every shape is printed by ``casebook schema NAME``.
+Shapes that need no package, such as a verdict, are in ``helpers.ground.shapes``. ``casebook schema
+NAME`` prints the JSON Schema of each.
 """
 
 from __future__ import annotations
@@ -30,8 +29,12 @@ State = Literal[
     "node_lost",
     "skipped",
 ]
+"""The state of a run: waiting, under way, or how it ended. ``answered`` is the good end; of the others
+``record.BLAMED`` are those that the run is to blame for.
+"""
 STATES: tuple[str, ...] = get_args(State)
 Danger = Literal["looks", "loads", "provokes"]
+"""What a run does to a box: only look at it, load it, or provoke an out-of-memory."""
 DANGERS: tuple[str, ...] = get_args(Danger)
 StoppedBy = Literal[
     "",
@@ -44,19 +47,31 @@ StoppedBy = Literal[
     "batch_end",
     "record",
 ]
+"""What outside of a run kept it from its end; ``Run`` says it in words."""
 MOST_ATTEMPTS = 1_000_000
-MOST_NAME_BYTES = 255  # of a file's name (NAME_MAX)
-RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
+"""Above what any batch reaches; a record with a larger number is broken."""
+MOST_NAME_BYTES = 255
+"""NAME_MAX of Linux (limits.h): the longest name of a file or folder."""
+RUN_VERSION = 2
+"""The version of run.json. 2 has attempts, strikes, nodes and what stopped a run."""
+DEFAULT_TOTAL_S = 3600
+MOST_JOBS = 64
+"""Runs side by side, each with a process and a kernel: as many as a large host starts well."""
+MOST_PID = 2**31 - 1
+"""The largest pid_t; the kernel's own limit is lower (pid_max of proc_sys_kernel(5))."""
 
 
 class Shape(BaseModel):
-    """Base of every shape: unknown keys refused, values immutable."""
+    """Base of every shape: unknown keys are refused, and fields cannot be set later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Limits(Shape):
-    """Time limits in seconds: of a cell, of a run, of the whole plan. None keeps the level above."""
+    """Time limits in seconds, for a cell, a run and the whole plan.
+
+    None leaves the limit of the next level: of a run's line in the plan, the plan, the defaults.
+    """
 
     cell_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     run_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -64,11 +79,11 @@ class Limits(Shape):
 
 
 class PlannedRun(Shape):
-    """One line of a plan: a notebook with fixed parameters, or a grid of them.
+    """One line of a plan: a notebook with fixed ``parameters``, and a run for each combination of the
+    values in ``grid``, ``repeats`` times.
 
-    ``gpu`` is the PCI address of the GPU that it uses: a notebook that takes ``gpu`` is given
-    it, and only what is wrong with that GPU holds it back. ``danger`` can only raise what the
-    notebook says of itself.
+    ``gpu`` is the PCI address of the GPU that it uses; only what is wrong with that GPU holds the
+    run back. ``danger`` can only raise what the notebook says of itself.
     """
 
     notebook: str
@@ -83,23 +98,28 @@ class PlannedRun(Shape):
 
 
 class Plan(Shape):
-    """A plan file: which notebooks run, in which order, with what, and for how long at most.
+    """A plan file: which notebooks run, in which order, with which parameters, and how long at most.
 
-    ``jobs`` runs that only look may go on side by side.
+    Of the runs that only look, up to ``jobs`` run side by side. The default limits fit notebooks that
+    take minutes and a batch of an hour.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    limits: Limits = Limits(cell_s=120, run_s=600, total_s=3600)
-    jobs: int = Field(default=1, ge=1, le=64)
+    limits: Limits = Limits(cell_s=120, run_s=600, total_s=DEFAULT_TOTAL_S)
+    jobs: int = Field(default=1, ge=1, le=MOST_JOBS)
     order: Literal["danger", "as written"] = "danger"
     gates: Gates = Gates()
     runs: list[PlannedRun] = Field(min_length=1)
 
 
 def _folder_name(name: str) -> str:
-    """The name of one folder: no path leads out of it, and nothing in it steers a terminal."""
+    """Return the name; raises ValueError unless it is that of a single folder, printable and not too
+    long.
+    """
     is_path = name in ("", ".", "..") or "/" in name
-    if is_path or plain(name) != name or len(os.fsencode(name)) > MOST_NAME_BYTES:
+    steers_a_terminal = plain(name) != name
+    is_too_long = len(os.fsencode(name)) > MOST_NAME_BYTES
+    if is_path or steers_a_terminal or is_too_long:
         raise ValueError("no name of a folder")
     return name
 
@@ -109,6 +129,7 @@ Id = Annotated[str, AfterValidator(_folder_name)]
 
 
 def _readable(version: int) -> int:
+    """Return the version of a record; raises ValueError for another one than RUN_VERSION."""
     if version != RUN_VERSION:
         raise ValueError(
             f"schema_version {version}: this workbook reads {RUN_VERSION}; "
@@ -118,16 +139,17 @@ def _readable(version: int) -> int:
 
 
 class Run(Shape):
-    """run.json: the truth about one run of one notebook.
+    """run.json: the record of one run of a notebook.
 
-    ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time
-    limit, a full disk, a box that was not clean or could not be captured, the end of its batch,
+    ``stopped_by`` says what outside of it kept the run from its end: the user (interrupt), the plan's
+    time limit, a full disk, a box that was not clean or could not be captured, the end of its batch,
     or a record that cannot be read (in records of earlier versions also a quarantine or a stop
     rule). ``from_start`` is the attempt that a person wanted to begin at its start (0: none).
-    ``strikes`` counts, over all attempts, what it is to blame for. ``gate`` says why the
-    box was not clean after it, ``quarantined`` which part of it no look can find well again
-    before a reboot ("gpu 0000:03:00.0 (for good)"). ``ooms_before``: OOM kills that its cgroup
-    had counted before its start.
+    ``strikes`` counts the attempts that ended in a state of ``record.BLAMED``. ``gate`` says why the
+    box was not clean after it, ``quarantined`` which part of it stays so until a reboot
+    ("gpu 0000:03:00.0 (for good)"). ``ooms_before`` is the number of OOM kills that its cgroup had
+    counted before its start. ``cells`` has the number of cells in each status of papermill.
+    ``left_behind`` are the processes that were killed after it. Times are UTC.
     """
 
     schema_version: Annotated[int, AfterValidator(_readable)] = RUN_VERSION
@@ -152,7 +174,7 @@ class Run(Shape):
     last_words: str = ""
     node: str = ""
     boot_id: str = ""
-    pid: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    pid: int | None = Field(default=None, ge=1, le=MOST_PID)
     ooms_before: int | None = None
     plan_sha256: str = ""
     started_at: str = ""
@@ -170,16 +192,22 @@ class Run(Shape):
     @property
     def short(self) -> str:
         """The run in a few words: its notebook, and the box that it is about."""
-        return f"{self.notebook} on {self.box}" if self.box else self.notebook
+        if not self.box:
+            return self.notebook
+        return f"{self.notebook} on {self.box}"
 
     @property
     def reads_batch(self) -> bool:
-        """Whether it reports what the runs before it came to."""
+        """Whether it reads the records of the runs before it: a parameter names the batch's folder,
+        which a plan writes as {batch}.
+        """
         return any("{batch}" in str(value) for value in self.parameters.values())
 
     @property
     def strikes_in_words(self) -> str:
-        """How many strikes it has, or nothing."""
+        """How many strikes it has, such as "2 strikes"; empty if it has none."""
         if not self.strikes:
             return ""
-        return "1 strike" if self.strikes == 1 else f"{self.strikes} strikes"
+        if self.strikes == 1:
+            return "1 strike"
+        return f"{self.strikes} strikes"

@@ -13,7 +13,8 @@ from .public_copy import PublicCopy
 from .subject import OWNERS_NOTEBOOK, Subject, typed_parameters
 
 if TYPE_CHECKING:
-    from helpers.batch.section import BoxAnswer, Section
+    from helpers.batch.box_answer import BoxAnswer
+    from helpers.batch.section import Section
     from helpers.batch.shapes import Run
 
 
@@ -34,7 +35,7 @@ def box_answers(sections: list[Section]) -> list[BoxAnswer]:
     """What the runs found out about each box, the most urgent first."""
     if not sections:
         return []
-    from helpers.batch.section import answers_of, in_order_of_trouble, looked_at
+    from helpers.batch.box_answer import answers_of, in_order_of_trouble, looked_at
 
     return in_order_of_trouble(looked_at(answers_of(sections), sections))
 

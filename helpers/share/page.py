@@ -31,7 +31,7 @@ from .texts import own_part
 from .views import boxes_view, views
 
 if TYPE_CHECKING:
-    from helpers.batch.section import BoxAnswer
+    from helpers.batch.box_answer import BoxAnswer
 
 STORY_BYTES = 2_500_000
 
@@ -105,10 +105,8 @@ def _heading(answers: list[BoxAnswer]) -> tuple[str, str]:
     """What is wrong on several boxes, and what was found on those without a problem."""
     if len(answers) < 2:
         return "", ""
-    from helpers.batch.section import (
-        headline_of,
-        others_of,
-    )  # here: pydantic takes long to load
+    # here: pydantic takes long to load
+    from helpers.batch.box_answer import headline_of, others_of
 
     return headline_of(answers), others_of(answers)
 

@@ -20,7 +20,8 @@ from .subject import Subject, parameters
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-    from helpers.batch.section import BoxAnswer, Section
+    from helpers.batch.box_answer import BoxAnswer
+    from helpers.batch.section import Section
 
 MOST_RUNS = 100
 NO_BOX = "no box"
