@@ -1,11 +1,11 @@
-"""Does a resumed batch repeat a run, and at which cell does it go on?
+"""Decides whether a resumed batch repeats a run, and at which cell that goes on.
 
-A notebook that says ``casebook: {"resumes": true}`` goes on at its first cell that did not finish. Of
-the finished cells those that only look at names are not executed again: they keep their outputs.
-Those that bind a name or call something are executed again: nobody knows what a call left in the
-kernel or outside of it. The notebook is given the same box, which is a bundle in the batch's folder,
-and the trials that finished, which are records in the run's folder. All of it is JSON that is checked
-as it is read; no object of a kernel is stored.
+A notebook whose metadata says ``casebook: {"resumes": true}`` goes on at its first cell that did not
+finish. Finished cells that only show names keep their outputs and are not executed again. Those that
+bind a name or call something are executed again, because their effects are not known. The notebook
+gets the same box, which is a bundle in the batch's folder, and the records of the trials that
+finished, from the run's folder. All of this is JSON that is checked as it is read; no object of a
+kernel is stored.
 """
 
 from __future__ import annotations
@@ -28,30 +28,34 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
+"""What stopped a skipped run that a resumed batch tries; a run by a stop rule, or with an unreadable
+record, stays skipped.
+"""
 FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
-"""Signals that somebody else sent to a kernel; others are a fault of its own."""
+"""Signals that another process sends to a kernel; others come from a fault of its own."""
 NOTEBOOK = "notebook.ipynb"
+"""The executed notebook, in the run's folder."""
 TRIALS = "trials"
+"""The folder of the records of a run's trials, in the run's folder."""
 ACTS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
-"""What in an expression may leave more than a value."""
+"""Expressions that may do more than show a value."""
 
 
 def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
-    """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
-    is.
+    """The number of the attempt at a run that a resumed batch makes by itself; 0 for none.
 
-    One that never started keeps its number. One that the user interrupted is tried again, and
-    so is one whose batch ended while it ran, until that has happened twice; never where
-    ``ooms``, the OOM kills by now, rose meanwhile. One that ``resumes`` at its cell is also tried
-    again where its kernel was killed from outside and certainly not for want of memory.
+    A run that never started keeps its number. One that the user interrupted is tried again. One that
+    died because its batch ended is tried again once, and so is one that ``resumes`` at its cell and
+    whose kernel was killed from outside. A run that may have run out of memory is not: ``ooms``, the
+    OOM kills counted by now, must not have risen since it started.
     """
-    if run.state == "skipped":
-        return run.attempt if run.stopped_by in NEVER_RAN else 0
+    if run.state == "skipped" and run.stopped_by in NEVER_RAN:
+        return run.attempt
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
     if run.state != "died" or run.strikes > 1:
         return 0
-    oom_kills = None
+    oom_kills = None  # not known: after a reboot the count starts at 0
     if run.boot_id == boot_id():
         oom_kills = kills_since(run.ooms_before, ooms)
     if oom_kills:
@@ -63,8 +67,8 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
 
 
 def earlier_attempt(folder: Path, run: Run) -> Path | None:
-    """The folder of the attempt before this one, if it can be continued: it came to no answer, on
-    this boot of this machine, with this version of the workbook.
+    """The folder of the attempt before this one, if it can be continued, else None: it has no answer,
+    and ran under this boot of this machine with this version of the project.
     """
     past = folder / EARLIER / str(run.attempt - 1)
     with suppress(RecordUnreadable):
@@ -76,7 +80,9 @@ def earlier_attempt(folder: Path, run: Run) -> Path | None:
 
 
 def earlier_box(past: Path, batch: Path) -> str:
-    """The bundle that an earlier attempt was given, where it is one of its batch's folder."""
+    """The path of the bundle that an earlier attempt got as its box; empty if that is not in the
+    batch's folder any more.
+    """
     with suppress(NotebookError):
         about = open_notebook(past / NOTEBOOK).metadata.get("papermill", {})
         box = Path(str(about.get("parameters", {}).get("box", "")))
@@ -88,10 +94,11 @@ def earlier_box(past: Path, batch: Path) -> str:
 def finished_outputs(
     past: Path, notebook: NotebookNode
 ) -> dict[int, list[NotebookNode]]:
-    """The outputs of those cells of a notebook that an earlier attempt finished and that need not
-    be executed again, by their place in it.
+    """The outputs of cells that an earlier attempt finished and that are not executed again, by the
+    cell's index in the notebook.
 
-    They end before the first cell or parameter that differs: later ones were computed from it.
+    They end at the first cell that differs, which may be that of the parameters: later outputs depend
+    on it.
     """
     before = open_notebook(past / NOTEBOOK)
     past_cells = [cell for cell in before.cells if cell.cell_type == "code"]
@@ -109,8 +116,8 @@ def finished_outputs(
 
 
 def _only_looks(source: str) -> bool:
-    """Whether a cell binds no name and calls nothing, so that its outputs are all that it left."""
-    with suppress(SyntaxError):  # a magic
+    """Whether a cell binds no name and calls nothing, so that its outputs are its only effect."""
+    with suppress(SyntaxError):  # an IPython magic, which may do anything
         tree = ast.parse(source)
         acts = any(isinstance(node, ACTS) for node in ast.walk(tree))
         return not acts and all(isinstance(node, ast.Expr) for node in tree.body)
@@ -118,9 +125,8 @@ def _only_looks(source: str) -> bool:
 
 
 def carry_trials_over(past: Path, folder: Path) -> None:
-    """Lay the records of the trials that an earlier attempt finished beside those to come.
-
-    Raises OSError.
+    """Copy the records of the trials that an earlier attempt finished into the run's folder, where
+    the new attempt looks for them. Raises OSError.
     """
     if (past / TRIALS).is_dir():
         shutil.copytree(past / TRIALS, folder / TRIALS, dirs_exist_ok=True)

@@ -1,8 +1,8 @@
-"""The process of one run: it executes the notebook and writes what came of it into the record.
+"""The runner, which is the process of one run: it executes the notebook and completes the record.
 
-``main`` gets its job as a line of JSON on standard input, and says on standard output, each
-second, which cell is running. It ends when the batch that started it ends, and takes the kernel
-with it; then the record stays as it is, ``started``.
+``main`` reads its job as JSON from stdin, and writes each second to stdout which cell is running
+(``watched`` reads it). If the batch that started it ends, the runner ends its kernel and itself, and
+the record stays ``started``.
 """
 
 from __future__ import annotations
@@ -26,53 +26,59 @@ from .shapes import Run
 from .watched import Job
 
 BEAT_S = 1.0
+"""Seconds between two reports; ``watched.SILENT_S`` is thirty times as long."""
 END_OF_BATCH_S = 1.0
+"""A process whose thread has ended gets so long to end itself."""
+PARENT_LOOK_S = 0.02
 LAST_WORDS = 2000
+"""Characters of a kernel's last words that a record keeps: the end of a long traceback."""
 LOST = ("died", "rebooted", "node_lost")
-"""How a run ends whose runner or machine was taken away from under it."""
+"""States of a run whose runner or machine ended before the record was written."""
+STDOUT = 1
 
 _where = [0, 0]
+"""What is reported: (the cell that is running, counted from 1, and how many there are); 0 of 0 while
+the kernel starts.
+"""
 _speaking = threading.Lock()
 
 
 def main(folder: Path) -> None:
-    """``--one FOLDER``: run the started run in FOLDER, with the job on standard input.
+    """Execute the run in ``folder``, whose record says "started" already.
 
-    The words are also those by which its process is recognised (``journal._end_processes``).
+    Unless the batch has ended, writes its record; if the disk refuses it, sends it to the batch, which
+    writes it when there is room.
     """
     job = json.loads(sys.stdin.read())
     kernel_process.die_with_parent(signal.SIGTERM, job["parent"])
     kernel_process.adopt_orphans()
-    # A batch that is stopped does not listen, and must not hold us up.
-    os.set_blocking(1, False)
+    # A suspended batch (Ctrl-Z) does not read; a report that finds the pipe full is dropped.
+    os.set_blocking(STDOUT, False)
     threading.Thread(target=_beat, daemon=True).start()
     run = execute_run(folder, job)
     if _is_batch_there(run, job["parent"]):
         try:
             write_run(folder, run)
         except OSError:
-            # The batch keeps the record, and writes it when there is room.
-            os.set_blocking(1, True)
+            os.set_blocking(STDOUT, True)  # the record must not be dropped
             _say(run.model_dump_json())
 
 
 def _is_batch_there(run: Run, batch: int) -> bool:
-    """Whether the process of the batch that started this one still waits for the record.
+    """Whether ``batch``, the process that started this one, is still its parent.
 
-    SIGTERM also says that its thread has ended (``die_with_parent``); the process itself may take
-    a moment longer to end.
+    SIGTERM may mean that the thread of the batch that started this process has ended
+    (``die_with_parent``); the batch itself may take a moment longer to end, and is waited for.
     """
     if run.stopped_by == "interrupt" and run.signal == "SIGTERM":
         deadline = time.monotonic() + END_OF_BATCH_S
         while os.getppid() == batch and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(PARENT_LOOK_S)
     return os.getppid() == batch
 
 
 def execute_run(folder: Path, job: Job) -> Run:
-    """Execute the notebook of a started run and return its record with its answer, or with what
-    stopped it.
-    """
+    """Execute the notebook of a started run and return its record, with its answer or its fault."""
     began = time.monotonic()
     state = "answered"
     cause = ""
@@ -105,8 +111,9 @@ def execute_run(folder: Path, job: Job) -> Run:
 
 
 def _executed(folder: Path, job: Job) -> Execution:
-    """Execute the notebook of a job in this folder, and say what came of it."""
-    from .execute import execute  # here: what it imports may fail, too
+    """Execute the notebook of a job in this folder; the result is in what this returns."""
+    # Imported here, so that a package that is missing is the fault of the run, and recorded.
+    from .execute import execute
 
     earlier = None
     if job["earlier"]:
@@ -126,10 +133,8 @@ def _executed(folder: Path, job: Job) -> Execution:
 
 
 def read_back(folder: Path) -> tuple[dict[str, object], str]:
-    """(fields of the record that an executed notebook fills, also one that stopped half way; why
-    they are no answer, or nothing).
-
-    Raises NotebookError.
+    """Read the executed notebook in a run's folder: (fields of the record, also if the notebook stopped
+    half way; why they are no answer, or empty). Raises NotebookError.
     """
     if not (folder / NOTEBOOK).exists():
         return {}, "no notebook was written"
@@ -157,10 +162,10 @@ def closed(
     notes: Sequence[str] | None = None,
     **changes: object,
 ) -> Run:
-    """The record of a run that wrote none itself: what it came to, seen from outside.
+    """The record of a run whose runner could not write it, with the state and cause seen from outside.
 
-    A notebook that was saved whole is an answer, whatever was killed afterwards. ``notes`` take
-    the place of those of the run.
+    If the notebook was saved whole before the runner was lost, the run has answered nevertheless.
+    ``notes`` replace those of the run.
     """
     if notes is None:
         notes = run.notes
@@ -180,29 +185,28 @@ def closed(
 
 
 def _say_cell(cell: int, cells: int) -> None:
+    """Report that the cell with this index begins, of so many."""
     _where[:] = cell + 1, cells
     _say(json.dumps(_where))
 
 
 def _beat() -> None:
-    """Say each second where it stands, also while a cell runs: a runner that does not has been
-    stopped or hangs itself.
-    """
+    """Report each second, also while a cell runs: a runner without reports is hung or suspended."""
     while True:
         _say(json.dumps(_where))
         time.sleep(BEAT_S)
 
 
 def _say(line: str) -> None:
-    """Write a line to standard output.
-
-    By os.write: a thread that ends within print would take the stream's lock with it.
+    """Write a line to stdout with os.write: a daemon thread that ends within print would keep the
+    stream locked.
     """
-    with _speaking, suppress(OSError):  # nobody listens, or its pipe is full
+    with _speaking, suppress(OSError):  # the batch is gone, or the pipe is full
         text = line.encode() + b"\n"
         while text:
-            text = text[os.write(1, text) :]
+            written = os.write(STDOUT, text)
+            text = text[written:]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[2]))
+    main(Path(sys.argv[2]))  # --one FOLDER: one_run._started_runner

@@ -1,4 +1,4 @@
-"""One concrete run of a plan, before it has run."""
+"""A step, which is one run of a plan before it has run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from pathlib import Path
 from .shapes import Limits, Plan
 
 DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
+"""Those of a plan that sets none."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One concrete run of a plan.
+    """One run of a plan, with all that the plan leaves to defaults filled in.
 
-    ``box`` is live, a recorded name or an absolute path; ``box_name`` is what records say,
-    empty for a notebook that takes no box. ``parameters`` are those of the plan alone;
-    ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty. A step that
-    ``waits`` reads the batch's own records: it starts when all before it have ended. One that
-    ``resumes`` goes on where an earlier attempt stopped. ``estimate_s`` is how many seconds its
-    notebook took here before; None where it has not run.
+    ``notebook`` is its name in the plan, ``source`` its file. ``box`` is live, the name of a recorded
+    box or an absolute path; ``box_name`` is the box in records, empty for a notebook that takes no
+    box. ``parameters`` are those that the plan gives; ``takes`` has the names of all that the
+    notebook has. ``cell_s`` and ``run_s`` are limits in seconds. ``gpu`` is a PCI address, or empty.
+    A step that ``waits`` reads the batch's records, and starts when all before it have ended. One
+    that ``resumes`` goes on at the cell where an earlier attempt stopped. ``estimate_s`` is how many
+    seconds its notebook took on this machine before; None if it has not run.
     """
 
     run_id: str
@@ -41,8 +43,8 @@ class Step:
 
     @property
     def closes(self) -> bool:
-        """Whether it only reads what the others left: it runs whatever became of them, and again
-        when one of them runs again.
+        """Whether it is a closing report, which only reads the records of the others: it runs however
+        they ended, and again if one of them runs again.
         """
         return self.waits and self.danger == "looks"
 

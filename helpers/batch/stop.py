@@ -1,4 +1,4 @@
-"""Whether a batch or a run of it was asked to stop, by Ctrl-C, by a signal, or because its terminal is gone."""
+"""Notices that a batch or a run was asked to stop: by Ctrl-C, a signal, or a terminal that closes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C; kill and systemd; the end of the terminal."""
 
 
 class Stop:
-    """Holds the first signal that asked this process to stop, and how many came.
+    """The name of the first ``signal`` that asked this process to stop (empty: none so far), and how
+    many ``times`` one came.
 
-    In the main thread only. ``on_signal`` is called at each signal. With ``raises`` a signal also
-    ends what the main thread does just now, by KeyboardInterrupt.
+    ``on_signal`` is called at each signal. While ``raises`` is true, a signal also raises
+    KeyboardInterrupt in the main thread.
     """
 
     def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
@@ -26,13 +28,16 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Within, a signal is held and ends nothing by itself."""
+        """Within, a signal is noted here instead of ending the process.
+
+        Only the main thread may set handlers (module signal); in another this does nothing.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # nohup stays nohup
+            if handler is not signal.SIG_IGN:  # under nohup SIGHUP stays ignored
                 signal.signal(number, self._hear)
         try:
             yield
@@ -41,7 +46,9 @@ class Stop:
                 signal.signal(number, handler)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        self.signal = self.signal or signal.Signals(number).name
+        """The handler of a signal."""
+        if not self.signal:
+            self.signal = signal.Signals(number).name
         self.times += 1
         self.on_signal()
         if self.raises:

@@ -1,7 +1,7 @@
-"""The loop of a batch: every run of a plan in a process of its own, each with its record.
+"""Carries out a batch: starts each run of a plan when it may start, and keeps its record.
 
-What only looks may go on side by side; what loads or provokes has the box to itself, and what
-reads the batch's own records waits for all runs before it.
+Runs that only look may run side by side; a run that loads the box or provokes an out-of-memory has
+the box to itself; one that reads the batch's records waits for all runs before it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from .stop import Stop
 from .watched import TICK_S, Job
 
 Capture = Callable[[Path], Path]
-"""Writes an evidence bundle of this box to the path that it is given and returns where it lies."""
+"""Writes an evidence bundle of this box to a path, and returns the path of the bundle."""
+INTERRUPTED = 130
+"""The exit status of a shell for a program that Ctrl-C ended: 128 + SIGINT."""
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Every run of a batch in order. ``interrupted`` is the signal that stopped it, or empty.
+    """Every run of a batch in the order of the plan.
 
-    ``unrecorded`` names each run whose record could not be written, with the reason: what is
-    said here of it is nowhere else.
+    ``interrupted`` is the name of the signal that stopped the batch, or empty. ``unrecorded`` has a
+    line for each run whose record could not be written: only this result has that record.
     """
 
     folder: Path
@@ -45,11 +47,13 @@ class BatchResult:
 
     @property
     def exit_code(self) -> int:
-        """0: every run answered, and its record is kept; 1: some did not; 130: interrupted."""
+        """0: every run answered, and its record is on the disk; 1: not so; 130: interrupted."""
         if self.interrupted:
-            return 130
+            return INTERRUPTED
         all_answered = all(run.state == "answered" for run in self.runs)
-        return 0 if all_answered and not self.unrecorded else 1
+        if all_answered and not self.unrecorded:
+            return 0
+        return 1
 
 
 def run_plan(
@@ -65,14 +69,14 @@ def run_plan(
     again: Collection[str] = (),
     stop: Stop | None = None,
 ) -> BatchResult:
-    """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``.
+    """Run a plan into a new folder in ``out_root``, or go on with the batch in the folder ``resume``.
 
-    Raises PlanError before the first run; later faults are in the records.
+    ``box`` replaces the box ``live``. ``capture`` is called once, before the first run, if a run
+    needs it. ``again`` has the ids of runs of a resumed batch that are repeated whatever their
+    state. A ``carrier`` must have the same ``stop``, so that it notices signals. ``measure`` looks at
+    the box between runs (``box_state.measure``); without it nothing does.
 
-    ``box`` takes the place of ``live``. ``capture`` is called once, before the first run, where
-    a run needs it. ``again`` names runs of a resumed batch that are repeated whatever they did.
-    Give the same ``stop`` to a ``carrier`` of your own, so that it hears of signals. ``measure``
-    looks at the box between runs (box_state.measure); without it no look is taken.
+    Raises PlanError before the first run; what goes wrong later is in the records.
     """
     checked = load_plan(path, box, seconds_by_notebook(out_root))
     if capture is None and any(map(_wants_live, checked.steps)):
@@ -80,8 +84,12 @@ def run_plan(
             f"{path}: a run wants the box 'live' and nothing captures it here; "
             "give a recorded box"
         )
-    stop = stop or Stop()
-    carrier = carrier or Local(checked.plan.jobs, stop)
+    if stop is None:
+        stop = Stop()
+    if carrier is None:
+        carrier = Local(checked.plan.jobs, stop)
+    if progress is None:
+        progress = Plain()
     journal = None
     try:
         with stop.listening():
@@ -90,9 +98,7 @@ def run_plan(
                 journal = Journal.reopen(resume, checked, again)
             else:
                 journal = Journal.begin(out_root, checked)
-            supervisor = _Supervisor(
-                journal, carrier, stop, progress or Plain(), measure
-            )
+            supervisor = _Supervisor(journal, carrier, stop, progress, measure)
             return supervisor.carry_out(capture)
     finally:
         carrier.close()
@@ -101,7 +107,13 @@ def run_plan(
 
 
 class _Supervisor:
-    """Starts what may start, waits for what goes on, and has the box looked at when nothing does."""
+    """Starts runs that may start, waits for those under way, and looks at the box between runs.
+
+    Runs are given by their number in the plan, from 0. ``waiting`` have not started, ``going`` are
+    under way, ``places`` has (cell, cells, seconds) of each, and ``unlooked`` have ended since the
+    box was last looked at. ``live`` is the path of the captured bundle of this box; without one
+    ``no_live`` says why.
+    """
 
     def __init__(
         self,
@@ -116,8 +128,10 @@ class _Supervisor:
         self.stop = stop
         self.progress = progress
         self.checked = journal.checked
+        if not carrier.one_box:  # the runs are on other boxes, which are not looked at
+            measure = None
         self.box = BoxWatch(
-            measure if carrier.one_box else None,
+            measure,
             journal.checked.plan.gates,
             journal.folder,
             interrupted=lambda: bool(stop.signal),
@@ -127,12 +141,13 @@ class _Supervisor:
         )
         self.going: dict[Future[Run], int] = {}
         self.places: dict[int, tuple[int, int, float]] = {}
-        self.unlooked: list[int] = []  # what ended since the box was last looked at
+        self.unlooked: list[int] = []
         self.live = ""
         self.no_live = ""
         self.began = time.monotonic()
 
     def carry_out(self, capture: Capture | None) -> BatchResult:
+        """Carry out all runs that are planned."""
         self.progress.started(
             self.journal.folder, tuple(self.journal.runs), self.carrier.carried()
         )
@@ -154,7 +169,7 @@ class _Supervisor:
         )
 
     def _start_what_may(self) -> None:
-        """Start the next runs as long as there is room, and skip those that must not start."""
+        """Start the next runs until one has to wait, and skip those that must not start."""
         while self.waiting:
             number = self.waiting[0]
             run = self.journal.runs[number]
@@ -164,7 +179,7 @@ class _Supervisor:
             if not why and self.carrier.one_box:
                 why = self.box.holds_back(run, self.journal.runs)
                 stopped_by = "box"
-                if self.stop.signal:  # it ended the wait for the box
+                if self.stop.signal:  # it ended the wait; then _refusal says so
                     continue
             self.waiting.popleft()
             if why:
@@ -174,8 +189,10 @@ class _Supervisor:
                 self._start(number)
 
     def _wait(self) -> None:
-        """Wait a moment for runs to end. A run whose start did not fit on the disk is tried again
-        where it only looks and room could be made.
+        """Wait a moment for runs to end, and keep the records of those that did.
+
+        If the start of a run that only looks did not fit on the disk, the reserved room is freed and
+        the run is tried again.
         """
         done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
         for number in self.going.values():
@@ -191,23 +208,24 @@ class _Supervisor:
         self._ended(runs)
 
     def _refusal(self, number: int) -> tuple[str, StoppedBy]:
-        """Why a run must not start, and the kind of reason; empty where it may."""
+        """(why a run must not start, in words; the ``stopped_by`` of its record), empty if it may."""
         if self.stop.signal:
             return f"interrupted ({self.stop.signal})", "interrupt"
         step = self.checked.steps[number]
         if step.closes:
             return "", ""
         if self._left_s() <= 0:
-            return (
-                f"the plan's limit of {self.checked.total_s:g} s was reached",
-                "limit",
-            )
+            limit = f"the plan's limit of {self.checked.total_s:g} s"
+            return f"{limit} was reached", "limit"
         if self.no_live and self._is_given_live(step):
             return self.no_live, "box"
         return "", ""
 
     def _is_given_live(self, step: Step) -> bool:
-        """Whether a run gets the bundle that is captured here; workers capture their own box."""
+        """Whether a run gets the bundle that is captured on this machine.
+
+        A worker captures its own, but a run that waits reads the batch's folder and so runs here.
+        """
         return _wants_live(step) and (self.carrier.one_box or step.waits)
 
     def _has_room(self, number: int) -> bool:
@@ -224,13 +242,14 @@ class _Supervisor:
         return only_looks and len(self.going) < self.checked.plan.jobs
 
     def _start(self, number: int) -> None:
+        """Hand a run to the carrier."""
         run = self.journal.runs[number]
         shortage = self.journal.reserve.shortage()
         if run.danger == "looks" and shortage:
             self.journal.make_room(shortage)
         self.progress.run_started(number, run)
 
-        # Called from the thread of the run.
+        # The thread of the run calls it; _wait passes the place on to the progress.
         def tick(cell: int, cells: int, seconds: float) -> None:
             self.places[number] = (cell, cells, seconds)
 
@@ -239,25 +258,45 @@ class _Supervisor:
         self.going[self.carrier.submit(folder, run, job, tick)] = number
 
     def _job(self, number: int) -> Job:
-        """The notebook and every parameter in full.
-
-        ``{batch}`` in a text means the batch's folder.
-        """
+        """The job of a run: its notebook, all of its parameters, and its limits."""
         step = self.checked.steps[number]
         run = self.journal.runs[number]
-        batch = str(self.journal.folder)
         folder = self.journal.folder / run.run_id
-        box = step.box
-        if box == "live" and self.live:
-            box = self.live
         earlier = None
         if step.resumes and run.from_start != run.attempt:
             earlier = earlier_attempt(folder, run)
+        run_s = step.run_s
+        if not step.closes:  # a closing report runs also when the plan's time is over
+            run_s = min(run_s, self._left_s())
+        job: Job = {
+            "earlier": "",
+            "source": str(step.source),
+            "parameters": self._parameters(step, folder, earlier),
+            "cell_s": step.cell_s,
+            "run_s": run_s,
+            "mark": mark_of(folder, run.attempt),
+        }
+        if earlier:
+            job["earlier"] = str(earlier)
+        return job
+
+    def _parameters(
+        self, step: Step, folder: Path, earlier: Path | None
+    ) -> dict[str, object]:
+        """The parameters of a run in ``folder``: those of the plan, in which {batch} is replaced by the
+        batch's folder, and of box, batch, out and preset those that the notebook takes.
+
+        A run that continues an ``earlier`` attempt gets the box of that attempt.
+        """
+        batch = self.journal.folder
+        box = step.box
+        if box == "live" and self.live:
+            box = self.live
         if earlier and _wants_live(step):
-            box = earlier_box(earlier, self.journal.folder) or box
+            box = earlier_box(earlier, batch) or box
         offered = {
             "box": box,
-            "batch": batch,
+            "batch": str(batch),
             "out": str(folder),
             "preset": step.preset,
         }
@@ -267,21 +306,11 @@ class _Supervisor:
             if name in step.takes and value
         }
         for name, value in step.parameters.items():
-            parameters[name] = replaced(value, "{batch}", batch)
-        run_s = step.run_s
-        if not step.closes:
-            run_s = min(run_s, self._left_s())
-        return {
-            "earlier": str(earlier or ""),
-            "source": str(step.source),
-            "parameters": parameters,
-            "cell_s": step.cell_s,
-            "run_s": run_s,
-            "mark": mark_of(folder, run.attempt),
-        }
+            parameters[name] = replaced(value, "{batch}", str(batch))
+        return parameters
 
     def _ended(self, runs: dict[int, Run]) -> None:
-        """Keep what runs came to; when nothing goes on any more, have the box looked at."""
+        """Keep the records of runs that ended; if no run is under way any more, look at the box."""
         for number, run in runs.items():
             self.journal.put(run)
             if run.state != "skipped":
@@ -296,11 +325,13 @@ class _Supervisor:
             self.progress.run_ended(number, self.journal.runs[number])
 
     def _left_s(self) -> float:
+        """Seconds that are left of the plan's limit."""
         return self.checked.total_s - (time.monotonic() - self.began)
 
     def _capture(self, capture: Capture | None) -> None:
-        """Capture the bundle of this box that live runs are given, or note why there is none;
-        another one each time the batch is resumed.
+        """Capture the bundle of this box, if a run needs it, and set ``live`` or ``no_live``.
+
+        Each time the batch is resumed there is another bundle: box, box-2 and so on.
         """
         wanted = any(
             self._is_given_live(self.checked.steps[number]) for number in self.waiting
@@ -308,9 +339,11 @@ class _Supervisor:
         if capture is None or self.stop.signal or not wanted:
             return
         captured_before = len(list(self.journal.folder.glob("box*")))
-        name = f"box-{captured_before + 1}" if captured_before else "box"
+        name = "box"
+        if captured_before:
+            name = f"box-{captured_before + 1}"
         try:
-            self.stop.raises = True
+            self.stop.raises = True  # a signal ends the capture
             place = capture(self.journal.folder / name)
             self.live = str(place.resolve())
         except KeyboardInterrupt:
@@ -322,4 +355,5 @@ class _Supervisor:
 
 
 def _wants_live(step: Step) -> bool:
+    """Whether a run takes the box ``live``, for which a bundle is captured."""
     return step.box == "live" and "box" in step.takes

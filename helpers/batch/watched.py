@@ -1,6 +1,6 @@
-"""A runner's process from its job to its end: listened to, and stopped within limits.
+"""Watches the process of a runner: gives it its job, reads its reports, and stops it at its limits.
 
-It is never waited for without a limit: whatever a notebook, its kernel or its runner does.
+No wait here is without a limit, whatever a notebook, its kernel or its runner does.
 """
 
 from __future__ import annotations
@@ -25,26 +25,32 @@ from .shapes import Run
 from .stop import Stop
 
 GRACE_S = 90.0
-"""For what a runner does outside its notebook: imports, a kernel's start (60 s at most) and its
-end.
+"""Beyond the limit of its notebook a runner gets so long for imports, for the start of its kernel
+(60 s at most) and for its end.
 """
-SILENT_S = 30.0  # a runner reports each second
+SILENT_S = 30.0
+"""A runner reports each second; after so long without a report it is hung."""
 STOP_S = 15.0
+"""A runner that is interrupted gets so long to stop its kernel (3 s) and to save the notebook."""
 KILL_S = 5.0
+"""A process that SIGKILL has not ended after so long waits in the system and stays."""
 TICK_S = 0.2
 JUMP_S = 5.0
+"""So long between two looks, which are TICK_S apart, means that this process was suspended."""
+LAST_REPORTS_S = 1.0
+"""The last reports of a runner that has ended arrive within this time."""
 
 Tick = Callable[[int, int, float], None]
-"""Told a few times a second where a run is: (cell, cells, seconds), 0 of 0 cells while its
-kernel starts.
+"""Called every TICK_S with (the cell that a run is in, the number of cells, seconds since its start);
+both are 0 while its kernel starts.
 """
 
 
 class Job(TypedDict):
-    """What a runner is given: the notebook's path and parameters, its limits in seconds, and the
-    mark of its processes.
+    """What a runner gets: the notebook's path and parameters, the limits of a cell and of the run in
+    seconds, and the mark of its processes (``one_run.mark_of``).
 
-    ``earlier`` is the folder of an earlier attempt that is continued, or empty.
+    ``earlier`` is the folder of an earlier attempt that it continues, or empty.
     """
 
     source: str
@@ -58,9 +64,11 @@ class Job(TypedDict):
 class Watched:
     """A runner from its job to its end.
 
-    ``verdict`` is (state, cause, signal) where it had to be stopped from here, else empty texts.
-    ``record`` is one that the runner could not write to the disk; ``cell`` of ``cells`` is where
-    it stands.
+    ``began`` is when the run began, on the monotonic clock. If it had to be stopped from here,
+    ``verdict`` is (state, cause, name of the signal to the batch), else three empty texts. ``record``
+    is one that the runner could not write to the disk. It is in ``cell`` of ``cells``. ``reports``
+    has the lines that it wrote to stdout and are not read yet, and b"" after the last; ``at_end``:
+    that was read.
     """
 
     def __init__(
@@ -91,13 +99,13 @@ class Watched:
             pipe.write(json.dumps({**self.job, "parent": os.getpid()}).encode())
 
     def close(self) -> None:
-        """Let go of a runner that gets no job."""
+        """Close the stdin of a runner that gets no job."""
         assert self.process.stdin
         self.process.stdin.close()
 
     def wait(self, tick: Tick | None) -> None:
-        """Wait until it has ended, and end it where it passes its limit or reports nothing, or
-        where the batch is to stop.
+        """Wait until the runner has ended; kill it if it passes its limit or stops reporting, or, after
+        a while, if the batch is stopped. At a second signal to the batch it is killed at once.
         """
         kill_at: float | None = None
         last_report = time.monotonic()
@@ -105,24 +113,27 @@ class Watched:
         while self.process.poll() is None:
             has_reported = self._hear(TICK_S)
             now_s = time.monotonic()
-            # After a jump we were stopped ourselves, and its reports are still to be read.
-            if has_reported or now_s - last_look > JUMP_S:
+            was_suspended = now_s - last_look > JUMP_S
+            if (
+                has_reported or was_suspended
+            ):  # its reports of that time are not read yet
                 last_report = now_s
             last_look = now_s
             if tick:
                 tick(self.cell, self.cells, now_s - self.began)
             if kill_at is None:
                 kill_at = self._time_to_kill(now_s, last_report)
-            if kill_at is not None and (now_s >= kill_at or self.stop.times > 1):
+            is_asked_twice = self.stop.times > 1
+            if kill_at is not None and (now_s >= kill_at or is_asked_twice):
                 self._kill()
                 break
-        while self._hear(wait_s=1.0):
+        while self._hear(LAST_REPORTS_S):
             continue
 
     def _time_to_kill(self, now_s: float, last_report: float) -> float | None:
-        """When the runner is to be killed, with the verdict about it; None where it may go on.
+        """When the runner must be killed, on the monotonic clock; None if it may go on.
 
-        A runner that is interrupted with the batch gets time to end by itself.
+        Sets the verdict. If the batch is interrupted, interrupts the runner, which gets STOP_S to end.
         """
         if self.stop.signal:
             name = self.stop.signal
@@ -136,6 +147,7 @@ class Watched:
         return None
 
     def _over_its_limit(self, now_s: float, last_report: float) -> str:
+        """Which limit the runner has passed, in words; empty if none."""
         if now_s > self.began + self.limit_s + GRACE_S:
             return f"its runner did not stop {GRACE_S:g} s after the limit of {self.limit_s:.3g} s"
         if now_s - last_report > SILENT_S:
@@ -143,8 +155,9 @@ class Watched:
         return ""
 
     def _kill(self) -> None:
+        """Kill the runner; if it passed a limit, write first where its processes stand."""
         if self.verdict[0] == "timed_out":
-            # It ended while we were stopped ourselves.
+            # It ended by itself while this process was suspended.
             if self.process.poll() is not None:
                 self.verdict = ("", "", "")
                 return
@@ -155,9 +168,9 @@ class Watched:
             self.process.wait(KILL_S)
 
     def _hear(self, wait_s: float) -> bool:
-        """Take one report of the runner, if it comes within ``wait_s``; whether there was one.
+        """Read one report of the runner, if it comes within ``wait_s``; returns whether one came.
 
-        It says where the runner stands, or is a record that could not be written.
+        A report is [cell, cells], or the record if the runner could not write it to the disk.
         """
         if self.at_end:
             with suppress(subprocess.TimeoutExpired):
@@ -176,8 +189,9 @@ class Watched:
         return bool(report)
 
     def _listen(self) -> None:
+        """Put each line that the runner writes to stdout into ``reports``, and b"" at the end."""
         assert self.process.stdout
         with self.process.stdout as pipe:
             for line in pipe:
                 self.reports.put(line)
-        self.reports.put(b"")  # its end: nobody need wait for the next look
+        self.reports.put(b"")

@@ -1,9 +1,10 @@
-"""Which boxes the runs of a batch are about, and what tells repeated runs apart."""
+"""Which boxes the runs of a batch are about, and which parameters tell runs apart."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from .shapes import Run
@@ -13,69 +14,76 @@ Item = TypeVar("Item")
 
 
 def boxes_of(runs: Iterable[Run]) -> list[str]:
-    """The boxes that runs are about, each once; not one on which only the closing report ran."""
+    """The boxes that runs are about, each once; not those on which only a closing report ran, unless
+    there are only such runs.
+    """
     every = list(runs)
     looked_at = [run for run in every if not run.reads_batch] or every
     return list(dict.fromkeys(run.box for run in looked_at))
 
 
 def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """Of each run the parameters that differ from other runs of its notebook on its box."""
-    apart: dict[int, tuple[str, ...]] = {}
-    for _, numbers in grouped(
-        range(len(runs)), lambda at: (runs[at].notebook, runs[at].box)
-    ):
-        alike = [runs[at] for at in numbers]
-        apart.update((at, _differing(runs[at], alike)) for at in numbers)
-    return [apart[at] for at in range(len(runs))]
+    """For each run the parameters whose values differ among the runs of its notebook on its box, such
+    as ("reserve=8GiB",).
+    """
+    groups = grouped(runs, attrgetter("notebook", "box"))
+    differing = {key: _differing(alike) for key, alike in groups}
+    return [_in_words(run, differing[run.notebook, run.box]) for run in runs]
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """What tells each run from the others of its notebook on its box: the parameters that differ,
-    and, if another run has the same parameters, its number among these.
-    """
-    parameters = swept(runs)
+    """As ``swept``; runs with the same parameters are numbered, such as "run 2 of 3"."""
     keys = [
-        (run.notebook, run.box, parts)
-        for run, parts in zip(runs, parameters, strict=True)
+        (run.notebook, run.box, parameters)
+        for run, parameters in zip(runs, swept(runs), strict=True)
     ]
     counts = Counter(keys)
     so_far: Counter[object] = Counter()
-    apart = []
+    differences = []
     for key in keys:
         so_far[key] += 1
-        which = f"run {so_far[key]} of {counts[key]}"
-        parts = key[2]
+        _, _, parts = key
         if counts[key] > 1:
-            parts = (*parts, which)
-        apart.append(parts)
-    return apart
+            parts = (*parts, f"run {so_far[key]} of {counts[key]}")
+        differences.append(parts)
+    return differences
 
 
-def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
-    """The parameters of a run that are not the same in all of these runs, each as a text."""
-    values = _all_parameters(run)
-    others = [_all_parameters(other) for other in alike]
-    names = [
-        name
-        for name, value in values.items()
-        if "{batch}" not in str(value)
-        and len({str(other.get(name)) for other in others}) > 1
-    ]
-    return tuple(
-        f"no {name}" if values[name] == "" else f"{name}={values[name]}"
-        for name in names
-    )
+def _differing(runs: Sequence[Run]) -> set[str]:
+    """The names of the parameters that do not have the same value in all of these runs."""
+    parameters = [_all_parameters(run) for run in runs]
+    names = set[str]().union(*parameters)
+    differing = set()
+    for name in names:
+        values = {str(of_run.get(name)) for of_run in parameters}
+        if len(values) > 1:
+            differing.add(name)
+    return differing
+
+
+def _in_words(run: Run, names: set[str]) -> tuple[str, ...]:
+    """These parameters of a run, each as a text, in the order of its record."""
+    parts = []
+    for name, value in _all_parameters(run).items():
+        is_batch_folder = "{batch}" in str(value)
+        if name not in names or is_batch_folder:
+            continue
+        if value == "":
+            parts.append(f"no {name}")
+        else:
+            parts.append(f"{name}={value}")
+    return tuple(parts)
 
 
 def _all_parameters(run: Run) -> dict[str, object]:
+    """The parameters of a run, with its preset and GPU."""
     return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
 
 
 def grouped(
     items: Iterable[Item], key: Callable[[Item], Key]
 ) -> list[tuple[Key, tuple[Item, ...]]]:
-    """Items under their key, both in order of first appearance."""
+    """(key, the items with this key), in order of first appearance."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
