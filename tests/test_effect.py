@@ -109,3 +109,4 @@ def test_answers_compare_on_the_steps_that_both_made():
     assert same_answer([()], [()], "bitwise") is None
     assert same_answer([(math.nan,)], [(math.nan,)], "half") is False
     assert same_answer([(math.inf,)], [(math.inf,)], "bitwise") is True
+    assert same_answer([(1.0,)], [(math.inf,)], "half") is False

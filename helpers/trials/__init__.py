@@ -1,4 +1,4 @@
-"""Did a change help on this box? Workloads tried beside a control, remedies and their table.
+"""Finds out whether a change helps on this box: workloads with it and without it, and remedies.
 
 Each public name is loaded when it is first asked for.
 """

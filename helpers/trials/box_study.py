@@ -1,4 +1,4 @@
-"""Which remedies help on a box? Predicted for each, and tried where there is time and a GPU."""
+"""Which remedies help on a box: a prediction for each, and trials if the box is here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helpers.look.cards import GpuCard, largest_pool
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.trials import fixplan
-from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs
+from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs, remedies
 from helpers.trials.fixes import FixRow, fix_table
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.prediction import predict
@@ -27,15 +27,21 @@ from helpers.trials.targets import CPU, Target, free_targets
 
 OUT = OUTPUTS / "trials"
 CPU_BYTES = 20 << 30
+"""The size of card for which remedies are predicted on a box without a GPU: 20 GiB, as of a common
+large consumer card.
+"""
 NEWEST_TORCH = "2.14.1"
+"""The release that is assumed where there is none: that of the recorded runs (prediction.py)."""
 
 
 @dataclass(frozen=True)
 class FixStudy:
-    """The fix table of a box with what it rests on: how many ``trials`` were made, how many of them
-    ``before`` this run was interrupted, ``why`` none was made, and what went wrong (``troubles``).
+    """The fix table of a box and how it was made.
 
-    ``elsewhere`` counts the remedies that are for other boxes, by the kind of box.
+    Its predictions are for a card of ``capacity_bytes`` under the release ``torch`` and the ``build``
+    (cuda or rocm). ``trials`` were made, ``before`` of them before this run was interrupted; ``why``
+    says why none was; ``troubles`` has a line for each thing that went wrong. ``elsewhere`` counts the
+    remedies that are for other boxes, by the kind of box.
     """
 
     rows: tuple[FixRow, ...]
@@ -51,8 +57,9 @@ class FixStudy:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where remedies are to help: a card's size, the torch on it with its ROCm release, and what
-    kinds of box it is.
+    """Where remedies should help: the size of the card, its ``gfx`` target (ROCm), the release and
+    the build of torch. ``kinds`` are the words by which a remedy says which boxes it is for: gpu or
+    cpu, AMD, NVIDIA, APUs. ``recorded``: nothing can be tried there.
     """
 
     capacity_bytes: int
@@ -64,7 +71,7 @@ class _Place:
 
 
 def _place_of_card(card: GpuCard) -> _Place:
-    """A card that is in no box."""
+    """A card alone, which is in no box."""
     vendor = {"rocm": "AMD", "cuda": "NVIDIA"}[card.vendor]
     return _Place(
         card.total_bytes,
@@ -76,34 +83,44 @@ def _place_of_card(card: GpuCard) -> _Place:
 
 
 def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
-    """A box with its largest card; without a GPU it is a card of 20 GiB."""
+    """A box with its largest card, or one of CPU_BYTES; ``capacity`` replaces its size."""
     listed = gpus(bundle)
+    build = "cuda"
+    if any(gpu.driver == "amdgpu" for gpu in listed):
+        build = "rocm"
+    kinds = ["cpu"]
+    if listed:
+        kinds = ["gpu", *(gpu.vendor for gpu in listed)]
+    if any(gpu.integrated for gpu in listed):
+        kinds.append("APUs")
+    largest_bytes, _, _ = largest_pool(bundle)
+    capacity_bytes = largest_bytes or CPU_BYTES
+    if capacity:
+        capacity_bytes = parse_capacity(capacity)
+    targets = [gpu.indices["gfx"] for gpu in listed if gpu.indices.get("gfx")]
+    return _Place(
+        capacity_bytes=capacity_bytes,
+        torch=_torch_of(bundle, build),
+        build=build,
+        recorded=not is_this_box(bundle),
+        kinds=tuple(kinds),
+        gfx="".join(targets[:1]),
+    )
+
+
+def _torch_of(bundle: Bundle, build: str) -> str:
+    """The release of torch on a box, such as 2.14.1, or 2.14.1+rocm7.1 for a ROCm build."""
     facts = framework(bundle)
     torch = NEWEST_TORCH
     if facts.version.ok:
         torch = str(facts.version.value)
-    build = "cuda"
-    if any(gpu.driver == "amdgpu" for gpu in listed):
-        build = "rocm"
-    if build == "rocm" and "+rocm" not in torch and facts.hip.ok:
-        release = ".".join(str(facts.hip.value).split(".")[:2])
-        torch = f"{torch.partition('+')[0]}+rocm{release}"
-    if "+rocm" not in torch:
-        torch = torch.partition("+")[0]
-    kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
-    if any(gpu.integrated for gpu in listed):
-        kinds.append("APUs")
-    capacity_bytes = largest_pool(bundle)[0] or CPU_BYTES
-    if capacity:
-        capacity_bytes = parse_capacity(capacity)
-    return _Place(
-        capacity_bytes=capacity_bytes,
-        torch=torch,
-        build=build,
-        recorded=not is_this_box(bundle),
-        kinds=tuple(kinds),
-        gfx=next(filter(None, (gpu.indices.get("gfx") for gpu in listed)), ""),
-    )
+    if "+rocm" in torch:
+        return torch
+    release, _, _ = torch.partition("+")
+    if build == "rocm" and facts.hip.ok:
+        rocm = ".".join(str(facts.hip.value).split(".")[:2])
+        return f"{release}+rocm{rocm}"
+    return release
 
 
 def fix_study(
@@ -117,12 +134,13 @@ def fix_study(
     budget_s: float = 0.0,
     seed: int = 0,
 ) -> FixStudy:
-    """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above
-    0, try what fits that time.
+    """Predict what each remedy does on the box and, if the box is this machine and ``budget_s`` is
+    above 0, try those that fit into this time.
 
-    ``names`` are remedies of the table, also those for other boxes; ``of`` are remedies that are in
-    no table. Without either, all remedies for this box are meant. A GpuCard is a card that is in
-    no box. Raises ValueError (fixplan.BudgetError) in one line.
+    ``names`` are remedies of env/remedies.yaml, also those for other boxes; ``of`` are remedies that
+    are not there. Without either, all remedies for this box are meant. Predictions replay ``trace``,
+    the name of an example or a path. ``repeats`` and ``seed`` are as of ``fixplan.plan``. Raises
+    ValueError (fixplan.BudgetError) with one line.
     """
     target = CPU
     if isinstance(bundle, GpuCard):
@@ -132,14 +150,7 @@ def fix_study(
         if not place.recorded:
             free, _ = free_targets(bundle)
             target = next(iter(free), CPU)
-    others: Counter[str] = Counter()
-    wanted = list(of or chosen(names))
-    if not names and not of:
-        for remedy in list(wanted):
-            other = elsewhere(remedy, place.build, place.kinds)
-            if other:
-                wanted.remove(remedy)
-                others[other] += 1
+    wanted, others = _wanted(names, of, place)
     requests = open_study(trace, capacity=str(place.capacity_bytes)).trace
     predictions = {
         remedy.id: predict(
@@ -183,9 +194,28 @@ def fix_study(
     )
 
 
+def _wanted(
+    names: Sequence[str], of: Sequence[Remedy], place: _Place
+) -> tuple[list[Remedy], Counter[str]]:
+    """(the remedies that are meant, how many were left out for each kind of other boxes)."""
+    left_out: Counter[str] = Counter()
+    if of:
+        return list(of), left_out
+    if names:
+        return list(chosen(names)), left_out
+    wanted = []
+    for remedy in remedies():
+        other_boxes = elsewhere(remedy, place.build, place.kinds)
+        if other_boxes:
+            left_out[other_boxes] += 1
+        else:
+            wanted.append(remedy)
+    return wanted, left_out
+
+
 def _carried_out(plan: fixplan.FixPlan, target: Target) -> fixplan.Ran:
-    """Make the trials of a plan; a run of a batch keeps them beside its notebook, and goes on from
-    those that it finished before.
+    """Make the trials of a plan. In a run of a batch (TRIALS_HERE) their records are in the run's
+    folder, and trials that an earlier attempt finished are not made again.
     """
     out = OUT
     finished: list[TrialRecord] = []

@@ -1,7 +1,4 @@
-"""Which remedies are there, and which of them are for a box?
-
-The one table is env/remedies.yaml. Reading it needs PyYAML.
-"""
+"""The remedies of env/remedies.yaml, and which of them are for a box."""
 
 from __future__ import annotations
 
@@ -17,12 +14,16 @@ from helpers.trials.workload import BUILT_IN, Parameter, Workload, workload
 PATH = CHECKOUT / "env" / "remedies.yaml"
 NO_GPU = "not available because this box has no GPU"
 VENDORS = {"cuda": "CUDA", "rocm": "ROCm"}
-"""What a build is called."""
+"""The name of a build in sentences."""
+DEFAULT_SECONDS = 10.0
+"""How long a trial of a user's own workload is taken to last, as nobody has measured it."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One remedy, as env/remedies.yaml has it; its head explains the fields."""
+    """One remedy. The comment at the head of env/remedies.yaml explains the fields; ``work`` is the
+    user's own workload, which no remedy there has.
+    """
 
     id: str
     says: str
@@ -42,16 +43,19 @@ class Remedy:
     work: Workload | None = None
 
     def pair(self) -> Pair:
-        """The trials that decide it: the workload (or ``work``) without it, and with it.
+        """The trials that decide it: of the workload without the remedy, and with it.
 
-        Raises ValueError where there is none.
+        Raises ValueError if there is no such workload or preset.
         """
         preset = load(self.preset)
-        seconds = 10.0 if self.work else BUILT_IN[self.workload].seconds
-        control = self.work or workload(self.workload, **self.control)
-        treated = self.work or workload(
-            self.workload, **{**self.control, **self.change}
-        )
+        if self.work:
+            seconds = DEFAULT_SECONDS
+            control = treated = self.work
+        else:
+            seconds = BUILT_IN[self.workload].seconds
+            changed = {**self.control, **self.change}
+            control = workload(self.workload, **self.control)
+            treated = workload(self.workload, **changed)
         name = treated.words
         if preset.environ:
             name += f" under {preset.name}"
@@ -70,7 +74,7 @@ def remedies() -> tuple[Remedy, ...]:
 
 
 def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
-    """The remedies named, or all where none is. Raises ValueError for one that does not exist."""
+    """The remedies with these names, or all without names. Raises ValueError for an unknown name."""
     by_name = {remedy.id: remedy for remedy in remedies()}
     for name in names:
         if name not in by_name:
@@ -79,20 +83,24 @@ def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
 
 
 def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
-    """The other boxes that a remedy is for; empty if it is for this box, whose torch is of this
-    ``build``, and which is of these ``kinds``.
+    """Which other boxes a remedy is for; empty if it is for a box of these ``kinds`` with this
+    ``build`` of torch.
     """
-    if remedy.needs and remedy.needs not in kinds:
-        return "boxes with a GPU" if remedy.needs == "gpu" else "boxes without a GPU"
+    if remedy.needs not in ("", *kinds):
+        if remedy.needs == "gpu":
+            return "boxes with a GPU"
+        return "boxes without a GPU"
     other_vendor = _other_vendor(load(remedy.preset), build)
     if other_vendor:
         return other_vendor
-    return "" if remedy.kind in kinds else remedy.kind
+    if remedy.kind in kinds:
+        return ""
+    return remedy.kind
 
 
 def not_for(preset: Preset, build: str) -> str:
-    """Why a preset is not for boxes of that ``build``: it is for the other vendor alone. Empty if
-    it is for them.
+    """Why a preset is not for boxes with this ``build`` of torch, in words: it is for the other
+    vendor. Empty if it is for them.
     """
     other = _other_vendor(preset, build)
     if not other:
@@ -101,7 +109,7 @@ def not_for(preset: Preset, build: str) -> str:
 
 
 def _other_vendor(preset: Preset, build: str) -> str:
-    """The vendor whose builds alone a preset is for, unless it is this build's."""
+    """The only vendor that a preset is for, if that is not the vendor of ``build``; else empty."""
     only = preset.fields.get("only", "")
     if build not in VENDORS or only == build:
         return ""
@@ -111,10 +119,11 @@ def _other_vendor(preset: Preset, build: str) -> str:
 def pairs(
     wanted: Sequence[Remedy], *, gpu: bool, build: str = ""
 ) -> tuple[list[Pair], dict[str, str]]:
-    """The remedies that a trial on this box can decide, each beside its control, and why the
-    others are not tried.
+    """(the pairs of trials for the remedies that trials on this box can decide, why the others are
+    not tried, by their ids).
 
-    ``build`` (cuda, rocm): presets for the other vendor are not tried.
+    ``gpu`` says whether there is a free one; ``build`` (cuda, rocm) leaves out presets for the other
+    vendor.
     """
     listed = []
     not_tried = {}
@@ -128,7 +137,7 @@ def pairs(
 
 
 def _why_untried(remedy: Remedy, gpu: bool, build: str) -> str:
-    """Why no trial on such a box decides a remedy, or empty."""
+    """Why no trial on such a box decides a remedy, in words; empty if one does."""
     if remedy.how == "argued":
         return "no trial decides it"
     if not gpu and (remedy.needs == "gpu" or remedy.how == "predicted"):

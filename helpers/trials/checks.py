@@ -1,11 +1,10 @@
-"""Functional checks of torch, each set in a child process with limits: who may be checked, how
-it went, as rows.
+"""Runs functional checks of torch on the GPUs of this box, in child processes with limits.
 
-A GPU is left alone where somebody else holds memory on it or the kernel log shows a fault of it
-(``gate``), unless forced. Otherwise the default checks take at most 256 MiB and 5 s of each
-GPU: torch's allocator is limited in the child, the clock runs here. A context and library
-handles come on top of the 256 MiB; the clock starts when torch and the driver are up, which
-takes no memory of a GPU.
+A GPU is left alone if another program has memory on it or the kernel log shows a fault of it
+(``targets.gate``), unless a person names it. The default checks take at most 256 MiB and 5 s of each
+GPU: the child limits torch's allocator, and the time is measured here. The context and library
+handles come on top of the 256 MiB; the time starts when torch and the driver are up, which takes no
+memory of a GPU.
 """
 
 from __future__ import annotations
@@ -30,29 +29,35 @@ from helpers.trials.targets import Target, environment, targets_of
 
 PROGRAM = "helpers.trials.under_torch.checks"
 
+# The checks of under_torch/checks.py, in the order in which they run.
 LOOKS = ("enumeration", "alone")
 LOADS = ("matmul_fp32", "matmul_bf16", "network", "copy_pageable", "copy_pinned")
 DEFAULT = LOOKS + LOADS
 CHECKS = (*DEFAULT, "ladder")
 
-# Less than this is too little to begin a check with: it would be stopped for no fault of its own.
 LEAST_S = 0.5
-# Between two checks, and for the child's own end.
+"""With less time a check is not started: it would be stopped without a fault of its own."""
 TURN_S = 20.0
-# With the first two, torch's memory limit does not hold (raw driver allocations); the third
-# makes fp32 products TF32.
+"""A child gets so long between two checks, and to end itself after the last."""
+LONGEST_MESSAGE = 400
+NO_LIMIT_S = 1e9
+"""JSON has no infinity; this is more than thirty years."""
 DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-# Few threads.
+"""Settings that a child does not get: with NO_CACHE torch's memory limit would not hold, as each
+tensor is taken from the driver; the last computes fp32 products in TF32.
+"""
 SET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
+"""Threads of a child: checks must not slow down other programs of the box."""
 
 
 @dataclass(frozen=True)
 class CheckLimits:
-    """Limits of the checks.
+    """Limits of the checks, in seconds and bytes.
 
-    ``start_s``: Python, import torch, driver start; ``check_s``: each default check; ``gpu_s``:
-    all default checks of one GPU together (None: no such limit; never on a CPU); ``opt_in_s``:
-    each check asked for by name.
+    ``start_s`` is for the start of Python, torch and the driver, and for a check of LOOKS;
+    ``check_s`` for each of LOADS; ``gpu_s`` for all of LOADS on one GPU together (None: no such
+    limit; a CPU has none); ``opt_in_s`` for the ladder. torch may take ``gpu_bytes`` of the GPU.
+    ``to_the_limit``: the ladder takes all memory that it gets.
     """
 
     start_s: float = 60.0
@@ -63,19 +68,19 @@ class CheckLimits:
     to_the_limit: bool = False
 
 
-# For a person who asked for the checks of a card (make check-gpu): no haste.
 FORCED = CheckLimits(check_s=60.0, gpu_s=None, gpu_bytes=GIB)
+"""For a card that a person names (make check-gpu), and so lends to the checks."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check of one target.
+    """The result of one check on one target.
 
     ``state`` is passed, failed, not_run, timed_out or crashed; ``says`` is one sentence.
-
-    ``peak_bytes`` is what torch's allocator took from the card at most,
-    ``peak_allocated_bytes`` what tensors used of it. ``last_words`` is the end of the child's
-    stderr and ``stacks`` where its threads were, where it crashed or was stopped.
+    ``max_error`` is the largest relative error, of checks that compute. ``peak_bytes`` is the most
+    that torch's allocator took from the card, ``peak_allocated_bytes`` the most that tensors used of
+    it. If the child crashed or was stopped, ``last_words`` is the end of its stderr, and ``stacks``
+    says where its threads were.
     """
 
     check: str
@@ -102,16 +107,20 @@ def check_box(
     torch_python: str = "",
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> list[CheckResult]:
-    """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in
-    any case.
+    """Run the checks on every GPU of this box that nobody else uses, or only on ``gpu`` (a PCI
+    address), whoever uses it.
 
-    Empty for a box that is not this machine. Raises ValueError when ``gpu`` is no GPU of this box.
+    Returns no result for a box that is not this machine. Raises ValueError if this box has no such
+    GPU.
     """
     if not is_this_box(bundle):
         return []
-    names = CHECKS if ladder else DEFAULT
-    limits = FORCED if gpu else CheckLimits()
-    limits = replace(limits, to_the_limit=to_the_limit)
+    names: tuple[str, ...] = DEFAULT
+    if ladder:
+        names = CHECKS
+    limits = CheckLimits(to_the_limit=to_the_limit)
+    if gpu:
+        limits = replace(FORCED, to_the_limit=to_the_limit)
     python = torch_python or torch_interpreter()
     return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
 
@@ -119,7 +128,9 @@ def check_box(
 def check_rows(
     bundle: Bundle, wanted: bool, *, gpu: str, ladder: bool, torch_python: str
 ) -> list[list[str]]:
-    """The checks as a table with its header first, or one row that says why none was run."""
+    """Run the checks if they are ``wanted``, and return a table: its header, then a row for each check
+    or one that says why none was run.
+    """
     if wanted and is_this_box(bundle):
         return as_rows(
             check_box(bundle, gpu=gpu, ladder=ladder, torch_python=torch_python)
@@ -137,10 +148,10 @@ def run_checks(
     limits: CheckLimits = CheckLimits(),
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> list[CheckResult]:
-    """Run the named checks on every target; sorted by GPU and check.
+    """Run the named checks on every target; returns the results by GPU and in the order of CHECKS.
 
-    Raises ValueError for a name that is no check. Nothing else is raised: what goes wrong is in
-    the results, which ``on_result`` also gets one by one.
+    ``on_result`` also gets each as it comes. Raises ValueError for an unknown name; what else goes
+    wrong is in the results.
     """
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
@@ -152,9 +163,9 @@ def run_checks(
     results: list[CheckResult] = []
     for target in targets:
         run = _Run(torch_python, target, limits, on_result)
-        refused = missing or target.refused
-        if refused:
-            run.refuse(wanted, refused)
+        why_not = missing or target.refused
+        if why_not:
+            run.refuse(wanted, why_not)
         else:
             run.run(wanted)
         results += run.done.values()
@@ -166,23 +177,26 @@ def as_rows(results: Sequence[CheckResult]) -> list[list[str]]:
     more = ["seconds", "torch took at most", "largest error", "message"]
     rows = [["GPU", "check", "state", "says", *more]]
     for result in results:
-        rows.append(
-            [
-                result.pci,
-                result.check.replace("_", " "),
-                result.state.replace("_", " "),
-                result.says,
-                f"{result.seconds:.2f}",
-                result.peak_bytes.show() if result.peak_bytes.ok else "",
-                "" if result.max_error is None else f"{result.max_error:.1e}",
-                result.message,
-            ]
-        )
+        peak = ""
+        if result.peak_bytes.ok:
+            peak = result.peak_bytes.show()
+        error = ""
+        if result.max_error is not None:
+            error = f"{result.max_error:.1e}"
+        check = result.check.replace("_", " ")
+        state = result.state.replace("_", " ")
+        row = [result.pci, check, state, result.says, f"{result.seconds:.2f}"]
+        rows.append([*row, peak, error, result.message])
     return rows
 
 
 class _Run:
-    """The checks of one target: as many children as it takes, each check started at most once."""
+    """The checks of one target, in as many children as are needed; no check is started twice.
+
+    ``done`` has the results by the name of the check. Of the present child ``ready`` says whether
+    torch is up, ``current`` which check is running (empty: none), ``began`` when it or the child
+    started, and ``no_torch`` is the row that says why torch cannot be imported.
+    """
 
     def __init__(
         self,
@@ -206,16 +220,19 @@ class _Run:
         )
 
     def run(self, names: Sequence[str]) -> None:
-        """Run the checks; where one ends its child, the rest run in a fresh one."""
+        """Run the checks; if one ends its child, the rest run in a new one."""
         while left := self._undone(names):
-            before = len(self.done)
+            done_before = len(self.done)
             ended = self._child(left)
             left = self._undone(left)
-            if left and not (self.current or self.ready):
+            has_started = self.ready or self.current
+            if left and not has_started:
                 self._torch_did_not_start(left, ended)
-            elif self.current or len(self.done) == before:
-                self._bad(self.current or left[0], ended)
-            if ended.left_pids:
+            elif self.current:
+                self._bad(self.current, ended)
+            elif len(self.done) == done_before:  # it ended before its first check
+                self._bad(left[0], ended)
+            if ended.left_pids:  # SIGKILL does not end them
                 pids = ", ".join(map(str, ended.left_pids))
                 stuck = f"a child that waits in the kernel still holds this GPU (pid {pids})"
                 self.refuse(left, f"not run because {stuck}")
@@ -223,9 +240,7 @@ class _Run:
                 self.refuse([name for name in left if name in LOADS], self.used_up)
 
     def _child(self, names: Sequence[str]) -> Ended:
-        """One child for these checks; ``ready``, ``current``, ``began`` and ``no_torch`` are of it:
-        whether torch is up, the check under way, since when, and why there is no torch.
-        """
+        """Run a child for these checks to its end; ``_line`` takes what it tells."""
         self.ready = False
         self.current = ""
         self.began = time.monotonic()
@@ -235,7 +250,7 @@ class _Run:
             "device": self.target.device,
             "pci": self.target.pci,
             "several": self.target.several,
-            "gpu_s": min(self._left_s(), 1e9),
+            "gpu_s": min(self._left_s(), NO_LIMIT_S),
             "names": names,
             "least_s": LEAST_S,
             "used_up": self.used_up,
@@ -248,7 +263,7 @@ class _Run:
             )
 
     def refuse(self, names: Sequence[str], says: str) -> None:
-        """Those of these checks that have no result are not run, and why."""
+        """Give those of these checks that have no result yet the state not_run."""
         for name in self._undone(names):
             self._add(name, "not_run", says, {})
 
@@ -256,14 +271,16 @@ class _Run:
         return [name for name in names if name not in self.done]
 
     def _left_s(self) -> float:
-        """The seconds that the checks which load this target may still take."""
+        """The seconds that are left for LOADS on this target."""
         if self.limits.gpu_s is None or self.target.device == "cpu":
             return math.inf
         loads = (result for name, result in self.done.items() if name in LOADS)
         return self.limits.gpu_s - sum(result.seconds for result in loads)
 
     def _line(self, text: str) -> float | None:
-        """Take one line of the child; returns how long the child has from now on."""
+        """Take a line of the child; returns the seconds until its next one must come, None for a line
+        that is none of its rows, which changes nothing.
+        """
         row = json_row(text)
         if not row:
             return None
@@ -274,7 +291,9 @@ class _Run:
             self.began = time.monotonic()
             if name in LOADS:
                 return min(self.limits.check_s, max(LEAST_S, self._left_s()))
-            return self.limits.start_s if name in LOOKS else self.limits.opt_in_s
+            if name in LOOKS:
+                return self.limits.start_s
+            return self.limits.opt_in_s
         if event == "end" and name == self.current:
             self.current = ""
             self._add(name, row["state"], row["says"], row)
@@ -285,6 +304,9 @@ class _Run:
         return TURN_S
 
     def _torch_did_not_start(self, left: list[str], ended: Ended) -> None:
+        """The first of the checks that are left failed because of torch, unless there is no torch or
+        a check was done before; the others are not run.
+        """
         why = "torch did not start"
         if self.no_torch.get("missing"):
             why = "this Python has no torch"
@@ -305,11 +327,13 @@ class _Run:
             "last_words": ended.last_words,
             "stacks": ended.stacks,
         }
-        state = "timed_out" if ended.how in ("timed_out", "stuck") else "crashed"
+        state = "crashed"
+        if ended.how in ("timed_out", "stuck"):
+            state = "timed_out"
         self._add(name, state, f"{prefix}the child {ended.fate}", row)
 
     def _add(self, name: str, state: str, says: str, row: Mapping[str, Any]) -> None:
-        """Keep a result: what the child told of it is in ``row``."""
+        """Keep a result; ``row`` has what the child told of it."""
         why = "the check did not end"
         if state == "not_run":
             why = "not run"
@@ -335,7 +359,9 @@ class _Run:
 
 
 def _peak(row: Mapping[str, Any], kind: str, why: str) -> Reading:
-    """What torch's allocator counted at most, or why it did not count."""
+    """The most bytes that torch's allocator counted as ``kind`` (reserved, allocated), or why it did
+    not count.
+    """
     size = row.get(f"{kind}_bytes")
     if size is None:
         return not_available(why, "bytes", "torch.cuda.memory_stats")
@@ -343,11 +369,12 @@ def _peak(row: Mapping[str, Any], kind: str, why: str) -> Reading:
 
 
 def _last_message(last_words: str) -> str:
-    """One line of the last words: what stands before faulthandler's "Fatal Python error", with
-    it; else the last line.
+    """One line of the last words: faulthandler's "Fatal Python error" after the line before it, which
+    often says why; else the last line.
     """
     lines = [line.strip() for line in last_words.splitlines() if line.strip()]
-    for before, line in zip(["", *lines], lines, strict=False):
+    for number, line in enumerate(lines):
         if line.startswith("Fatal Python error"):
-            return "; ".join(filter(None, [before, line]))[:400]
-    return "".join(lines[-1:])[:400]
+            with_the_one_before = lines[max(0, number - 1) : number + 1]
+            return "; ".join(with_the_one_before)[:LONGEST_MESSAGE]
+    return "".join(lines[-1:])[:LONGEST_MESSAGE]

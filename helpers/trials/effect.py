@@ -1,9 +1,8 @@
-"""Did the change help, and by how much?
+"""Did a change help, and by how much?
 
-Two arms of repeated trials compared: ratio with its interval, outcomes, answers.
-
-Pure. Measurements are compared as ratios, in pairs that ran one after the other, so that a slow
-hour of the box falls on both.
+Compares two arms of repeated trials, the control without the change and the treated with it: their
+outcomes, their answers, and the ratios of memory and time. A ratio is of a pair of trials that ran
+one after the other, so that a slow hour of the box falls on both.
 """
 
 from __future__ import annotations
@@ -13,27 +12,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST = {"memory": 0.02, "time": 0.10}
-"""The least effect that matters: a change of less is called none."""
+"""The least effect that matters, as a share: a smaller one is called none. Memory repeats nearly
+exactly; the time of a step varies by several percent on an idle box.
+"""
 LEVEL = 0.99
+"""Of the intervals and of the test of outcomes: a false alarm in a hundred remedies."""
 FEWEST_PAIRS = 3
+"""With two pairs Student's t at LEVEL is 63.7, and the interval would say nothing."""
 QUANTILES = (
     *(9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106),
     *(3.055, 3.012, 2.977, 2.947, 2.921, 2.898, 2.878, 2.861, 2.845),
 )
-"""Student's t, two-sided at LEVEL, from two degrees of freedom on (Abramowitz and Stegun, 26.10)."""
+"""Student's t, two-sided at LEVEL, for 2, 3, ... degrees of freedom (Abramowitz and Stegun, 26.10)."""
 TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
-"""How close losses must be: the same bits, or the same within what another order of sums and a
-shorter number allow.
+"""The largest relative difference of losses that count as the same: none; what another order of
+float32 sums may change (1e-4); what bfloat16 may change, which rounds at 4e-3 (5e-2).
 """
+ROUNDING = 1e-9
+"""Relative error of a probability computed twice in different ways, with room to spare."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Treated over control: ``ratio`` with the bounds of its 99 % interval; 0.5 is half.
+    """The ratio of treated to control in one quantity, ``what``: memory or time.
 
-    ``pairs``: how many pairs it rests on.
-
-    ``says``: less, more, same (any effect is below the least that matters) or unclear.
+    ``ratio`` is the mean, ``low`` to ``high`` its 99 % interval; 0.5 is half. It is of so many
+    ``pairs``. ``says`` is less, more, same (any effect is smaller than the least that matters) or
+    unclear.
     """
 
     what: str
@@ -45,6 +50,7 @@ class Effect:
 
     @property
     def words(self) -> str:
+        """Such as "memory x 0.5 (0.49 to 0.51, 5 pairs)"."""
         if not self.pairs:
             return f"{self.what}: not measured"
         return f"{self.what} x {self.ratio:.3g} ({self.low:.3g} to {self.high:.3g}, {self.pairs} pairs)"
@@ -52,8 +58,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class ArmResults:
-    """One side of a comparison, trial by trial: the outcomes, the losses, and the memory (bytes)
-    and time (seconds) where they were measured (else None).
+    """One arm of a comparison; each field has an entry for each trial, in the order of the pairs.
+
+    ``outcomes`` are as of TrialRecord, ``losses`` those of the steps; ``memory`` is in bytes and
+    ``time`` in seconds, None where it was not measured.
     """
 
     outcomes: tuple[str, ...]
@@ -64,7 +72,9 @@ class ArmResults:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict with its one-line reason and the effects it rests on."""
+    """A verdict (helps, harmful, no_effect, not_enough_evidence), its reason in one line, and the
+    effects.
+    """
 
     verdict: str
     why: str
@@ -75,10 +85,10 @@ class Comparison:
 def effect(
     quantity: str, control: Sequence[float | None], treated: Sequence[float | None]
 ) -> Effect:
-    """The ratio of two arms by their pairs: the t interval of the mean logarithm at 99 %.
+    """The ratio of treated to control, with the t interval of the mean of its logarithms.
 
-    A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three
-    pairs nothing is said.
+    Logarithms make half and double equally far from 1. A pair in which a value is missing or not
+    above 0 is left out. With fewer than FEWEST_PAIRS the effect is unclear.
     """
     logs = [
         math.log(after / before)
@@ -92,11 +102,11 @@ def effect(
         return Effect(quantity, math.exp(mean), 0.0, math.inf, len(logs), "unclear")
     freedom = len(logs) - 1
     variance = math.fsum((log - mean) ** 2 for log in logs) / freedom
-    # With more pairs than the table has, the interval is a little wide.
+    # QUANTILES begins at 2; above its end the last one makes the interval a little too wide.
     quantile = QUANTILES[min(freedom - 2, len(QUANTILES) - 1)]
-    half = quantile * math.sqrt(variance / len(logs))
-    low = mean - half
-    high = mean + half
+    half_width = quantile * math.sqrt(variance / len(logs))
+    low = mean - half_width
+    high = mean + half_width
     least = -math.log(1 - LEAST[quantity])
     says = "unclear"
     if low > -least and high < least:
@@ -111,19 +121,22 @@ def effect(
 
 
 def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> float:
-    """The probability of an outcome table at least as uneven, were both arms alike (Fisher's
-    exact test, two-sided).
+    """The probability, if both arms were alike, that bad outcomes are spread over them at least as
+    unevenly as here (Fisher's exact test, two-sided).
+
+    ``control_bad`` of ``control`` trials and ``treated_bad`` of ``treated`` ended badly.
     """
     bad = control_bad + treated_bad
-    total = control + treated
-    ways = math.comb(total, bad)
+    ways = math.comb(control + treated, bad)
+    # k: how many of the bad ones are in the control, from the fewest to the most that can be.
     fewest = max(0, bad - treated)
     chances = [
         math.comb(control, k) * math.comb(treated, bad - k) / ways
         for k in range(fewest, min(bad, control) + 1)
     ]
     seen = chances[control_bad - fewest]
-    return math.fsum(chance for chance in chances if chance <= seen * (1 + 1e-9))
+    as_uneven = [chance for chance in chances if chance <= seen * (1 + ROUNDING)]
+    return math.fsum(as_uneven)
 
 
 def same_answer(
@@ -131,8 +144,8 @@ def same_answer(
     treated: Sequence[Sequence[float]],
     tolerance: str,
 ) -> bool | None:
-    """Whether the losses of each pair agree, on the steps that both made; None where no pair
-    has any.
+    """Whether the losses of each pair agree within a tolerance of TOLERANCE, on the steps that both
+    trials made; None if there is no such step.
     """
     steps: list[tuple[float, float]] = []
     for control_losses, treated_losses in zip(control, treated, strict=False):
@@ -140,20 +153,19 @@ def same_answer(
     if not steps:
         return None
     share = TOLERANCE[tolerance]
-    # A loss that is no number is like nothing, itself included.
-    return all(a == b or abs(a - b) <= share * max(abs(a), abs(b)) for a, b in steps)
+    # math.isclose is false for NaN, so a loss that is no number never agrees.
+    return all(math.isclose(a, b, rel_tol=share) for a, b in steps)
 
 
 def did_it_help(
     control: ArmResults, treated: ArmResults, *, goal: str = "memory", answer: str = ""
 ) -> Comparison:
-    """The verdict on a remedy for ``goal`` (memory or time).
+    """The verdict on a remedy whose ``goal`` is memory or time.
 
-    ``answer``: bitwise, close, half; empty: not compared.
-
-    First whether both arms finish; then the answer; then the effects. What a remedy costs in
-    time beside the memory that it saves is told and not held against it; a cost without the
-    gain is harm.
+    Decided by the first that can: how often both arms finish, whether the losses agree, the effects.
+    A remedy that reaches its goal helps, even if it costs more of the other quantity; a cost without
+    that is harm. ``answer`` is the tolerance for the losses, of TOLERANCE; if empty, they are not
+    compared.
     """
     memory = effect("memory", control.memory, treated.memory)
     time = effect("time", control.time, treated.time)
@@ -175,12 +187,13 @@ def did_it_help(
 def _by_outcomes(
     control: Sequence[str], treated: Sequence[str], same: bool | None
 ) -> tuple[str, str] | None:
-    """The verdict and why where the arms do not both finish alike, or there is no trial; else
-    None.
+    """(verdict, why) if an arm has no trial, if one arm finishes more often, or if none finishes;
+    else None. ``same`` says whether the losses agree.
     """
-    if not control or not treated:
-        which = "remedy" if control else "control"
-        return "not_enough_evidence", f"no trial of the {which} was made"
+    if not control:
+        return "not_enough_evidence", "no trial of the control was made"
+    if not treated:
+        return "not_enough_evidence", "no trial of the remedy was made"
     control_bad = len(control) - control.count("ok")
     treated_bad = len(treated) - treated.count("ok")
     before = control_bad / len(control)
@@ -193,13 +206,17 @@ def _by_outcomes(
             return "not_enough_evidence", f"{says}: {few}"
         if same is False:
             return "harmful", f"{says}, and the answer changed"
-        return "helps" if after < before else "harmful", says
-    if before == 1:
-        alike = set(control) == set(treated) != {"crashed"}
-        why = f"with it ({_counted(treated)}) or without ({_counted(control)})"
-        verdict = "no_effect" if alike else "not_enough_evidence"
-        return verdict, f"no trial finished, {why}"
-    return None
+        if after > before:
+            return "harmful", says
+        return "helps", says
+    if before < 1:
+        return None
+    arms = f"with it ({_counted(treated)}) or without ({_counted(control)})"
+    why = f"no trial finished, {arms}"
+    ends = set(control) | set(treated)
+    if set(control) != set(treated) or ends == {"crashed"}:
+        return "not_enough_evidence", why  # a crash may have any cause
+    return "no_effect", why
 
 
 def _counted(outcomes: Sequence[str]) -> str:
@@ -210,7 +227,9 @@ def _counted(outcomes: Sequence[str]) -> str:
 
 
 def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:
-    """The verdict and why of two arms that finish alike: ``main`` is what the remedy is for."""
+    """(verdict, why) of two arms that finish equally often: ``main`` is the effect on the remedy's
+    goal, ``other`` that on the other quantity.
+    """
     has_cost = other.says == "more"
     if main.says == "less" and has_cost:
         return "helps", f"{main.words}; it costs {other.words}"
@@ -218,9 +237,10 @@ def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:
         return "helps", main.words
     if main.says == "more":
         return "harmful", main.words
+    if main.says == "same" and has_cost:
+        return "harmful", f"{other.words}, and {main.words}"
     if has_cost:
-        gain = main.words if main.says == "same" else "no gain is shown"
-        return "harmful", f"{other.words}, and {gain}"
+        return "harmful", f"{other.words}, and no gain is shown"
     if main.says == "same":
         why = f"below {LEAST[main.what]:.0%}, the least that matters"
         return "no_effect", f"{main.words}: {why}"

@@ -1,4 +1,4 @@
-"""How did a trial end, and what proves it?"""
+"""How a trial ended, and which readings prove it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from helpers.trials.leftovers import driver_used
 from helpers.trials.listener import Listener
 
 HOST_OOM = re.compile(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc")
+"""How a last line begins when host memory ran out: Python's MemoryError, that of numpy
+(numpy._core._exceptions._ArrayMemoryError), or what libstdc++ prints for an uncaught bad_alloc.
+"""
 MESSAGE_CHARACTERS = 4000
+CHARACTERS_BEFORE = 400
+"""Of the text before "out of memory" that belong to the message: its first sentences."""
 UNCOUNTED_KILL = " (by the kernel's OOM killer or not: no counter of its kills can be read for this group alone)"
 
 
 class Ending(NamedTuple):
-    """The outcome, the words that say why, and whether the work came to its end."""
+    """The outcome, a ``message`` that says why, and whether the work was ``complete``."""
 
     outcome: Outcome
     message: str
@@ -27,58 +32,60 @@ class Ending(NamedTuple):
 
 
 def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
-    """The ending of a trial, from its process and from what it told.
+    """The ending of a trial, from how its process ended and from what it told.
 
-    ``killed``: how many of its processes the kernel's OOM killer ended; None where no counter
-    says so.
+    ``killed`` is how many of its processes the kernel's OOM killer ended, None if that is not known.
     """
     words = f"{listener.tail}\n{ended.last_words}"
     if ended.how == "stuck":
-        where = ended.stacks.partition("\n")[0]
+        where, _, _ = ended.stacks.partition("\n")
         return Ending("stuck", f"it waits in the kernel and outlived SIGKILL: {where}")
     if "oom" in listener.events:
-        return Ending(
-            "oom", str(listener.events["oom"]["message"])[:MESSAGE_CHARACTERS]
-        )
+        message = str(listener.events["oom"]["message"])
+        return Ending("oom", message[:MESSAGE_CHARACTERS])
     if ended.how == "timed_out":
         return _hung_or_slow(listener)
-    finished = "end" in listener.events or bool(listener.workload.command)
+    # A built-in workload tells its end; a user's command need not.
+    finished = "end" in listener.events or listener.workload.command
     if ended.how == "exited" and ended.exit_code == 0 and finished:
         return Ending("ok", "", complete=True)
     if killed and (ended.signal == "SIGKILL" or ended.exit_code):
-        return Ending(
-            "host_oom", f"the kernel's OOM killer ended {killed} of its processes"
-        )
+        why = f"the kernel's OOM killer ended {killed} of its processes"
+        return Ending("host_oom", why)
     message = _ran_out(words)
     if message:
         return Ending("oom", message)
     last = last_line(ended.last_words or listener.tail)
     if HOST_OOM.match(last) or "std::bad_alloc" in words:
         return Ending("oom", last)
-    end = f"exit code {ended.exit_code}"
+    how = f"exit code {ended.exit_code}"
     if ended.signal:
-        end = f"ended by {ended.signal}"
+        how = f"ended by {ended.signal}"
     if ended.signal == "SIGKILL" and killed is None:
-        end += UNCOUNTED_KILL
-    return Ending("crashed", f"{end}: {last}")
+        how += UNCOUNTED_KILL
+    return Ending("crashed", f"{how}: {last}")
 
 
 def _hung_or_slow(listener: Listener) -> Ending:
-    """What a trial is that was stopped: slow where it made progress, else hung."""
+    """The ending of a trial that was stopped at a limit: ok, but not complete, if its last word was
+    recent when its whole time was over; else hung.
+    """
     limits = listener.limits
     deadline = listener.began + limits.seconds
-    if listener.ready is not None and listener.heard + limits.silent_s > deadline:
-        stopped = f"stopped at its limit of {limits.seconds:g} s"
-        return Ending("ok", f"{stopped} while it made progress: slow, not hung")
-    silent_s = limits.start_s if listener.ready is None else limits.silent_s
-    silent_s = min(silent_s, limits.seconds)
-    return Ending(
-        "hung", f"no word for {silent_s:g} s, after {len(listener.step_s)} steps"
-    )
+    silent_s = limits.start_s
+    if listener.ready is not None:
+        silent_s = limits.silent_s
+        if listener.heard + silent_s > deadline:
+            stopped = f"stopped at its limit of {limits.seconds:g} s"
+            return Ending("ok", f"{stopped} while it made progress: slow, not hung")
+    silence = f"no word for {min(silent_s, limits.seconds):g} s"
+    return Ending("hung", f"{silence}, after {len(listener.step_s)} steps")
 
 
 def _ran_out(words: str) -> str:
-    """The message of a GPU out of memory that a program ended with, or empty."""
+    """The message in the last words of a program that says that a GPU's memory ran out; empty if
+    there is none.
+    """
     refused = [
         message
         for message in read_message(words).messages
@@ -86,14 +93,19 @@ def _ran_out(words: str) -> str:
     ]
     if not refused:
         return ""
-    start = max(0, words.find("out of memory") - 400)
-    return (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS]
+    message = refused[-1].words
+    if not message:
+        start = max(0, words.find("out of memory") - CHARACTERS_BEFORE)
+        message = words[start:]
+    return message[:MESSAGE_CHARACTERS]
 
 
 def evidence_of(
     listener: Listener, ending: Ending, killed: int | None
 ) -> Iterator[Evidence]:
-    """The readings that an ending rests on: the driver's count, the message, the kernel's kills."""
+    """The readings that prove an ending: the driver's count of used memory, the kernel's count of OOM
+    kills, and the size in the message.
+    """
     used = not_available("it never started", "bytes", "sysfs")
     if listener.sampler is not None:
         used = driver_used(listener.target.pci)
@@ -111,5 +123,6 @@ def evidence_of(
         size = not_available("the message names no size", "bytes", "the message")
         if message.requested and message.requested.bytes is not None:
             size = seen(message.requested.bytes, "bytes", "the message")
-        says = f"{message.program or 'it'} asked for that much and failed"
+        program = message.program or "it"
+        says = f"{program} asked for that much and failed"
         yield Evidence(id="oom_message", reading=size, says=says)

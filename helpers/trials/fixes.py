@@ -1,7 +1,7 @@
-"""The fix table: what of each remedy was predicted, measured and argued, and what it does here.
+"""The fix table: for each remedy what was predicted, measured and argued, and the verdict.
 
-Measured, predicted and argued stay apart: a verdict other than ``predicted`` rests on trials on
-this very box, or on what the audit of its settings knows of its build and chip.
+These three stay apart: a verdict other than ``predicted`` comes from trials on this box, or from the
+audit of the remedy's settings, which knows the build of torch and the chip.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ EFFECTS = {
     "ineffective": "no effect",
     "not_supported": "no effect",
 }
-"""What a verdict comes to for whoever asks what to do; any other is ``untested``."""
+"""The effect of a remedy for each verdict, as a reader is told; for any other it is "untested"."""
 
 
 @dataclass(frozen=True)
 class FixRow:
-    """A line of the fix table.
+    """A row of the fix table.
 
-    ``predicted``, ``measured`` and ``argued`` are columns in words; ``memory`` and ``time`` are
-    the measured effects, if any. ``guess`` is the verdict that was predicted, else argued,
-    ``saves`` the share of memory predicted, ``why`` the reason in full. ``rehearsed`` and
-    ``audited`` say what the prediction rests on (see Prediction); ``reasoned``: it is argued, and
-    nothing was predicted; ``elsewhere``: it is for the other vendor.
+    ``remedy`` is its id, ``says`` its sentence; ``predicted``, ``measured`` and ``argued`` are columns
+    in words; ``memory`` and ``time`` are the measured effects, if any. ``guess`` is the verdict that
+    was predicted, else argued; ``saves`` is the share of memory that it is predicted to save; ``why``
+    is the reason in full. ``rehearsed`` and ``audited`` are as of Prediction; ``reasoned``: it is
+    argued and not predicted; ``elsewhere``: it is for the other vendor.
     """
 
     remedy: str
@@ -59,21 +59,22 @@ class FixRow:
     @property
     def effect(self) -> str:
         """What it does on this box: helps, harms, no effect, or untested."""
-        verdict = self.guess if self.verdict == "predicted" else self.verdict
+        verdict = self.verdict
+        if verdict == "predicted":
+            verdict = self.guess
         return EFFECTS.get(verdict, "untested")
 
     @property
     def saved(self) -> float | None:
-        """The share of memory saved, as measured, else as predicted."""
+        """The share of memory that it saves, as measured, else as predicted; None if not known."""
         if self.memory is None:
             return self.saves
         return 1 - self.memory.ratio
 
     @property
     def by(self) -> str:
-        """What its effect rests on: trials, audit, argument, rehearsal or replay.
-
-        Nothing where it is untested.
+        """How its effect is known: by trials, audit, argument, rehearsal or replay; empty if it is
+        untested.
         """
         if self.memory is not None:
             return "trials"
@@ -85,7 +86,9 @@ class FixRow:
             return "argument"
         if self.rehearsed:
             return "rehearsal"
-        return "audit" if self.saves is None else "replay"
+        if self.saves is None:
+            return "audit"
+        return "replay"
 
 
 def verdict_of(
@@ -95,22 +98,24 @@ def verdict_of(
     argued: bool,
     recorded: bool,
 ) -> str:
-    """The verdict on a remedy for a box: what its trials showed. Where they show no effect and the
-    build or the chip settles it, what is settled; without trials ``predicted``, or not known.
+    """The verdict on a remedy for a box: that of its trials (``compared``), else ``predicted``, or
+    UNKNOWN if it is neither predicted nor ``argued``.
 
-    ``compared`` are its trials; ``argued``: it is argued for. On a recorded box no verdict is
-    more than ``predicted``.
+    If the build or the chip settles what a remedy does (``Prediction.settles``), that is the verdict,
+    unless trials show an effect, or the box is recorded.
     """
+    if compared is not None and compared.verdict in ("helps", "harmful"):
+        return compared.verdict
+    if prediction is not None and prediction.settles and not recorded:
+        return prediction.verdict
+    if compared is not None:
+        return compared.verdict
     is_known = argued
     if prediction is not None:
         is_known = prediction.verdict != UNKNOWN
-    verdict = "predicted" if is_known else UNKNOWN
-    if compared is not None:
-        verdict = compared.verdict
-    shows_an_effect = verdict in ("helps", "harmful")
-    if prediction is None or not prediction.settles or recorded or shows_an_effect:
-        return verdict
-    return prediction.verdict
+    if is_known:
+        return "predicted"
+    return UNKNOWN
 
 
 def fix_table(
@@ -122,12 +127,11 @@ def fix_table(
     ran: Ran = NOT_RUN,
     not_tried: Mapping[str, str] = MappingProxyType({}),
 ) -> list[FixRow]:
-    """A row for each remedy: what was predicted, measured and argued, and the verdict for this
-    box.
+    """A row for each remedy.
 
-    ``tried`` and ``ran`` are a plan's pairs and what came of them; ``not_tried`` says why of
-    the others. On a recorded box nothing is measured, and no verdict is more than
-    ``predicted``. What the claims say stands among the arguments.
+    ``tried`` are the pairs of a plan and ``ran`` their trials; ``not_tried`` says why the others were
+    not tried. ``predictions`` and ``not_tried`` are by the ids of remedies. On a recorded box nothing
+    is measured.
     """
     compared = {}
     if not recorded:
@@ -135,11 +139,13 @@ def fix_table(
     rows = []
     for remedy in wanted:
         untried = not_tried.get(remedy.id, "not tried")
+        if recorded:
+            untried = RECORDED
         row = _row(
             remedy,
             predictions.get(remedy.id),
             compared.get(remedy.id),
-            untried=RECORDED if recorded else untried,
+            untried=untried,
             recorded=recorded,
         )
         rows.append(row)
@@ -154,7 +160,7 @@ def _row(
     untried: str,
     recorded: bool,
 ) -> FixRow:
-    """One line of the table; ``untried`` is what stands for its trials where there are none."""
+    """The row of a remedy; ``untried`` is the column of its trials if there are none."""
     is_argued = remedy.how == "argued"
     argument = _first_claim(remedy)
     if is_argued:
@@ -200,7 +206,7 @@ def _row(
 
 
 def _first_claim(remedy: Remedy) -> str:
-    """What became of the first claim that a remedy belongs to, or empty."""
+    """The first claim about a remedy, with its verdict and reason in words; empty if there is none."""
     for claim in claims():
         if claim.id in remedy.claims[:1]:
             return f"claim {claim.id}, {claim.verdict}: {claim.reason}"

@@ -1,6 +1,7 @@
-"""Which trials, in what order, within the time there is?
+"""Plans trials within a time budget and makes them: cheap remedies first, the arms of each
+interleaved.
 
-Cheap ones first, the arms interleaved by seed.
+An arm is one thing to try; a pair is the arm of a remedy (treated) beside that without it (control).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from helpers.trials.trial import PreparedTrial, trial
 from helpers.trials.workload import Workload
 
 DEFAULT_REPEATS = 5
+"""The interval of five pairs is about a third as wide as that of three, the fewest that do."""
+SEEDS_APART = 1000
+"""The seed of a repeat is that of the plan times this, plus its number: plans share no seeds."""
 
 
 class BudgetError(ValueError):
@@ -26,10 +30,7 @@ class BudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing to try: a workload under a preset.
-
-    ``seconds`` is what one trial of it is thought to take.
-    """
+    """One thing to try: a workload under a preset. One trial takes about so many ``seconds``."""
 
     name: str
     workload: Workload
@@ -39,10 +40,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A remedy beside its control.
-
-    ``goal`` (memory or time) and ``answer`` as of effect.did_it_help.
-    """
+    """A remedy beside its control; ``goal`` and ``answer`` are as of ``effect.did_it_help``."""
 
     name: str
     control: Arm
@@ -53,7 +51,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Planned:
-    """One trial of the plan, in its place."""
+    """One trial of the plan; the arms of a pair are compared repeat by repeat."""
 
     arm: Arm
     repeat: int
@@ -61,8 +59,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class FixPlan:
-    """The trials in order, what they will take, the pairs they decide, and what had to be left
-    out, each with why.
+    """The trials in order, the seconds that they take, the pairs that they decide, and why each pair
+    was left out that does not fit, by name.
     """
 
     trials: tuple[Planned, ...]
@@ -74,8 +72,9 @@ class FixPlan:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records by arm and repeat; the arms that were refused, and why; what went wrong without
-    losing them, a line each; and how many trials had finished before.
+    """What came of a plan: the records by the arm's name and the repeat; why arms were refused, by
+    name; ``troubles``, a line each, that did not end the plan; and how many of the trials had
+    finished ``before``.
     """
 
     records: Mapping[tuple[str, int], TrialRecord]
@@ -84,19 +83,15 @@ class Ran:
     before: int = 0
 
     def arms(self, pair: Pair) -> tuple[list[TrialRecord], list[TrialRecord]]:
-        """The records of the control and of the treated arm, of those repeats that both have."""
-        control = self._by_repeat(pair.control)
-        treated = self._by_repeat(pair.treated)
-        both = sorted(control.keys() & treated.keys())
-        return [control[repeat] for repeat in both], [
-            treated[repeat] for repeat in both
-        ]
-
-    def _by_repeat(self, arm: Arm) -> dict[int, TrialRecord]:
-        records = self.records.items()
-        return {
-            repeat: record for (name, repeat), record in records if name == arm.name
-        }
+        """(records of the control, records of the treated arm), of the repeats that both have."""
+        control = []
+        treated = []
+        for name, repeat in sorted(self.records):
+            other = (pair.treated.name, repeat)
+            if name == pair.control.name and other in self.records:
+                control.append(self.records[name, repeat])
+                treated.append(self.records[other])
+        return control, treated
 
 
 NOTHING = FixPlan((), 0.0, (), {}, 0)
@@ -110,12 +105,10 @@ def plan(
     budget_s: float,
     seed: int = 0,
 ) -> FixPlan:
-    """The trials that fit ``budget_s``, those of the cheapest pairs first.
+    """The trials of the cheapest pairs that fit into ``budget_s`` seconds; pairs with the same control
+    share its trials.
 
-    A control is shared by its pairs.
-
-    What does not fit is left out by name. Raises BudgetError for fewer repeats than an interval
-    needs, and where nothing fits.
+    Raises BudgetError for fewer repeats than an interval needs, and if no pair fits.
     """
     if repeats < FEWEST_PAIRS:
         raise BudgetError(
@@ -148,25 +141,29 @@ def plan(
 
 
 def _cost(pair: Pair) -> tuple[float, str]:
-    """The seconds of a repeat of a pair; its name, so that the order is always the same."""
+    """The sort key of a pair: the seconds of one repeat, then its name for a stable order."""
     return pair.control.seconds + pair.treated.seconds, pair.name
 
 
 def _arms(pairs: Iterable[Pair]) -> list[Arm]:
     """The arms of these pairs, each once."""
-    both = (arm for pair in pairs for arm in (pair.control, pair.treated))
-    return list({arm.name: arm for arm in both}.values())
+    arms: dict[str, Arm] = {}
+    for pair in pairs:
+        arms[pair.control.name] = pair.control
+        arms[pair.treated.name] = pair.treated
+    return list(arms.values())
 
 
 def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
+    """How long the trials of these pairs take."""
     return repeats * sum(arm.seconds for arm in _arms(pairs))
 
 
 def _interleaved(
     arms: Sequence[Arm], repeats: int, rng: random.Random
 ) -> list[Planned]:
-    """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift
-    of the box cancels.
+    """Every arm once in each repeat, in a random order and then in the reverse of it (ABBA), so that
+    a steady drift of the box cancels.
     """
     planned: list[Planned] = []
     order = list(arms)
@@ -191,55 +188,53 @@ def run(
     ] = lambda _planned, _record: None,
     finished: Sequence[TrialRecord] = (),
 ) -> Ran:
-    """Make the trials of a plan, but for those of which ``finished`` has the record.
+    """Make the trials of a plan, except those whose record is in ``finished``.
 
-    Every arm of a repeat has the same seed.
-
-    A record that cannot be written is kept here and named. A trial that is refused takes its
-    arm out of the plan, one that is stuck, or leaves the box unclean, ends it: what follows
-    would be measured on another box.
+    All arms of a repeat have the same seed. ``on_trial`` gets each trial with its record, None if it
+    was refused. If a trial is refused, no other of its arm is made. If one is stuck or leaves the box
+    unclean, the plan ends: later trials would not be comparable.
     """
     records: dict[tuple[str, int], TrialRecord] = {}
     refused: dict[str, str] = {}
     troubles: list[str] = []
     before = 0
-    by_given = {record.given: record for record in finished}
+    by_digest = {record.given: record for record in finished}
     for planned in wanted.trials:
         arm = planned.arm
         repeat = planned.repeat
-        seed = wanted.seed * 1000 + repeat
+        which = f"{arm.name}, repeat {repeat}"
+        seed = wanted.seed * SEEDS_APART + repeat
         if arm.name in refused:
             continue
         prepared = PreparedTrial(
             arm.workload, arm.preset, python, seed, limits, repeat, target
         )
-        earlier = None
+        record = None
         if finished:
-            earlier = by_given.get(prepared.digest())
-        if earlier:
+            record = by_digest.get(prepared.digest())
+        if record:
             before += 1
-        try:
-            record = earlier or trial(prepared, out)
-        except TrialRefused as error:
-            refused[arm.name] = str(error)
-            on_trial(planned, None)
-            continue
-        except TrialError as error:
-            troubles.append(f"{arm.name}, repeat {repeat}: {error}")
-            continue
+        else:
+            try:
+                record = trial(prepared, out)
+            except TrialRefused as error:
+                refused[arm.name] = str(error)
+                on_trial(planned, None)
+                continue
+            except TrialError as error:
+                troubles.append(f"{which}: {error}")
+                continue
         records[arm.name, repeat] = record
         if record.not_kept:
             troubles.append(record.not_kept)
-        troubles += (
-            f"{arm.name}, repeat {repeat}: {line}" for line in record.left_behind
-        )
+        troubles += (f"{which}: {line}" for line in record.left_behind)
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
             where = f"GPU {target.pci}, which is set aside"
             if target.pci == "cpu":
                 where = "the CPU"
-            stopped = f"stopped after {arm.name}, repeat {repeat}"
             why = record.clean or record.message
-            troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")
+            stopped = f"stopped after {which}: {why}"
+            troubles.append(f"{stopped}; nothing more is tried on {where}")
             break
     return Ran(records, refused, tuple(troubles), before)

@@ -1,4 +1,4 @@
-"""Which Python of this machine owns torch, and where that torch stands."""
+"""Which Python of this machine has torch, and where that torch is."""
 
 from __future__ import annotations
 
@@ -16,36 +16,41 @@ spec = importlib.util.find_spec("torch")
 print("torch:", spec.origin if spec and spec.origin else "")
 print("cp%d%d" % sys.version_info[:2])
 """
+ASK_S = 60
+"""A Python on a network disk may need so long for its start."""
 
 
 def torch_interpreter() -> str:
-    """The interpreter that owns torch, as set-up recorded it; without a record the one that
-    runs now.
+    """The path of the interpreter that has torch, as set-up recorded it, else of the one that runs
+    now.
     """
     return recorded_python() or sys.executable
 
 
 @lru_cache(maxsize=8)
 def torch_files(python: str) -> tuple[str, str]:
-    """(the file that ``python`` would import as torch, or empty; its version of Python, such as
-    cp311). Both are empty where there is no such interpreter. torch itself is not imported.
+    """(the file that ``python`` would import as torch, empty if it has none; its version of Python,
+    such as cp311). Both are empty if the interpreter does not run. torch is not imported.
     """
     argv = [python, "-c", ASK_TORCH]
     try:
         printed = subprocess.check_output(
-            argv, stderr=subprocess.DEVNULL, text=True, timeout=60
+            argv, stderr=subprocess.DEVNULL, text=True, timeout=ASK_S
         )
     except (OSError, subprocess.SubprocessError):
         return "", ""
-    origin, _, tag = printed.rpartition("torch:")[2].strip().rpartition("\n")
+    # A sitecustomize may have printed lines before these.
+    _, _, answer = printed.rpartition("torch:")
+    origin, _, tag = answer.strip().rpartition("\n")
     return origin.strip(), tag
 
 
 def stated_by_torch(origin: str) -> dict[str, str]:
-    """What the torch at this place says of itself in its version.py, such as ``__version__`` and
-    ``cuda``; empty where it says nothing.
+    """The texts that torch's version.py assigns, such as ``__version__`` and ``cuda``, by name;
+    ``origin`` is the file of torch (``torch_files``). Empty if it cannot be read.
     """
     if not origin:
         return {}
     text = files.text("", str(Path(origin).with_name("version.py")))
+    # Lines such as: cuda: Optional[str] = '13.0'
     return dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']+)'", text, re.MULTILINE))

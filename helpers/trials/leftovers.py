@@ -1,4 +1,4 @@
-"""What a trial leaves behind: memory that the driver still counts, and processes that live on."""
+"""Finds what a trial left behind: memory that the driver still counts, and processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from helpers.trials.targets import CPU
 
 
 def driver_used(pci: str, root: str = "") -> Reading:
-    """Memory that the driver counts as used on a card, VRAM and GTT together, read in sysfs:
-    outside of any process.
+    """The bytes that amdgpu counts as used on a card, VRAM and GTT together, from sysfs, which also
+    counts memory of no process. Other drivers have no such files.
     """
     source = f"/sys/bus/pci/devices/{pci}/mem_info_{{vram,gtt}}_used"
     if pci in ("", CPU.pci):
@@ -32,18 +32,19 @@ def driver_used(pci: str, root: str = "") -> Reading:
 
 
 def driver_used_bytes(pci: str) -> int | None:
-    """``driver_used`` as a number; None where the driver does not say."""
-    used = driver_used(pci).value
-    return None if used is None else int(used)
+    """``driver_used`` as a number; None if it is not available."""
+    used = driver_used(pci)
+    if not used.ok:
+        return None
+    return used.bytes
 
 
 def why_not_clean(
     pids: Sequence[int], before: int | None, pci: str, clean_s: float
 ) -> str:
-    """Why the box is not clean after a trial, or empty: its processes live on, or the driver
-    still counts its memory, ``clean_s`` seconds after its end.
-
-    Shared memory that its processes left (torch names it torch_PID_...) is removed.
+    """Why the box is not clean ``clean_s`` seconds after the end of a trial, in words: its processes
+    ``pids`` still run, or the driver counts more memory than ``before`` it. Empty if it is clean;
+    then shared memory that the processes left is removed.
     """
     deadline = time.monotonic() + clean_s
     while why := _why_held(pids, before, pci):
@@ -51,13 +52,14 @@ def why_not_clean(
             return why
         time.sleep(SAMPLE_S)
     for pid in pids:
+        # The name that torch gives a segment: NewProcessWideShmHandle of ATen/MapAllocator.cpp.
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             path.unlink(missing_ok=True)
     return ""
 
 
 def _why_held(pids: Sequence[int], before: int | None, pci: str) -> str:
-    """Which of the processes live, or how much more the driver counts than ``before``; or empty."""
+    """Which processes still run, or how much more memory is used than ``before``; empty if nothing."""
     alive = [str(pid) for pid in pids if child.process_of(pid).running]
     if alive:
         return f"processes {', '.join(alive)} live on"

@@ -1,4 +1,4 @@
-"""What a trial tells line by line while it runs, and until when it may be silent."""
+"""Listens to a trial while it runs, and says how long it may be silent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from helpers.trials.record import TrialLimits
 from helpers.trials.targets import Target
 from helpers.trials.workload import Workload
 
+STACKS_BEFORE_S = 2.0
+"""The stacks of a silent trial are taken so long before its limit, while it still hangs; of a short
+limit a quarter before its end.
+"""
+
 
 @dataclass
 class Listener:
     """Steps, losses and events of one trial, and the sampler of its memory.
 
-    ``events`` has the last event of each kind; ``tail`` the end of its stdout. ``ready`` is when
-    its first word came (None: none yet), ``heard`` when the last, ``began`` when it was started,
-    in seconds of the monotonic clock.
+    ``events`` has the last row of each kind that a built-in workload told, ``loss`` and ``step_s``
+    (seconds) have an entry for each step, ``tail`` is the end of its stdout. ``began`` is when the
+    trial started, ``ready`` when its first word came (None: none yet) and ``heard`` when its last,
+    in seconds of the monotonic clock. A word is a line that shows progress.
     """
 
     workload: Workload
@@ -42,7 +48,7 @@ class Listener:
         self.heard = self.began
 
     def start(self, pid: int) -> None:
-        """Begin to sample the process, which has ``start_s`` until its first word."""
+        """Begin to sample the memory of the process, which has ``start_s`` until its first word."""
         self.sampler = Sampler(pid, 0.0, lambda: driver_used_bytes(self.target.pci))
         self._allow(self.limits.start_s)
         self.sampler.start()
@@ -53,9 +59,8 @@ class Listener:
             self.sampler.stop()
 
     def take(self, line: str) -> float | None:
-        """Take a line of its stdout; returns the seconds that it has from now on.
-
-        None where the line is no word of the work, and its time goes on.
+        """Take a line of its stdout; returns the seconds that it may be silent from now on, None if
+        the line is no word, and so changes nothing.
         """
         now = time.monotonic()
         self.tail = (self.tail + line + "\n")[-LAST_BYTES:]
@@ -72,15 +77,19 @@ class Listener:
         return self._allow(self.limits.silent_s)
 
     def _take_mark(self, mark: re.Match[str], now: float) -> None:
-        """A step of a user's command; a group in its mark is the loss."""
+        """Count a step of a user's command. The first group in its mark that matched is the loss,
+        if it is a number.
+        """
         self.steps += 1
         if self.ready is not None:
             self.step_s.append(now - self.heard)
-        with suppress(ValueError):
-            self.loss.append(float(next(filter(None, mark.groups()), "")))
+        for group in filter(None, mark.groups()):
+            with suppress(ValueError):
+                self.loss.append(float(group))
+            break
 
     def _take_event(self, row: dict[str, Any]) -> None:
-        """An event of a built-in workload."""
+        """Keep a row of a built-in workload (under_torch/workloads.py)."""
         if "event" not in row:
             return
         self.events[str(row["event"])] = row
@@ -90,13 +99,14 @@ class Listener:
             self.step_s.append(float(row["seconds"]))
 
     def _allow(self, silent_s: float) -> float:
-        """The seconds that it may be silent now.
-
-        The stacks are taken a little before, while it still waits where it waits.
+        """The seconds that it may be silent now, at most what is left of the whole trial's time; tells
+        the sampler when to take the stacks if it stays silent.
         """
         now = time.monotonic()
-        left = max(0.0, min(silent_s, self.began + self.limits.seconds - now))
+        left_s = self.began + self.limits.seconds - now
+        silent_s = max(0.0, min(silent_s, left_s))
         if self.sampler is not None:
             self.sampler.stacks = ""
-            self.sampler.deadline = now + left - min(2.0, left / 4)
-        return left
+            before_s = min(STACKS_BEFORE_S, silent_s / 4)
+            self.sampler.deadline = now + silent_s - before_s
+        return silent_s

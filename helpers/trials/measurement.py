@@ -1,4 +1,4 @@
-"""What did trials of a remedy, or of a preset, show beside their control?"""
+"""Compares the trials of a remedy, or of a preset, with those of its control."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from helpers.trials.workload import Workload
 
 
 def comparison(pair: Pair, ran: Ran) -> Comparison:
-    """What the trials of a pair decide: only repeats that both arms have count.
+    """The verdict of the trials of a pair, by the repeats that both arms have.
 
-    A refused remedy is not supported.
+    A remedy whose trials were refused is not_supported.
     """
     control, treated = (results_of(records) for records in ran.arms(pair))
     compared = did_it_help(control, treated, goal=pair.goal, answer=pair.answer)
@@ -43,11 +43,11 @@ def preset_trials(
     target: Target,
     on_trial: Callable[[Planned, TrialRecord | None], None],
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """A workload under each preset beside itself without: a row a preset, and what a reader of
-    them must know, a line each.
+    """Try a workload under each preset and without: (a row for each preset, troubles, a line each).
 
-    ``goal`` is memory or time; the rest is as of fixplan.run. Raises ValueError in one line
-    where nothing can be tried.
+    A row has the keys preset, workload, verdict, why, memory, time (fields of Effect) and troubles.
+    ``goal`` is memory or time; the rest is as of ``fixplan.run``. Raises ValueError with one line if
+    nothing can be tried.
     """
     control = Arm(wanted.words, wanted)
     tried = []
@@ -61,22 +61,18 @@ def preset_trials(
     rows = []
     for pair in tried:
         compared = comparison(pair, ran)
-        rows.append(
-            {
-                "preset": pair.name,
-                "workload": wanted.words,
-                "verdict": compared.verdict,
-                "why": compared.why,
-                "memory": asdict(compared.memory),
-                "time": asdict(compared.time),
-                "troubles": list(ran.troubles),
-            }
-        )
+        row = {
+            "preset": pair.name,
+            "workload": wanted.words,
+            **asdict(compared),
+            "troubles": list(ran.troubles),
+        }
+        rows.append(row)
     return rows, ran.troubles
 
 
 def results_of(records: Sequence[TrialRecord]) -> ArmResults:
-    """The trials of one arm as they are compared, as far as they ended well."""
+    """The values of one arm's trials that are compared; memory and time only of those that ended ok."""
     return ArmResults(
         outcomes=tuple(record.outcome for record in records),
         losses=tuple(tuple(record.loss) for record in records),
@@ -86,22 +82,27 @@ def results_of(records: Sequence[TrialRecord]) -> ArmResults:
 
 
 def _memory(record: TrialRecord) -> float | None:
-    """The bytes of a trial that are compared: on a GPU what torch reserved, on the CPU resident
-    memory, of a built-in workload that of the work alone.
+    """The bytes of a trial that are compared. On a GPU: what torch reserved, or, of a command that
+    does not tell this, what the driver counted. On the CPU: resident memory, of a built-in workload
+    only that above its start. None if it did not end ok.
     """
     if record.outcome != "ok":
         return None
     if record.device != "cpu":
         return record.peak_reserved_bytes or record.driver_used_bytes
-    return record.rss_anon_bytes if record.work_bytes is None else record.work_bytes
+    if record.work_bytes is not None:
+        return record.work_bytes
+    return record.rss_anon_bytes
 
 
 def _seconds(record: TrialRecord) -> float | None:
-    """The seconds of a trial that are compared: of a step of a built-in workload, where the
-    start of the process only blurs, or of a whole command.
+    """The seconds of a trial that are compared: of a step of a built-in workload, as the start of
+    the process varies more than its steps, or of a whole command. None if there are none.
     """
     if record.outcome != "ok":
         return None
     if record.work_bytes is not None:
         return record.step_seconds
-    return record.seconds if record.complete else None
+    if record.complete:
+        return record.seconds
+    return None

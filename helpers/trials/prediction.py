@@ -1,9 +1,9 @@
-"""What is a remedy expected to do on a box? By the audit of its settings, or by a replay."""
+"""Predicts what a remedy does on a box: by the audit of its settings, or by a replay."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from helpers.allocator.driver import Card
@@ -23,21 +23,21 @@ from helpers.trials.workload import Workload
 
 UNKNOWN = "not_enough_evidence"
 RECORDED_RUNS = CHECKOUT / "env" / "traces" / "remedies"
-"""What each workload asked of torch's own allocator on a card that is not there
+"""The requests that each workload made to torch's own allocator on a simulated card
 (tests/record_remedies.py).
 """
 INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
-"""Verdicts of the audit under which a setting does nothing."""
+"""Verdicts of the audit on a setting that does nothing."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a remedy is expected to do. ``verdict`` is one of the fix verdicts.
+    """What a remedy is expected to do.
 
-    ``audited``: the audit of the settings alone decided, so no trial is needed to know it.
-    ``saves``: the share of the peak that a replay saved, ``rehearsed``: of what this very
-    remedy and its control asked of torch's own allocator. ``elsewhere``: it is for the other
-    vendor.
+    ``verdict`` is helps, harmful, no_effect, ineffective, not_supported or UNKNOWN. ``audited``: the
+    audit of the settings decided, and no trial is needed. ``saves`` is the share of the peak that is
+    saved in a replay; ``rehearsed``: the replay is of the requests of this remedy and its control,
+    not of a trace of another program. ``elsewhere``: it is for the other vendor.
     """
 
     verdict: str
@@ -49,13 +49,13 @@ class Prediction:
 
     @property
     def settles(self) -> bool:
-        """Whether the build or the chip decides: trials that show nothing, or none, only agree."""
+        """Whether the build or the chip rules an effect out, so that trials without one only agree."""
         return self.audited and self.verdict in ("ineffective", "not_supported")
 
 
 @dataclass(frozen=True)
 class PredictedPeak:
-    """What a rehearsal says of one run on a card, as a Replay does."""
+    """The result of a rehearsal on a card, in the fields of a Replay that are compared."""
 
     passes: bool
     peak_reserved_high_bytes: int
@@ -71,12 +71,11 @@ def predict(
     build: str,
     gfx: str = "",
 ) -> Prediction:
-    """What the preset of a remedy would do on a card of that size: by the audit of its
-    settings, then by a replay of ``trace``.
+    """Predict what a remedy does on a card of ``capacity_bytes``.
 
-    ``torch`` as it prints itself, ``build`` cuda or rocm. A remedy without a preset changes the
-    work itself: see rehearsed. Without a trace where one is needed nothing is predicted; nor is
-    a preset for the other vendor, which is not supported.
+    The preset of a remedy is audited; if that does not decide, ``trace`` is replayed under it. A
+    remedy without a preset changes the work itself (``rehearsed``). ``torch`` is the release as torch
+    prints it, ``build`` is cuda or rocm, ``gfx`` the target of a ROCm card.
     """
     if not remedy.preset:
         return rehearsed(remedy, capacity_bytes, torch, build)
@@ -85,51 +84,49 @@ def predict(
         why = "only a trial shows what a setting of the C library or OpenMP does"
         return Prediction(UNKNOWN, why)
     audited = _audited(preset, torch, build, gfx)
-    conf = next(filter(None, map(preset.environ.get, CONF_NAMES)), "")
-    if audited.audited or not conf:
+    confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
+    if audited.audited or not confs:
         return audited
     if trace is None:
         return Prediction(UNKNOWN, "no trace to replay")
     try:
-        answer = whatif(
-            trace, Card(capacity_bytes), torch=torch, build=build, confs=["", conf]
-        )
+        card = Card(capacity_bytes)
+        answer = whatif(trace, card, torch=torch, build=build, confs=["", confs[0]])
     except SettingsError as error:
         return Prediction("not_supported", str(error))
     except ValueError as error:
         return Prediction(UNKNOWN, str(error))
     rows = {row.settings: row for row in answer.rows}
-    return _replayed(rows[""], rows[conf], capacity_bytes, answer.needs_bytes)
+    return _replayed(rows[""], rows[confs[0]], capacity_bytes, answer.needs_bytes)
 
 
 def recorded_path(work: Workload) -> Path:
-    """Where the requests of a built-in workload with these parameters are kept, if they were
-    recorded.
+    """The file with the requests of a built-in workload with these parameters, which exists if they
+    were recorded.
     """
-    words = [
-        work.name,
-        *(f"{key}-{value}" for key, value in sorted(work.parameters.items())),
-    ]
-    return RECORDED_RUNS / f"{'-'.join(words).replace('_', '-')}.parquet"
+    parameters = [f"{key}-{value}" for key, value in sorted(work.parameters.items())]
+    stem = "-".join([work.name, *parameters]).replace("_", "-")
+    return RECORDED_RUNS / f"{stem}.parquet"
 
 
 def rehearsed(
     remedy: Remedy, capacity_bytes: int, torch: str, build: str
 ) -> Prediction:
-    """What a change of the work does on a card of that size: it and its control, as they were
-    rehearsed, replayed there.
+    """Predict what a change of the work does on a card of that size: the recorded requests of it and
+    of its control are replayed there.
 
-    Their requests are those of torch 2.14.1 on an A100 that is not there; the card, the release
-    and the build are the box's. What it does to time and to the answer only a trial shows.
+    They were recorded with torch 2.14.1 on a simulated A100; the replay is for the card, the release
+    and the build of the box. It does not show time and answers.
     """
     if remedy.unrehearsed:
         return Prediction(UNKNOWN, f"not rehearsed because {remedy.unrehearsed}")
     pair = remedy.pair()
+    on_card = partial(
+        _replay_of, capacity_bytes=capacity_bytes, torch=torch, build=build
+    )
     try:
-        control, treated = (
-            _replay_of(recorded_path(arm.workload), capacity_bytes, torch, build)
-            for arm in (pair.control, pair.treated)
-        )
+        control = on_card(recorded_path(pair.control.workload))
+        treated = on_card(recorded_path(pair.treated.workload))
     except ValueError as error:
         return Prediction(UNKNOWN, f"not rehearsed because {error}")
     return beside_control(control, treated, capacity_bytes)
@@ -138,13 +135,14 @@ def rehearsed(
 def beside_control(
     control: Replay | PredictedPeak, treated: Replay | PredictedPeak, card_bytes: int
 ) -> Prediction:
-    """What two rehearsals on a card of ``card_bytes`` come to: a remedy beside its control."""
+    """The prediction by two rehearsals on a card of ``card_bytes``: of a remedy and of its control."""
     prediction = _replayed(control, treated, card_bytes, without="its control")
     return replace(prediction, why=f"rehearsed: {prediction.why}", rehearsed=True)
 
 
 @lru_cache(maxsize=256)
 def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Replay:
+    """The replay of recorded requests under default settings. Raises ValueError."""
     answer = whatif(
         read_trace(path), Card(capacity_bytes), torch=torch, build=build, confs=[""]
     )
@@ -152,28 +150,29 @@ def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Repla
 
 
 def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
-    """What the audit says of its settings, ``audited`` where that decides; else what the
-    preset's own status says.
+    """The prediction by the audit of a preset's settings, with ``audited`` set if that decides; else
+    by the preset's own status.
     """
     other_vendor = not_for(preset, build)
     if other_vendor:
         return Prediction("not_supported", other_vendor, audited=True, elsewhere=True)
     listed = findings(preset, torch, build, gfx)
     verdicts = {finding.verdict for finding in listed}
-    # What says more than that a setting does nothing comes first.
+    # "Ineffective" says least, and comes last: False sorts before True.
     telling = sorted(listed, key=lambda finding: finding.verdict == "ineffective")
-    first = "no table of settings knows it"
+    why = "no table of settings knows it"
     if telling:
-        first = f"{telling[0].name}: {telling[0].says}"
+        why = f"{telling[0].name}: {telling[0].says}"
     if listed and verdicts <= INERT:
         for finding in telling:
             if finding.verdict == "unsupported":
                 return Prediction("not_supported", finding.says, audited=True)
-        return Prediction("ineffective", first, audited=True)
+        return Prediction("ineffective", why, audited=True)
     if verdicts & {"dangerous", "contradictory"}:
-        return Prediction("harmful", first, audited=True)
-    status = "harmful" if preset.fields.get("status") == "harmful" else "no_effect"
-    return Prediction(status, first)
+        return Prediction("harmful", why, audited=True)
+    if preset.fields.get("status") == "harmful":
+        return Prediction("harmful", why)
+    return Prediction("no_effect", why)
 
 
 def _replayed(
@@ -183,21 +182,24 @@ def _replayed(
     needs_bytes: int = 0,
     without: str = "default settings",
 ) -> Prediction:
-    """What the replay of both says: a danger first, then who passes, then the peaks.
+    """The prediction by two replays, with the peaks in words.
 
-    ``needs_bytes``: what is missing where both run out; ``without``: what the control is called.
+    ``needs_bytes`` is how much is missing if both run out of memory; ``without`` is the name of the
+    control in words.
     """
-    peak_bytes = treated.peak_reserved_high_bytes
+    treated_bytes = treated.peak_reserved_high_bytes
     control_bytes = control.peak_reserved_high_bytes
-    ratio = peak_bytes / max(1, control_bytes)
+    ratio = treated_bytes / max(1, control_bytes)
     verdict, why = _by_replays(control, treated, ratio, without)
-    if not control.passes and not treated.passes and not treated.flags and needs_bytes:
+    both_run_out = not control.passes and not treated.passes
+    if needs_bytes and both_run_out and not treated.flags:
         why += f", and {show_bytes(needs_bytes)} more are needed"
-    peaks = f"peak reserved {show_bytes(peak_bytes)}, with {without} {show_bytes(control_bytes)}"
+    peaks = f"peak reserved {show_bytes(treated_bytes)}, with {without} {show_bytes(control_bytes)}"
+    saves = None
+    if treated.passes:
+        saves = 1 - ratio
     return Prediction(
-        verdict,
-        f"{why}: on {show_bytes(card_bytes)} {peaks}",
-        saves=1 - ratio if treated.passes else None,
+        verdict, f"{why}: on {show_bytes(card_bytes)} {peaks}", saves=saves
     )
 
 
@@ -207,7 +209,10 @@ def _by_replays(
     ratio: float,
     without: str,
 ) -> tuple[str, str]:
-    """The verdict and why of two replays; ``ratio`` is that of the treated's peak to the other."""
+    """(verdict, why) of two replays, by the first that decides: a danger of the remedy, another reason
+    never to recommend it (``flags``), which of both runs out, the ``ratio`` of its peak to the
+    control's.
+    """
     the_other = f"the {without}"
     if without == "its control":
         the_other = without
@@ -222,7 +227,8 @@ def _by_replays(
     if not treated.passes:
         return "no_effect", "both run out"
     why = "every request is met either way"
-    if min(ratio, 1 / ratio) > 1 - LEAST["memory"]:
+    is_alike = min(ratio, 1 / ratio) > 1 - LEAST["memory"]
+    if is_alike:
         return "no_effect", why
     if ratio < 1:
         return "helps", why

@@ -1,4 +1,4 @@
-"""A trial that was made: what it was given, and what was seen of it."""
+"""The record of a trial: its inputs and its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from helpers.ground.shapes import Evidence, Outcome
 from helpers.look.files import read_whole
 
-MOST_BYTES = 16 << 20  # of a record
+MOST_BYTES = 16 << 20
+"""Above the largest record, which has the loss and the time of each step of a long training."""
+FEWEST_STEPS = 3
+"""Of fewer steps the median without the first, which is slower, says nothing."""
 
 
 class TrialError(ValueError):
@@ -21,18 +24,16 @@ class TrialError(ValueError):
 
 
 class TrialRefused(TrialError):
-    """This box or this torch cannot run the workload: no GPU where one is demanded, a package
-    that is not installed.
-    """
+    """This box or its torch cannot run the workload: it needs a GPU, or a package that is missing."""
 
 
 @dataclass(frozen=True)
 class TrialLimits:
-    """Seconds: of the whole trial, until its first word (``start_s``), and between two words of
-    it (``silent_s``).
+    """Limits of a trial: ``seconds`` in all, ``start_s`` until its first word (Python, torch and the
+    driver start), ``silent_s`` between two words, and ``clean_s`` until the box is clean again.
 
-    ``host_bytes`` is the memory of each process, and of all together where a cgroup can be
-    made. ``clean_s``: how long the box has to be clean again.
+    ``host_bytes`` is the most memory of each of its processes, and of all together if a cgroup can be
+    made; None is no limit.
     """
 
     seconds: float = 120.0
@@ -50,7 +51,11 @@ class TrialLimits:
 
 
 class Trial(BaseModel):
-    """One workload under one preset in its own process."""
+    """The result of one workload under one preset, in its own process.
+
+    ``build`` is cuda, rocm or cpu. Sizes are peaks; ``rss_anon_bytes`` is resident memory without
+    files. ``steps`` were made; ``loss`` has an entry for each.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,16 +76,15 @@ class Trial(BaseModel):
 
 
 class TrialRecord(Trial):
-    """A trial with what it was given and all that was seen.
+    """A trial with all of its inputs and results.
 
-    ``complete``: false where it did not come to its end; with the outcome ok it was stopped at
-    its time limit while it made progress. ``work_bytes``: the peak of resident memory above
-    that after the imports, of a built-in workload; ``rss_anon_bytes`` is sampled from outside,
-    over all of its processes. ``step_s`` has one entry a step, for a built-in workload without
-    the time that other programs had the core. ``clean``: why the box is not clean after it, or
-    empty; ``left_behind``: processes that lived on, and what was done about them. ``not_kept``:
-    why its record could not be written, or empty. ``given``: the digest of all that it was given
-    (trial.PreparedTrial.digest).
+    ``complete`` is false if it did not reach its end; with the outcome ok it was then stopped at its
+    time limit while it made progress. ``work_bytes`` is the peak of resident memory above that after
+    the imports, of a built-in workload; ``rss_anon_bytes`` is sampled from outside, over all of its
+    processes. ``step_s`` has the seconds of each step, for a built-in workload without the time in
+    which other programs had the core. ``clean`` says why the box is not clean after it, or is empty;
+    ``left_behind`` has a line for each process that lived on. ``not_kept`` says why the record could
+    not be written, or is empty. ``given`` is the digest of its inputs (PreparedTrial.digest).
     """
 
     key: str
@@ -106,16 +110,17 @@ class TrialRecord(Trial):
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of a step, the median without the first; None where too few steps were told."""
-        return median(self.step_s[1:]) if len(self.step_s) > 2 else None
+        """Seconds of a step: the median without the first; None if there are too few steps."""
+        if len(self.step_s) < FEWEST_STEPS:
+            return None
+        return median(self.step_s[1:])
 
 
 def read_trials(folder: Path) -> list[TrialRecord]:
-    """The trials whose records lie in a folder; what is no record there is left out."""
+    """The records of trials in a folder; other files there are ignored."""
     records = []
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError):
-            records.append(
-                TrialRecord.model_validate_json(read_whole(path, MOST_BYTES))
-            )
+            text = read_whole(path, MOST_BYTES)
+            records.append(TrialRecord.model_validate_json(text))
     return records

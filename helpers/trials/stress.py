@@ -1,6 +1,5 @@
-"""A trace carried out for real, by torch on a GPU that nobody else uses, in a child within a limit.
-
-Its figures stand beside the model's.
+"""Carries out a trace with torch on a GPU that nobody else uses, in a child process within a limit,
+and compares what torch counted with the allocator model.
 """
 
 from __future__ import annotations
@@ -27,24 +26,25 @@ from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.targets import CPU, Target, environment, free_targets
 
 LIVE_SECONDS = 60.0
+"""Operations are carried out for so long: a notebook waits for it."""
 PROGRAM = "helpers.trials.under_torch.stress"
-# Python, import torch, driver start; and the end: statistics, a snapshot of every event, giving
-# the memory back.
 START_S = 90.0
+"""For the start of Python, torch and the driver."""
 END_S = 60.0
+"""For statistics, a snapshot of every event, and giving the memory back."""
 
 
 @dataclass(frozen=True)
 class StressResult:
-    """What a stress run did. Sizes are bytes.
+    """The result of a stress run. Sizes are bytes.
 
-    ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver
-    raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it
-    in words. ``done`` operations were carried out, with ``ooms`` failed allocations.
-    ``stats`` are torch.cuda.memory_stats at the end. ``rows``: index, outcome (ok, oom, skipped:
-    the free of a failed allocation, left_out: what a real GPU cannot do), allocated, reserved.
-    ``fraction`` is the limit as torch got it: a replay that is to be compared takes
-    ``total_bytes`` and this. ``build``: cuda or rocm.
+    ``status`` is ok, time (stopped after its seconds), not_available, failed (torch or the driver
+    raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it in
+    words. ``done`` operations were carried out, with ``ooms`` failed allocations. ``stats`` are those
+    of torch.cuda.memory_stats at the end. ``rows`` are (index, outcome, allocated, reserved) after
+    each operation; the outcome is ok, oom, skipped (the free of a failed allocation) or left_out
+    (what a real GPU cannot do). ``limit_bytes`` is the share ``fraction`` of ``total_bytes``.
+    ``build`` is cuda or rocm.
     """
 
     status: str
@@ -61,9 +61,7 @@ class StressResult:
     fraction: float = 0.0
 
     def replayed(self, trace: Trace, conf: str) -> Outcome:
-        """The model's answer to the operations that were carried out, on the same card within
-        the same limit.
-        """
+        """The model's replay of the operations that were carried out, for the same card and limit."""
         return replay(
             trace,
             conf,
@@ -79,11 +77,11 @@ class StressResult:
 def live(
     bundle: Bundle, wanted: Study, limit: str
 ) -> tuple[StressResult, list[list[str]]]:
-    """The pattern carried out on this box's first free GPU within a limit, and its figures
-    beside the model's.
+    """Carry out the trace of a study on this box's first free GPU within a limit, a size such as 8GiB:
+    (result, table of a figure, the model's value, torch's).
 
-    A box that is not this machine, has no GPU or whose GPUs are in use is left alone: no
-    figures, and the result says why.
+    Without a limit, on a box that is not this machine or has no free GPU, nothing is run: the table
+    is empty, and the result says why.
     """
     if not limit:
         why = "no limit was given, so nothing was loaded"
@@ -108,11 +106,14 @@ def live(
     retries = result.stats.get("num_alloc_retries")
     allocated = model.column("allocated").tolist()
     reserved = model.column("reserved").tolist()
-    same = sum(
-        (allocated[index], reserved[index]) == (real_allocated, real_reserved)
-        for index, outcome, real_allocated, real_reserved in result.rows
-        if outcome != "left_out"
-    )
+    same = 0
+    for index, outcome, real_allocated, real_reserved in result.rows:
+        is_equal = (allocated[index], reserved[index]) == (
+            real_allocated,
+            real_reserved,
+        )
+        if is_equal and outcome != "left_out":
+            same += 1
     rows = [
         ["operations", str(model.events), str(result.done)],
         ["requests that failed", str(model.ooms), str(result.ooms)],
@@ -133,12 +134,12 @@ def stress(
     snapshot: Path | None = None,
     target: Target = CPU,
 ) -> StressResult:
-    """Carry out a trace on the target, or on the first GPU that ``python``'s torch sees, under
-    ``conf`` and no other settings.
+    """Carry out a trace on the target, by default the first GPU that ``python``'s torch sees, under
+    the allocator settings ``conf`` and no others.
 
-    ``limit_bytes``: hold at most this. ``snapshot``: where torch's snapshot goes at the end.
-    Raises ValueError for a limit or a time that is not above 0 and for a trace that begins in
-    the middle of a program.
+    torch holds at most ``limit_bytes``, and stops after ``seconds``. Its snapshot at the end goes to
+    the path ``snapshot``. Raises ValueError for a limit or a time that is not above 0, and for a
+    trace that begins in the middle of a program.
     """
     for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):
         if not value > 0:
@@ -153,10 +154,12 @@ def stress(
             "operations": str(operations),
             "seconds": seconds,
             "limit_bytes": limit_bytes,
-            "snapshot": str(snapshot.resolve()) if snapshot else "",
+            "snapshot": "",
         }
+        if snapshot:
+            spec["snapshot"] = str(snapshot.resolve())
         confs = {}
-        if conf:  # each build and version reads another of these names
+        if conf:  # which of these names is read depends on build and release
             confs = dict.fromkeys(CONF_NAMES, conf)
         answer = transcript(
             program(python, PROGRAM, json.dumps(spec)),
@@ -169,6 +172,7 @@ def stress(
 
 
 def _result(answer: Transcript) -> StressResult:
+    """The result of a child, by the rows that it told and by how it ended."""
     ready = answer.last("ready")
     end = answer.last("end")
     ended = answer.ended
@@ -179,7 +183,8 @@ def _result(answer: Transcript) -> StressResult:
         code = ended.signal or ended.exit_code
         why = f"the child did not tell its end ({code}): {ended.last_line}"
     elif ended.how != "exited":
-        why = f"afterwards the child ended otherwise than by itself ({ended.signal or ended.how})"
+        how = ended.signal or ended.how
+        why = f"afterwards the child ended otherwise than by itself ({how})"
     rows: list[tuple[int, str, int, int]] = []
     for row in answer.rows:
         if row["event"] == "rows":

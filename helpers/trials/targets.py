@@ -1,6 +1,4 @@
-"""What is loaded: which GPU of this machine, how a child comes to see it alone, and why it is
-left alone.
-"""
+"""Which GPUs of this machine may be loaded, and how a child process sees one of them alone."""
 
 from __future__ import annotations
 
@@ -29,21 +27,24 @@ FAULTS = (
     "gpu_lost",
     "engine_fault",
 )
+"""Kinds of events in the kernel log after which a GPU is not trusted (helpers/look/kernel_log.json)."""
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
+"""The variable that chooses the GPUs of a process, by the kernel's driver."""
 UNBOUND = (*CONF_NAMES, *NO_CACHE)
-"""Under these of the user's own a limit of torch's allocator may not hold: without its cache
-memory is taken from the driver past every limit, and a setting may name another allocator or
-another fraction.
+"""Variables that a child does not get, as a limit of torch's allocator may not hold under them:
+without its cache torch takes each tensor from the driver past every limit, and allocator settings
+may choose another allocator or another limit.
 """
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is checked: a GPU, made the only visible one by an environment variable, or the CPU
-    (``pci`` "cpu").
+    """What is loaded: the GPU with the PCI address ``pci``, or the CPU (``pci`` "cpu").
 
-    ``refused`` is why not (a sentence); ``several`` says that the box has other GPUs, so that a
-    card which cannot be told is not used.
+    In a child the variable ``visible_variable`` has the value ``visible_value``, so that torch sees
+    this GPU alone, as ``device``. ``refused`` is a sentence that says why it must not be loaded, or
+    empty. ``several``: the box has others of its driver, so that a child must make sure which it
+    sees.
     """
 
     pci: str = "cpu"
@@ -63,30 +64,29 @@ def environment(
     more: Mapping[str, str] | None = None,
     own_program: bool = True,
 ) -> dict[str, str]:
-    """The environment of a child that sees this target alone; ``without`` are names it does not
-    get, ``more`` is set last.
+    """The environment of a child that sees this target alone.
 
-    ``own_program``: a program of this checkout, which must find it. Where a variable makes a choice
-    of GPUs now, the target's number is one within it.
+    It has no variable named in ``without``; those in ``more`` are set last. ``own_program``: the
+    child is a program of this checkout and must find its modules.
     """
     variables = child.environment(without, more, own_program)
     variable = target.visible_variable
     if not variable:
         return variables
     if variable == "HIP_VISIBLE_DEVICES":
-        variables.pop("CUDA_VISIBLE_DEVICES", None)
+        variables.pop("CUDA_VISIBLE_DEVICES", None)  # HIP reads it, too
     elif "CUDA_VISIBLE_DEVICES" not in os.environ:
+        # _visible_value counts in this order; by default CUDA counts the fastest GPU first.
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     variables[variable] = target.visible_value
     return variables
 
 
 def gate(gpu: Gpu, events: Iterable[Event]) -> str:
-    """Why this GPU must be left alone, as a sentence that begins with "not run because", or empty.
+    """Why this GPU must not be loaded, as a sentence that begins with "not run because", or empty.
 
-    Holders come first, the largest named; then memory that no visible process accounts for;
-    then faults of the running boot among ``events``. A fault that names no card counts for
-    every card.
+    The first reason that holds: a process has memory on it, memory of no visible process is used, or
+    ``events`` have a fault of this boot. A fault that names no card counts for every card.
     """
     holders = one_each(holding(gpu.holders))
     if holders:
@@ -100,17 +100,15 @@ def gate(gpu: Gpu, events: Iterable[Event]) -> str:
     if used_bytes > IN_USE_BYTES:
         nobody = "by no process that can be seen from here"
         return f"not run because {show_bytes(used_bytes)} is used, {nobody}"
-    faults = [
-        event
-        for event in events
-        if event.kind in FAULTS and event.pci in ("", gpu.pci) and event.boot == 0
-    ]
+    of_this_boot = [event for event in events if event.boot == 0]
+    faults = [event for event in of_this_boot if event.kind in FAULTS]
+    faults = [event for event in faults if event.pci in ("", gpu.pci)]
     if not faults:
         return ""
     kind = faults[-1].kind.replace("_", " ")
     when = faults[-1].when
     time = ""
-    if when.ok and when.unit == "text":
+    if when.ok and when.unit == "text":  # a date and a time
         time = f" at {when.value}"
     elif when.ok:
         time = f" {when.value} s after boot"
@@ -118,12 +116,13 @@ def gate(gpu: Gpu, events: Iterable[Event]) -> str:
 
 
 def _held_by(holders: Sequence[Holder]) -> str:
-    """Who holds a card, in words: the largest, and how many others."""
+    """Who holds a card, in words: the first, which holds most, and how many others."""
     largest = holders[0]
     size = largest.memory.show()
     if not largest.memory.ok:
         size = f"memory ({size})"
-    words = f"{largest.name or 'a process'} ({largest.pid}) holds {size}"
+    name = largest.name or "a process"
+    words = f"{name} ({largest.pid}) holds {size}"
     if len(holders) == 2:
         words += ", and 1 other holds some"
     elif len(holders) > 2:
@@ -132,9 +131,7 @@ def _held_by(holders: Sequence[Holder]) -> str:
 
 
 def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
-    """The GPUs of a box that torch could use and nobody else does now, and where there is none,
-    why.
-    """
+    """(the GPUs of a box that torch can use and nobody else uses now, why there is none)."""
     targets = targets_of(bundle)
     free = [
         target for target in targets if target.visible_variable and not target.refused
@@ -148,9 +145,8 @@ def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
 
 
 def targets_of(bundle: Bundle, gpu: str = "") -> list[Target]:
-    """Every target of a box, with why it is left alone; or the GPU ``gpu`` alone, in any case."""
-    log = [event for event in events(bundle) if event.boot == 0]
-    return gpu_targets(gpus_of(bundle), log, only=gpu)
+    """Every target of a box, some of them refused; or only the GPU ``gpu``, whoever uses it."""
+    return gpu_targets(gpus_of(bundle), events(bundle), only=gpu)
 
 
 def gpu_targets(
@@ -159,14 +155,17 @@ def gpu_targets(
     only: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> list[Target]:
-    """The targets of a box: each GPU, or the one named by ``only``, whoever holds it, and the
-    CPU where there is no GPU that torch could use.
+    """The targets of a box: each GPU, or the one with the PCI address ``only``, whoever uses it; and
+    the CPU if torch can use no GPU.
 
-    Raises ValueError when ``only`` is no GPU of this box.
+    ``events`` are of the kernel log, ``environ`` is the environment of this process. Raises
+    ValueError if this box has no GPU ``only``.
     """
     wanted = [gpu for gpu in gpus if only.lower() in ("", gpu.pci)]
     if only and not wanted:
-        listed = ", ".join(gpu.pci for gpu in gpus) or "no GPU"
+        listed = "no GPU"
+        if gpus:
+            listed = ", ".join(gpu.pci for gpu in gpus)
         raise ValueError(
             f"GPU {only!r}: this box has {listed}; give a PCI address such as "
             "0000:03:00.0"
@@ -176,17 +175,24 @@ def gpu_targets(
         alike = [other for other in gpus if other.driver == gpu.driver]
         variable = VISIBLE.get(gpu.driver, "")
         value = ""
-        hidden = f"torch has no use for its driver {gpu.driver or '(none)'}"
+        driver = gpu.driver or "(none)"
+        why_hidden = f"torch has no use for its driver {driver}"
         if variable:
-            value, hidden = _visible_value(gpu, alike, environ)
+            value, why_hidden = _visible_value(gpu, alike, environ)
         refused = ""
-        if hidden:
-            refused = f"not run because {hidden}"
+        if why_hidden:
+            refused = f"not run because {why_hidden}"
         elif not only:
             refused = gate(gpu, events)
-        targets.append(
-            Target(gpu.pci, variable, value, "cuda:0", len(alike) > 1, refused)
+        target = Target(
+            pci=gpu.pci,
+            visible_variable=variable,
+            visible_value=value,
+            device="cuda:0",
+            several=len(alike) > 1,
+            refused=refused,
         )
+        targets.append(target)
     if not any(target.visible_variable for target in targets):
         targets.append(CPU)
     return targets
@@ -195,19 +201,19 @@ def gpu_targets(
 def _visible_value(
     gpu: Gpu, alike: Sequence[Gpu], environ: Mapping[str, str]
 ) -> tuple[str, str]:
-    """What to set the variable to, or why the GPU cannot be made visible; ``alike`` are all GPUs
-    of its driver. A choice that the variable makes now is kept within.
+    """(the value of the GPU's variable of VISIBLE that makes it the only visible one, why there is
+    none); ``alike`` are all GPUs of its driver.
 
-    CUDA's numbers are those of PCI order, which the child's CUDA_DEVICE_ORDER asks for where
-    nothing is set now; ROCm's are torch's own, HIP's as amd-smi tells it, or the order of KFD's
-    nodes. The child compares addresses before it takes anything.
+    If ``environ`` chooses GPUs already, the value is one of these. Otherwise it is a number: for CUDA
+    in PCI order (``environment`` asks for it); for ROCm that of torch, else HIP's as amd-smi tells
+    it, else by the order of KFD's nodes. The number may be wrong: the child compares the PCI address
+    before it takes memory (under_torch/device.py, wrong_card).
     """
     variable = VISIBLE[gpu.driver]
     choice = environ.get(variable)
     if choice is None and gpu.driver == "amdgpu":
-        choice = environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = {other.pci: _number(other, "torch") for other in alike}
-    numbers = {pci: number for pci, number in numbers.items() if number is not None}
+        choice = environ.get("CUDA_VISIBLE_DEVICES")  # HIP reads it, too
+    numbers = _torch_numbers(alike)
     number = numbers.get(gpu.pci)
     if choice is not None:
         listed = [word.strip() for word in choice.split(",") if word.strip()]
@@ -217,19 +223,35 @@ def _visible_value(
     if numbers and number is None:
         return "", "torch does not see this GPU"
     if gpu.driver == "nvidia":
-        seen = numbers or {other.pci for other in alike}
+        seen = [other.pci for other in alike]
+        if numbers:  # those that torch sees
+            seen = list(numbers)
         return str(sorted(seen).index(gpu.pci)), ""
     if number is None:
         number = _number(gpu, "HIP")
     if number is None:
-        by_node = sorted(
-            alike, key=lambda other: (_number(other, "kfd node") or 0, other.pci)
-        )
-        number = by_node.index(gpu)
+        number = sorted(alike, key=_kfd_order).index(gpu)
     return str(number), ""
 
 
+def _torch_numbers(gpus: Sequence[Gpu]) -> dict[str, int]:
+    """torch's numbers of the GPUs that it sees, by PCI address."""
+    numbers = {}
+    for gpu in gpus:
+        number = _number(gpu, "torch")
+        if number is not None:
+            numbers[gpu.pci] = number
+    return numbers
+
+
+def _kfd_order(gpu: Gpu) -> tuple[int, str]:
+    """The sort key of GPUs in the order of KFD's nodes; without a node by PCI address."""
+    return _number(gpu, "kfd node") or 0, gpu.pci
+
+
 def _number(gpu: Gpu, space: str) -> int | None:
-    """The number by which a tool or runtime (``space``) knows a GPU."""
+    """The number at the end of a GPU's name in ``space``, a tool or a runtime; None without one."""
     digits = re.search(r"\d+$", gpu.indices.get(space, ""))
-    return int(digits[0]) if digits else None
+    if digits is None:
+        return None
+    return int(digits[0])

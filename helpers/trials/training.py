@@ -1,10 +1,10 @@
-"""Which way to train finishes here, at what memory, and is it the same training?
+"""Trains a small model in several ways: which finish here, with how much memory, and which are the
+same training.
 
-Each way is really run, in a child process: helpers/trials/under_torch/training.py under the
-user's torch. Every child has a time limit and ends with its group; two ranks are started by
-torchrun and talk over the loopback only. On the CPU memory is counted as resident memory of the
-process (the larger of two), with glibc told to give every block of 64 KiB or more back when it is
-freed.
+Each way runs in a child process, helpers/trials/under_torch/training.py under the user's torch, with
+a time limit; two ranks are started by torchrun and talk over the loopback only. On the CPU memory is
+the resident memory of the process (of two ranks the larger), where glibc gives every block of 64 KiB
+or more back when it is freed (``environment`` of training.json).
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from helpers.trials.targets import environment
 
 PROGRAM = "helpers.trials.under_torch.training"
 START_S = 120.0
+"""For the start of Python and torch, in two processes at once on a slow box."""
 LIMIT_S = 60.0
-"""Seconds of a child after its start."""
+"""For the training: the largest shape takes a few seconds on a GPU, the small one on a CPU."""
 END_S = 15.0
+"""For the end of the process, or of torchrun and its ranks."""
 TORCHRUN = "-m torch.distributed.run --standalone --local-addr=127.0.0.1".split()
 _DATA = json.loads(
     Path(__file__).with_name("training.json").read_text(encoding="utf-8")
 )
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
-"""20 thousand, 0.8 and 4.9 million parameters."""
+"""Sizes of the model: 20 thousand, 0.8 and 4.9 million parameters."""
 WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
+"""The ways to train, by name; the first is the single device, with which the others are compared."""
 PATHS: tuple[str, ...] = tuple(WAYS)
 ENVIRONMENT: dict[str, str] = _DATA["environment"]
 
 
 @dataclass(frozen=True)
 class PathResult:
-    """One way to train.
+    """The result of one way to train.
 
-    ``state``: ran, not_run or failed; ``why`` says why not. ``seconds``: all of it once torch
-    is there, the start of a second process and the comparison included.
-
-    ``peak_bytes`` is the process's resident memory at its highest, or what torch took of the
-    GPU; ``start_bytes`` the same before the model was made (on the CPU mostly torch itself).
-    ``equal_to_single``: bitwise, within tolerance, no, or not applicable; for the one that
-    resumes it compares with the same training undisturbed.
+    ``state`` is ran, not_run or failed; ``why`` says why it did not run or failed. ``seconds`` is the
+    time after torch was imported, with the start of a second process and the comparison.
+    ``peak_bytes`` is the largest resident memory of the process, or what torch took of the GPU;
+    ``start_bytes`` is the same before the model was made (on the CPU mostly torch itself).
+    ``equal_to_single`` is bitwise, within tolerance, no, or not applicable; the way that resumes is
+    compared with the same training undisturbed. ``says`` is what it tells of itself.
     """
 
     name: str
@@ -66,14 +68,17 @@ def paths(
     shape: str = "",
     seed: int = 7,
 ) -> list[PathResult]:
-    """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the
-    single device always comes first.
+    """Train in the single device's way and in each of the named ways under ``python``'s torch, on
+    ``cpu`` or ``cuda``.
 
-    ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose
-    allocator takes 20 MiB at a time. Raises ValueError for an unknown name or shape.
+    ``shape`` is a name of SHAPES. By default it is small on the CPU, and medium on a GPU: there torch
+    takes memory in segments of 20 MiB, next to which a small model is nothing. Raises ValueError for
+    an unknown name or shape.
     """
     if not shape:
-        shape = "small" if device == "cpu" else "medium"
+        shape = "medium"
+        if device == "cpu":
+            shape = "small"
     for name in names:
         if name not in WAYS:
             raise ValueError(f"{name!r}: expected one of {', '.join(PATHS)}")
@@ -96,16 +101,15 @@ def paths(
 def specification(
     path: str, shape: str, device: str, seed: int, **more: object
 ) -> dict[str, Any]:
-    """What a child of the program is to do: a path of it, with a model of SHAPES."""
+    """The spec of a child (under_torch/training.py explains it): a path of its WAYS, with a model of
+    SHAPES, and ``more``.
+    """
     spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed}
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
 
 
 def child(python: str, spec: Mapping[str, Any]) -> Transcript:
-    """One child from its start to its end; ``ranks`` of the spec asks for so many, by torchrun.
-
-    It has START_S to begin (importing torch), then LIMIT_S.
-    """
+    """Run one child to its end; if the spec has ``ranks``, so many, started by torchrun."""
     argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": LIMIT_S}))
     if spec.get("ranks"):
         each_rank = f"--nproc-per-node={spec['ranks']}"
@@ -115,7 +119,7 @@ def child(python: str, spec: Mapping[str, Any]) -> Transcript:
 
 
 def result_of(name: str, answer: Transcript) -> PathResult:
-    """What one child told, as a row."""
+    """The result of a way, by what its child told and how it ended."""
     end = answer.last("end")
     ended = answer.ended
     row = PathResult(
@@ -135,16 +139,21 @@ def result_of(name: str, answer: Transcript) -> PathResult:
         return PathResult(name, "not_run", end["why"])
     if "No module named 'torch'" in ended.last_words:
         return PathResult(name, "not_run", "there is no torch in that Python")
-    how = ended.last_line if ended.how == "exited" else f"it {ended.fate}"
-    return replace(row, why=end.get("why") or how)
+    why = end.get("why")
+    if not why and ended.how == "exited":
+        why = ended.last_line
+    elif not why:
+        why = f"it {ended.fate}"
+    return replace(row, why=why)
 
 
 def _resumed(python: str, name: str, spec: dict[str, Any]) -> PathResult:
-    """Run a child that is killed in the middle, and a second one that resumes its training and
-    compares it with an undisturbed one.
+    """Run a child that kills itself in the middle, then one that resumes its training and compares it
+    with an undisturbed one.
     """
     steps = spec["steps"]
-    first = child(python, {**spec, "dies_at": steps // 2 + 1})
+    just_after_the_middle = steps // 2 + 1
+    first = child(python, {**spec, "dies_at": just_after_the_middle})
     row = result_of(name, first)
     if first.last("end") or first.ended.signal != "SIGKILL":
         if row.state == "not_run":

@@ -1,5 +1,5 @@
-"""Training paths: which ran here, what each took, whether it is the same training, and the one
-to take.
+"""Shows the ways to train: which ran here, what each took, which are the same training, and the one
+to choose.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from helpers.tell.sheet import Bar, Drawing
 
 SOURCE = "measured here"
+MOST_MISSING = 4
+"""Lines of the verdict about ways that did not run: more would hide the answer."""
 SAME = {
     "bitwise": "the same losses to the bit",
     "within tolerance": "the same losses within tolerance",
@@ -29,15 +32,15 @@ SAME = {
 
 
 def above_start(path: PathResult) -> int | None:
-    """Bytes that the training itself took at its peak."""
+    """Bytes that the training took at its peak, without what was there before; None if not known."""
     if path.peak_bytes is None or path.start_bytes is None:
         return None
     return max(0, path.peak_bytes - path.start_bytes)
 
 
 def same_table(results: Sequence[PathResult]) -> Shown:
-    """Each path, whether it ran, and whether it is the same training as on a single device: the
-    same on every run.
+    """Each way, whether it ran, and whether it is the same training as on a single device. It has no
+    measured figures, so it is the same on every run.
     """
     rows = [
         [path.name, path.state.replace("_", " "), SAME.get(path.equal_to_single, "")]
@@ -51,9 +54,7 @@ def same_table(results: Sequence[PathResult]) -> Shown:
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
-    """What each path took here, and what it says of itself. As a figure: the memory of each, and a
-    hatched stub for a path that did not run.
-    """
+    """The time and the memory of each way here, and what it says of itself; with a figure."""
     rows: list[list[object]] = []
     ran = []
     for path in results:
@@ -74,6 +75,7 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
 
 
 def _draw_paths(results: Sequence[PathResult], title: str) -> Drawing:
+    """A bar for the memory of each way, and a hatched stub for one that did not run."""
     from helpers.tell.sheet import FigurePage  # here: a table needs no matplotlib
 
     sheet = FigurePage(title)
@@ -86,6 +88,7 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Drawing:
 
 
 def _path_bar(path: PathResult) -> Bar:
+    """The bar of a way, with what it says of itself in small letters."""
     from helpers.tell.sheet import Bar
 
     took = above_start(path)
@@ -98,9 +101,8 @@ def _path_bar(path: PathResult) -> Bar:
 
 
 def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
-    """The path to take: the one that saves most memory among those that are the same training.
-
-    The first of the results is the single device.
+    """The way to choose: among those that are the same training and are there to save memory, the one
+    that took least. The first of the results is the single device.
     """
     evidence = []
     against = []
@@ -130,19 +132,17 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
         confidence="weak",
         evidence=evidence,
         against=against,
-        missing=missing[:4],
+        missing=missing[:MOST_MISSING],
         summary="No path that saves memory ran beside the single device.",
         next_step=NextStep(
             "Run the paths that save memory: accumulation and checkpointing first"
         ),
     )
-    if not same or results[0].state != "ran":
+    single = above_start(results[0])
+    if not same or single is None or results[0].state != "ran":
         return answer
-    base = above_start(results[0])
-    if base is None:
-        return answer
-    least, best = min(same, key=lambda pair: pair[0])
-    sizes = f"{show_bytes(least)} instead of {show_bytes(base)}"
+    least, best = min(same, key=itemgetter(0))
+    sizes = f"{show_bytes(least)} instead of {show_bytes(single)}"
     title = f"Use {best.name}: {sizes}, with {SAME[best.equal_to_single]}"
     step = NextStep(
         f"Train with {best.name}, and checkpoint so that a kill loses nothing"
@@ -153,4 +153,5 @@ def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
 
 
 def _slug(path: PathResult) -> str:
+    """The name of a way as the id of its evidence."""
     return path.name.replace(" ", "-")

@@ -1,10 +1,8 @@
-"""What does one workload do under one preset?
+"""Runs one workload once under one preset, in a process of its own, within limits; the record says how
+it ended.
 
-Run once, in a process of its own, within limits; the record says how it ended.
-
-The process is started anew (never forked off this one), its environment is made before torch is
-imported, and the settings of the person's own shell that act on GPU memory are left out, so
-that only the preset's act.
+The process is spawned, not forked, so that torch first sees the environment of the preset. Settings
+of the person's own shell that act on GPU memory are left out of it.
 """
 
 from __future__ import annotations
@@ -35,19 +33,25 @@ CHOICE_OF_GPUS = set(
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
     "NVIDIA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL HSA_OVERRIDE_GFX_VERSION".split()
 )
+"""Variables that say which GPU there is, without which the trial's own choice would mean another."""
 DROPPED = {
     row.name for row in VARIABLES.values() if row.read_by not in ("loader", "NCCL")
 } - CHOICE_OF_GPUS
-"""Settings of the person's own shell that a trial does not get."""
+"""Settings of the person's own shell that a trial does not get. Those of the loader (LD_PRELOAD and
+others) and of NCCL may be needed to run at all.
+"""
 STACK_CHARACTERS = 60_000
+"""The end of the stacks that a record keeps: those of some hundred threads."""
+DIGITS_TO_MS = len("20260131235959999")
 PROGRAMS = Path(__file__).with_name("under_torch")
+INHERITED_UMASK = -1  # subprocess.Popen leaves the umask as it is
 
 
 def trial(prepared: PreparedTrial, out: Path) -> TrialRecord:
-    """Run a trial, and keep its record in the folder ``out``.
+    """Run a trial, and write its record into the folder ``out``.
 
-    An error of the workload is an outcome, not an exception. Raises TrialRefused where this box or
-    torch cannot run it, TrialError for ``out``.
+    An error of the workload is an outcome, not an exception. Raises TrialRefused if this box or its
+    torch cannot run it, TrialError if ``out`` cannot be made.
     """
     target = prepared.target
     if target.refused:
@@ -63,16 +67,15 @@ def trial(prepared: PreparedTrial, out: Path) -> TrialRecord:
     try:
         write_atomic(path, record.model_dump_json(indent=1))
     except OSError as error:
-        why = "the trial was measured and is not kept; make room and run again"
-        return record.model_copy(
-            update={"not_kept": f"{path}: {error.strerror}; {why}"}
-        )
+        advice = "the trial was measured and is not kept; make room and run again"
+        why = f"{path}: {error.strerror}; {advice}"
+        return record.model_copy(update={"not_kept": why})
     return record
 
 
 @dataclass(frozen=True)
 class PreparedTrial:
-    """One trial that is about to be run. ``repeat`` tells repeats of the same trial apart."""
+    """All inputs of a trial. ``repeat`` tells repeats of the same trial apart."""
 
     workload: Workload
     preset: Preset
@@ -83,9 +86,10 @@ class PreparedTrial:
     target: Target = CPU
 
     def digest(self) -> str:
-        """The digest of all that it is given: its command line with every parameter, the seed and
-        the card; the settings of the preset, the limits, the release of torch, and the text of the
-        workbook's own programs. Two trials of one digest are the same trial.
+        """The SHA-256 of all inputs: two trials with one digest are the same trial.
+
+        They are the command line with every parameter, the seed and the card; the settings of the
+        preset, the limits, the release of torch, and the text of this project's programs.
         """
         origin, _ = torch_files(self.python)
         programs = [
@@ -100,12 +104,11 @@ class PreparedTrial:
             stated_by_torch(origin),
             programs,
         ]
-        return hashlib.sha256(
-            json.dumps(conditions, sort_keys=True).encode()
-        ).hexdigest()
+        text = json.dumps(conditions, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def run(self) -> TrialRecord:
-        """Run it to its end, and return what came of it."""
+        """Run it to its end and return its record. Raises TrialRefused."""
         group = Group(self.limits.host_bytes)
         started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         before = driver_used_bytes(self.target.pci)
@@ -115,7 +118,7 @@ class PreparedTrial:
         try:
             ended = self._watch(listener, group, mark)
         except BaseException:
-            # Also after an interrupt neither the group nor a daemon must stay.
+            # An interrupt, too, must not leave processes or the cgroup behind.
             list(mark.swept())
             group.remove()
             raise
@@ -127,11 +130,16 @@ class PreparedTrial:
             why = listener.events["refused"]["why"]
             raise TrialRefused(f"{self.workload.words}: {why}")
         left_behind = list(mark.swept())
-        clean = "it is stuck in the kernel"
+        not_clean = "it is stuck in the kernel"
         if ended.how != "stuck":
-            pids = sorted(listener.sampler.pids) if listener.sampler else []
-            clean = why_not_clean(pids, before, self.target.pci, self.limits.clean_s)
-            clean = clean or group.remove()
+            pids: list[int] = []
+            if listener.sampler:
+                pids = sorted(listener.sampler.pids)
+            not_clean = why_not_clean(
+                pids, before, self.target.pci, self.limits.clean_s
+            )
+            if not not_clean:
+                not_clean = group.remove()
         killed = None
         if kills_before is not None and kills_after is not None:
             killed = kills_after - kills_before
@@ -140,14 +148,18 @@ class PreparedTrial:
             listener,
             killed,
             started_at=started_at,
-            clean=clean,
+            clean=not_clean,
             left_behind=left_behind,
             notes=list(self._notes(group)),
         )
 
     def _watch(self, listener: Listener, group: Group, mark: ProcessMark) -> Ended:
-        """Start the process in its group, and watch it to its end."""
-        own_program = not self.workload.command  # the workbook's, not the user's
+        """Start the process in its cgroup, and watch it to its end."""
+        own_program = not self.workload.command  # of this project, not the user's
+        its_umask = INHERITED_UMASK
+        if not own_program:
+            its_umask = umask.users_umask
+        # Unbuffered: each line of a user's command is heard as it is printed.
         settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1", **mark.variables}
         return watch(
             argv(self.workload, self.python, self.seed, self.target),
@@ -157,7 +169,7 @@ class PreparedTrial:
             env=environment(self.target, DROPPED, settings, own_program=own_program),
             data_bytes=self.limits.host_bytes or 0,
             group=group.path,
-            umask=-1 if own_program else umask.users_umask,  # -1: this process's
+            umask=its_umask,
         )
 
     def _record(
@@ -171,6 +183,10 @@ class PreparedTrial:
         left_behind: list[str],
         notes: list[str],
     ) -> TrialRecord:
+        """The record, by how the process ended and by what the listener heard and sampled.
+
+        ``killed`` is as of ``ending_of``; the others are fields of TrialRecord.
+        """
         ending = ending_of(ended, listener, killed)
         figures: dict[str, Any] = {}
         for event in ("ready", "oom", "end"):
@@ -190,9 +206,9 @@ class PreparedTrial:
             stacks = "\n".join(filter(None, [listener.sampler.stacks, stacks]))
         if ending.outcome not in ("hung", "stuck"):
             stacks = ""
-        day = re.sub(r"\D", "", started_at)[:17]
+        moment = re.sub(r"\D", "", started_at)[:DIGITS_TO_MS]
         return TrialRecord(
-            key=f"{self.workload.name}-{self.preset.name}-{self.repeat}-{day}",
+            key=f"{self.workload.name}-{self.preset.name}-{self.repeat}-{moment}",
             workload=self.workload.words,
             preset=self.preset.name,
             build=_build(torch),
@@ -227,7 +243,7 @@ class PreparedTrial:
         )
 
     def _notes(self, group: Group) -> Iterator[str]:
-        """What a reader of the record must know."""
+        """Lines that a reader of the record must know: limits that do not hold, unknown settings."""
         if self.limits.host_bytes is not None and not group.path and group.why:
             yield f"host memory is limited for each process, not for all: {group.why}"
         for name in self.preset.unknown:
@@ -235,11 +251,13 @@ class PreparedTrial:
 
 
 def _build(torch: str) -> str:
-    """cuda, rocm or cpu by the local part of a release, such as 2.14.1+cu130; empty where that
-    does not say.
+    """The build of a release of torch, by its local part: 2.14.1+cu130 is cuda, +rocm7.1 rocm, +cpu
+    cpu; empty if it says nothing.
     """
-    local = torch.partition("+")[2]
-    for start, build in (("rocm", "rocm"), ("cpu", "cpu"), ("cu", "cuda")):
-        if local.startswith(start):
+    _, _, local = torch.partition("+")
+    if local.startswith("cu"):
+        return "cuda"
+    for build in ("rocm", "cpu"):
+        if local.startswith(build):
             return build
     return ""

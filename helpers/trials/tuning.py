@@ -1,8 +1,9 @@
-"""A tuning study that survives its trials: each runs in a process of its own, and none is run twice.
+"""A tuning study that survives failing trials: each runs in a process of its own, and a study that was
+killed continues where it stopped.
 
-The sampler is seeded by the number of the trial, so a study gives the same trials however often
-it was interrupted. What a trial told is written to it before the study is told its value,
-``outcome`` last, so what the study has not heard is told at the resume.
+The sampler is seeded by the number of the trial, so that a study has the same trials however often
+it was interrupted. The result of a trial is written to the storage as its attributes, ``outcome``
+last; then Optuna is told its value. If a kill comes between, Optuna is told when the study continues.
 """
 
 from __future__ import annotations
@@ -29,14 +30,22 @@ from helpers.trials.targets import environment
 
 PROGRAM = "helpers.trials.under_torch.tuning_trial"
 TRIES = 3
+"""A trial whose process dies may have had bad luck, such as another program's out-of-memory."""
 END_S = 5.0
+"""A process gets so long to end after its result."""
+STORAGE_WAIT_S = 60.0
+"""How long SQLite waits for a lock: longer than any reader holds the file."""
+MOST_ERROR = 200
 Direction = Literal["minimize", "maximize"]
 MEASURED = ("peak_bytes", "seconds", "message")
+"""What of a trial's result is kept in its attributes, with ``value`` and ``outcome``."""
 
 
 @dataclass(frozen=True)
 class StudySettings:
-    """How the study is run: ``parallel`` trials at once, ``limit_s`` seconds for each."""
+    """How the study is run: ``parallel`` trials at once, up to ``limit_s`` seconds for each; the
+    parameters of a trial are drawn with ``seed`` and its number.
+    """
 
     parallel: int = 1
     limit_s: float = 3600.0
@@ -46,10 +55,11 @@ class StudySettings:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A row for each trial, in order; the best value; trials that an earlier run left unfinished.
+    """The results of a study: a row for each trial, in order; the ``best`` value; how many trials an
+    earlier run left unfinished (``interrupted``).
 
-    A row has the number, params and value of the trial, its ``outcome`` (ok, oom, host_oom,
-    device_assert, error, crashed or timed_out), the bytes at its peak and its seconds.
+    A row has the ``number``, ``params`` and ``value`` of the trial, its ``outcome`` (ok, oom,
+    host_oom, device_assert, error, crashed or timed_out), and what there is of MEASURED.
     """
 
     results: tuple[dict[str, Any], ...]
@@ -64,24 +74,28 @@ def command(python: str, objective: str, params: Mapping[str, object]) -> list[s
 
 
 def outcome_of(result: Mapping[str, Any]) -> str:
-    """What the result of a trial means: ok, oom, host_oom, device_assert or error.
+    """The outcome of a trial that told its result (under_torch/tuning_trial.py): ok, oom, host_oom,
+    device_assert or error.
 
-    A context that was used after the failure, and lived or did not, decides before any words do.
+    A test of the GPU's context after a failure (``context``: alive or dead) decides before the words
+    of the message.
     """
     context = result.get("context")
     messages = read_message(str(result.get("message", ""))).messages
-    faulty = any(message.event in ("assert", "fault") for message in messages)
-    if context == "dead" or (context != "alive" and faulty):
+    says_fault = any(message.event in ("assert", "fault") for message in messages)
+    if context == "dead" or (says_fault and context != "alive"):
         return "device_assert"
     if "value" in result and not math.isnan(result["value"]):
         return "ok"
     if any(map(of_device, messages)):
         return "oom"
-    return "host_oom" if any(map(of_host, messages)) else "error"
+    if any(map(of_host, messages)):
+        return "host_oom"
+    return "error"
 
 
 def sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """What draws the parameters of one trial."""
+    """The sampler that draws the parameters of one trial."""
     return optuna.samplers.TPESampler(seed=seed)
 
 
@@ -93,11 +107,12 @@ def tune(
     settings: StudySettings = StudySettings(),
     say: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
-    """Run ``trials`` trials, or what is left of them, of the study in the SQLite file ``storage``.
+    """Run ``trials`` trials, or those that are left of them, of the study in the SQLite file
+    ``storage``.
 
-    ``command_of`` gives the command line for the parameters of a trial, ``space`` names Optuna
-    distributions, ``say`` gets a line on each thing that did not go as planned. Raises
-    ValueError where another supervisor has this study, or the storage cannot be used.
+    ``command_of`` returns the command line for the parameters of a trial; ``space`` has the
+    distribution of each parameter; ``say`` gets a line about each thing that went wrong. Raises
+    ValueError if another process runs this study, or if the storage cannot be used.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage.parent.mkdir(parents=True, exist_ok=True)
@@ -113,8 +128,8 @@ def tune(
 
 
 def _study(storage: Path, direction: Direction) -> optuna.Study:
-    """The study; a new storage is made under another name first, so that a kill leaves none or
-    a whole one.
+    """The study in this storage. A new storage is made under another name and then renamed, so that a
+    kill leaves a whole one or none. Raises ValueError.
     """
     if not storage.exists():
         part = storage.with_name(f".{storage.name}.new")
@@ -124,19 +139,23 @@ def _study(storage: Path, direction: Direction) -> optuna.Study:
         os.replace(part, storage)
     try:
         return _opened(storage, direction)
-    except Exception as error:  # SQLAlchemy, alembic and Optuna each have their own
-        first = str(error).splitlines()[0][:200]
+    except (
+        Exception
+    ) as error:  # SQLAlchemy, alembic and Optuna have errors of their own
+        first_line, _, _ = str(error).partition("\n")
         raise ValueError(
-            f"{storage}: cannot be used as an Optuna storage ({first})"
+            f"{storage}: cannot be used as an Optuna storage ({first_line[:MOST_ERROR]})"
         ) from error
 
 
 def _opened(path: Path, direction: Direction) -> optuna.Study:
-    wait = {"connect_args": {"timeout": 60.0}}  # longer than any reader holds the file
+    """The study in a SQLite file, which is made if there is none."""
+    storage = optuna.storages.RDBStorage(
+        f"sqlite:///{path.absolute()}",
+        engine_kwargs={"connect_args": {"timeout": STORAGE_WAIT_S}},
+    )
     return optuna.create_study(
-        storage=optuna.storages.RDBStorage(
-            f"sqlite:///{path.absolute()}", engine_kwargs=wait
-        ),
+        storage=storage,
         study_name="tuning",
         direction=direction,
         load_if_exists=True,
@@ -145,7 +164,9 @@ def _opened(path: Path, direction: Direction) -> optuna.Study:
 
 @dataclass
 class _Supervisor:
-    """One run of a study: a thread for each trial at once, one of them at the study."""
+    """One run of a study. ``parallel`` threads run trials; the lock ``turn`` lets one at a time use the
+    study. ``unfinished`` has Optuna's ids of trials that an earlier run left without a result.
+    """
 
     study: optuna.Study
     command_of: Callable[[Mapping[str, object]], Sequence[str]]
@@ -157,29 +178,32 @@ class _Supervisor:
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Tuned:
+        """Run the trials that are left, and return all results of the study."""
         self._resume()
         interrupted = len(self.unfinished)
-        lanes = [
-            threading.Thread(target=self._lane, daemon=True)
+        others = [
+            threading.Thread(target=self._run_trials, daemon=True)
             for _ in range(self.settings.parallel - 1)
         ]
-        for lane in lanes:
-            lane.start()
-        self._lane()
-        for lane in lanes:
-            lane.join()
+        for thread in others:
+            thread.start()
+        self._run_trials()
+        for thread in others:
+            thread.join()
         results = [
             {"number": trial.number, "params": trial.params, **trial.user_attrs}
             for trial in self.study.get_trials(deepcopy=False)
             if "outcome" in trial.user_attrs
         ]
         values = [row["value"] for row in results if row["value"] is not None]
-        best = min if self.settings.direction == "minimize" else max
-        return Tuned(tuple(results), best(values, default=None), interrupted)
+        best = max(values, default=None)
+        if self.settings.direction == "minimize":
+            best = min(values, default=None)
+        return Tuned(tuple(results), best, interrupted)
 
     def _resume(self) -> None:
-        """Trials that a dead supervisor left running: told where they were answered, else to be
-        run again.
+        """Find the trials that a killed run left in the state running: tell Optuna the value of those
+        that have a result, and note the others as unfinished.
         """
         for trial in self.study.get_trials(
             deepcopy=False, states=(TrialState.RUNNING,)
@@ -190,14 +214,14 @@ class _Supervisor:
                 self.unfinished.append(trial._trial_id)
                 self.say(f"trial {trial.number} was interrupted")
 
-    def _lane(self) -> None:
-        """Trials one after the other, until there is none left."""
+    def _run_trials(self) -> None:
+        """Run trials one after the other until none is left."""
         while trial := self._next():
             outcome, result = self._evaluated(trial)
             self._answer(trial, outcome, result)
 
     def _next(self) -> Trial | None:
-        """The next trial with its parameters: an unfinished one, or a new one."""
+        """The next trial with its parameters: an unfinished one, or a new one; None if all are made."""
         with self.turn:
             count = len(self.study.get_trials(deepcopy=False))
             if self.unfinished:
@@ -207,14 +231,14 @@ class _Supervisor:
             else:
                 return None
             self.study.sampler = sampler(self.settings.seed + trial.number)
-            trial = Trial(self.study, trial._trial_id)
+            trial = Trial(self.study, trial._trial_id)  # with the new sampler
             for name, distribution in self.space.items():
                 trial._suggest(name, distribution)
             return trial
 
     def _evaluated(self, trial: Trial) -> tuple[str, Mapping[str, Any]]:
-        """The outcome of a trial and what it told; one whose process dies is tried again, TRIES
-        times in all.
+        """Run a trial: (its outcome, the row that it told). If its process dies, the trial is run
+        again, up to TRIES times in all.
         """
         ending = ""
         for _ in range(TRIES):
@@ -242,10 +266,10 @@ class _Supervisor:
         return "crashed", {"message": ending}
 
     def _answer(self, trial: Trial, outcome: str, result: Mapping[str, Any]) -> None:
-        """Keep what a trial told, ``outcome`` last, and then tell the study its value: what a kill
-        keeps from the study is told at the resume.
-        """
-        value = result.get("value") if outcome == "ok" else None
+        """Write the result of a trial to its attributes, ``outcome`` last, and then tell Optuna."""
+        value = None
+        if outcome == "ok":
+            value = result["value"]
         attributes = {
             key: result[key] for key in MEASURED if result.get(key) not in (None, "")
         }
@@ -256,4 +280,8 @@ class _Supervisor:
             self._tell(trial.number, value)
 
     def _tell(self, number: int, value: float | None) -> None:
-        self.study.tell(number, value, state=TrialState.FAIL if value is None else None)
+        """Tell Optuna the value of a trial, or that it failed (None)."""
+        if value is None:
+            self.study.tell(number, state=TrialState.FAIL)
+        else:
+            self.study.tell(number, value)

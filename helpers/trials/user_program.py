@@ -1,4 +1,4 @@
-"""What is wrong with a command line of the user's own, said before it runs."""
+"""Checks a command line of the user's before it runs: its script, its torch and its GPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from helpers.look import files
 from helpers.trials.interpreter import stated_by_torch, torch_files, torch_interpreter
 
 PYTHON = re.compile(r"python[0-9.]*")
+"""The file name of an interpreter, such as python3.12."""
 LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
-"""Programs that start a script: the first word that is no option and no option's value."""
+"""Programs that start a script: their first word that is no option and no value of one."""
 FLAGS_OF_LAUNCHERS = """
 -h --help --standalone --run-path --virtual-local-rank
 -q --quiet --cpu --multi-gpu --tpu --enable-cpu-affinity --use-deepspeed --use-fsdp
@@ -31,10 +32,11 @@ FLAGS_OF_LAUNCHERS = """
 deepspeed/launcher/runner.py; all others have one.
 """
 RUN_NO_FILE = ("-m", "--module", "--no-python")
+"""Options of launchers with which they run a module or another program."""
 TAKE_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-"""Options of Python with a word of their own behind them."""
+"""Options of Python whose value is the next word."""
 NO_SCRIPT = re.compile(r"-|-[a-zA-Z]*[cm].*")
-"""Options of Python with which it runs a module, a text or its input."""
+"""Options of Python with which it runs its stdin (-), a text (-c) or a module (-m), as in -um."""
 DEVICES = "/dev/nvidia* /dev/kfd /dev/dxg /dev/nvhost* /dev/nvgpu* /dev/nvmap".split()
 """The device nodes through which torch reaches a GPU: NVIDIA, AMD, WSL, and those of a Jetson.
 
@@ -47,8 +49,8 @@ class CannotRunError(ValueError):
 
 
 def script_of(command: Sequence[str]) -> str:
-    """The Python file that a command runs, as it is written there; empty where it names none, or
-    where that is not sure.
+    """The Python file that a command runs, as it is written there; empty if it runs none, or if that
+    is not certain.
     """
     if not command:
         return ""
@@ -73,17 +75,17 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def _launched(words: Sequence[str]) -> str:
-    """The Python file that a launcher starts, by the words after its name; empty where it starts
-    none.
-    """
+    """The Python file that a launcher starts, by the words after its name; empty if it starts none."""
     rest = iter(words)
     for word in rest:
-        option = word.replace("_", "-")
+        option = word.replace("_", "-")  # torchrun takes both
         if option in RUN_NO_FILE:
             return ""
         if not word.startswith("-"):
-            return word if word.endswith(".py") else ""
-        has_its_value = "=" in word or re.match("-[^-].", word)
+            if word.endswith(".py"):
+                return word
+            return ""
+        has_its_value = "=" in word or re.match("-[^-].", word)  # --nnodes=2, -n2
         if option not in FLAGS_OF_LAUNCHERS and not has_its_value:
             next(rest, "")
     return ""
@@ -92,30 +94,35 @@ def _launched(words: Sequence[str]) -> str:
 def check_script(
     command: Sequence[str], folder: Path | None = None, place: str = ""
 ) -> None:
-    """Raises CannotRunError where the command's Python file is not there.
+    """Raise CannotRunError if the command's Python file does not exist.
 
-    ``folder``: where the command runs, if not here, and ``place`` what that is called.
+    The command runs in ``folder``, by default the current one; ``place`` says which in words, such as
+    "at main (a1b2c3)".
     """
     if folder is None:
         folder = Path.cwd()
+    if not place:
+        place = f"in {folder}"
     script = script_of(command)
     if script and not (folder / script).exists():
-        where = place or f"in {folder}"
-        raise CannotRunError(f"{script} does not exist {where}; check its path")
+        raise CannotRunError(f"{script} does not exist {place}; check its path")
 
 
 def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) -> None:
-    """Raises CannotRunError where the Python of a command has no torch or, with ``needs_gpu``, a
-    torch that cannot use a GPU here. ``python`` takes the place of the one that the command names.
+    """Raise CannotRunError if the Python of a command has no torch or, with ``needs_gpu``, a torch
+    that can use no GPU here.
 
-    Which Python other programs start is not known before they run.
+    ``python`` replaces the one that the command names. Without either nothing is checked: the Python
+    of another program is not known before it runs.
     """
     if not python:
         python = _python_of(command)
     program = shutil.which(python)
     if not program:
         return
-    named = python if os.path.dirname(python) else f"`{python}` on your PATH"
+    named = python
+    if not os.path.dirname(python):
+        named = f"`{python}` on your PATH"
     origin, version = torch_files(program)
     if version and not origin:
         raise CannotRunError(
@@ -131,8 +138,8 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
 
 
 def _python_of(command: Sequence[str]) -> str:
-    """The Python that a command names, itself or in the first line of a launcher; empty where it
-    names none.
+    """The Python of a command: its first word, or the one in the first line of a launcher (#!); empty
+    if it has none.
     """
     if not command:
         return ""
@@ -143,11 +150,13 @@ def _python_of(command: Sequence[str]) -> str:
         return ""
     first_line, _, _ = files.text("", program).partition("\n")
     python = first_line.removeprefix("#!").strip()
-    return python if PYTHON.fullmatch(os.path.basename(python)) else ""
+    if not PYTHON.fullmatch(os.path.basename(python)):
+        return ""
+    return python
 
 
 def _why_no_gpu(origin: str) -> str:
-    """The torch at this place and why it uses no GPU; empty where it does, or nobody knows."""
+    """The release of the torch at this place and why it can use no GPU, in words; empty if it may."""
     stated = stated_by_torch(origin)
     version = stated.get("__version__", "")
     if not version:
@@ -160,13 +169,15 @@ def _why_no_gpu(origin: str) -> str:
 
 
 def callers_python() -> str:
-    """The Python of the user's own code where no command names one: that of the active environment,
-    or `python` on the PATH if it has torch; else the one that owns torch by the set-up's record.
+    """The Python for code of the user that comes without a command: `python` on the PATH, if it is of
+    the active environment or has torch; else the one that set-up recorded.
     """
     python = shutil.which("python")
     if python is None:
         return torch_interpreter()
     environment = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
-    is_active = bool(environment) and python.startswith(f"{environment}{os.sep}")
+    is_active = environment and python.startswith(f"{environment}{os.sep}")
     origin, _ = torch_files(python)
-    return python if is_active or origin else torch_interpreter()
+    if is_active or origin:
+        return python
+    return torch_interpreter()

@@ -1,4 +1,4 @@
-"""Which fixes help on a box: the table, the measured effects, what to adopt, and the verdict."""
+"""Shows which fixes help on a box: a table, the measured effects, the presets to use, the verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shapes import (
+    Confidence,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+    seen,
+)
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PALE, Look
@@ -20,7 +27,7 @@ from helpers.trials.effect import FEWEST_PAIRS, Effect
 from helpers.trials.fixes import RECORDED, FixRow
 
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
-"""What a remedy does on a box, in the order in which it is shown, each with its colour."""
+"""The colour of each effect of a remedy on a box, in the order in which effects are shown."""
 OF_ONE = {"no effect": "has no effect", "untested": "is untested"}
 OF_SEVERAL = {
     "helps": "help",
@@ -28,10 +35,11 @@ OF_SEVERAL = {
     "no effect": "have no effect",
     "untested": "are untested",
 }
-"""The same after a number of remedies."""
+"""An effect as the predicate of a sentence, after one remedy (others: as it is) and after several."""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
+"""Columns of the fix table that give no reason."""
 BEST = ("trials", "replay", "rehearsal", "audit", "argument")
-"""What the first step rests on, the best first: a replay is of the trace that was given."""
+"""How an effect is known, the best first: a replay is of the trace that was given."""
 BY_REHEARSAL = (
     "By rehearsal: what the remedy and its control asked of the allocator of torch 2.14.1, cuda, on a card that is not there, "
     "replayed on this card under this release and build. Time and answers it does not show."
@@ -44,7 +52,9 @@ SHELL = (
 
 
 def study_words(study: FixStudy) -> str:
-    """What the table is for, in one line, and what could not be tried."""
+    """Lines above the table: the card and torch it is for, how many trials were made, why not, and
+    what went wrong.
+    """
     card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
     trials = f"{study.trials} trials made here"
     if study.before:
@@ -67,25 +77,28 @@ def counted(study: FixStudy) -> str:
 
 
 def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
-    """The remedies by what they do on this box; those that save most memory first, those of no
-    known saving last.
-    """
+    """The remedies by their effect on this box; of each effect those first that save most memory."""
     by_effect: dict[str, list[FixRow]] = {effect: [] for effect in EFFECTS}
-    for row in sorted(
-        study.rows, key=lambda row: math.inf if row.saved is None else -row.saved
-    ):
+    for row in sorted(study.rows, key=_most_saved_first):
         by_effect[row.effect].append(row)
     return by_effect
 
 
+def _most_saved_first(row: FixRow) -> float:
+    """The sort key of a remedy: one whose saving is not known comes last."""
+    if row.saved is None:
+        return math.inf
+    return -row.saved
+
+
 def ranked(study: FixStudy) -> list[FixRow]:
-    """The remedies as they are shown: those that help first."""
+    """The remedies in the order in which they are shown: those that help first."""
     return list(chain.from_iterable(_by_effect(study).values()))
 
 
 def fixes_table(study: FixStudy) -> Shown:
-    """Each remedy for this box: what it does, the memory it saves, what that rests on, and why
-    in full.
+    """Each remedy for this box: its effect, the memory that it saves, how this is known, and the
+    reasons in full.
     """
     rows = [
         [
@@ -115,19 +128,20 @@ def fixes_table(study: FixStudy) -> Shown:
 
 
 def _reasons(row: FixRow) -> str:
-    """Why, and then what else was predicted, measured and argued."""
+    """The reason of a verdict, then what else was predicted, measured and argued."""
     said = [row.why]
     for name in ("predicted", "measured", "argued"):
         words = getattr(row, name)
         if words not in UNSAID and row.why not in words:
+            # A prediction begins with its verdict, such as no_effect.
             in_words = words.replace(row.guess, row.guess.replace("_", " "), 1)
             said.append(f"{name}: {in_words}")
     return "; ".join(words.rstrip(".") for words in said)
 
 
 def saved_bars(study: FixStudy) -> Shown:
-    """The memory that each remedy saves, as far as trials, a rehearsal or a replay say so: a
-    bar is what is left of the peak.
+    """The memory that each remedy saves, if trials, a rehearsal or a replay say so, as a table and
+    bars.
     """
     rows = [row for row in ranked(study) if row.saved is not None]
     title = "No rehearsal, replay or trial says how much memory a remedy saves here"
@@ -140,11 +154,14 @@ def saved_bars(study: FixStudy) -> Shown:
 
 
 def _left(row: FixRow) -> float:
-    """The share of the peak that is left; all of it where no saving is known."""
-    return 1.0 if row.saved is None else 1 - row.saved
+    """The share of the peak that is left with a remedy; all of it if no saving is known."""
+    if row.saved is None:
+        return 1.0
+    return 1 - row.saved
 
 
 def _draw_saved(rows: list[FixRow], title: str) -> Drawing:
+    """For each remedy a bar of what is left of the peak, on a pale one of the whole peak."""
     sheet = FigurePage(title)
     top = max([1.0, *map(_left, rows)])
     sheet.heading("Peak with the remedy, of the peak without it")
@@ -158,7 +175,7 @@ def _draw_saved(rows: list[FixRow], title: str) -> Drawing:
 
 
 def effects_table(study: FixStudy) -> Shown:
-    """Measured effects with their 99 % intervals, the strongest first: below one is less memory
+    """Measured effects with their 99 % intervals, the strongest first; a ratio below 1 is less memory
     or time than the control.
     """
     effects = measured_effects(study.rows)
@@ -176,7 +193,9 @@ def effects_table(study: FixStudy) -> Shown:
 
 
 def measured_effects(rows: Sequence[FixRow]) -> list[tuple[str, Effect]]:
-    """The effects that enough pairs measured, each with its remedy, the strongest first."""
+    """(id of a remedy, effect) for each effect of enough pairs, the strongest first: half and double
+    are equally strong.
+    """
     effects = []
     for row in rows:
         for effect in (row.memory, row.time):
@@ -186,9 +205,7 @@ def measured_effects(rows: Sequence[FixRow]) -> list[tuple[str, Effect]]:
 
 
 def adopt(rows: Sequence[FixRow]) -> list[str]:
-    """The presets that trials on this box showed to help, the strongest first: what to put into
-    a preset of one's own.
-    """
+    """The names of the presets that helped in trials on this box, those that save most memory first."""
     presets = {remedy.id: remedy.preset for remedy in remedies()}
     helping = [
         (row.memory.ratio, presets[row.remedy])
@@ -199,7 +216,9 @@ def adopt(rows: Sequence[FixRow]) -> list[str]:
 
 
 def preset_text(study: FixStudy) -> str:
-    """What to adopt as lines of a preset file, or why there is none."""
+    """The settings of the presets of ``adopt`` as lines of a shell script, or a line that says that
+    there are none.
+    """
     lines = []
     for name in adopt(study.rows):
         lines += [f"# {name}: {load(name).fields.get('why', '')}", *_exports(name)]
@@ -209,16 +228,20 @@ def preset_text(study: FixStudy) -> str:
 
 
 def _exports(preset: str) -> list[str]:
+    """The lines of a shell that set a preset."""
     return [f"export {key}={value}" for key, value in load(preset).environ.items()]
 
 
 def verdict_on_trials(study: FixStudy) -> Verdict:
-    """How many remedies help and harm, which, and the one to begin with: the one that saves most by
-    trials, else by a replay of the given trace, and so on (BEST).
+    """How many remedies help and harm, which, and which to try first: of those whose effect is known
+    in the best way (BEST), the one that saves most.
     """
-    by = _by_effect(study)
-    helping = sorted(by["helps"], key=lambda row: BEST.index(row.by))
+    by_effect = _by_effect(study)
+    helping = sorted(by_effect["helps"], key=lambda row: BEST.index(row.by))
     best = next(iter(helping), None)
+    confidence: Confidence = "weak"
+    if best and best.by == "trials":
+        confidence = "likely"
     summary = "None is known to help this box."
     if best:
         summary = f"To begin with: {best.says} ({_short(best)}, by {best.by})."
@@ -230,11 +253,11 @@ def verdict_on_trials(study: FixStudy) -> Verdict:
         cause="other",
         state="aside",
         title=counted(study),
-        confidence="likely" if best and best.by == "trials" else "weak",
+        confidence=confidence,
         summary=summary,
         evidence=[
             Evidence(row.remedy, seen(_short(row), "text", row.by), row.says)
-            for row in (*by["helps"], *by["harms"])
+            for row in (*by_effect["helps"], *by_effect["harms"])
         ],
         missing=missing,
         next_step=_next_step(best),
@@ -242,10 +265,13 @@ def verdict_on_trials(study: FixStudy) -> Verdict:
 
 
 def _next_step(best: FixRow | None) -> NextStep:
+    """The step with the best remedy, and the lines that set its preset if it has one."""
     if best is None:
         record = "casebook record --out run.pickle -- python your_program.py"
         return NextStep(what=NOTHING_HELPS, command=record)
-    first = "First" if best.by == "trials" else "First to try"
+    first = "First to try"
+    if best.by == "trials":
+        first = "First"
     presets = {remedy.id: remedy.preset for remedy in remedies()}
     if not presets.get(best.remedy):
         return NextStep(f"{first}: {best.says}")
@@ -254,7 +280,7 @@ def _next_step(best: FixRow | None) -> NextStep:
 
 
 def _short(row: FixRow) -> str:
-    """What a remedy does, and what it saves as far as that is known."""
+    """The effect of a remedy, with the memory that it saves if that is known and at least 1 %."""
     if row.saved is None or round(row.saved, 2) <= 0:
         return row.effect
     return f"{row.effect}, {percent(row.saved)} less memory"

@@ -1,4 +1,6 @@
-"""What is tried: a built-in workload by its name, in a variant, or the user's own command line."""
+"""Workloads that trials run: a built-in one with some of its parameters changed, or a command of the
+user.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,20 @@ from pathlib import Path
 
 from helpers.ground.child import program
 from helpers.ground.shell import line
-from helpers.trials.targets import Target
+from helpers.trials.targets import CPU, Target
 
 PROGRAM = "helpers.trials.under_torch.workloads"
 Parameter = int | float | str
 
 
 class WorkloadError(ValueError):
-    """No such workload or parameter: one line with what was seen, what was expected and what to
-    do.
-    """
+    """There is no such workload or parameter: one line with what was seen and what was expected."""
 
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A workload of helpers/trials/under_torch.
-
-    ``seconds``: of a trial, about.
+    """A workload of helpers/trials/under_torch: what it ``shows``, how many ``seconds`` a trial of it
+    takes on a slow box, and its parameters with their defaults.
     """
 
     name: str
@@ -55,11 +54,11 @@ BUILT_IN = _built_in()
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to run: ``command`` of the user, or a built-in with what differs from its
-    ``parameters``.
+    """A workload: a built-in one by its ``name``, with the ``parameters`` that differ from its defaults,
+    or a ``command`` of the user.
 
-    ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is
-    the step's loss.
+    ``step`` is a regular expression for the lines that a command prints at each step; a group in it is
+    the loss.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Workload:
 
     @property
     def words(self) -> str:
-        """The workload in one line."""
+        """The workload in one line, such as "training batch=8"."""
         if self.command:
             return line(self.command)
         changed = (f"{name}={value}" for name, value in sorted(self.parameters.items()))
@@ -77,7 +76,7 @@ class Workload:
 
 
 def workload(name: str, **parameters: Parameter) -> Workload:
-    """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
+    """The built-in workload of this name with these parameters. Raises WorkloadError."""
     if name not in BUILT_IN:
         names = ", ".join(BUILT_IN)
         raise WorkloadError(
@@ -103,16 +102,21 @@ def workload(name: str, **parameters: Parameter) -> Workload:
 
 
 def _fits(value: Parameter, default: Parameter) -> bool:
-    """Whether a value is of the default's kind: a text, or a number of 0 or more."""
-    if isinstance(default, str) or isinstance(value, (str, bool)):
-        return isinstance(default, str) and isinstance(value, str)
-    return value >= 0 and (isinstance(default, float) or isinstance(value, int))
+    """Whether a value is of the default's kind: a text, or a number of 0 or more, which is whole if
+    the default is.
+    """
+    if isinstance(value, bool):  # which isinstance takes for an int
+        return False
+    if isinstance(default, str) or isinstance(value, str):
+        return type(value) is type(default)
+    if isinstance(default, int) and not isinstance(value, int):
+        return False
+    return value >= 0
 
 
 def command(argv: Sequence[str], step: str = "") -> Workload:
-    """The user's own command.
-
-    Raises WorkloadError where there is none, or where ``step`` is no regular expression.
+    """The workload of a user's command. Raises WorkloadError if it is empty, or if ``step`` is no
+    regular expression.
     """
     if not argv:
         raise WorkloadError(
@@ -129,15 +133,18 @@ def command(argv: Sequence[str], step: str = "") -> Workload:
 
 
 def argv(wanted: Workload, python: str, seed: int, target: Target) -> list[str]:
-    """The command line that runs it. A command of the user runs as it stands."""
+    """The command line that runs a workload; a command of the user is not changed."""
     if wanted.command:
         return list(wanted.command)
+    pci = target.pci
+    if target.pci == CPU.pci:
+        pci = ""
     spec = {
         "workload": wanted.name,
         "parameters": {**BUILT_IN[wanted.name].parameters, **wanted.parameters},
         "seed": seed,
         "device": target.device,
-        "pci": "" if target.pci == "cpu" else target.pci,
+        "pci": pci,
         "several": target.several,
     }
     return program(python, PROGRAM, json.dumps(spec))

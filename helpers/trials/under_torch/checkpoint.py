@@ -1,8 +1,8 @@
-"""A training run's whole state on disk, so that a kill at any moment loses no finished step.
+"""Saves the whole state of a training run, so that a kill at any moment loses no finished step.
 
-A checkpoint is one plain torch file, ``step-00000012.pt``. It is written under another name,
-synced and renamed, so it is whole or not there; older ones go after that. What is not covered: a
-disk that lies about fsync.
+A checkpoint is one file of torch.save, ``step-00000012.pt``. It is written under another name, synced
+and renamed, so it is whole or not there; older ones are deleted after that. A disk that reports
+fsync as done too early can still lose it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from helpers.look.files import write_atomic
 
 
 class CheckpointError(RuntimeError):
-    """One line: seen, expected, what to do."""
+    """A checkpoint cannot be written. One line: seen, expected, what to do."""
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Keep ``state`` as the checkpoint of ``step``; once this returns it survives a kill and a
-    power cut.
+    """Write ``state`` as the checkpoint of ``step``, which then survives a kill and a power cut.
 
-    Raises CheckpointError where it cannot be written (disk full, no permission); the
-    checkpoint before it is untouched.
+    Raises CheckpointError if it cannot be written (disk full, no permission); the checkpoint before
+    it stays.
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save(state, content)
-    # Also files that a kill left under another name.
+    # With temporary files of write_atomic that a kill left.
     older = [path for path in folder.iterdir() if path.is_file()]
     try:
         write_atomic(folder / f"step-{step:08d}.pt", content.getvalue())
@@ -48,17 +47,19 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> tuple[int, dict[str, Any]] | None:
-    """The newest checkpoint, its step and its state; None where there is none."""
+    """(step, state) of the newest checkpoint; None if there is none."""
     paths = sorted(folder.glob("step-*.pt"))
     if not paths:
         return None
-    state = torch.load(paths[-1], map_location="cpu", weights_only=True)
-    return int(paths[-1].stem.partition("-")[2]), state
+    newest = paths[-1]
+    state = torch.load(newest, map_location="cpu", weights_only=True)
+    step = int(newest.stem[len("step-") :])
+    return step, state
 
 
 def rng_states() -> dict[str, Any]:
-    """Every random generator that a training step draws from: Python's, torch's on the CPU and
-    on each GPU; in types that torch.load reads with weights_only.
+    """The states of the random generators that a training step uses, by name: Python's, torch's on
+    the CPU, and torch's on each GPU. Their types are those that torch.load reads with weights_only.
     """
     states: dict[str, Any] = {
         "python": random.getstate(),
@@ -70,23 +71,23 @@ def rng_states() -> dict[str, Any]:
 
 
 def seed(number: int) -> None:
-    """Seed them all."""
+    """Seed the generators of ``rng_states``."""
     random.seed(number)
     torch.manual_seed(number)
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
-    """Put back what ``rng_states`` gave."""
+    """Restore the states that ``rng_states`` returned."""
     version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
+    random.setstate((version, tuple(internal), gauss))  # loaded as a list
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
 
 
 def fingerprint(value: object) -> str:
-    """SHA-256 of a nested state, tensors and floats by their bits: the same for two states from
-    which a run goes on bit-identically.
+    """The SHA-256 of a nested state, with tensors and floats by their bits: two states have the same
+    one if a run goes on from both with the same bits.
     """
     if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous()

@@ -1,21 +1,15 @@
-"""Does torch work on this device?
-
-A program: one JSON argument in, one JSON line out when each check starts and when it ends.
+"""Checks whether torch works on this device: a program, one JSON argument in, one JSON line out when
+each check starts and when it ends.
 
 It runs under the user's own torch (1.13 or later); helpers/trials/checks.py starts, watches and
-reads it. The end of a check says ``state`` (passed, failed, not_run), ``says`` (one sentence
+reads it. The row of a check's end has ``state`` (passed, failed, not_run), ``says`` (one sentence
 without times, paths or versions), ``max_error``, the allocator's peaks in bytes, an error's
-message, and figures with their unit in the name.
-
-Tolerances. Matrix product with k = 256: the error of each element over that element of |A| |B|,
-against float64 on the CPU. fp32 stays below k * 2**-24 = 2**-16 in any order of summation
-(Higham, Accuracy and Stability of Numerical Algorithms, 3.5), and TF32 does not; bf16 has
-2**-7, four roundings of 2**-9, since a library may add partial sums in bf16. Network: 1e-4 of
-the largest value of the loss and of each gradient, fp32 against float64. Copies: bit equal.
+``message``, and ``figures`` with their unit in the name.
 """
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import time
 from collections.abc import Callable, Iterator
@@ -31,12 +25,31 @@ from helpers.trials.under_torch.ladder import ladder
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+MATRIX_SIZE = 256
 TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
+"""The largest error of an element of a product A B over that element of |A| |B|, against float64 on
+the CPU.
+
+fp32 stays below k * 2**-24 = 2**-16 for k = MATRIX_SIZE in any order of summation (Higham, Accuracy and
+Stability of Numerical Algorithms, 3.5), and TF32 does not. bf16 has four roundings of 2**-9, since a
+library may add partial sums in bf16.
+"""
 NETWORK_TOLERANCE = 1e-4
+"""The largest error of the loss and of each gradient over its largest value, fp32 against float64: some
+hundred roundings of 6e-8, with room to spare.
+"""
+COPIED_WORDS = (1, 4097, 4 * MIB)
+"""Sizes of a copy in words of 4 bytes: the smallest, one that fills no whole page, and 16 MiB."""
+THREADS = 2
+"""Of the CPU, for references: more would slow down other programs of the box."""
+DUMP_SHARE = 0.9
+"""A hung check leaves its Python stack after this share of its time, before the parent ends it."""
 Check = Callable[[Device], Row]
+"""A check returns what it says and measured. Raises Failed, or NotRun if it does not apply here."""
 
 
 def enumeration(device: Device) -> Row:
+    """Whether torch sees any device, and which."""
     if not device.gpu:
         return {"says": "torch works on the CPU"}
     if device.trouble:
@@ -52,6 +65,7 @@ def enumeration(device: Device) -> Row:
 
 
 def alone(device: Device) -> Row:
+    """Whether torch sees only the GPU that it should see."""
     if not device.gpu:
         raise NotRun("not run because it is about GPUs and this is the CPU")
     if device.trouble:
@@ -62,23 +76,21 @@ def alone(device: Device) -> Row:
 
 
 def matmul(device: Device, kind: str) -> Row:
+    """A matrix product of this kind of number against the same in float64 on the CPU."""
     torch = device.torch
     if kind == "bfloat16" and device.gpu and not _has_bf16(torch):
         raise NotRun("not run because this GPU has no bf16")
     generator = device.generator()
-    a, b = (
-        torch.randn(256, 256, generator=generator).to(getattr(torch, kind))
-        for _ in range(2)
-    )
+    dtype = getattr(torch, kind)
+    a = torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator).to(dtype)
+    b = torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator).to(dtype)
     product = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
     a = a.double()
     b = b.double()
-    error = float(
-        ((product - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max()
-    )
+    difference = (product - torch.matmul(a, b)).abs()
+    error = float((difference / torch.matmul(a.abs(), b.abs())).max())
     limit = TOLERANCE[kind]
-    # Written so that a NaN fails.
-    if not error <= limit:
+    if not error <= limit:  # also if it is NaN
         raise Failed(
             f"differs from the CPU reference by more than {limit:.1e}", max_error=error
         )
@@ -89,9 +101,10 @@ def matmul(device: Device, kind: str) -> Row:
 
 
 def _has_bf16(torch: ModuleType) -> bool:
+    """Whether the GPU computes in bf16 itself."""
     try:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    except TypeError:
+    except TypeError:  # a release before that parameter, which does not count emulation
         return bool(torch.cuda.is_bf16_supported())
 
 
@@ -99,22 +112,19 @@ def network(device: Device) -> Row:
     """Loss and gradients of one step of a small network, against the same step in float64 on
     the CPU.
 
-    Linear layers only: at a convolution's first use MIOpen may compile kernels for minutes.
+    It has no convolution, at whose first use MIOpen may compile kernels for minutes.
     """
     torch = device.torch
     nn = torch.nn
     torch.manual_seed(SEED)
-    net, twin = (
-        nn.Sequential(
-            nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10)
-        )
-        for _ in range(2)
+    net = nn.Sequential(
+        nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10)
     )
-    twin.load_state_dict(net.state_dict())
+    twin = copy.deepcopy(net).double()
     x = torch.randn(32, 64, generator=device.generator())
     y = torch.arange(32) % 10
     results = _step(net.to(device.name), x.to(device.name), y.to(device.name))
-    references = _step(twin.double(), x.double(), y)
+    references = _step(twin, x.double(), y)
     if not all(bool(torch.isfinite(value).all()) for value in results):
         raise Failed("loss or gradients are not finite")
     error = max(
@@ -130,7 +140,7 @@ def network(device: Device) -> Row:
 
 
 def _step(net: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """The loss of one step and the gradients of all parameters, in float64 on the CPU."""
+    """The loss of one step and the gradients of all parameters, copied to the CPU as float64."""
     from torch.nn.functional import cross_entropy
 
     loss = cross_entropy(net(x), y)
@@ -143,9 +153,10 @@ def _step(net: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 def copies(device: Device, pinned: bool) -> Row:
+    """Whether words that are copied to the device and back are the same, bit by bit."""
     if pinned and not device.gpu:
         raise NotRun("not run because pinned memory is about GPUs and this is the CPU")
-    for words in (1, 4097, 4 * MIB):
+    for words in COPIED_WORDS:
         sent = _words(device, words)
         if pinned:
             sent = sent.pin_memory()
@@ -164,7 +175,7 @@ def copies(device: Device, pinned: bool) -> Row:
 
 
 def _words(device: Device, count: int) -> Tensor:
-    """So many words of 4 bytes on the host, the same in every run."""
+    """So many random words of 4 bytes on the host, the same in every run."""
     words: Tensor = device.torch.randint(
         -(2**31),
         2**31,
@@ -190,10 +201,10 @@ OPT_IN: dict[str, Check] = {"ladder": ladder}
 
 
 def checks(device: Device) -> Iterator[Row]:
-    """Run the checks of ``spec["names"]`` in order and tell each one's start and end.
+    """Run the checks of ``spec["names"]`` in order; yields a row at the start and end of each.
 
-    After an error that no check expects on a GPU the rest is left undone: the context may be
-    broken, and the parent runs them in a fresh process.
+    After an unexpected error on a GPU it stops: the context may be broken, and the parent runs the
+    rest in a new process.
     """
     spec = device.spec
     left_s = spec["gpu_s"]
@@ -212,26 +223,25 @@ def checks(device: Device) -> Iterator[Row]:
         if limit_s < spec["least_s"]:
             yield {**end, "state": "not_run", "says": spec["used_up"]}
             continue
-        # A hang then leaves its Python stack on stderr before the parent's limit ends it; no
-        # GIL is needed for that.
-        faulthandler.dump_traceback_later(0.9 * limit_s)
+        # faulthandler writes the stack of a hung check without the GIL.
+        faulthandler.dump_traceback_later(DUMP_SHARE * limit_s)
         began = time.monotonic()
-        state, answer, broken = _outcome(device, name)
+        state, answer, may_be_broken = _outcome(device, name)
         faulthandler.cancel_dump_traceback_later()
         seconds = time.monotonic() - began
         if name in LOADS:
             left_s -= seconds
         yield {**end, "state": state, "seconds": round(seconds, 3), **answer}
-        if broken:
+        if may_be_broken:
             return
 
 
 def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
-    """State, what to tell of it, and whether this process may be broken by now."""
+    """Run a check: (its state, the rest of its row, whether this process may be broken now)."""
     most = device.spec["gpu_bytes"]
     try:
         if name in LOOKS:
-            # No limit, no counter, no wait: each would take a context.
+            # A limit, a counter and a wait would each create a context on the GPU.
             return "passed", LOOKS[name](device), False
         device.limit_memory(most)
         device.reset_peaks()
@@ -241,7 +251,9 @@ def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
     except NotRun as error:
         return "not_run", {"says": str(error)}, False
     except Failed as error:
-        peaks = {} if name in LOOKS else device.peaks()
+        peaks = {}
+        if name not in LOOKS:
+            peaks = device.peaks()
         return "failed", {"says": str(error), **error.measured, **peaks}, False
     except Exception as error:  # noqa: BLE001  whatever a check raises is its result
         message = f"{type(error).__name__}: {one_line(error)}"
@@ -256,14 +268,14 @@ def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
 
 
 def work(spec: Row) -> Iterator[Row]:
-    """torch's version or why there is none, then the checks."""
-    faulthandler.dump_traceback_later(0.9 * spec["start_s"])
+    """A row with torch's version or why there is no torch, then the rows of the checks."""
+    faulthandler.dump_traceback_later(DUMP_SHARE * spec["start_s"])
     try:
         torch = frame.import_torch()
     except frame.NoTorch as error:
         yield {"event": "no_torch", "missing": error.missing, "message": str(error)}
         return
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     device = Device(torch, spec)
     faulthandler.cancel_dump_traceback_later()
     yield {"event": "ready", "torch": str(torch.__version__)}

@@ -1,5 +1,5 @@
-"""The device under test: whether this torch can use it, which card it is, and how much a
-program may still take.
+"""The device that a program of this folder uses: whether torch can use it, which card it is, and how
+much memory may still be taken.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 SEED = 20240229
+"""Any number will do: it makes the numbers of a check the same in every run."""
+LONGEST_ADDRESS = 32
+"""A PCI address has 13 bytes with its NUL; the runtimes ask for at least these."""
 
 
 class Failed(Exception):
-    """A check has its answer, and the answer is bad: one sentence, and what was measured."""
+    """A check failed: one sentence, and what was ``measured``, as fields of its row."""
 
     def __init__(self, says: str, **measured: object):
         super().__init__(says)
@@ -30,11 +33,11 @@ class Failed(Exception):
 
 
 class Device:
-    """One GPU or the CPU, as torch names it, and the parent's ``spec``.
+    """One GPU or the CPU, with its ``name`` for torch; ``spec`` is the parent's.
 
-    ``trouble`` says why torch cannot use it at all (``reason``: torch's own words), ``wrong``
-    why what torch sees is not the card that the spec names; all are empty when all is well, and
-    neither question takes device memory.
+    ``trouble`` says why torch cannot use it (``reason``: torch's own words), and ``wrong`` why the GPU
+    that torch sees is not the one in the spec; each is empty if all is well. Finding this out takes no
+    memory of the GPU.
     """
 
     def __init__(self, torch: ModuleType, spec: Row):
@@ -51,30 +54,31 @@ class Device:
             self.wrong = wrong_card(torch, spec)
 
     def generator(self) -> torch.Generator:
-        """Random numbers, the same in every run."""
+        """A generator of random numbers, the same in every run."""
         generator: torch.Generator = self.torch.Generator()
         return generator.manual_seed(SEED)
 
     def wait(self) -> None:
-        """Wait until everything queued has run: an error of a kernel shows only then."""
+        """Wait until all that is queued on the GPU has run: only then an error of a kernel is raised."""
         if self.gpu:
             self.torch.cuda.synchronize(0)
 
     def limit_memory(self, most_bytes: int) -> None:
-        """Let torch's allocator take at most ``most_bytes`` of the GPU.
-
-        The context and library handles come on top.
+        """Let torch's allocator take at most ``most_bytes`` of the GPU; the context and library
+        handles come on top.
         """
         if self.gpu:
             limit_gpu(self.torch, most_bytes)
 
     def reset_peaks(self) -> None:
-        """Count the allocator's peaks anew."""
+        """Begin to count the allocator's peaks anew."""
         if self.gpu:
             self.torch.cuda.reset_peak_memory_stats(0)
 
     def peaks(self) -> dict[str, int]:
-        """The allocator's peaks since the last reset; nothing is counted on a CPU."""
+        """The allocator's peaks since the last reset, as ``allocated_bytes`` and ``reserved_bytes``;
+        empty on a CPU.
+        """
         if not self.gpu:
             return {}
         return {
@@ -83,13 +87,13 @@ class Device:
         }
 
     def free_bytes(self) -> int:
-        """Free memory of the GPU, or of the host; on an integrated GPU, whose memory is the
-        host's, the smaller.
+        """Free memory of the GPU, or of the host; of an integrated GPU, which uses the host's memory,
+        the smaller of both.
         """
         if not self.gpu:
             return host_available_bytes()
         cuda = self.torch.cuda
-        # HIP's free bytes may exceed its total on an integrated GPU (ROCm issue 6004).
+        # (free, total); on an integrated GPU HIP's free may exceed its total (ROCm issue 6004).
         free_bytes: int = min(cuda.mem_get_info(0))
         if getattr(cuda.get_device_properties(0), "is_integrated", 0):
             return min(free_bytes, host_available_bytes())
@@ -97,8 +101,8 @@ class Device:
 
 
 class Peak:
-    """The most memory that is used after a moment: resident memory of this process (VmHWM,
-    proc(5)), or what torch took of the GPU.
+    """Measures the peak of memory from now on: the resident memory of this process (VmHWM of
+    proc_pid_status(5)), or what tensors take of the GPU.
     """
 
     def __init__(self, torch: ModuleType | None, device: str):
@@ -111,7 +115,7 @@ class Peak:
             self.start_bytes = frame.restart_peak()
 
     def figures(self) -> dict[str, int]:
-        """Bytes at the start, and at most until now."""
+        """Bytes at the start, and at the peak until now."""
         if self.cuda:
             peak_bytes = self.cuda.max_memory_allocated()
         else:
@@ -126,11 +130,13 @@ def limit_gpu(torch: ModuleType, most_bytes: int) -> None:
 
 
 def gpu_trouble(torch: ModuleType) -> tuple[str, str]:
-    """(why this torch cannot use any GPU, its own words); both empty when it can."""
+    """(why this torch can use no GPU, torch's own words about it); both are empty if it can."""
     hip = getattr(torch.version, "hip", None)
     if torch.version.cuda is None and hip is None:
         return "this torch is a CPU build and cannot use a GPU", ""
-    build = "ROCm" if hip else "CUDA"
+    build = "CUDA"
+    if hip:
+        build = "ROCm"
     sees_none = f"torch, built for {build}, sees no GPU"
     try:
         torch.cuda.init()
@@ -142,17 +148,17 @@ def gpu_trouble(torch: ModuleType) -> tuple[str, str]:
 
 
 def wrong_card(torch: ModuleType, spec: Row) -> str:
-    """Why the visible GPU is not the one that ``spec`` names, or empty.
-
-    Without an address in ``spec`` no GPU is to be visible.
+    """Why the only visible GPU is not that with the PCI address in ``spec``, in words; empty if it is,
+    or if the spec has no address and no GPU is visible.
     """
     wanted = spec["pci"]
-    expected = 1 if wanted else 0
     count = torch.cuda.device_count()
-    if count != expected:
-        return f"torch sees {count} GPUs here and should see {expected}"
+    if not wanted and count:
+        return f"torch sees {count} GPUs here and should see 0"
     if not wanted:
         return ""
+    if count != 1:
+        return f"torch sees {count} GPUs here and should see 1"
     seen = pci_address(torch, 0)
     if seen and seen != wanted:
         return f"torch sees {seen} here and should see {wanted}"
@@ -162,8 +168,8 @@ def wrong_card(torch: ModuleType, spec: Row) -> str:
 
 
 def pci_address(torch: ModuleType, index: int) -> str:
-    """The PCI address of a torch device, or empty: as torch's properties of the device say, or,
-    in older releases, its runtime.
+    """The PCI address of a torch device: from torch's properties of the device, or, in older releases
+    without these, from the runtime library; empty if neither has it.
     """
     card = torch.cuda.get_device_properties(index)
     if not hasattr(card, "pci_bus_id"):
@@ -172,14 +178,16 @@ def pci_address(torch: ModuleType, index: int) -> str:
 
 
 def _address_by_runtime(index: int) -> str:
-    """The PCI address by the HIP or CUDA runtime library that this process has loaded."""
+    """The PCI address by the HIP or CUDA runtime library that this process has loaded: by
+    hipDeviceGetPCIBusId or cudaDeviceGetPCIBusId, which return 0 for success.
+    """
+    prefixes = {"amdhip64": "hip", "cudart": "cuda"}
     maps = text_of(Path("/proc/self/maps"))
     for path in sorted(set(re.findall(r"/.*", maps))):
         library = re.search(r"/lib(amdhip64|cudart)[^/]*\.so[^/]*$", path)
         if library:
-            prefix = "hip" if library[1] == "amdhip64" else "cuda"
-            ask = getattr(ctypes.CDLL(path), f"{prefix}DeviceGetPCIBusId")
-            answer = ctypes.create_string_buffer(32)
-            if ask(answer, 32, index) == 0:
+            ask = getattr(ctypes.CDLL(path), f"{prefixes[library[1]]}DeviceGetPCIBusId")
+            answer = ctypes.create_string_buffer(LONGEST_ADDRESS)
+            if ask(answer, LONGEST_ADDRESS, index) == 0:
                 return answer.value.decode("ascii", "replace").lower()
     return ""

@@ -1,8 +1,8 @@
-"""What every program on torch's side shares: how it tells its rows, its own memory and limits,
-and whether memory ran out.
+"""What all programs of this folder share: how they send rows to their parent, how they measure and
+limit their own memory, and how they recognise an out-of-memory.
 
-A program is a function that takes its options and yields rows. ``run`` gives it its options and
-hands each row to the parent. Standard library alone.
+A program is a function that takes its options and yields rows. ``run`` gives it the options and
+sends each row to the parent. Only the standard library is imported at the top.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import IO, Any
 
 MIB = 1 << 20
 GIB = 1 << 30
+LONGEST_LINE = 300
 Row = dict[str, Any]
+"""What a program sends to its parent as a line of JSON; most have the key ``event``."""
 
 
 class NotRun(Exception):
@@ -28,8 +30,8 @@ class NotRun(Exception):
 
 
 class NoTorch(Exception):
-    """torch cannot be imported: the error's type and first line; ``missing`` where there is
-    none at all.
+    """torch cannot be imported: the type and first line of the error; ``missing``: it is not
+    installed.
     """
 
     def __init__(self, error: Exception):
@@ -38,11 +40,11 @@ class NoTorch(Exception):
 
 
 def run(program: Callable[[Any], Iterable[Row]], options: Row | None = None) -> None:
-    """A program's main: its options are one JSON argument unless they are given, its rows go to
-    stdout as they come.
+    """Run a program: its options are the JSON of the first argument, unless they are given; its rows
+    go to stdout one by one.
 
-    Where each thread was when the program crashed or was asked to end (SIGTERM) goes to stderr,
-    without the interpreter's lock.
+    On a crash, and when it is asked to end (SIGTERM), the stacks of all threads go to stderr, for
+    which faulthandler does not need the GIL.
     """
     if options is None:
         options = json.loads(sys.argv[1])
@@ -54,16 +56,17 @@ def run(program: Callable[[Any], Iterable[Row]], options: Row | None = None) -> 
 
 
 def own_stdout() -> IO[str]:
-    """Stdout for this program's rows alone: from now on what libraries print there goes to stderr."""
+    """A stream to stdout for the rows alone: what libraries print to stdout goes to stderr from now
+    on.
+    """
     rows = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return rows
 
 
 def import_torch() -> ModuleType:
-    """torch.
-
-    Raises NoTorch, whatever a broken one raises: ImportError, OSError of a library, NameError.
+    """Import torch. Raises NoTorch for whatever a broken one raises: ImportError, OSError of a library,
+    NameError.
     """
     try:
         import torch
@@ -73,11 +76,11 @@ def import_torch() -> ModuleType:
 
 
 def is_oom(torch: ModuleType, error: BaseException) -> bool:
-    """Whether memory ran out: of torch's allocator, of the driver ("CUDA error: out of
-    memory"), or of the host.
+    """Whether an error says that memory ran out: torch's allocator, the driver ("CUDA error: out of
+    memory") or the host had none left.
 
-    The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with
-    its name.
+    torch's CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError with its name,
+    DefaultCPUAllocator.
     """
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
@@ -87,25 +90,25 @@ def is_oom(torch: ModuleType, error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line of at most 300 characters."""
+    """The first line of an error that is not blank, else its type; at most LONGEST_LINE characters."""
     lines = filter(None, map(str.strip, str(error).splitlines()))
-    return next(lines, type(error).__name__)[:300]
+    return next(lines, type(error).__name__)[:LONGEST_LINE]
 
 
 def own_bytes(name: str) -> int:
-    """Memory of this process: a field of /proc/self/status (proc(5)), such as VmRSS; 0 where
+    """Memory of this process: a field of /proc/self/status (proc_pid_status(5)), such as VmRSS; 0 if
     this kernel has no such field.
     """
     with open("/proc/self/status", "rb") as lines:
-        fields = (
-            line.split() for line in lines if line.startswith(name.encode() + b":")
-        )
-        return next((int(words[1]) * 1024 for words in fields), 0)
+        for line in lines:
+            if line.startswith(name.encode() + b":"):
+                return int(line.split()[1]) * 1024  # "VmRSS:  1234 kB"
+    return 0
 
 
 def restart_peak() -> int:
-    """Let the peak of resident memory (VmHWM) begin anew, where proc_pid_clear_refs(5) may be
-    written; returns the bytes that are resident now.
+    """Set the peak of resident memory (VmHWM) to the present, by the value 5 of
+    proc_pid_clear_refs(5), if that may be written; returns the bytes that are resident now.
     """
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
@@ -113,14 +116,14 @@ def restart_peak() -> int:
 
 
 def limit_host(more_bytes: int) -> None:
-    """Allow at most ``more_bytes`` more of private writable memory from now on (RLIMIT_DATA;
+    """Allow this process at most ``more_bytes`` more of private writable memory (RLIMIT_DATA of
     setrlimit(2), since Linux 4.7).
     """
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (own_bytes("VmData") + more_bytes, hard))
 
 
 def lift_host_limit() -> None:
-    """Allow as much private memory again as when this process was started."""
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    """Undo ``limit_host``."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

@@ -13,17 +13,19 @@ NAMES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     2: ("memory.max", "memory.current"),
 }
-"""The limit and the usage of a cgroup, by its version."""
+"""The files with the limit and the usage of a cgroup, by its version (cgroups(7))."""
 
 
 def host_available_bytes(root: Path = Path("/")) -> int:
-    """The least of three: what the kernel counts as available, what is left of the limits of this
-    process's cgroups, and what is left of its own limit (RLIMIT_AS).
+    """The least of three: the memory that the kernel counts as available, what is left of the limits
+    of this process's cgroups, and of its own limit (RLIMIT_AS).
 
-    ``root`` is the folder in which /proc and /sys lie.
+    ``root`` is the folder that has /proc and /sys. If the kernel does not say, it is 0.
     """
     available_kib = field(root / "proc/meminfo", "MemAvailable:")
-    left = [0 if available_kib is None else available_kib * 1024]
+    if available_kib is None:
+        return 0
+    left = [available_kib * 1024]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         left.append(limit - own_bytes("VmSize"))

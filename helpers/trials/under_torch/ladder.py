@@ -1,5 +1,5 @@
-"""The largest single allocation: sizes are doubled, then halved in between; each is written and
-given back.
+"""Finds the largest single allocation: sizes are doubled until one is refused, then bisected; each
+block is written and freed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ from helpers.trials.under_torch.device import Device
 from helpers.trials.under_torch.frame import GIB, MIB, NotRun, Row, is_oom
 
 START_BYTES = 64 * MIB
-# KFD rounds each buffer up to 2 MiB (amdgpu_amdkfd_gpuvm.c), so a finer answer means nothing.
 STEP_BYTES = 2 * MIB
+"""KFD rounds each buffer up to 2 MiB (amdgpu_amdkfd_gpuvm.c), so a finer answer means nothing."""
+CLOSE_ENOUGH = 256
+"""The bisection ends when the sizes on both sides are within a 256th of the size, 0.4 %."""
 LEFT_TO_OTHERS_BYTES = 2 * GIB
+"""Left free for the desktop and other programs."""
 MOST_ON_CPU_BYTES = 2 * GIB
+"""Host memory is no property of a card; this much shows that the check works."""
+NO_LIMIT_BYTES = 1 << 62
+"""More than any card has: torch's own limit must not decide."""
+PATTERN = 165
+"""A byte with alternating bits, 10100101, which fresh memory hardly has."""
 
 
 def ladder(device: Device) -> Row:
-    """The check: what it says, and its figures.
-
-    Stops at the smaller of half of the free memory and free less 2 GiB (on the CPU also at 2
-    GiB), unless the spec goes to the limit. Raises NotRun where too little is free.
+    """The check "ladder" (checks.py). It stops at ``stop_bytes``, unless the spec has
+    ``to_the_limit``. Raises NotRun if too little is free.
     """
     if device.gpu:
         device.torch.cuda.empty_cache()
-        device.limit_memory(1 << 62)
+        device.limit_memory(NO_LIMIT_BYTES)
     free_bytes = device.free_bytes()
     stop = free_bytes
     if not device.spec.get("to_the_limit"):
@@ -36,14 +42,12 @@ def ladder(device: Device) -> Row:
         why = f"only {free_bytes / GIB:.2f} GiB is free, and 2 GiB is left to others"
         raise NotRun("not run because " + why)
     climbed = climb(partial(can_hold, device), stop)
+    end = ", where the check stopped by itself"
     if climbed.refused_bytes:
-        end = f"{climbed.refused_bytes / GIB:.2f} GiB was refused"
-    else:
-        end = "where the check stopped by itself"
+        end = f"; {climbed.refused_bytes / GIB:.2f} GiB was refused"
     largest = f"{climbed.held_bytes / GIB:.2f} GiB of {free_bytes / GIB:.2f} GiB free"
-    joint = "; " if climbed.refused_bytes else ", "
     return {
-        "says": f"the largest single allocation is {largest}{joint}{end}",
+        "says": f"the largest single allocation is {largest}{end}",
         "figures": {
             "largest_bytes": climbed.held_bytes,
             "refused_bytes": climbed.refused_bytes or None,
@@ -55,14 +59,20 @@ def ladder(device: Device) -> Row:
 
 
 def stop_bytes(free_bytes: int, gpu: bool) -> int:
-    """How far the ladder goes unless it goes to the limit; may be negative."""
+    """How far the ladder goes by default: to half of the free memory, and so that enough is left to
+    others; may be negative.
+    """
     stop = min(free_bytes // 2, free_bytes - LEFT_TO_OTHERS_BYTES)
-    return stop if gpu else min(stop, MOST_ON_CPU_BYTES)
+    if gpu:
+        return stop
+    return min(stop, MOST_ON_CPU_BYTES)
 
 
 @dataclass
 class Climb:
-    """The largest size that fits, the smallest that was refused (0: none), and all attempts."""
+    """The largest size that fits, the smallest that was refused (0: none), and (size, whether it fits)
+    of all attempts.
+    """
 
     held_bytes: int = 0
     refused_bytes: int = 0
@@ -70,7 +80,9 @@ class Climb:
 
 
 def climb(fits: Callable[[int], bool], stop: int) -> Climb:
-    """Double the size until it is refused or ``stop``, then halve in between."""
+    """Double the size until it is refused or is ``stop``; then try the middle between the largest that
+    fits and the smallest that was refused, until they are close.
+    """
     climbed = Climb()
     size = min(START_BYTES, stop)
     while True:
@@ -80,14 +92,13 @@ def climb(fits: Callable[[int], bool], stop: int) -> Climb:
             climbed.held_bytes = size
         else:
             climbed.refused_bytes = size
-        fits_bytes = climbed.held_bytes
+        fitting = climbed.held_bytes
         refused = climbed.refused_bytes
         if refused:
-            middle = (fits_bytes + refused) // 2
+            middle = (fitting + refused) // 2
             size = middle - middle % STEP_BYTES
-            if size <= fits_bytes or refused - fits_bytes <= max(
-                STEP_BYTES, refused // 256
-            ):
+            least_apart = max(STEP_BYTES, refused // CLOSE_ENOUGH)
+            if size <= fitting or refused - fitting <= least_apart:
                 return climbed
         elif size == stop:
             return climbed
@@ -96,13 +107,13 @@ def climb(fits: Callable[[int], bool], stop: int) -> Climb:
 
 
 def can_hold(device: Device, size_bytes: int) -> bool:
-    """Whether one block of this size can be had and written to its last byte."""
+    """Whether one block of this size can be allocated and written to its last byte."""
     torch = device.torch
     block = None
     try:
         block = torch.empty(size_bytes, dtype=torch.uint8, device=device.name)
-        block.fill_(165)
-        return int(block[-1]) == 165
+        block.fill_(PATTERN)
+        return int(block[-1]) == PATTERN
     except (MemoryError, RuntimeError) as error:
         if not is_oom(torch, error):
             raise

@@ -1,17 +1,16 @@
-"""Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a
-limit, and what torch counted.
+"""Carries out the operations of a trace with tensors of bytes on one GPU, within a limit, and tells
+what torch counted after each.
 
-A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` and ``snapshot`` (a
-path, or empty). Allocated and reserved bytes are told after every operation.
+A program; its options are ``operations`` (a file), ``seconds``, ``limit_bytes`` and ``snapshot`` (a
+path, or empty).
 
 One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache,
-synchronize, reset_peak. Those that only a fake device can do (foreign, fail_next, ...) are
-counted and left out. An allocation that fails is counted and its later free skipped, as under
-the test oracle. Runs under the user's own torch, CUDA or ROCm.
+synchronize, reset_peak. Those that only a simulated device can do (foreign, fail_next, ...) are
+counted and left out. An allocation that fails is counted, and its later free is skipped. Runs under
+the user's own torch, CUDA or ROCm.
 
-The limit is torch's own per-process memory fraction, so the allocator refuses what a card of
-that size would refuse. With a fraction below 1 garbage_collection_threshold is at work where
-the settings name one. Library handles come on top.
+The limit is torch's own per-process memory fraction: the allocator refuses what a card of that size
+would refuse. Library handles come on top.
 """
 
 from __future__ import annotations
@@ -34,16 +33,24 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 ROWS_AT_ONCE = 500
+"""Operations in one line to the parent, of about 20 kB."""
 KEPT_FREE_BYTES = 256 * MIB
-"""Of what is free, left alone also where a limit is asked for: an estimate of what a driver
-near its end does not give.
+"""So much of the free memory is never taken: an estimate of what a driver no longer gives when the
+card is nearly full.
 """
-# With these torch's memory limit does not hold: it asks the driver for every tensor.
 UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+"""Under these variables torch takes each tensor from the driver, and its memory limit does not hold."""
+EVENTS_OF_AN_OPERATION = 8
+EVENTS_BESIDE = 10_000
+"""Room in torch's history: an allocation may free several segments, retry, and map memory; some
+events come before the first operation.
+"""
 
 
 class Stress:
-    """The live tensors, the streams by number, and what happened so far."""
+    """The live tensors by the ids of the operations, the streams by number, and how many operations
+    were carried out and ran out of memory. ``plain`` has the operations without arguments.
+    """
 
     def __init__(self, torch: ModuleType, spec: Row):
         self.torch = torch
@@ -59,12 +66,13 @@ class Stress:
         }
 
     def stream(self, number: int) -> Stream:
+        """The stream of this number, made when it is first used."""
         if number not in self.streams:
             self.streams[number] = self.cuda.Stream(0)
         return self.streams[number]
 
     def do(self, op: Row) -> str:
-        """Carry out one operation: ok, skipped or left_out. Raises torch's OutOfMemoryError."""
+        """Carry out one operation; returns ok, skipped or left_out. Raises torch's OutOfMemoryError."""
         kind = op["op"]
         ident = op.get("id")
         if kind == "alloc":
@@ -85,7 +93,9 @@ class Stress:
         return "ok"
 
     def run(self, operations: list[Row]) -> Iterator[Row]:
-        """All operations, or those for which there is time: rows, and the end."""
+        """Carry out the operations while there is time; yields rows of (index, outcome, allocated and
+        reserved bytes), and the end.
+        """
         began = time.monotonic()
         batch = []
         status = "ok"
@@ -114,7 +124,7 @@ class Stress:
 
 
 def trouble(torch: ModuleType) -> str:
-    """Why nothing can be stressed here, or empty."""
+    """Why nothing can be carried out here, in words; empty if it can."""
     why = ": ".join(filter(None, gpu_trouble(torch)))
     if why:
         return why
@@ -128,12 +138,14 @@ def trouble(torch: ModuleType) -> str:
 
 
 def limit(free_bytes: int, total_bytes: int, asked_bytes: int) -> int:
-    """The most that may be held: what was asked for, as far as it is free."""
+    """The bytes that may be held: those asked for, if they are free. They are always less than the
+    card has, so that the fraction is below 1, with which garbage_collection_threshold works.
+    """
     return max(0, min(asked_bytes, free_bytes - KEPT_FREE_BYTES, total_bytes - 1))
 
 
 def work(spec: Row) -> Iterator[Row]:
-    """ready, rows, and the end."""
+    """Yields a row when all is ready, rows of operations, and the end."""
     try:
         torch = frame.import_torch()
         why = trouble(torch)
@@ -149,16 +161,20 @@ def work(spec: Row) -> Iterator[Row]:
     if why:
         yield {"event": "end", "status": "not_available", "why": why}
         return
-    # Before the first one is carried out, so that reading is not part of the run.
+    # All of them first, so that reading takes no time of the run.
     with open(spec["operations"], encoding="utf-8") as lines:
         operations = [json.loads(line) for line in lines]
     device.limit_memory(most)
     if spec["snapshot"]:
-        start_history(torch, 8 * len(operations) + 10_000, stacks=False)
+        entries = EVENTS_OF_AN_OPERATION * len(operations) + EVENTS_BESIDE
+        start_history(torch, entries, stacks=False)
+    build = "cuda"
+    if getattr(torch.version, "hip", None):
+        build = "rocm"
     yield {
         "event": "ready",
         "torch": str(torch.__version__),
-        "build": "rocm" if getattr(torch.version, "hip", None) else "cuda",
+        "build": build,
         "device": torch.cuda.get_device_name(0),
         "total_bytes": total,
         "limit_bytes": most,
@@ -168,7 +184,7 @@ def work(spec: Row) -> Iterator[Row]:
     try:
         yield from stress.run(operations)
     except RuntimeError as error:
-        # An error of the driver: no further call into it.
+        # An error of the driver, which is not called again.
         yield {
             "event": "end",
             "status": "failed",

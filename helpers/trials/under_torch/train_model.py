@@ -1,10 +1,10 @@
-"""Train the language model of a config.json, as a plain script does: random tokens, a forward and
-a backward pass, AdamW.
+"""Trains the language model of a config.json, as a plain script does: random tokens, a forward and a
+backward pass, AdamW.
 
-`casebook rehearse --model` runs it on a simulated card, under the user's own torch, transformers
-and peft (helpers/rehearse/model.py). Nothing is downloaded. Weights hold no values: they get
-memory on the GPU in the order in which ``model.to("cuda")`` would move them. Several ranks share
-each block of the model (FSDP2).
+`casebook rehearse --model` runs it on a simulated card, under the user's own torch, transformers and
+peft (helpers/rehearse/model.py). Nothing is downloaded. Weights have no values: they get memory on
+the GPU in the order in which ``model.to("cuda")`` would move them. Several ranks share each block of
+the model (FSDP2).
 """
 
 from __future__ import annotations
@@ -20,16 +20,23 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 3
+"""The optimizer makes its state in the first step; from the second on each is like the one before."""
 RANK = 16
+"""Of LoRA's adapters: a usual choice, with which they take about 1 % of the model."""
 NEEDS = {"full": (), "lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
+"""The packages that each way to train needs beside torch and transformers."""
 CONTENT_LIMIT = 16 << 20
-Library = Any  # which only the user's own Python may have
+"""A config.json has some kB; a larger file is something else."""
+BF16_BYTES = 2
+# Types of packages that only the user's own Python may have.
+Library = Any
 Config = Any
 Model = Any
 Tensor = Any
 
 
 def options() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, type=Path)
     parser.add_argument("--train", required=True, choices=NEEDS)
@@ -48,7 +55,7 @@ def options() -> argparse.Namespace:
 
 
 def refuse_missing_packages(train: str) -> None:
-    """Raises SystemExit where this Python lacks what a way to train needs."""
+    """Raise SystemExit if this Python lacks a package that this way to train needs."""
     missing = [
         name
         for name in ("transformers", *NEEDS[train])
@@ -62,7 +69,9 @@ def refuse_missing_packages(train: str) -> None:
 
 
 def read_config(path: Path, sequence: int) -> Config:
-    """The config, as this Python's transformers reads it. Raises SystemExit where it cannot be."""
+    """The config as this Python's transformers reads it. Raises SystemExit if it is not that of a
+    language model that can be trained with sequences of so many tokens.
+    """
     model_type = model_type_of(path)
     transformers = importlib.import_module("transformers")
     models = importlib.import_module("transformers.models.auto.modeling_auto")
@@ -96,21 +105,23 @@ def read_config(path: Path, sequence: int) -> Config:
 
 
 def model_type_of(path: Path) -> str:
-    """The model_type of a config. Raises SystemExit where the file is none."""
+    """The model_type of a config.json. Raises SystemExit if it has none."""
     expected = "expected a config.json with its model_type"
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(CONTENT_LIMIT))
     except (OSError, ValueError, RecursionError) as error:
         raise SystemExit(f"{path}: {type(error).__name__}; {expected}") from None
-    model_type = content.get("model_type") if isinstance(content, dict) else None
+    model_type = None
+    if isinstance(content, dict):
+        model_type = content.get("model_type")
     if not isinstance(model_type, str):
         raise SystemExit(f"{path}: no model_type; {expected}")
     return model_type
 
 
 def built(config: Config, options_of_model: dict[str, object], torch: Library) -> Model:
-    """The model without weights, on no device."""
+    """The model on the meta device, where weights have shapes and no memory."""
     with torch.device("meta"):
         auto = importlib.import_module("transformers").AutoModelForCausalLM
         return auto.from_config(config, **options_of_model)
@@ -119,9 +130,7 @@ def built(config: Config, options_of_model: dict[str, object], torch: Library) -
 def loaded_in_four_bits(
     model: Model, options_of_model: dict[str, object], torch: Library
 ) -> Model:
-    """The model as ``from_pretrained`` loads it in four bits, from a file of zeros, which takes no
-    room on a disk.
-    """
+    """The model as ``from_pretrained`` loads it in four bits for QLoRA, from a file of zeros."""
     transformers = importlib.import_module("transformers")
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True,
@@ -133,17 +142,24 @@ def loaded_in_four_bits(
         model.config.save_pretrained(folder)
         write_zeros(model, Path(folder, "model.safetensors"))
         return transformers.AutoModelForCausalLM.from_pretrained(
-            folder, quantization_config=settings, device_map={"": 0}, **options_of_model
+            folder,
+            quantization_config=settings,
+            device_map={"": 0},  # the whole model on GPU 0
+            **options_of_model,
         )
 
 
 def write_zeros(model: Model, path: Path) -> None:
-    """A safetensors file with all weights of the model in bf16, each 0: a header and a hole."""
+    """Write a safetensors file in which all weights of the model are zeros of bf16.
+
+    The format: the length of the header in 8 bytes, the header as JSON, the weights. The weights are
+    a hole in the file, which takes no room on the disk.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in model.state_dict().items():
         start = end
-        end += 2 * tensor.numel()
+        end += BF16_BYTES * tensor.numel()
         row = {
             "dtype": "BF16",
             "shape": list(tensor.shape),
@@ -151,13 +167,14 @@ def write_zeros(model: Model, path: Path) -> None:
         }
         header[name] = row
     text = json.dumps(header).encode()
+    length = len(text).to_bytes(8, "little")
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+        file.write(length + text)
+        file.truncate(len(length) + len(text) + end)
 
 
 def with_adapters(model: Model) -> Model:
-    """The model frozen, with adapters of LoRA at all its linear layers."""
+    """The model with its weights frozen and LoRA's adapters at all of its linear layers."""
     peft = importlib.import_module("peft")
     settings = peft.LoraConfig(
         r=RANK, target_modules="all-linear", task_type="CAUSAL_LM"
@@ -166,7 +183,9 @@ def with_adapters(model: Model) -> Model:
 
 
 def shard(torch: Library, model: Model, blocks: set[str], precision: str) -> None:
-    """Split each block of the model over the ranks (FSDP2), and then what is left."""
+    """Split each block of the model over the ranks (FSDP2), and then its other weights; ``blocks`` are
+    the names of the classes of its blocks.
+    """
     torch.distributed.init_process_group("nccl")
     fsdp = importlib.import_module("torch.distributed.fsdp")
     policy = fsdp.MixedPrecisionPolicy()
@@ -179,8 +198,8 @@ def shard(torch: Library, model: Model, blocks: set[str], precision: str) -> Non
 
 
 def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
-    """Move a model to the GPU in the order of ``model.to("cuda")``; what is on no device gets
-    memory there.
+    """Move a model to the GPU in the order of ``model.to("cuda")``; a weight on the meta device gets
+    memory there, and no values.
     """
 
     def on_card(tensor: Tensor) -> Tensor:
@@ -192,18 +211,22 @@ def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
         put_on_card(torch, child, card)
     tensors = [*model.parameters(recurse=False), *model.buffers(recurse=False)]
     if any(tensor.device.type != card for tensor in tensors):
-        # In place: a weight that two modules share stays one.
+        # The tensors are changed in place, so that a weight which two modules share stays one.
         torch.__future__.set_swap_module_params_on_conversion(True)
         model._apply(on_card, recurse=False)
 
 
 def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Model:
-    """The model on the GPU, ready to be trained."""
-    is_sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
-    # Until transformers 4.56 it is torch_dtype.
-    name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
-    model = built(config, {name: dtype}, torch)
+    """The model on the GPU, ready to be trained in the chosen way."""
+    is_sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1  # torchrun sets it
+    dtype = torch.float32
+    if chosen.precision == "bf16":
+        dtype = torch.bfloat16
+    options_of_model = {"torch_dtype": dtype}
+    if hasattr(config, "dtype"):  # since transformers 4.56
+        options_of_model = {"dtype": dtype}
+    model = built(config, options_of_model, torch)
+    # transformers' names of the classes of a block, which stay whole on a device.
     blocks = set(model._no_split_modules or ())
     if is_sharded and not blocks:
         raise SystemExit(
@@ -211,7 +234,7 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
         )
     if chosen.train == "qlora":
         peft = importlib.import_module("peft")
-        model = loaded_in_four_bits(model, {name: dtype}, torch)
+        model = loaded_in_four_bits(model, options_of_model, torch)
         model = peft.prepare_model_for_kbit_training(
             model, use_gradient_checkpointing=chosen.checkpointing
         )
@@ -227,7 +250,7 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
 
 
 def train(torch: Library, model: Model, words: int, chosen: argparse.Namespace) -> None:
-    """A few steps; ``words``: how many the model knows."""
+    """Train for a few steps with random tokens; the model's vocabulary has so many ``words``."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=1e-5)
     is_mixed = chosen.precision == "mixed"
@@ -241,6 +264,7 @@ def train(torch: Library, model: Model, words: int, chosen: argparse.Namespace) 
 
 
 def main() -> None:
+    """Train as the command line says; with ``--check`` only refuse what cannot be trained."""
     chosen = options()
     os.environ["HF_HUB_OFFLINE"] = "1"
     refuse_missing_packages(chosen.train)

@@ -1,10 +1,10 @@
-"""Train a small transformer in one of several ways: a program, one JSON argument in, JSON lines
-out, on the CPU or a GPU.
+"""Trains a small transformer in one of several ways, on the CPU or a GPU: a program, one JSON argument
+in, JSON lines out.
 
-helpers/trials/training.py starts, limits and reads it. The spec: ``path`` (a name of WAYS),
-``name`` (of its files), ``folder`` (scratch of all paths of one table), ``device`` (cpu or
-cuda), ``steps``, ``seed``, the model's shape (``vocab``, ``width``, ``layers``,
-``heads``, ``length``, ``batch``, ``dropout``), and what one path alone reads.
+helpers/trials/training.py starts, limits and reads it. The argument is the spec: ``path`` (a name of
+WAYS), ``name`` (of its files), ``folder`` (for the files of all ways), ``device`` (cpu or cuda),
+``steps``, ``seed``, ``limit_s``, the model's shape (``vocab``, ``width``, ``layers``, ``heads``,
+``length``, ``batch``, ``dropout``), and options that only one way reads.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ from helpers.trials.under_torch.transformer import (
 )
 from helpers.trials.under_torch.two_ranks import ddp, device_of_rank, own_rank
 
+DUMP_SHARE = 0.8
+LEAST_DUMP_S = 0.1
+"""A hung training leaves its Python stacks after this share of its time limit, before the parent ends
+it, who sees only where it waits in the kernel.
+"""
+
 
 def plain(spec: Row) -> Answer:
-    """One device: ``pieces`` pieces a step; activations kept, made again (``recompute``), in
-    bfloat16 (``bf16``) or in host memory (``offload``).
+    """Train on one device, with ``pieces`` pieces a step, and with activations that are kept, computed
+    again (``recompute``), in bfloat16 (``bf16``) or in host memory (``offload``).
     """
     if spec.get("offload") and spec["device"] == "cpu":
         raise NotRun("on the CPU activations are in host memory anyway")
@@ -52,11 +58,9 @@ def plain(spec: Row) -> Answer:
 
 
 def resume(spec: Row) -> Answer:
-    """Train with a checkpoint at every step, from the newest one on. With ``dies_at`` this process
-    kills itself while it saves that step.
-
-    With ``compare`` an undisturbed training from the start follows, whose whole state must have
-    the same bits.
+    """Train with a checkpoint at every step, beginning at the newest one. With ``dies_at`` this process
+    kills itself while it saves that step. With ``compare`` an undisturbed training follows, whose
+    whole state must have the same bits.
     """
     folder = Path(spec["folder"]) / spec["name"]
     peak = Peak(torch, spec["device"])
@@ -69,7 +73,7 @@ def resume(spec: Row) -> Answer:
     while len(run.losses) < spec["steps"]:
         loss = run.step()
         if len(run.losses) == spec.get("dies_at"):
-            # The last step of a save: the checkpoint is written, and has no name yet.
+            # write_atomic renames last: the checkpoint is written, and has no name yet.
             os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
         checkpoint.save(folder, len(run.losses), run.state())
         yield {"event": "step", "step": len(run.losses), "loss": loss}
@@ -83,8 +87,9 @@ def resume(spec: Row) -> Answer:
         undisturbed = Run(spec)
         for _ in range(spec["steps"]):
             undisturbed.step()
-        is_same = undisturbed.digest() == answer["digest"]
-        answer["equal"] = "bitwise" if is_same else "no"
+        answer["equal"] = "no"
+        if undisturbed.digest() == answer["digest"]:
+            answer["equal"] = "bitwise"
     return answer
 
 
@@ -96,9 +101,8 @@ WAYS: dict[str, Callable[[Row], Answer]] = {
 
 
 def training(spec: Row) -> Iterator[Row]:
-    """ready, a row a step, and the end: ran, not_run or failed.
-
-    Of two ranks the first tells all; the second tells only of its own failure.
+    """Yields a row when torch is ready, one for each step, and the end, whose ``state`` is ran, not_run
+    or failed. Of two ranks the second yields only its failure.
     """
     spec["device"] = device_of_rank(spec)
     rows = told_by_way(spec)
@@ -108,15 +112,13 @@ def training(spec: Row) -> Iterator[Row]:
 
 
 def told_by_way(spec: Row) -> Iterator[Row]:
-    """The rows of one process."""
-    torch.set_num_threads(1)
+    """The rows of this process."""
+    torch.set_num_threads(1)  # sums in one order, and two ranks beside each other
     if spec["device"] != "cpu":
         torch.use_deterministic_algorithms(True)
     warm(spec)
     yield {"event": "ready", "torch": str(torch.__version__)}
-    # Before the time limit stops it from outside, which sees the kernel's side alone: where
-    # Python is.
-    faulthandler.dump_traceback_later(max(0.1, 0.8 * spec["limit_s"]))
+    faulthandler.dump_traceback_later(max(LEAST_DUMP_S, DUMP_SHARE * spec["limit_s"]))
     began = time.monotonic()
     try:
         answer = {"state": "ran", **(yield from WAYS[spec["path"]](spec))}

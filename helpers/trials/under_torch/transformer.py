@@ -1,14 +1,12 @@
-"""A small transformer, data made on the spot, and one training of it, as every way to train and
-every workload does it.
+"""A small transformer, its data, and one training of it, which all ways to train and the workload
+"training" use.
 
-The data follow a rule that can be learnt. A step is the same for every path: draw a batch,
-gradients of its mean loss, one step of AdamW; how the gradients come about is what the paths
-differ in.
+A step is the same for every way: draw a batch, compute the gradients of its mean loss, and make one
+step of AdamW. The ways differ in how they compute the gradients.
 
-Bitwise equal to the single device: every loss, the gradients' norm in the first step, every
-parameter at the end. Where sums are taken in another order that cannot be; then each loss and the
-norm must be within TOLERANCE of its value. fp32 rounds at 6e-8 and sums some 1,000 terms here; a
-lost, doubled or wrongly weighted piece shows as 1e-2 or more. bfloat16 rounds at 4e-3.
+A training is bitwise equal to that on a single device if every loss, the norm of the gradients in the
+first step, and every parameter at the end are. With sums in another order it cannot be; then each
+loss and the norm must be within TOLERANCE of the value there.
 """
 
 from __future__ import annotations
@@ -30,11 +28,19 @@ from helpers.trials.under_torch.device import Peak
 from helpers.trials.under_torch.frame import Row
 
 TOLERANCE = {False: 1e-4, True: 5e-2}
-"""The largest relative error of a training in float32, and with activations in bfloat16."""
+"""The largest relative error of a training in float32 (False), and with bfloat16 (True).
+
+float32 rounds at 6e-8 and sums some 1,000 terms here; bfloat16 rounds at 4e-3. A piece that is lost,
+doubled or wrongly weighted shows as 1e-2 or more.
+"""
 REFERENCE = "single"
+"""The name of the way that trains on a single device; its results are kept for the others."""
 Answer = Generator[Row, None, Row]
-"""What a way to train is: it yields a row a step, and returns what it found."""
+"""A way to train: it yields a row for each step, and returns its results."""
 SAMPLES = 256
+"""Sequences to learn: enough that a batch of 16 is drawn in another order for many steps."""
+POSITION_BASE = 10_000.0
+"""The longest wave of the positions is 2 pi times this (Attention Is All You Need, 3.5)."""
 SMALLEST = {
     "vocab": 8,
     "width": 8,
@@ -44,11 +50,12 @@ SMALLEST = {
     "batch": 2,
     "pieces": 1,
 }
+"""The smallest shape of the model, for a step before the measurement (``warm``)."""
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors, with the sines and cosines of the position added: no parameter, so any
-    length will do.
+    """Makes vectors of tokens, and adds sines and cosines of the position (Attention Is All You Need,
+    3.5), which have no parameters, so that any length will do.
     """
 
     def __init__(self, vocab: int, width: int):
@@ -58,14 +65,15 @@ class Embedding(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         vectors: torch.Tensor = self.tokens(tokens)
         length, width = vectors.shape[1:]
-        speed = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+        slowdown = -math.log(POSITION_BASE) / width
+        speed = torch.exp(torch.arange(0, width, 2) * slowdown)
         angle = torch.arange(length)[:, None] * speed
         return vectors + torch.cat([angle.sin(), angle.cos()], 1).to(vectors)
 
 
 class Block(nn.Module):
-    """Causal self-attention and a network of two layers, each added to what came in; written
-    out, so it is deterministic.
+    """Causal self-attention and a network of two layers, each with a residual connection. Attention is
+    written out: torch's fused kernels are not all deterministic.
     """
 
     def __init__(self, width: int, heads: int, dropout: float):
@@ -92,8 +100,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model of layers that are all called alike, so that a stage of them is a model
-    too.
+    """A language model: an embedding, blocks, and a linear layer. With ``recompute`` the activations
+    within a block are computed again in the backward pass.
     """
 
     def __init__(self, spec: Row):
@@ -118,8 +126,8 @@ class Transformer(nn.Module):
 
 
 class Data:
-    """Sequences after a rule that can be learnt, and the order they are drawn in; ``state`` is
-    the order's, to the sample.
+    """Sequences (``rows``) that follow a rule which can be learnt, and the ``order`` in which they are
+    drawn; ``position`` is how many of it were drawn. ``state`` is that of the order.
     """
 
     def __init__(self, spec: Row):
@@ -132,6 +140,9 @@ class Data:
         self.position = 0
 
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
+        """So many sequences: each token is 3 times the one before plus 1, and by chance 1 more, modulo
+        the vocabulary.
+        """
         columns = [torch.randint(vocab, (count,), generator=self.generator)]
         for _ in range(length):
             chance = torch.randint(2, (count,), generator=self.generator)
@@ -139,7 +150,7 @@ class Data:
         return torch.stack(columns, 1)
 
     def next(self) -> torch.Tensor:
-        """The numbers of the next batch's samples; a new order where fewer are left."""
+        """The indices of the next batch's sequences; a new order begins if too few are left."""
         if self.position + self.batch > len(self.order):
             self.order = torch.randperm(len(self.rows), generator=self.generator)
             self.position = 0
@@ -147,20 +158,22 @@ class Data:
         return self.order[self.position - self.batch : self.position]
 
     def state(self) -> Row:
+        """The state from which the same batches follow."""
         generator = self.generator.get_state()
         return {"generator": generator, "order": self.order, "position": self.position}
 
     def restore(self, state: Row) -> None:
+        """Go on from a state."""
         self.generator.set_state(state["generator"])
         self.order = state["order"]
         self.position = state["position"]
 
 
 class Run:
-    """One training: model, optimizer, data, and every loss so far.
+    """One training: its model, optimizer, data, and every loss so far.
 
-    A step is the same for every path: ``forward_backward`` and what the model is wrapped in
-    differ.
+    Ways to train change ``prepared`` and ``forward_backward``. ``call`` is the prepared model;
+    ``after_first_backward`` is called when the first gradients are there.
     """
 
     def __init__(self, spec: Row):
@@ -179,10 +192,11 @@ class Run:
         self.after_first_backward: Callable[[], None] = lambda: None
 
     def prepared(self, model: nn.Module) -> nn.Module:
-        """What is called: the model, wrapped or cut before the optimizer sees its parameters."""
+        """What is called in a step: the model, or a wrapper of it."""
         return model
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The mean loss of predicting each token by those before it."""
         kind = torch.device(self.device).type
         with contextlib.ExitStack() as around:
             if self.spec.get("offload"):
@@ -194,8 +208,8 @@ class Run:
             return nn.functional.cross_entropy(scores, tokens[:, 1:].flatten())
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
-        """Gradients of the mean loss over all of ``tokens``, in ``pieces`` pieces; each counts
-        by its share of the samples.
+        """Compute the gradients of the mean loss of ``tokens``, in ``pieces`` pieces, and return that
+        loss. Each piece is weighted by its share of the samples.
         """
         total = torch.zeros((), device=self.device)
         for part in tokens.chunk(self.pieces):
@@ -205,10 +219,11 @@ class Run:
         return float(total)
 
     def step(self) -> float:
+        """Make one step, and return its loss."""
         numbers = self.data.next()
         tokens = self.data.rows[numbers].to(self.device)
         if self.spec["dropout"]:
-            # So that Python's generator decides something too.
+            # A checkpoint must also hold the state of Python's random generator.
             tokens[random.randrange(len(tokens))] = 0
         loss = self.forward_backward(tokens)
         if not self.losses:
@@ -219,6 +234,7 @@ class Run:
         return loss
 
     def state(self) -> Row:
+        """All that decides how the training goes on, and the losses so far."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -228,7 +244,7 @@ class Run:
         }
 
     def restore(self, state: Row) -> None:
-        """Go on from there."""
+        """Go on from a state."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.data.restore(state["data"])
@@ -236,14 +252,14 @@ class Run:
         checkpoint.set_rng_states(state["random"])
 
     def digest(self) -> str:
-        """SHA-256 of everything that decides what comes next, and of what came."""
+        """The SHA-256 of the state."""
         return checkpoint.fingerprint(self.state())
 
 
 def warm(spec: Row) -> None:
-    """One step of the smallest model: what torch imports at its first optimizer step (70 MB of
-    its compiler, 2.13) and a GPU's context are then no part of what is measured, and cannot
-    fail under a limit.
+    """Make one step of the smallest model before the measurement: the modules that torch imports at
+    the first optimizer step (70 MB of its compiler in 2.13) and the GPU's context are then not
+    measured, and cannot fail under a limit.
     """
     Run({"dropout": 0.0, **spec, **SMALLEST, "recompute": True}).step()
 
@@ -251,14 +267,16 @@ def warm(spec: Row) -> None:
 def trained(
     spec: Row, kind: Callable[[Row], Run] = Run
 ) -> Generator[Row, None, tuple[Run, Row]]:
-    """Make all steps of a training. Returns the run, and a row with its peaks of memory, whether it
-    is the same training as the reference, and its largest relative error.
+    """Make all steps of a training of this kind, yielding a row for each. Returns the run, and a row
+    with its peaks of memory, whether it is equal to the reference (``compared``), its worst relative
+    error, and the tolerance.
     """
     peak = Peak(torch, spec["device"])
     run = kind(spec)
     figures: list[float] = []
 
     def keep_norm() -> None:
+        """Keep the norm of all gradients as the first of the figures that are compared."""
         gradients = [parameter.grad for parameter in run.model.parameters()]
         norms = [
             gradient.double().norm() for gradient in gradients if gradient is not None
@@ -268,7 +286,7 @@ def trained(
     run.after_first_backward = keep_norm
     for step in range(spec["steps"]):
         yield {"event": "step", "step": step + 1, "loss": run.step()}
-    peaks = peak.figures()  # what follows is no part of the training
+    peaks = peak.figures()  # before the comparison, which takes memory, too
     equal, worst = compared(run, [*figures, *run.losses], spec)
     return run, {
         **peaks,
@@ -279,8 +297,8 @@ def trained(
 
 
 def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]:
-    """Against the result that the reference keeps here: ``bitwise``, ``within tolerance``,
-    ``no`` or ``not applicable``; and the largest relative error of ``figures``.
+    """Compare a run with the results of the reference, which are kept in the spec's folder: (bitwise,
+    within tolerance, no, or not applicable; the largest relative error of ``figures``).
     """
     kept = Path(spec["folder"]) / f"{REFERENCE}.pt"
     ends = [parameter.detach().cpu() for parameter in run.model.parameters()]
@@ -290,19 +308,18 @@ def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]
         return "not applicable", 0.0
     reference = torch.load(kept, map_location="cpu", weights_only=True)
     both = list(zip(figures, reference["figures"]))  # noqa: B905 -- Python 3.9 has no strict
-    if figures == reference["figures"] and all(
-        map(torch.equal, ends, reference["ends"])
-    ):
+    same_ends = all(map(torch.equal, ends, reference["ends"]))
+    if same_ends and figures == reference["figures"]:
         return "bitwise", 0.0
     errors = [abs(figure - other) / abs(other) for figure, other in both]
-    # Written so that a NaN is not within it.
+    # A NaN is never within the tolerance.
     if all(error <= TOLERANCE[run.bf16] for error in errors):
         return "within tolerance", max(errors)
     return "no", max(errors)
 
 
 def in_words(answer: Row, *says: str) -> Row:
-    """The answer with what there is to say of it, its largest error included where there is one."""
+    """The answer with ``says``: these words, and its largest error if it is not bitwise equal."""
     errors = []
     if answer["equal"] in ("within tolerance", "no"):
         errors.append(

@@ -1,8 +1,8 @@
-"""One trial of a tuning study: runs the user's objective in this process, and tells what came of it.
+"""Runs one trial of a tuning study, the user's objective, in this process, and tells its result.
 
-Its options: ``objective`` (``FILE.py:FUNCTION``) and ``params``. Whether the GPU's context lives
-after a failure is measured by using it: after a device-side assert every later call fails, after
-out of memory none does. It never writes the study's storage, and needs no torch of its own.
+A program; its options are ``objective`` (``FILE.py:FUNCTION``) and ``params``. Whether the GPU's
+context is usable after a failure is found out by using it: after a device-side assert every later
+call fails, after an out-of-memory none does. torch is used only if the objective has imported it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from types import ModuleType
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.frame import Row, is_oom, own_bytes
 
+MOST_MESSAGE = 4000
+
 
 def trial(options: Row) -> Iterator[Row]:
-    """The value, or the message of the failure; bytes at the peak, seconds, and the context."""
+    """Yields one row: ``value``, or ``message`` of the failure; ``seconds``, ``peak_bytes``, and, on a
+    GPU, ``context``.
+    """
     began = time.monotonic()
     row: Row = {"event": "result"}
     path, _, function = options["objective"].rpartition(":")
@@ -30,7 +34,7 @@ def trial(options: Row) -> Iterator[Row]:
             raise ValueError("the objective gave nan; expected a number")
         row["value"] = value
     except Exception as error:  # noqa: BLE001 -- whatever the user's objective raises is its result
-        row["message"] = f"{type(error).__name__}: {error}"[:4000]
+        row["message"] = f"{type(error).__name__}: {error}"[:MOST_MESSAGE]
     row["seconds"] = round(time.monotonic() - began, 4)
     row["peak_bytes"] = own_bytes("VmHWM")
     torch = sys.modules.get("torch")
@@ -40,14 +44,19 @@ def trial(options: Row) -> Iterator[Row]:
 
 
 def _after_use(torch: ModuleType) -> Row:
-    """Whether the context still lives, and then what torch took of the GPU at most."""
+    """``context``, alive or dead, and for a live one ``peak_bytes``, the most that torch took of the
+    GPU.
+    """
     try:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.zeros(1, device="cuda").sum().item()
     except RuntimeError as error:
-        # An exhausted card can refuse even this one allocation: that context lives.
-        return {"context": "alive" if is_oom(torch, error) else "dead"}
+        if is_oom(
+            torch, error
+        ):  # a full card may refuse even this, and the context is alive
+            return {"context": "alive"}
+        return {"context": "dead"}
     return {"context": "alive", "peak_bytes": torch.cuda.max_memory_reserved()}
 
 

@@ -1,8 +1,8 @@
-"""The same training by two ranks that torchrun started, their gradients averaged by
-DistributedDataParallel.
+"""The training of transformer.py by two ranks that torchrun started; DistributedDataParallel averages
+their gradients.
 
-Each rank has the whole model and half of each batch. They talk over nccl (RCCL) where this torch
-has it and there are two GPUs, else over gloo on the CPU, and over the loopback only.
+Each rank has the whole model and half of each batch. They use nccl (RCCL) if torch has it and there
+are two GPUs, else gloo on the CPU, and only the loopback.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ LOOPBACK = {
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
 }
+"""Variables that keep gloo and NCCL to the loopback."""
+PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+PATIENCE_SHARE = 0.5
+"""A rank waits for the other for this share of the time limit, and then can still say so."""
 
 
 def own_rank() -> int:
-    """Which of torchrun's ranks this process is; 0 where torchrun did not start it."""
+    """Which of torchrun's ranks this process is; 0 if torchrun did not start it."""
     return int(os.environ.get("RANK", "0"))
 
 
 def device_of_rank(spec: Row) -> str:
-    """The device that this rank is to use: its own GPU, or the CPU where there are not two."""
+    """The device of this rank: its own GPU, or the CPU if there are not two."""
     if "RANK" not in os.environ or spec["device"] == "cpu":
         return str(spec["device"])
     has_nccl = distributed.is_available() and distributed.is_nccl_available()
@@ -42,19 +46,21 @@ def device_of_rank(spec: Row) -> str:
 
 
 class Replicated(Run):
-    """One rank's half of each batch."""
+    """The training of one rank, on its half of each batch."""
 
     def __init__(self, spec: Row, rank: int):
         self.rank = rank
         super().__init__(spec)
 
     def prepared(self, model: nn.Module) -> nn.Module:
+        """The model, wrapped so that gradients are averaged over the ranks."""
         device_ids = None
         if self.device != "cpu":
             device_ids = [torch.device(self.device).index]
         return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
+        """Gradients of this rank's half of the batch; returns the mean loss of both halves."""
         loss = self.loss(tokens.chunk(2)[self.rank])
         loss.backward()
         total = loss.detach() / 2
@@ -62,24 +68,32 @@ class Replicated(Run):
         return float(total)
 
 
-def ddp(spec: Row) -> Answer:
-    """This rank's part: meet the other, train, and compare with the single device.
+def _has_backend(name: str) -> bool:
+    """Whether this torch has a backend of torch.distributed: gloo or nccl."""
+    if not distributed.is_available():
+        return False
+    if name == "gloo":
+        return distributed.is_gloo_available()
+    return distributed.is_nccl_available()
 
-    Raises NotRun where this torch has no backend.
+
+def ddp(spec: Row) -> Answer:
+    """The part of this rank: connect to the other, train, and compare with the single device.
+
+    Raises NotRun if this torch has no backend.
     """
     rank = own_rank()
-    backend = "gloo" if spec["device"] == "cpu" else "nccl"
-    if not (
-        distributed.is_available() and getattr(distributed, f"is_{backend}_available")()
-    ):
+    backend = "nccl"
+    if spec["device"] == "cpu":
+        backend = "gloo"
+    if not _has_backend(backend):
         raise NotRun(
             "this torch was built without torch.distributed, or with neither gloo nor nccl"
         )
-    # A rank ends with the torchrun that started it (PR_SET_PDEATHSIG, prctl(2)): it must not wait
-    # for one that was killed.
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+    # A rank ends with the torchrun that started it: it must not wait for a killed one.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     os.environ.update(LOOPBACK)
-    patience = datetime.timedelta(seconds=spec["limit_s"] * 0.5)
+    patience = datetime.timedelta(seconds=PATIENCE_SHARE * spec["limit_s"])
     distributed.init_process_group(backend, timeout=patience)
     if spec["device"] != "cpu":
         torch.cuda.set_device(rank)

@@ -1,11 +1,10 @@
-"""Work that remedies are tried on: training, volume profiles, tuning trials, allocation churn;
-each seeded, on one device.
+"""The built-in workloads on which remedies are tried: training, volume profiles, tuning trials,
+allocation churn; each seeded, on one device.
 
-A program; its options: workload, device, seed and its
-parameters, ``p``, each of which is named and given by helpers/trials/workloads.json. Its rows:
-ready (torch), step (number, loss, seconds), then end with the peaks, or oom with the
-message, or refused with why it cannot run here. ``loss`` is the step's answer: a remedy that
-changes it is no remedy.
+A program; its options are workload, device, pci, seed and the parameters ``p``, which
+helpers/trials/workloads.json names with their defaults. Its rows are ready (torch), step (number,
+loss, seconds), then end with the peaks, or oom with the message, or refused with the reason why it
+cannot run here. ``loss`` is the answer of a step: a remedy must not change it.
 """
 
 from __future__ import annotations
@@ -40,13 +39,23 @@ if TYPE_CHECKING:
 
 Parameters = SimpleNamespace
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
+FLOAT_BYTES = 4
+SEEDS_APART = 1000
+"""The seed of a step is that of the run times this, plus the step's number: runs share no seeds."""
+COLUMNS = 1024
+"""Columns of the data of a tuning trial: a row of float32 is 4 KiB."""
+MOST_VOLUME = 60
+"""Volumes of ticks are below this, so that sums of some 100,000 are below 2**24 and exact in float32
+in any order.
+"""
+BYTE_VALUES = 251
+"""A prime below 256: sizes that are powers of two give different values of a byte, too."""
+MOST_MESSAGE = 4000
 
 
 def tidy(run: Device, number: int, p: Parameters) -> None:
-    """What people call between steps: empty the cache (once, or before and after collecting)
-    and collect garbage.
-
-    Without a GPU emptying the cache does nothing, as for the person who calls it.
+    """Do what people do between steps: empty torch's cache every ``p.empty_cache_every`` steps (with
+    ``p.double`` also before garbage is collected), and collect garbage every ``p.gc_every``.
     """
     empty = bool(p.empty_cache_every) and (number + 1) % p.empty_cache_every == 0
     if empty and p.double:
@@ -59,9 +68,10 @@ def tidy(run: Device, number: int, p: Parameters) -> None:
 
 
 def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """A small transformer that learns.
+    """Train a small transformer; yields the loss of each step.
 
-    ``prune``: percent of each linear layer; ``data_mib``: of samples that are read beside.
+    ``p.prune`` percent of each linear layer are pruned; ``p.data_mib`` MiB of samples are in memory
+    beside it, and each step reads some.
     """
     from helpers.trials.under_torch.transformer import Run
 
@@ -100,8 +110,8 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def _samples(torch: ModuleType, size: int, mapped: bool) -> Tensor:
-    """So many bytes to train on: in memory as a whole, or mapped from a file, of which only the
-    bytes that are used are read.
+    """Samples of so many bytes: in memory, or ``mapped`` from a file, of which only the parts that are
+    used take memory.
     """
     samples: Tensor
     if not mapped:
@@ -114,7 +124,7 @@ def _samples(torch: ModuleType, size: int, mapped: bool) -> Tensor:
 
 
 def _optimizer(run: Device, name: str, parameters: Iterator[Parameter]) -> Optimizer:
-    """The optimizer of this name. Raises NotRun where it cannot be had here."""
+    """The optimizer of this name: sgd, adamw, fused or adam8bit. Raises NotRun if there is none here."""
     from torch.optim import SGD, AdamW
 
     if name == "sgd":
@@ -131,6 +141,7 @@ def _optimizer(run: Device, name: str, parameters: Iterator[Parameter]) -> Optim
 
 
 def _adam_in_8_bits(run: Device, parameters: Iterator[Parameter]) -> Optimizer:
+    """The AdamW of bitsandbytes, whose state has 8 bits. Raises NotRun."""
     if not run.gpu:
         raise NotRun("8-bit optimizers run on a GPU, and this is the CPU")
     try:
@@ -142,8 +153,11 @@ def _adam_in_8_bits(run: Device, parameters: Iterator[Parameter]) -> Optimizer:
 
 
 def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """Volume at each price level by comparing every tick with every level: whole, in chunks of
-    ticks, in a buffer made once.
+    """Sum the volume at each price level, by comparing every tick with every level; yields the highest
+    volume, with its level as a fraction.
+
+    All ticks are compared at once, or ``p.chunk`` of them. With ``p.preallocate`` or ``p.pool_mib``
+    the products are in a buffer that is made once. Raises NotRun if the pool is too small.
     """
     torch = run.torch
     ticks = p.ticks
@@ -152,7 +166,7 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     grid = torch.arange(levels, device=run.name)
     elements = 0
     if p.pool_mib:
-        elements = p.pool_mib * MIB // 4
+        elements = p.pool_mib * MIB // FLOAT_BYTES
     elif p.preallocate:
         elements = size * levels
     if elements and elements < size * levels:
@@ -162,10 +176,10 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
         )
     pool = torch.empty(elements, device=run.name)
     for number in range(p.steps):
-        draw = torch.Generator().manual_seed(seed * 1000 + number)
+        draw = torch.Generator().manual_seed(seed * SEEDS_APART + number)
         prices = torch.randint(0, levels, (ticks,), generator=draw).to(run.name)
-        # Sums below 2**24: exact in any order.
-        volumes = torch.randint(1, 60, (ticks,), generator=draw).float().to(run.name)
+        drawn = torch.randint(1, MOST_VOLUME, (ticks,), generator=draw)
+        volumes = drawn.float().to(run.name)
         profile = torch.zeros(levels, device=run.name)
         for start in range(0, ticks, size):
             price = prices[start : start + size, None]
@@ -182,17 +196,19 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """Trials of changing size in one process, each leaving a tensor behind: in a list, or in a
-    cycle that collecting frees.
+    """Run trials of changing size in one process, each of which leaves a tensor of ``p.leak_mib``
+    behind: in a list, or in a cycle of references that garbage collection frees. Yields an answer of
+    each.
     """
     torch = run.torch
     kept: list[object] = []
     for number in range(p.steps):
         rng = random.Random(f"{seed}/{number}")
-        rows = int((0.5 + rng.random() / 2) * p.work_mib * MIB / 4 / 1024)
-        draw = torch.Generator().manual_seed(seed * 1000 + number)
-        data = torch.rand(rows, 1024, generator=draw).to(run.name)
-        weight = torch.zeros(1024, 1, device=run.name, requires_grad=True)
+        share = 0.5 + rng.random() / 2  # between half of work_mib and all of it
+        rows = int(share * p.work_mib * MIB / FLOAT_BYTES / COLUMNS)
+        draw = torch.Generator().manual_seed(seed * SEEDS_APART + number)
+        data = torch.rand(rows, COLUMNS, generator=draw).to(run.name)
+        weight = torch.zeros(COLUMNS, 1, device=run.name, requires_grad=True)
         loss = ((data @ weight - 1.0) ** 2).mean()
         loss.backward()
         leaked: list[object] = [
@@ -209,9 +225,11 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """Tensors of random size made and dropped.
+    """Make and drop tensors of random size, at most ``p.live_mib`` at once; yields a sum over those that
+    live.
 
-    ``pool`` keeps dropped ones by size class for the next request.
+    With ``p.pool`` sizes are rounded up to powers of two, and a dropped tensor is kept for the next
+    request of its size.
     """
     torch = run.torch
     rng = random.Random(seed)
@@ -221,6 +239,7 @@ def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     primed(run, p.prime)
     for number in range(p.steps):
         for _ in range(p.requests):
+            # Evenly spread over the logarithms from low_kib to high_kib.
             size = int(p.low_kib * 1024 * (p.high_kib / p.low_kib) ** rng.random())
             while live and live_bytes + size > p.live_mib * MIB:
                 old, tensor = live.pop(rng.randrange(len(live)))
@@ -235,7 +254,7 @@ def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
                 tensor = spare[room].pop()
             else:
                 tensor = torch.empty(room, dtype=torch.uint8, device=run.name)
-            tensor.fill_(size % 251)
+            tensor.fill_(size % BYTE_VALUES)
             live.append((size, tensor))
             live_bytes += size
             del tensor
@@ -244,11 +263,11 @@ def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def primed(run: Device, most_mib: int) -> None:
-    """Tensors of growing size, made and dropped: the "priming" of an allocator."""
-    size = 1
-    while size <= most_mib:
-        run.torch.zeros(size * MIB, dtype=run.torch.uint8, device=run.name)
-        size *= 2
+    """Make and drop tensors of 1, 2, 4 ... MiB up to ``most_mib``: the "priming" of an allocator."""
+    size_mib = 1
+    while size_mib <= most_mib:
+        run.torch.zeros(size_mib * MIB, dtype=run.torch.uint8, device=run.name)
+        size_mib *= 2
 
 
 PROGRAMS: dict[str, Callable[[Device, int, Parameters], Iterator[float]]] = {
@@ -260,7 +279,7 @@ PROGRAMS: dict[str, Callable[[Device, int, Parameters], Iterator[float]]] = {
 
 
 def work(spec: Row) -> Iterator[Row]:
-    """One workload in this process."""
+    """Run one workload in this process; yields its rows."""
     p = SimpleNamespace(**spec["parameters"])
     import torch
 
@@ -277,7 +296,9 @@ def work(spec: Row) -> Iterator[Row]:
     torch.set_num_threads(1)
     run.reset_peaks()
     start = {"start_rss_bytes": frame.restart_peak()}
-    card = torch.cuda.get_device_name(0) if run.gpu else ""
+    card = ""
+    if run.gpu:
+        card = torch.cuda.get_device_name(0)
     yield {
         "event": "ready",
         "torch": str(torch.__version__),
@@ -286,11 +307,12 @@ def work(spec: Row) -> Iterator[Row]:
         **start,
     }
     step_began = unhindered()
+    losses = PROGRAMS[spec["workload"]](run, spec["seed"], p)
     try:
-        for number, loss in enumerate(PROGRAMS[spec["workload"]](run, spec["seed"], p)):
+        for number, loss in enumerate(losses):
             now = unhindered()
-            step: Row = {"event": "step", "number": number, "loss": loss}
-            yield {**step, "seconds": now - step_began}
+            seconds = now - step_began
+            yield {"event": "step", "number": number, "loss": loss, "seconds": seconds}
             step_began = now
     except NotRun as error:
         yield {"event": "refused", "why": str(error)}
@@ -298,12 +320,14 @@ def work(spec: Row) -> Iterator[Row]:
     except (RuntimeError, MemoryError) as error:
         if not is_oom(torch, error):
             raise
-        yield {"event": "oom", "message": str(error)[:4000], **peaks(run), **start}
+        message = str(error)[:MOST_MESSAGE]
+        yield {"event": "oom", "message": message, **peaks(run), **start}
         return
     yield {"event": "end", **peaks(run), **start}
 
 
 def peaks(run: Device) -> dict[str, int | None]:
+    """The peaks of torch's allocator (None on a CPU) and of resident memory, in bytes."""
     most = run.peaks()
     return {
         "peak_allocated_bytes": most.get("allocated_bytes"),
@@ -313,11 +337,11 @@ def peaks(run: Device) -> dict[str, int | None]:
 
 
 def unhindered() -> float:
-    """A clock in seconds that stands still while this thread is ready to run and another
-    program has the core.
+    """A clock in seconds that does not count the time in which this process could run and another had
+    the core.
 
-    The second number of /proc/PID/schedstat is that wait in ns (Linux,
-    Documentation/scheduler/sched-stats); without the file, the plain clock.
+    That time in ns is the second number of /proc/PID/schedstat (Linux, Documentation/scheduler/
+    sched-stats.rst); without the file this is the plain clock.
     """
     try:
         waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
@@ -327,7 +351,7 @@ def unhindered() -> float:
 
 
 def main() -> None:
+    """Run the program; it ends at once, without torch's clean-up, which takes longer than a step."""
     frame.run(work)
     sys.stderr.flush()
-    # torch's own clean-up takes longer than many a step, and nothing is left to be cleaned.
     os._exit(0)
