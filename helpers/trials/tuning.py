@@ -139,9 +139,8 @@ def _study(storage: Path, direction: Direction) -> optuna.Study:
         os.replace(part, storage)
     try:
         return _opened(storage, direction)
-    except (
-        Exception
-    ) as error:  # SQLAlchemy, alembic and Optuna have errors of their own
+    # SQLAlchemy, alembic and Optuna have errors of their own.
+    except Exception as error:
         first_line, _, _ = str(error).partition("\n")
         raise ValueError(
             f"{storage}: cannot be used as an Optuna storage ({first_line[:MOST_ERROR]})"
