@@ -17,9 +17,8 @@ from page_audit import Audit, check, in_order
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
 from helpers.batch import record as record_of_run
-from helpers.batch import report
+from helpers.batch import box_answer, report
 from helpers.batch.batch_table import NO_BATCH, runs_table
-from helpers.batch.box_answer import answers_of
 from helpers.batch.record import boot_id, read_run
 from helpers.batch.section import STATE_WORDS
 from helpers.batch.shapes import STATES
@@ -475,7 +474,7 @@ def repeated(folder, said):
         put(folder, run.model_copy(update=about))
     other = run_record("99", "01_probe.ipynb", "answered", verdict=verdict("ttm-gtt-cap", "likely"))
     put(folder, other.model_copy(update={"box": "oak"}))
-    (box,) = answers_of(report.read_report([folder]).sections)
+    (box,) = box_answer.answers_of(report.read_report([folder]).sections)
     return box
 
 
