@@ -16,8 +16,8 @@ from night_runs import night
 from page_audit import Audit, check, in_order
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
-from helpers.batch import record as record_of_run
 from helpers.batch import box_answer, report
+from helpers.batch import record as record_of_run
 from helpers.batch.batch_table import NO_BATCH, runs_table
 from helpers.batch.record import boot_id, read_run
 from helpers.batch.section import STATE_WORDS
