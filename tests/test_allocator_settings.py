@@ -47,6 +47,13 @@ def seen_as(out):
     return out or "defaults"
 
 
+def test_a_share_that_no_double_can_hold_is_refused():
+    for share in ("0x1p9999", "0x" + "f" * 300, "9" * 400):
+        with pytest.raises(SettingsError, match="wants a number between 0 and 1"):
+            parse(f"garbage_collection_threshold:{share}", NEW)
+    assert parse("garbage_collection_threshold:0x.8", NEW).gc_threshold == 0.5
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_string_is_taken_or_refused_as_by_the_real_allocator(release):
     rules = behaviour(release)

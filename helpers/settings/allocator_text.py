@@ -7,29 +7,60 @@ and 2.14 (tests/samples/allocator_settings.json).
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.settings.releases import Behaviour
 from helpers.settings.table import KINDS, LONGEST, OPTIONS
 
 MIB = 1 << 20
 UNLIMITED = 1 << 62
-"""Bytes that stand for "no limit"; larger figures of a text are cut to it."""
+"""Bytes that stand for "no limit"; larger figures of a text are cut to it.
+
+torch has the largest size_t; this one also fits a signed 64-bit column of a table.
+"""
 LARGE_SEGMENT_BYTES = 20 * MIB
+"""kLargeBuffer of c10/cuda/CUDACachingAllocator.cpp."""
 INTERVALS = 16
+"""kRoundUpPowerOfTwoIntervals of c10/core/AllocatorConfig.cpp: from 1 MiB to 64 GiB, one for each
+power of two.
+"""
 ROUNDUP = "roundup_power2_divisions"
-WORD = 1 << 64
+SIZE_T_RANGE = 1 << 64
+"""How many values torch's 64-bit size_t has; a negative number wraps around by this."""
+INT_RANGE = 1 << 32
+LONGEST_NUMBER = 40
+"""Characters of a whole number that are converted: more than the 20 digits of 64 bits need."""
 OPTION = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
 """One option of a text; a list in brackets is one value."""
 MOST_DIVISIONS = 1 << 50
-"""No size is above 512 times this, so larger numbers of divisions do the same."""
+"""Larger numbers of divisions do the same: torch's round_size divides only sizes above 512
+(kMinBlockSize) times the number, and 512 times this is UNLIMITED.
+"""
+MOST_THREADS = 128
+"""pinned_max_register_threads() of c10/cuda/CUDAAllocatorConfig.h."""
+WHOLE_NUMBER = re.compile(r"\s*([+-]?[0-9]+)")
+HEXADECIMAL = re.compile(
+    r"\s*[+-]?0[xX](?=\.?[0-9a-fA-F])[0-9a-fA-F]*\.?[0-9a-fA-F]*(?:[pP][+-]?[0-9]+)?"
+)
+DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""What strtod, which torch reads a share with, takes of the start of a text."""
+
+
+class Reserve(NamedTuple):
+    """A value of expandable_segments_reserve: the address range that a segment reserves.
+
+    ``amount`` counts the device's whole memory where ``is_share``, GiB otherwise.
+    """
+
+    is_share: bool
+    amount: float
 
 
 class SettingsError(ValueError):
     """torch refuses this text, or it chooses an allocator that cannot be replayed; one line.
 
-    ``left`` is what holds after a refusal at run time (in_force.Settings), or None where nothing
-    changed. ``why`` is what torch refuses, in one clause.
+    ``left`` has the settings that hold after a refusal at run time (in_force.Settings), or None
+    where nothing changed. ``why`` says in one clause what torch refuses.
     """
 
     left: Any = None
@@ -49,17 +80,18 @@ def parts(conf: str) -> list[tuple[str, str]]:
 
 
 class AllocatorText:
-    """One text taken apart: ``named`` has the value of each key (sizes in bytes), ``divisions``
-    the sixteen of roundup.
+    """One text taken apart, as the release of ``behaviour`` reads it.
 
-    ``error`` is why this release stops there; what stands before it was taken all the same.
-    ``large_bytes`` is the size of large segments that holds where the text names none.
+    ``named`` has the value of each key that the text sets (sizes in bytes), ``divisions`` the
+    number for each interval of roundup_power2_divisions. ``error`` says why this release refuses
+    the text, or is None; what stands before the refused option was taken all the same.
+    ``large_bytes`` is the size of large segments where the text names none.
     """
 
     def __init__(
         self, conf: str, behaviour: Behaviour, large_bytes: int = LARGE_SEGMENT_BYTES
     ) -> None:
-        self.rules = behaviour
+        self.behaviour = behaviour
         self.error: SettingsError | None = None
         bare = conf.replace(" ", "")
         if behaviour.unified_parser:  # since 2.10, which drops all white space
@@ -68,51 +100,64 @@ class AllocatorText:
         self.position = 0
         self.named: dict[str, Any] = {}
         self.divisions = [0] * INTERVALS
-        self.smallest_mib = large_bytes // MIB
+        self.large_segment_mib = large_bytes // MIB
         try:
-            self._read(large_bytes)
+            self._read_large_segment_size()
+            self._read_options()
         except SettingsError as error:
             self.error = error
 
-    def _read(self, large_bytes: int) -> None:
-        large = "large_segment_size_mb"
-        # torch reads it first: the others may not be smaller.
-        if large in self.rules.keys:
-            for position, token in enumerate(self.tokens):
-                if token == large:
-                    self.position = position + 1
-                    self._value(large)
-            self.smallest_mib = self.named.get(large, large_bytes) // MIB
+    def _read_large_segment_size(self) -> None:
+        """Reads large_segment_size_mb first, as torch does: it is the least value of others."""
+        key = "large_segment_size_mb"
+        if key not in self.behaviour.keys:
+            return
+        for position, token in enumerate(self.tokens):
+            if token == key:
+                self.position = position + 1
+                self._read_value(key)
+                self.large_segment_mib = self.named[key] // MIB
+
+    def _read_options(self) -> None:
         self.position = 0
-        while self.position < len(self.tokens):
-            key = self._token()
-            if key not in self.rules.keys:
+        while not self._at_end():
+            key = self._next_token()
+            if key not in self.behaviour.keys:
                 raise self._refusal(f"unrecognized key {key!r}")
-            self._value(key)
-            if self.position < len(self.tokens):
-                self._separator(",")
+            self._read_value(key)
+            if not self._at_end():
+                self._read_separator(",")
 
     def _refusal(self, why: str) -> SettingsError:
-        error = SettingsError(f"torch {self.rules.torch} refuses the settings: {why}")
+        torch = self.behaviour.torch
+        error = SettingsError(f"torch {torch} refuses the settings: {why}")
         error.why = why
         return error
 
-    def _token(self, key: str = "a key") -> str:
-        """The next token; ``key`` is whose value it belongs to."""
-        self.position += 1
-        if self.position > len(self.tokens):
-            raise self._refusal(f"{key} has no value, or its list no end")
-        return self.tokens[self.position - 1]
+    def _at_end(self) -> bool:
+        return self.position >= len(self.tokens)
 
-    def _separator(self, expected: str, key: str = "a key") -> None:
-        sign = self._token(key)
-        if sign != expected and not self.rules.unified_parser:
+    def _at_end_of_list(self) -> bool:
+        return not self._at_end() and self.tokens[self.position] == "]"
+
+    def _next_token(self, key: str = "a key") -> str:
+        """The next token, which is read; a refusal says that the value of ``key`` ends here."""
+        if self._at_end():
+            raise self._refusal(f"{key} has no value, or its list no end")
+        token = self.tokens[self.position]
+        self.position += 1
+        return token
+
+    def _read_separator(self, expected: str, key: str = "a key") -> None:
+        """Reads a comma or a colon; the parser since 2.10 takes any token in its place."""
+        sign = self._next_token(key)
+        if sign != expected and not self.behaviour.unified_parser:
             raise self._refusal(f"expected {expected!r}, found {sign!r}")
 
-    def _value(self, key: str) -> None:
-        """Reads a key's value behind its colon."""
-        self._separator(":")
-        text = self._token(key)
+    def _read_value(self, key: str) -> None:
+        """Reads a colon and the value of ``key`` into ``named`` or ``divisions``."""
+        self._read_separator(":")
+        text = self._next_token(key)
         kind = OPTIONS[key].kind
         if kind == "divisions":
             self._read_divisions(text)
@@ -122,150 +167,175 @@ class AllocatorText:
                 self.named[key] = reserve
         else:
             self.named[key] = self._parsed(key, kind, text)
-            if kind == "list" and text == "[":
-                while self._token() != "]":
+            if kind == "list" and text == "[":  # read, but not modelled
+                while self._next_token() != "]":
                     continue
 
     def _parsed(self, key: str, kind: str, text: str) -> float | str:
-        """What a text stands for as a value of its kind."""
+        """The value that a text stands for as a value of its kind."""
+        if kind == "size":
+            return self._size_bytes(key, text)
+        if kind == "number":
+            return self._thread_count(key, text)
+        if kind == "backend":
+            return self._backend(text)
         value: float | str | None = text
-        expected = KINDS.get(kind, "")
         if kind == "flag":
             value = {"True": True, "False": False}.get(text)
-        elif kind == "backend":
-            backends = KINDS["backend"].split(", ")
-            if self.rules.build == "cuda":
-                backends.remove("hipMallocAsync")
-            expected = "one of " + ", ".join(backends)
-            if text not in backends:
-                value = None
         elif kind in ("share", "open share"):
-            value = _share(text, with_ends=kind == "share")
-        elif kind in ("size", "number"):
-            value = self._sized(key, self._whole_number(key, text))
+            value = _share(text)
+            if kind == "open share" and value in (0, 1):
+                value = None
         if value is None:
-            raise self._refusal(f"{key} wants {expected}, found {text!r}")
+            raise self._refusal(f"{key} wants {KINDS[kind]}, found {text!r}")
         return value
 
-    def _sized(self, key: str, value: int) -> int:
-        """Bytes of a number of MiB; the number itself is refused where torch refuses it."""
+    def _backend(self, text: str) -> str:
+        backends = KINDS["backend"].split(", ")
+        if self.behaviour.build == "cuda":
+            backends.remove("hipMallocAsync")  # known to ROCm builds alone
+        if text not in backends:
+            wanted = "one of " + ", ".join(backends)
+            raise self._refusal(f"backend wants {wanted}, found {text!r}")
+        return text
+
+    def _size_bytes(self, key: str, text: str) -> int:
+        """Bytes of a text in MiB."""
+        mib = self._whole_number(key, text)
         least = OPTIONS[key].least
         if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
-            least = self.smallest_mib
-            if not self.rules.max_split_minimum_inclusive:
+            least = self.large_segment_mib
+            if not self.behaviour.max_split_minimum_inclusive:
                 least += 1
-        if value < least:
+        if mib < least:
             raise self._refusal(
-                f"{key} is too small: {value}, at least {least} is needed"
+                f"{key} is too small: {mib}, at least {least} is needed"
             )
-        if OPTIONS[key].kind == "number" and (
-            not _is_power_of_two(value) or value > 128
-        ):
-            raise self._refusal(f"{key} wants a power of two up to 128, found {value}")
-        # torch counts bytes in 64 bits; a larger number of MiB would wrap around.
-        mib = min(value, WORD // MIB - 1)
         return min(mib * MIB, UNLIMITED)
 
-    def _whole_number(self, key: str, text: str, wide: bool = False) -> int:
-        """strtoull's reading since 2.10, strtol's into an int before: a leading number counts,
-        a minus sign wraps around.
-        """
-        match = re.match(r"\s*([+-]?[0-9]+)", text)
-        lowest = -(1 << 31)
-        highest = (1 << 31) - 1
-        if wide or self.rules.unified_parser:
-            lowest = 1 - WORD
-            highest = WORD - 1
-        if not match or len(match[1]) > 40 or not lowest <= int(match[1]) <= highest:
-            raise self._refusal(f"{key} wants a whole number, found {text[:LONGEST]!r}")
-        return int(match[1]) % WORD
+    def _thread_count(self, key: str, text: str) -> int:
+        threads = self._whole_number(key, text)
+        if not _is_power_of_two(threads) or threads > MOST_THREADS:
+            wanted = f"a power of two up to {MOST_THREADS}"
+            raise self._refusal(f"{key} wants {wanted}, found {threads}")
+        return threads
 
-    def _divisions(self, text: str, in_list: bool = False) -> int:
-        """A number of divisions; in a list 0 is none."""
+    def _whole_number(self, key: str, text: str) -> int:
+        """The number at the start of a text, as a size_t: stoull reads it since 2.10, stoi
+        before, which refuses what does not fit an int.
+        """
+        if self.behaviour.unified_parser:
+            return self._unsigned(key, text, 1 - SIZE_T_RANGE, SIZE_T_RANGE)
+        return self._unsigned(key, text, -INT_RANGE // 2, INT_RANGE // 2)
+
+    def _unsigned(self, key: str, text: str, lowest: int, end: int) -> int:
+        """The number at the start of a text, from ``lowest`` to below ``end``, as a size_t."""
+        match = WHOLE_NUMBER.match(text)
+        if match and len(match[1]) <= LONGEST_NUMBER:
+            number = int(match[1])
+            if lowest <= number < end:
+                return number % SIZE_T_RANGE
+        raise self._refusal(f"{key} wants a whole number, found {text[:LONGEST]!r}")
+
+    def _divisions(self, text: str) -> int:
+        """The number of divisions for all intervals."""
         value = self._whole_number(ROUNDUP, text)
-        if not _is_power_of_two(value) and not (in_list and value == 0):
-            wanted = "a power of two or 0" if in_list else "a power of two"
-            raise self._refusal(
-                f"{ROUNDUP}: divisions have to be {wanted}, found {text!r}"
-            )
+        if not _is_power_of_two(value):
+            wanted = "divisions have to be a power of two"
+            raise self._refusal(f"{ROUNDUP}: {wanted}, found {text!r}")
+        return min(value, MOST_DIVISIONS)
+
+    def _divisions_in_list(self, text: str) -> int:
+        """The number of divisions for one interval; 0 stands for no rounding."""
+        value = self._whole_number(ROUNDUP, text)
+        if value != 0 and not _is_power_of_two(value):
+            wanted = "divisions have to be a power of two or 0"
+            raise self._refusal(f"{ROUNDUP}: {wanted}, found {text!r}")
         return min(value, MOST_DIVISIONS)
 
     def _read_divisions(self, text: str) -> None:
-        """The divisions of a number, or of a list of interval:number."""
+        """Reads one number of divisions, or a list of interval:number behind its bracket."""
         if text != "[":
             self.divisions = [self._divisions(text)] * INTERVALS
             return
-        if self.rules.unified_parser and "]" not in self.tokens[self.position :]:
+        if not self.behaviour.unified_parser:
+            self._read_intervals()
+            self.position += 1
+            return
+        # The parser since 2.10 looks for the bracket first, and wants the list to end there.
+        if "]" not in self.tokens[self.position :]:
             raise self._refusal("a key has no value, or its list no end")
-        begin = self.position
+        end = self.tokens.index("]", self.position)
         self._read_intervals()
-        if self.rules.unified_parser and self.position != self.tokens.index("]", begin):
+        if self.position != end:
             raise self._refusal(f"{ROUNDUP}: its list has no end, or ends twice")
         self.position += 1
 
     def _read_intervals(self) -> None:
+        """Reads a list such as ``256:1,512:2,>:8``: the first number also holds for all smaller
+        intervals, that of ``>`` for all above the last one.
+        """
         last = 0
         is_first = True
-        while self.position < len(self.tokens) and self.tokens[self.position] != "]":
-            interval = self._token()
-            self._separator(":")
-            value = self._divisions(self._token(ROUNDUP), in_list=True)
-            if interval == ">":
+        while not self._at_end() and not self._at_end_of_list():
+            name = self._next_token()
+            self._read_separator(":")
+            value = self._divisions_in_list(self._next_token(ROUNDUP))
+            if name == ">":
                 start = last + 1
-                if self.rules.above_fills_last_key:
+                if self.behaviour.above_fills_last_key:
                     start = last
                 self.divisions[start:] = [value] * (INTERVALS - start)
             else:
-                last = self._interval(interval)
-                start = 0 if is_first else last
-                self.divisions[start : last + 1] = [value] * (last + 1 - start)
+                last = self._interval(name)
+                self.divisions[last] = value
+                if is_first:
+                    self.divisions[:last] = [value] * last
                 is_first = False
-            if self.tokens[self.position : self.position + 1] != ["]"]:
-                self._separator(",", ROUNDUP)
+            if not self._at_end_of_list():
+                self._read_separator(",", ROUNDUP)
 
     def _interval(self, text: str) -> int:
-        """Which of the sixteen intervals a bound in MiB names."""
-        bound = self._whole_number(ROUNDUP, text, wide=True)
-        if not _is_power_of_two(bound):
+        """The place in ``divisions`` of the interval that begins at a size in MiB."""
+        mib = self._unsigned(ROUNDUP, text, 1 - SIZE_T_RANGE, SIZE_T_RANGE)
+        if not _is_power_of_two(mib):
             wanted = "intervals have to be a power of two in MiB"
             raise self._refusal(f"{ROUNDUP}: {wanted}, found {text!r}")
-        return min(bound.bit_length() - 1, INTERVALS - 1)
+        logarithm = mib.bit_length() - 1
+        return min(logarithm, INTERVALS - 1)
 
 
 def _is_power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
-def _reserve(text: str) -> tuple[bool, float] | None:
-    """parseReserveSpec's reading: (True, parts of the device's memory) or (False, GiB); None
-    where it warns.
-    """
+def _reserve(text: str) -> Reserve | None:
+    """What parseReserveSpec of CUDAAllocatorConfig.cpp makes of a text; None where it warns."""
     in_gib = text.endswith(("G", "g"))
-    number = text[:-1] if in_gib else text
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", number):
+    number = text
+    if in_gib:
+        number = text[:-1]
+    if not DECIMAL.fullmatch(number):
         return None
-    value = float(number)
-    if not 0 < value < float("inf"):
+    amount = float(number)
+    if not 0 < amount < float("inf"):
         return None
-    return not in_gib, value
+    return Reserve(is_share=not in_gib, amount=amount)
 
 
-def _share(text: str, with_ends: bool) -> float | None:
-    """A number between 0 and 1; ``with_ends``: or one of these."""
-    share = _real(text)
-    if share is None or not 0 <= share <= 1:
+def _share(text: str) -> float | None:
+    """The number from 0 to 1 at the start of a text; None where there is none."""
+    match = HEXADECIMAL.match(text)
+    converted = float.fromhex
+    if match is None:
+        match = DECIMAL.match(text)
+        converted = float
+    if match is None:
         return None
-    if share in (0, 1) and not with_ends:
+    try:
+        share = converted(match[0])
+    except OverflowError:  # torch's stod refuses what no double can hold, too
+        return None
+    if not 0 <= share <= 1:
         return None
     return share
-
-
-def _real(text: str) -> float | None:
-    """strtod's reading of a leading number; None where there is none."""
-    match = re.match(
-        r"\s*[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*(?:[pP][+-]?[0-9]+)?", text[:400]
-    )
-    if match:
-        return float.fromhex(match[0].strip().rstrip(".xX") or "0")
-    match = re.match(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", text)
-    return float(match[0]) if match else None

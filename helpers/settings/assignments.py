@@ -20,27 +20,31 @@ from helpers.settings.table import (
 )
 
 LONGEST_LINE = 2000
-"""Of a longer line the start is read."""
+"""Characters of a line that are searched: more than people write, and soon done where a line of a
+notebook holds a whole picture.
+"""
 
 
 def late_assignments(code: str) -> tuple[Finding, ...]:
-    """Assignments in a program's text that come after the moment at which the variable is read.
+    """Findings on assignments in a program's text that come too late or never reach the program.
 
-    What counts as that moment are an ``import`` of the program that reads it, and the first use
-    of the GPU, both in the same text. A variable that the GPU's runtime reads is late after the
-    import already: it starts the runtime, or may. Lines of a shell that a program starts for
-    itself never reach the program.
+    An assignment is late after the ``import`` of a module that reads the variable, or after the
+    first use of the GPU, both in the same text. A variable that the GPU's runtime reads is late
+    after the import already, which may start the runtime. A setting in a shell that the program
+    starts never reaches the program itself.
     """
     program = _Program()
     for number, line in enumerate(code.splitlines(), 1):
-        line = line[:LONGEST_LINE].split(" #")[0]
-        if not line.lstrip().startswith("#"):
-            program.read(number, line)
+        statement, _, _comment = line[:LONGEST_LINE].partition(" #")
+        if not statement.lstrip().startswith("#"):
+            program.read(number, statement)
     return sort(program.findings)
 
 
 class _Program:
-    """A program's text, read line by line: what it imported, and where it first used the GPU."""
+    """A program's text, read line by line: which modules it imported, and the number of the line
+    that first used the GPU (0: none so far).
+    """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -48,16 +52,16 @@ class _Program:
         self.used_in_line = 0
 
     def read(self, number: int, line: str) -> None:
-        """Take in one line: its assignments come before what it imports and uses."""
+        """Judge the assignments of one line, then note what the line imports and uses."""
         shell = re.search(CODE_FORMS["shell line"], line)
         if shell and shell[1] in VARIABLES:
-            self.findings.append(
-                finding("in a shell", shell[1], shell[2], number=number)
-            )
+            name, value = shell.groups()
+            self.findings.append(finding("in a shell", name, value, number=number))
         for match in re.finditer(CODE_FORMS["set line"], line):
+            # Of the alternatives one has matched: its name and value are not None.
             name, value = [group for group in match.groups() if group is not None]
             if name in VARIABLES:
-                self._assign(number, VARIABLES[name], value)
+                self._judge(number, VARIABLES[name], value)
             else:
                 self.findings += unknown_name(name, value)
         for name, value in re.findall(CODE_FORMS["export line"], line):
@@ -69,8 +73,9 @@ class _Program:
         if not self.used_in_line and re.search(CODE_FORMS["use line"], line):
             self.used_in_line = number
 
-    def _assign(self, number: int, variable: Variable, value: str) -> None:
-        passed = "process"
+    def _judge(self, number: int, variable: Variable, value: str) -> None:
+        """Add a finding where the assignment in line ``number`` comes too late."""
+        passed = "process"  # of MOMENTS the last one that is over in this line
         after = "start"
         if self.used_in_line:
             passed = "allocation"
@@ -79,36 +84,34 @@ class _Program:
             passed = "runtime"
             after = "import"
         says = f"line {number}: set after the {after}"
-        self.findings += _late(variable, value, passed, says)
+        late = _late(variable, value, passed, says)
+        if late is not None:
+            self.findings.append(late)
 
 
 def _modules_that_read(variable: Variable) -> set[str]:
-    """The modules whose import starts what reads the variable; each may start the GPU's runtime."""
+    """The modules whose import makes a program read the variable: any one that may start the
+    GPU's runtime, where no program's own are known.
+    """
     if variable.read_by in IMPORTS:
         return set(IMPORTS[variable.read_by])
     return set().union(*IMPORTS.values())
 
 
-def _late(variable: Variable, value: str, passed: str, says: str) -> list[Finding]:
-    """A finding where the moment at which a setting is read has passed; of a text, its first
-    option that is read earlier.
+def _late(variable: Variable, value: str, passed: str, says: str) -> Finding | None:
+    """The finding on a setting whose moment of being read has ``passed``, else None.
+
+    Some options of the allocator's text are read earlier than the text: of these the first.
     """
-    readings = [(variable.moment, value, variable.read)]
+    readings = [(variable.moment, value, variable.read)]  # moment, shown value, when
     if variable.name in CONF_NAMES:
         for key, option_value in parts(value):
             if key in OPTIONS and OPTIONS[key].moment:
                 piece = f"{key}:{option_value}"
                 readings.append((OPTIONS[key].moment, piece, "as torch is imported"))
+    source = variable.source
     for moment, shown, when in readings:
         if MOMENTS.index(moment) <= MOMENTS.index(passed):
-            return [
-                finding(
-                    "late",
-                    variable.name,
-                    shown,
-                    says=says,
-                    when=when,
-                    source=variable.source,
-                )
-            ]
-    return []
+            name = variable.name
+            return finding("late", name, shown, says=says, when=when, source=source)
+    return None

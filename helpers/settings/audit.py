@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 from helpers.look.bundle import Bundle
 from helpers.settings import table
@@ -36,7 +37,13 @@ from helpers.settings.table import (
 )
 
 ALIKE = 0.88
+"""How like a known variable an unknown name must be spelt to count as misspelt, as difflib's
+ratio: one or two wrong letters. Different real names are hardly ever so alike.
+"""
 ALIKE_OPTIONS = 0.6
+"""The same for options of the allocator's text, difflib's usual: torch refuses every unknown one,
+so a far resemblance is still a mistake.
+"""
 EMPTY = " (empty counts as set)"
 OWN_BUILD = (
     "ollama",
@@ -51,23 +58,32 @@ OWN_BUILD = (
 """Programs that read their variables whatever torch is built for."""
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
+"""Variables that most programs run with: worth a finding only where a rule holds for them."""
+MOST_OPTIONS = 80
+"""Options of one text that are judged; torch knows fewer."""
 
 
 def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
-    """What the captured environment's settings do on this box, by its torch build and its GPU's
-    target.
+    """What the settings in the captured environment do on this box, with its torch build and its
+    first GPU.
     """
     from helpers.look.environment import variables
     from helpers.look.framework import framework
     from helpers.look.gpus import gpus
 
-    build = framework(bundle)
-    targets = (gpu.indices.get("gfx") for gpu in gpus(bundle))
+    torch = framework(bundle)
+    version = ""
+    if torch.version.ok:
+        version = str(torch.version.value)
+    chips = [gpu.indices["gfx"] for gpu in gpus(bundle) if gpu.indices.get("gfx")]
+    gfx = ""
+    if chips:
+        gfx = chips[0]
     environ = {variable.name: variable.value for variable in variables(bundle)}
-    gfx = next(filter(None, targets), "")
-    findings = audit(environ, str(build.version.value or ""), build.build, gfx)
+    findings = audit(environ, version, torch.build, gfx)
     override = environ.get(OVERRIDE, "")
-    is_native = gfx in {arch.split(":")[0] for arch in build.archs}
+    # A target of torch may have features behind its chip: gfx90a:sramecc+:xnack-.
+    is_native = gfx in {target.split(":")[0] for target in torch.archs}
     if is_native and override and _chip(override) != gfx:
         native = finding("native chip", OVERRIDE, override, chip=gfx)
         findings = table.sort([*findings, native])
@@ -75,7 +91,9 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
 
 
 def _chip(version: str) -> str:
-    """The chip of a version such as 9.0.10: gfx90a."""
+    """The chip of a version such as 9.0.10, gfx90a: minor and stepping are written in
+    hexadecimal. Empty where the text is no such version.
+    """
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.([0-9]+)", version)
     if match is None:
         return ""
@@ -85,11 +103,12 @@ def _chip(version: str) -> str:
 def audit(
     environ: Mapping[str, str], torch: str, build: str, gfx: str = ""
 ) -> tuple[Finding, ...]:
-    """Findings on every variable that is known here or looks like one, by urgency, then by name.
+    """Findings on every variable that the table knows or that looks misspelt, the most urgent
+    first.
 
-    ``torch`` is its version as it prints itself ("2.9.1+rocm7.0"), ``build`` cuda, rocm, cpu or
-    empty, ``gfx`` the chip ("gfx1100"); each may be empty where it is not known. Names that are
-    no concern of GPU memory are passed over.
+    ``torch`` is its version as torch prints it ("2.9.1+rocm7.0"), ``build`` cuda, rocm or cpu,
+    ``gfx`` the chip ("gfx1100"); each is empty where it is not known. Other variables are
+    passed over.
     """
     facts = facts_of(environ, torch, build, gfx)
     findings = _AllocatorAudit(facts).findings()
@@ -101,7 +120,7 @@ def audit(
 
 def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
     """What a variable does that is not the allocator's text."""
-    row = VARIABLES.get(re.sub(r"(?<=HSA_OVERRIDE_GFX_VERSION)_[0-9]+$", "", name))
+    row = VARIABLES.get(without_device(name))
     if row is None:
         return unknown_name(name, value)
     other_build = _other_build(row, facts)
@@ -135,10 +154,13 @@ def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
     ]
 
 
+def without_device(name: str) -> str:
+    """A name without the device's number that ROCm allows behind HSA_OVERRIDE_GFX_VERSION."""
+    return re.sub(rf"(?<={OVERRIDE})_[0-9]+$", "", name)
+
+
 def _other_build(row: Variable, facts: ProcessFacts) -> str:
-    """The kind of finding where another build's programs read the variable; "" where this one's
-    do.
-    """
+    """The kind of finding where only programs of another build read the variable, else ""."""
     if row.read_by in OWN_BUILD:
         return ""
     if facts.build == "cpu":
@@ -149,57 +171,58 @@ def _other_build(row: Variable, facts: ProcessFacts) -> str:
 
 
 def unknown_name(name: str, value: str) -> list[Finding]:
-    """What to say of a name that is not in the table: it may be misspelt."""
+    """The finding on a name that is not in the table, if it is misspelt or about memory."""
+    if name in table.OTHER_NAMES or len(name) > LONGEST:
+        return []
     spelling = name.upper().replace("-", "_")
-    passed_over = name in table.OTHER_NAMES or len(name) > LONGEST
-    if passed_over or not spelling.startswith(table.PREFIXES):
+    if not spelling.startswith(table.PREFIXES):
         return []
     near = nearest_name(spelling, (*VARIABLES, *table.OTHER_NAMES), ALIKE)
     if near in VARIABLES:
-        return [
-            finding("near name", name, value, near=near, source=VARIABLES[near].source)
-        ]
-    if not near and spelling.startswith("PYTORCH") and re.search("ALLOC|MEM", spelling):
+        source = VARIABLES[near].source
+        return [finding("near name", name, value, near=near, source=source)]
+    is_about_memory = re.match("PYTORCH.*(ALLOC|MEM)", spelling)
+    if is_about_memory and not near:
         return [finding("strange name", name, value)]
     return []
 
 
 def nearest_name(name: str, names: Iterable[str], alike: float) -> str:
-    """The name that is spelt most like another one; empty where none is ``alike`` enough."""
-    return next(iter(difflib.get_close_matches(name, names, 1, alike)), "")
+    """Of ``names`` the one that is spelt most like ``name``; empty where none has difflib's ratio
+    ``alike``, from 0 to 1.
+    """
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=alike)
+    return next(iter(matches), "")
 
 
 @lru_cache(maxsize=64)
 def _behaviours(
     torch: tuple[int, ...], rocm: tuple[int, ...], build: str
 ) -> tuple[Behaviour, ...]:
-    """What may be running: one release and build, or every one that is possible where they are
-    not known.
+    """The allocators that the program may have: that of its release and build, or those of every
+    release or build where one of the two is not known.
     """
-    versions = [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
-    if torch:
-        versions = [dotted(torch)]
-    builds = {"cuda": "cuda", "rocm": "rocm" + dotted(rocm)}
-    words = list(builds.values())
-    if build in builds:
-        words = [builds[build]]
-    behaviours: list[Behaviour] = []
-    for version in versions:
-        behaviours += [nearest(version, word) for word in words]
-    return tuple(behaviours)
+    versions = [dotted(torch)]
+    if not torch:
+        versions = [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
+    builds = ["cuda", f"rocm{dotted(rocm)}"]
+    known = [word for word in builds if build and word.startswith(build)]
+    if known:
+        builds = known
+    return tuple(nearest(*pair) for pair in product(versions, builds))
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _Winner:
     """Which of the allocator's variables wins, and whether it is sure that this build reads it."""
 
     name: str
-    sure: bool
+    is_sure: bool
 
 
 class _AllocatorAudit:
-    """The allocator's text: the first of its names that is set and read wins, also where it is
-    empty.
+    """The audit of the allocator's text: of its variables the first that is set and read wins,
+    also where it is empty.
     """
 
     def __init__(self, facts: ProcessFacts):
@@ -209,47 +232,56 @@ class _AllocatorAudit:
 
     def findings(self) -> list[Finding]:
         findings: list[Finding] = []
-        winner: _Reader | None = None
+        winner: _Winner | None = None
         for name in CONF_NAMES:
             if name not in self.facts.environ:
                 continue
-            value = self.facts.environ[name]
-            facts = replace(self.facts, options=dict(parts(value)[:LONGEST]))
+            options = parts(self.facts.environ[name])
+            facts = replace(self.facts, options=dict(options[:MOST_OPTIONS]))
             is_read, about_reading = self._is_read(name, facts)
             findings += about_reading
             if is_read is False:
                 continue
-            if winner is None:
-                winner = _Reader(name, sure=is_read is True)
-                if winner.sure and not facts.options:
-                    kind = "no option" if value else "empty text"
-                    findings.append(
-                        finding(kind, name, value, source=self.names_source)
-                    )
-            else:
+            if winner is not None:
                 findings.append(self._shadowed(name, winner))
-            about_options = self._options(name, facts, winner)
-            findings += [
-                row
-                for row in about_options
-                if winner.sure or row.verdict != "effective"
-            ]
+            else:
+                winner = _Winner(name, is_sure=is_read is True)
+                if winner.is_sure and not options:
+                    findings.append(self._without_option(name))
+            for row in self._options(name, facts, winner):
+                # That an option works is said only where it is surely read.
+                if winner.is_sure or row.verdict != "effective":
+                    findings.append(row)
         return findings
 
-    def _shadowed(self, name: str, winner: _Reader) -> Finding:
-        kind = "shadowed" if winner.sure else "perhaps shadowed"
-        empty = "" if self.facts.environ[winner.name] else EMPTY
+    def _without_option(self, name: str) -> Finding:
         value = self.facts.environ[name]
-        source = self.names_source
+        kind = "empty text"
+        if value:
+            kind = "no option"
+        return finding(kind, name, value, source=self.names_source)
+
+    def _shadowed(self, name: str, winner: _Winner) -> Finding:
+        kind = "perhaps shadowed"
+        if winner.is_sure:
+            kind = "shadowed"
+        empty = ""
+        if not self.facts.environ[winner.name]:
+            empty = EMPTY
         return finding(
-            kind, name, value, winner=winner.name, empty=empty, source=source
+            kind,
+            name,
+            self.facts.environ[name],
+            winner=winner.name,
+            empty=empty,
+            source=self.names_source,
         )
 
     def _is_read(
         self, name: str, facts: ProcessFacts
     ) -> tuple[bool | None, list[Finding]]:
-        """Whether this build reads a name for the allocator's text, and what is to be said of
-        that and of the whole text.
+        """Whether this build reads the allocator's text from ``name``, None where that is not
+        known; and the findings on that and on the whole text.
         """
         value = facts.environ[name]
         if facts.build == "cpu":
@@ -275,62 +307,69 @@ class _AllocatorAudit:
         return False, [finding("not read", name, value, names=names, source=source)]
 
     def _options(
-        self, name: str, facts: ProcessFacts, winner: _Reader
+        self, name: str, facts: ProcessFacts, winner: _Winner
     ) -> list[Finding]:
-        """What the options of one name's text do: of the name that wins, and of those that this
-        build takes from another.
+        """Findings on the options in the text of ``name``: what those do that are read from
+        there, and which are unknown or read only from another variable.
         """
         findings: list[Finding] = []
-        certain = winner.sure and len(self.behaviours) == 1
         for key, value in facts.options.items():
-            piece = f"{key}:{value}"
             if key not in OPTIONS:
-                near = nearest_name(key[:LONGEST], OPTIONS, ALIKE_OPTIONS)
-                kind = "near option" if near else "strange option"
-                findings.append(finding(kind, name, piece, near=near))
+                findings.append(_unknown_option(name, key, value))
                 continue
-            names = self.behaviours[-1].names_for(key)
-            if certain and name not in names:
-                findings.append(
-                    finding(
-                        "passed over",
-                        name,
-                        piece,
-                        key=key,
-                        names=" or ".join(names),
-                        source=self.behaviours[0].source("own_conf_names"),
-                    )
-                )
-                continue
-            reader = winner.name
-            if certain:
-                reader = next((other for other in names if other in facts.environ), "")
-            if name == reader:
+            read_from = winner.name
+            if winner.is_sure and len(self.behaviours) == 1:
+                names = self.behaviours[0].names_for(key)
+                if name not in names:
+                    findings.append(self._passed_over(name, key, value))
+                    continue
+                read_from = next(other for other in names if other in facts.environ)
+            if name == read_from:
                 findings += self._option(name, OPTIONS[key], value, facts)
         return findings
+
+    def _passed_over(self, name: str, key: str, value: str) -> Finding:
+        """The finding on an option that this build reads only from other variables."""
+        behaviour = self.behaviours[0]
+        return finding(
+            "passed over",
+            name,
+            f"{key}:{value}",
+            key=key,
+            names=" or ".join(behaviour.names_for(key)),
+            source=behaviour.source("own_conf_names"),
+        )
 
     def _option(
         self, name: str, option: Option, value: str, facts: ProcessFacts
     ) -> list[Finding]:
-        """What one option does where its text is read: whether torch takes it at all, then what
-        the rules say.
-        """
+        """Findings on one option that is read: whether torch takes it, then what the rules say."""
         piece = f"{option.name}:{value}"
         if between(facts.torch, option.since, "") is False:
             return [finding("newer option", name, piece, option=option)]
-        knowing = [rules for rules in self.behaviours if option.name in rules.keys]
-        errors = [AllocatorText(piece, rules).error for rules in knowing]
+        errors = [
+            AllocatorText(piece, behaviour).error
+            for behaviour in self.behaviours
+            if option.name in behaviour.keys
+        ]
         refusals = [error.why for error in errors if error is not None]
         if refusals and not re.fullmatch(option.form, value):
-            return [
-                finding(
-                    "option value", name, piece, given=value[:LONGEST], option=option
-                )
-            ]
+            given = value[:LONGEST]
+            return [finding("option value", name, piece, given=given, option=option)]
         if refusals:
-            kind = "refused" if len(refusals) == len(errors) else "perhaps refused"
+            kind = "perhaps refused"
+            if len(refusals) == len(errors):
+                kind = "refused"
             return [finding(kind, name, piece, refusal=refusals[-1])]
         ruled = rule_findings(f"option:{option.name}", name, piece, value, facts)
         if ruled:
             return ruled
         return [Finding(name, piece, "effective", option.says, option.source)]
+
+
+def _unknown_option(name: str, key: str, value: str) -> Finding:
+    near = nearest_name(key[:LONGEST], OPTIONS, ALIKE_OPTIONS)
+    kind = "strange option"
+    if near:
+        kind = "near option"
+    return finding(kind, name, f"{key}:{value}", near=near)

@@ -14,6 +14,7 @@ from helpers.settings.allocator_text import (
     MIB,
     UNLIMITED,
     AllocatorText,
+    Reserve,
     SettingsError,
     parts,
 )
@@ -21,23 +22,24 @@ from helpers.settings.releases import NEWEST, Behaviour, nearest
 from helpers.settings.rules import dotted, facts_of, release, rule_findings
 from helpers.settings.table import OPTIONS, SAYS, TRIED
 
-MIN_BLOCK_BYTES = 512
-SMALL_MAX_BYTES = MIB
-MIN_LARGE_BYTES = 10 * MIB
-SMALL_SEGMENT_BYTES = 2 * MIB
-LARGE_STEP_BYTES = 2 * MIB
+# Sizes that are constant in c10/cuda/CUDACachingAllocator.cpp, with torch's names.
+MIN_BLOCK_BYTES = 512  # kMinBlockSize
+SMALL_MAX_BYTES = MIB  # kSmallSize
+MIN_LARGE_BYTES = 10 * MIB  # kMinLargeAlloc
+SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer
+LARGE_STEP_BYTES = 2 * MIB  # kRoundLarge
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds under one text.
+    """The settings that hold under one text of the allocator, ``conf``.
 
-    ``fraction``: what the key says (None: not named); it limits memory from the start only.
+    ``fraction`` is per_process_memory_fraction (None: not named); it limits memory only where
+    the program started with it. ``roundup_divisions``: entry k is for sizes of [2^k, 2^(k+1))
+    MiB, the first also for smaller ones, the last for larger ones; 0 and 1 do not round.
 
-    ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the
-    last above; 0, 1: none. ``reserve``: parts of the device's memory (True) or GiB (False).
-    ``ignored``: named without effect on bytes; ``warnings``: what does harm, or nothing, and of
-    those ``dangers``: what does harm.
+    Sentences: ``ignored`` about options that change no bytes, ``warnings`` about options that do
+    harm or nothing, ``dangers`` those of the warnings about harm.
     """
 
     conf: str = ""
@@ -49,7 +51,7 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     throw_on_oom: bool = False
     fraction: float | None = None
-    reserve: tuple[bool, float] | None = None
+    reserve: Reserve | None = None
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
@@ -58,57 +60,38 @@ class Settings:
 def parse(
     conf: str, behaviour: Behaviour, previous: Settings | None = None
 ) -> Settings:
-    """The settings that a text makes.
+    """The settings that a text makes, as the program starts with it.
 
-    With ``previous`` it is set again at run time, over what held before.
+    With ``previous`` it is a text set at run time, over those settings.
 
     Raises SettingsError, in one line, where this release stops with an error; its ``left`` is
     what then holds at run time: the keys before the one at fault, the rest as if unnamed
     (measured, torch 2.6 to 2.14).
     """
-    before = previous or Settings()
+    before = Settings()
+    if previous is not None:
+        before = previous
     text = AllocatorText(conf, behaviour, before.large_segment_bytes)
     backend = text.named.get("backend", "native")
     if backend != "native":
         raise SettingsError(SAYS["other_allocator"].format(backend=backend))
-    named = {
-        OPTIONS[key].field: value
-        for key, value in text.named.items()
-        if OPTIONS[key].field
-    }
-    rounding = before.non_split_rounding_bytes
-    if "large_segment_size_mb" in behaviour.keys:
-        rounding = named.get("large_segment_bytes", before.large_segment_bytes)
-    wants_expandable = named.get("expandable", before.expandable)
-    values: dict[str, Any] = {
-        # What a text does not name goes back to its default, but for these two.
-        "max_split_bytes": UNLIMITED,
-        "gc_threshold": 0.0,
-        "roundup_divisions": tuple(text.divisions),
-        "non_split_rounding_bytes": rounding,
-        **named,
-        "conf": conf,
-        "expandable": wants_expandable and behaviour.expandable_available,
-    }
-    settings = replace(before, **values)
-    ignored = [
-        f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert
-    ]
-    if wants_expandable and not behaviour.expandable_available:
-        ignored.append(SAYS["no_expandable"])
-    if "non_split_rounding_bytes" in named and settings.max_split_bytes == UNLIMITED:
-        ignored.append(SAYS["no_split"])
-    if previous and "fraction" in named:
-        ignored.append(SAYS["fraction_later"])
-    fraction_in_force = (previous or settings).fraction
-    warnings = _warnings(settings, behaviour, fraction_in_force)
+    settings = _over(before, text)
+    settings = replace(settings, conf=conf, roundup_divisions=tuple(text.divisions))
+    fraction_in_force = settings.fraction
+    ignored = _ignored(text, settings)
+    if previous is not None:
+        fraction_in_force = previous.fraction
+        if "per_process_memory_fraction" in text.named:
+            ignored.append(SAYS["fraction_later"])
+    if not behaviour.expandable_available:
+        settings = replace(settings, expandable=False)
+    verdicts = _warnings(settings, behaviour, fraction_in_force)
+    dangers = [says for says, verdict in verdicts.items() if verdict == "dangerous"]
     settings = replace(
         settings,
         ignored=tuple(ignored),
-        warnings=tuple(warnings),
-        dangers=tuple(
-            says for says, verdict in warnings.items() if verdict == "dangerous"
-        ),
+        warnings=tuple(verdicts),
+        dangers=tuple(dangers),
     )
     if text.error is not None:
         text.error.left = settings
@@ -116,12 +99,46 @@ def parse(
     return settings
 
 
+def _over(before: Settings, text: AllocatorText) -> Settings:
+    """The settings ``before`` with those that a text names in their place.
+
+    At each text parseArgs of AllocatorConfig.cpp puts the first two back to their defaults, and
+    since 2.11 also the third one; it keeps what else the text does not name.
+    """
+    values: dict[str, Any] = {"max_split_bytes": UNLIMITED, "gc_threshold": 0.0}
+    if "large_segment_size_mb" in text.behaviour.keys:
+        large_bytes = before.large_segment_bytes
+        large_bytes = text.named.get("large_segment_size_mb", large_bytes)
+        values["non_split_rounding_bytes"] = large_bytes
+    for key, value in text.named.items():
+        if OPTIONS[key].field:
+            values[OPTIONS[key].field] = value
+    return replace(before, **values)
+
+
+def _ignored(text: AllocatorText, settings: Settings) -> list[str]:
+    """Sentences about options that the text names and that change no bytes.
+
+    ``settings`` are those wanted, before it is known whether expandable segments can be had.
+    """
+    ignored = [
+        f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert
+    ]
+    if settings.expandable and not text.behaviour.expandable_available:
+        ignored.append(SAYS["no_expandable"])
+    is_split_limited = settings.max_split_bytes != UNLIMITED
+    if "max_non_split_rounding_mb" in text.named and not is_split_limited:
+        ignored.append(SAYS["no_split"])
+    return ignored
+
+
 def _warnings(
     settings: Settings, behaviour: Behaviour, fraction: float | None
 ) -> dict[str, str]:
-    """What is to be said of options in force, each sentence with its verdict: dangerous where the
-    option does harm, ineffective where it does nothing. ``fraction`` is the memory fraction in
-    force.
+    """Sentences about the options in force, each with its verdict: ``dangerous`` where the option
+    does harm, ``ineffective`` where it does nothing.
+
+    ``fraction`` is the memory fraction in force, None where there is none.
     """
     options = {}
     if settings.expandable:
@@ -135,29 +152,28 @@ def _warnings(
     if settings.throw_on_oom:
         options["throw_on_cudamalloc_oom"] = "True"
     facts = replace(facts_of({}, behaviour.torch, behaviour.build), options=options)
-    warnings = {}
+    verdicts = {}
     for key, value in options.items():
         for finding in rule_findings(f"option:{key}", key, key, value, facts):
             if finding.verdict in ("dangerous", "ineffective"):
-                warnings[f"{finding.name}: {finding.says} ({finding.source})"] = (
-                    finding.verdict
-                )
+                says = f"{finding.name}: {finding.says} ({finding.source})"
+                verdicts[says] = finding.verdict
     if settings.expandable and not behaviour.expandable_safe:
         source = behaviour.source("expandable_safe")
-        warnings[f"expandable_segments is not safe on this build: {source}"] = (
-            "dangerous"
-        )
-    return warnings
+        says = f"expandable_segments is not safe on this build: {source}"
+        verdicts[says] = "dangerous"
+    return verdicts
 
 
 def from_environment(
     environ: Mapping[str, str], behaviour: Behaviour
 ) -> tuple[str, str]:
-    """The text that this build reads there, and the variable it comes from ("": none).
+    """The allocator's text that this build reads in an environment, and the variable that has it
+    ("": none).
 
-    A variable that is set wins even where it is empty. Keys that belong to the CUDA build alone
-    may come from another variable than the common ones (measured, torch 2.14); the text given
-    back then holds both. What becomes of the other variables, the audit says.
+    A variable that is set wins even where it is empty. Options that only CUDA and ROCm have may
+    come from another variable than those that all accelerators share (measured, torch 2.14); the
+    text returned then holds both. audit.audit says what the other variables do.
     """
     name = _variable_in_force(behaviour.conf_names, environ)
     own_name = _variable_in_force(behaviour.own_conf_names, environ)
@@ -172,20 +188,24 @@ def from_environment(
 
 
 def _variable_in_force(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """The first of the names that is set, also to an empty text; "" where none is."""
     return next((name for name in names if name in environ), "")
 
 
 def memory_fraction(
     environ: Mapping[str, str], torch: str = "", build: str = ""
 ) -> tuple[float | None, str]:
-    """The per_process_memory_fraction in force, and the variable it comes from.
+    """The per_process_memory_fraction in force, and the variable that sets it; None and "" where
+    no variable does.
 
     An unknown release is taken for the newest known, an unknown build for the one that reads
     the key. A release that does not know the key, or refuses another part of the text, stops
-    with an error: no limit holds there.
+    with an error: then no limit holds, and the variable with that text is returned.
     """
     key = "per_process_memory_fraction"
-    version = torch if release(torch) else dotted(NEWEST)
+    version = torch
+    if not release(torch):
+        version = dotted(NEWEST)
     builds = ["cuda", "rocm"]
     if build.startswith(("cuda", "rocm")):
         builds = [build]
@@ -202,12 +222,11 @@ def memory_fraction(
 
 
 def grid(behaviour: Behaviour) -> tuple[str, ...]:
-    """The texts that a what-if tries by default on this build, the empty one first.
+    """The texts that a what-if tries by default on this build, the empty one first: those whose
+    options this build knows and has no report of harm for.
 
-    All parse; none has a danger.
-
-    A garbage collection threshold stands beside a memory fraction of 0.99, without which it
-    does nothing.
+    Beside each garbage collection threshold stands a memory fraction of 0.99, without which the
+    threshold does nothing.
     """
     usable = set(behaviour.keys)
     if not (behaviour.expandable_available and behaviour.expandable_safe):

@@ -4,6 +4,7 @@ the right module and unit?
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from helpers.ground.units import show_bytes
@@ -22,20 +23,27 @@ from helpers.settings.table import (
 )
 
 UNITS = {"bytes": 1, "pages": 4096, "MiB": 1 << 20, "GiB": 1 << 30, "KiB": 1 << 10}
-"""Units that people write sizes in, the likelier mistake first."""
+"""Bytes of the units that people write sizes in, the more frequent mistake first. A page has 4 KiB
+on x86, the only machines with such pools.
+"""
 LEAST_BYTES = 1 << 30
 MOST_BYTES = 16 << 40
-"""No pool that people ask for is smaller or larger; where the RAM is known, than 1/64 or twice
-of that.
+"""Between these lies each pool that people ask for, where the RAM is not known. The bounds are
+wide, as other units differ by factors of 256 and more.
 """
+LEAST_PART_OF_RAM = 64
+MOST_TIMES_RAM = 2
+"""The same bounds where the RAM is known: from a 64th of it to twice of it."""
 ALIKE = 0.72
+"""How like a known parameter an unknown one must be spelt to count as misspelt, as difflib's
+ratio: these names are short, so one wrong letter weighs more than in a variable's.
+"""
 ROWS = {f"{row.module}.{row.name}": row for row in PARAMETERS}
+"""Rows of the table by MODULE.NAME, as a kernel command line spells a parameter."""
 
 
 def audit_kernel(bundle: Bundle) -> tuple[Finding, ...]:
-    """Findings on the parameters that a box has in modprobe.d files and on its kernel command
-    line.
-    """
+    """Findings on the parameters in the modprobe.d files and the kernel command line of a box."""
     ram = machine(bundle).ram_total
     parameters = []
     for place in settings(bundle):
@@ -49,11 +57,13 @@ def audit_cmdline(text: str, ram_bytes: int | None = None) -> tuple[Finding, ...
     """Findings on the memory parameters of amdgpu and TTM in a kernel command line or in lines
     of modprobe.d.
 
-    ``ram_bytes`` is the RAM left to Linux. A size of a pool that is implausible for it, and
-    plausible in another unit, is a mistake in the unit. Pages are 4 KiB (x86).
+    ``ram_bytes`` is the RAM left to Linux, None where it is not known. A size of a pool that is
+    implausible for it, and plausible in another unit, is a mistake in the unit.
     """
-    in_modprobe = [row[1:] for row in parse_modprobe(text)]
-    return _audit_parameters([*parse_cmdline(text), *in_modprobe], ram_bytes)
+    parameters = list(parse_cmdline(text))
+    for _line, module, name, value in parse_modprobe(text):
+        parameters.append((module, name, value))
+    return _audit_parameters(parameters, ram_bytes)
 
 
 def _audit_parameters(
@@ -70,11 +80,13 @@ def _audit_parameters(
 def _parameter(
     module: str, name: str, value: str, ram_bytes: int | None
 ) -> Finding | None:
+    """The finding on one parameter; None where it has nothing to do with memory."""
     key = f"{module}.{name}"
     if key in ROWS:
-        return _implausible_size(ROWS[key], value, ram_bytes) or _usual(
-            ROWS[key], value
-        )
+        implausible = _implausible_size(ROWS[key], value, ram_bytes)
+        if implausible is not None:
+            return implausible
+        return _usual(ROWS[key], value)
     if name in OTHER_PARAMETERS.get(module, ()):
         return None
     nearest = _nearest(module, name[:LONGEST])
@@ -91,23 +103,25 @@ def _parameter(
 
 
 def _usual(row: Parameter, value: str) -> Finding:
-    """What the parameter does; one that is dangerous and switched off does nothing."""
+    """What the parameter does; one that is dangerous does nothing where it is switched off."""
     verdict = row.verdict
-    if verdict == "dangerous" and value.upper() in ("0", "N"):
+    if verdict == "dangerous" and value.upper() in ("0", "N"):  # false for the kernel
         verdict = "ineffective"
     return Finding(f"{row.module}.{row.name}", value, verdict, row.says, row.source)
 
 
 def _nearest(module: str, name: str) -> str:
-    """The parameter of this name in another module, else one spelt nearly so in this module,
-    else in any; or nothing.
+    """The key in ROWS that was meant: the same name in another module, else a name spelt nearly
+    so in this module, else one in any module; or "".
     """
-    in_any_module = {row.name: key for key, row in reversed(ROWS.items())}
+    in_any_module: dict[str, str] = {}
+    in_this_module: dict[str, str] = {}
+    for key, row in ROWS.items():
+        in_any_module.setdefault(row.name, key)
+        if row.module == module:
+            in_this_module[row.name] = key
     if name in in_any_module:
         return in_any_module[name]
-    in_this_module = {
-        row.name: key for key, row in ROWS.items() if row.module == module
-    }
     for keys in (in_this_module, in_any_module):
         nearest = nearest_name(name, keys, ALIKE)
         if nearest:
@@ -118,33 +132,36 @@ def _nearest(module: str, name: str) -> str:
 def _implausible_size(
     row: Parameter, value: str, ram_bytes: int | None
 ) -> Finding | None:
-    """A finding where a size cannot be meant as it is written."""
+    """The finding on a size that is no number, or whose number makes sense only in another unit;
+    None where there is no such mistake.
+    """
     if not row.unit:
         return None
     key = f"{row.module}.{row.name}"
     try:
-        count = int(value[:LONGEST], 0)
+        count = int(value[:LONGEST], 0)  # decimal, 0x or 0o
     except ValueError:
         return finding("no number", key, value, given=value[:LONGEST], row=row)
-    if not row.pool or count <= 0:
+    if not row.pool or count <= 0:  # 0 and -1 leave the size to the driver
         return None
     least = LEAST_BYTES
     most = MOST_BYTES
     if ram_bytes:
-        least = ram_bytes // 64
-        most = 2 * ram_bytes
-    plausible = [factor for factor in UNITS.values() if least <= count * factor <= most]
-    unit = UNITS[row.unit]
-    if not plausible or unit in plausible:
+        least = ram_bytes // LEAST_PART_OF_RAM
+        most = ram_bytes * MOST_TIMES_RAM
+    sizes = [count * unit for unit in UNITS.values()]
+    plausible = [size for size in sizes if least <= size <= most]
+    unit_bytes = UNITS[row.unit]
+    if not plausible or count * unit_bytes in plausible:
         return None
-    size = count * plausible[0]
+    meant_bytes = plausible[0]
     return finding(
         "unit",
         key,
         value,
         row=row,
         count=count,
-        read=show_bytes(count * unit),
-        size=show_bytes(size),
-        meant=-(-size // unit),
+        read=show_bytes(count * unit_bytes),
+        size=show_bytes(meant_bytes),
+        meant=math.ceil(meant_bytes / unit_bytes),
     )

@@ -17,11 +17,13 @@ from pathlib import Path
 from helpers.ground.child import CHECKOUT
 from helpers.ground.units import cut
 from helpers.look.files import read_whole
-from helpers.settings.audit import audit
+from helpers.settings.audit import audit, without_device
 from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
 
 FOLDER = CHECKOUT / "env" / "presets"
 FIELDS = ("why", "for", "only", "since", "danger", "status", "claims", "checked")
+SHOWN = 60
+"""Characters of a wrong line that an error shows, so that it stays one line of a terminal."""
 
 
 class PresetError(ValueError):
@@ -30,9 +32,8 @@ class PresetError(ValueError):
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset.
-
-    ``fields`` are its comments by name; ``unknown`` the variables that no table here knows.
+    """A preset: the variables that it sets, its comments by name (``fields``), and those of the
+    variables that the table of settings does not know (``unknown``).
     """
 
     name: str
@@ -42,9 +43,11 @@ class Preset:
 
     @property
     def checked(self) -> tuple[str, str, str]:
-        """torch, build and chip that it is audited for; empty where not said."""
+        """torch's version, build and chip that it is audited for: of ``# checked: torch 2.9.1,
+        rocm7.0, gfx1100``. What is not said is empty.
+        """
         words = [word.strip() for word in self.fields.get("checked", "").split(",")]
-        torch, build, gfx = (*words, "", "", "")[:3]
+        torch, build, gfx = [*words, "", ""][:3]
         return torch.replace("torch ", ""), build, gfx
 
 
@@ -58,12 +61,10 @@ def names() -> list[str]:
 
 
 def load(preset: str | Path) -> Preset:
-    """The preset of a name in env/presets, or of a file; "none" and "" are no setting.
+    """The preset with a name in env/presets, or of a file; "none" and "" stand for no setting.
 
-    Raises PresetError.
-
-    A variable or an allocator option that is spelt nearly like a known one is refused: it would
-    be measured as doing nothing.
+    Raises PresetError where it cannot be read, or where a variable or an allocator option is
+    misspelt: it would be measured as doing nothing.
     """
     if str(preset) in ("", "none"):
         return NONE
@@ -92,57 +93,57 @@ def parse(text: str, name: str) -> Preset:
 
     Raises PresetError for a line that is neither a comment nor one assignment.
     """
-    comments = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
+    fields: dict[str, str] = {}
     environ: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
+        comment = re.match(r"#\s*(\w+):(.*)", line)
+        if comment and comment[1] in FIELDS:
+            fields[comment[1]] = comment[2].strip()
         if not line.strip() or line.lstrip().startswith("#"):
             continue
+        where = f"preset {name}, line {number}"
         try:
             variable, value = _assignment(line)
         except ValueError as error:
-            raise PresetError(f"preset {name}, line {number}: {error}") from error
+            raise PresetError(f"{where}: {error}") from error
         if variable in environ:
-            raise PresetError(
-                f"preset {name}, line {number}: {variable} is set twice; keep one"
-            )
+            raise PresetError(f"{where}: {variable} is set twice; keep one")
         environ[variable] = value
-    return Preset(
-        name=name,
-        environ=environ,
-        fields={field: words for field, words in comments if field in FIELDS},
-        unknown=tuple(variable for variable in environ if not _is_known(variable)),
-    )
+    unknown = [variable for variable in environ if not _is_known(variable)]
+    return Preset(name, environ, fields, tuple(unknown))
 
 
 def _is_known(variable: str) -> bool:
-    for_any_device = re.sub(r"(?<=GFX_VERSION)_\d+$", "", variable)
-    return for_any_device in VARIABLES or for_any_device in OTHER_NAMES
+    name = without_device(variable)
+    return name in VARIABLES or name in OTHER_NAMES
 
 
 def _assignment(line: str) -> tuple[str, str]:
-    """Name and value of ``export NAME=value``.
+    """Name and value of ``export NAME=value``. A value that a shell would compute ($ or `) is
+    refused, as it differs from box to box.
 
     Raises ValueError with what was seen and what was expected.
     """
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
-        seen = f"{cut(line.strip(), 60)!r} has a quotation mark that is not closed"
+        seen = f"{cut(line.strip(), SHOWN)!r} has a quotation mark that is not closed"
         raise ValueError(f"{seen}; expected export NAME=value") from error
     match = None
     if len(words) == 2 and words[0] == "export":
         match = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[1])
     if match is None or "$" in line or "`" in line:
-        raise ValueError(
-            f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `"
-        )
+        seen = line.strip()[:SHOWN]
+        raise ValueError(f"{seen!r}; expected export NAME=value, and no $ or `")
     return match[1], match[2]
 
 
 def findings(
     preset: Preset, torch: str = "", build: str = "", gfx: str = ""
 ) -> tuple[Finding, ...]:
-    """What the audit of settings says of it, on the box it is checked for or on another."""
+    """What the audit of settings says of a preset on a box with this torch, build and chip; with
+    none of them, on the box that the preset is checked for.
+    """
     if not (torch or build or gfx):
         torch, build, gfx = preset.checked
     return audit(preset.environ, torch, build, gfx)

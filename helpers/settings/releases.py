@@ -11,11 +11,21 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from helpers.settings.rules import ProcessFacts, dotted, facts_of, holds, release
-from helpers.settings.table import CHANGES, OPTIONS, PROVED, RULES, SAYS, Rule
+from helpers.settings.table import (
+    CHANGES,
+    OPTIONS,
+    PROVED,
+    RULES,
+    SAYS,
+    Option,
+    Rule,
+)
 
 OLDEST = (2, 5)
 NEWEST = (2, 15)
 """The oldest and the newest release that is modelled; others are run as the nearer of the two."""
+OLDEST_NAMED = (2, 0)
+"""The oldest release that a person may name; it runs as OLDEST. Nothing of torch 1 was checked."""
 EXPANDABLE = "expandable_segments"
 
 
@@ -24,25 +34,33 @@ class VersionError(ValueError):
 
 
 def named_release(text: str) -> str:
-    """A release that a person named, or none. Raises VersionError where none alike is modelled."""
-    if text and not (2, 0) <= release(text) <= NEWEST:
-        expected = f"expected a release from 2.0 to {dotted(NEWEST)}, such as 2.14.1"
+    """The release that a person named, as it is; empty stands for none.
+
+    Raises VersionError for one that is neither modelled nor near enough to one that is.
+    """
+    if text and not OLDEST_NAMED <= release(text) <= NEWEST:
+        bounds = f"{dotted(OLDEST_NAMED)} to {dotted(NEWEST)}"
+        expected = f"expected a release from {bounds}, such as 2.14.1"
         raise VersionError(f"torch {text!r} is not modelled here; {expected}")
     return text
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What one build of torch does.
+    """What the allocator of one build of torch does.
 
-    Each field's source stands in ``sources`` under the field's name.
+    ``torch`` is the version asked for, ``release`` the (major, minor) that it is run as.
+    ``sources`` has (field, where its value was read or measured). ``keys``: the options that the
+    build knows.
 
     ``order``: what decides between free blocks of one stream and size: the lower ``address``,
     the ``block`` made first, or the ``segment`` made first and then the lower address.
-    ``unified_parser``: the settings parser that all accelerators share: 64-bit numbers,
-    separators taken on trust. ``above_fills_last_key``: ``>:K`` in a list of roundup divisions
-    also overwrites the last key before it. ``fraction_rounds``: a memory limit is rounded to
-    whole bytes, not cut. ``conf_names``: environment variables with the settings, the winner
+    ``unified_parser``: the settings are read by the parser that all accelerators share: 64-bit
+    numbers, separators not checked. ``max_split_minimum_inclusive``: max_split_size_mb may be
+    as small as a large segment, not only larger. ``above_fills_last_key``: ``>:K`` in a list of
+    roundup divisions also overwrites the last key before it. ``fraction_one_is_unlimited``: a
+    memory fraction of 1 sets no limit. ``fraction_rounds``: a memory limit is rounded to whole
+    bytes, not cut. ``conf_names``: environment variables with the settings, the winner
     first; ``own_conf_names``: the same for options not shared by all accelerators.
     ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
     ``pools_flush``: a request to a private pool outside of a capture gives cached memory back
@@ -83,8 +101,9 @@ class Behaviour:
 
     def names_for(self, key: str) -> tuple[str, ...]:
         """The variables that this build reads an option from, the winner first."""
-        shared = key not in OPTIONS or OPTIONS[key].shared
-        return self.conf_names if shared else self.own_conf_names
+        if key in OPTIONS and not OPTIONS[key].shared:
+            return self.own_conf_names
+        return self.conf_names
 
 
 def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
@@ -107,24 +126,18 @@ def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
 
 @lru_cache(maxsize=256)
 def nearest(torch: str, build: str) -> Behaviour:
-    """As ``behaviour``, also where the release cannot be read: then as the oldest known.
-
-    ``build`` is one of its words.
+    """As ``behaviour``, for a ``build`` that it takes, and also where the release cannot be read:
+    then as the oldest known.
     """
     facts = facts_of({}, torch, build)
     used = min(max(facts.torch, OLDEST), NEWEST)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # fields of Behaviour
     sources = {}
-    for change in CHANGES:
+    for change in CHANGES:  # a later row replaces an earlier one of its field
         if release(change.since) <= used and change.build in ("", facts.build):
             values[change.field] = change.value
             sources[change.field] = change.source
-    newest_keys = min(facts.torch, NEWEST)
-    options = [
-        option
-        for option in OPTIONS.values()
-        if not option.since or release(option.since) <= newest_keys
-    ]
+    options = _known_options(facts)
     sources["keys"] = "; ".join(dict.fromkeys(option.source for option in options))
     expandable_rules = [
         rule
@@ -132,13 +145,13 @@ def nearest(torch: str, build: str) -> Behaviour:
         if rule.name == f"option:{EXPANDABLE}" and holds(rule, "True", facts)
     ]
     refusals = [rule for rule in expandable_rules if rule.verdict == "unsupported"]
-    deciding = refusals[0] if refusals else OPTIONS[EXPANDABLE]
-    sources["expandable_available"] = deciding.source
+    sources["expandable_available"] = OPTIONS[EXPANDABLE].source
+    if refusals:
+        sources["expandable_available"] = refusals[0].source
     proved, proved_on = _proved(facts.torch, facts.build)
     if facts.torch < OLDEST:
-        proved_on = (
-            f"{SAYS['older'].format(torch=torch, oldest=dotted(OLDEST))}; {proved_on}"
-        )
+        is_older = SAYS["older"].format(torch=torch, oldest=dotted(OLDEST))
+        proved_on = f"{is_older}; {proved_on}"
     return Behaviour(
         torch=torch,
         release=used,
@@ -153,7 +166,20 @@ def nearest(torch: str, build: str) -> Behaviour:
     )
 
 
+def _known_options(facts: ProcessFacts) -> list[Option]:
+    """The options that a release knows. One before OLDEST, which otherwise runs as OLDEST, has
+    fewer.
+    """
+    newest = min(facts.torch, NEWEST)
+    return [
+        option
+        for option in OPTIONS.values()
+        if not option.since or release(option.since) <= newest
+    ]
+
+
 def _note(torch: str, facts: ProcessFacts, expandable_rules: list[Rule]) -> str:
+    """What else a reader must know of a release and build, in words; empty: nothing."""
     notes = []
     if facts.torch < OLDEST:
         notes.append(SAYS["older"].format(torch=torch, oldest=dotted(OLDEST)))
@@ -173,15 +199,17 @@ def _note(torch: str, facts: ProcessFacts, expandable_rules: list[Rule]) -> str:
 def _proved(
     torch: tuple[int, ...], build: str
 ) -> tuple[Literal["oracle", "source"], str]:
-    """How far what is said of a release and build was compared with its compiled allocator, and
-    that in words.
+    """The fields ``proved`` and ``proved_on`` of a Behaviour: whether the model was compared with
+    the compiled allocator of this release and build, and that in words.
     """
     comparisons = []
     for row in PROVED:
-        if (release(row.torch), row.build) != (torch, build):
+        if release(row.torch) != torch or row.build != build:
             continue
-        origin = f" ({row.origin})" if row.origin else ""
-        comparisons.append(SAYS["proved"].format_map({**vars(row), "origin": origin}))
+        gaps = vars(row)
+        if row.origin:
+            gaps = {**gaps, "origin": f" ({row.origin})"}
+        comparisons.append(SAYS["proved"].format(**gaps))
     if comparisons:
         return "oracle", "; ".join(comparisons)
     words = SAYS["not_proved"].format(

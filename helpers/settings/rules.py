@@ -11,14 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from helpers.settings.table import NO_CACHE, RULES, Finding, Rule, finding
 
+BUILDS = {"cu": "cuda", "rocm": "rocm", "cpu": "cpu"}
+"""The build by how the local part of torch's version starts: 2.8.0+cu128, 2.9.1+rocm7.0."""
+
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What is known of a process: its variables, the options of the text that is judged, build,
-    chip and releases.
+    """What is known of a process, for the conditions of rules.
 
-    ``build`` is cuda, rocm, cpu or empty; an empty release is not known. ``caching_off`` is
-    None where that is open.
+    ``environ`` has its variables, ``options`` those of the allocator's text that is judged.
+    ``build`` is cuda, rocm, cpu or empty, ``gfx`` the chip or empty; ``torch`` and ``rocm`` are
+    releases (major, minor), empty where not known. ``caching_off`` says whether a variable
+    disables the allocator's cache, None where that depends on what is not known.
     """
 
     environ: Mapping[str, str]
@@ -31,8 +35,8 @@ class ProcessFacts:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Major and minor of a version text; empty where there is none."""
-    return _numbers(re.search(r"^\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", version))
+    """Major and minor of a version text such as 2.9.1 or v2.9; empty where it is none."""
+    return _numbers(re.match(r"\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", version))
 
 
 def dotted(version: tuple[int, ...]) -> str:
@@ -41,14 +45,20 @@ def dotted(version: tuple[int, ...]) -> str:
 
 
 def rocm_release(version: str) -> tuple[int, ...]:
-    """Major and minor of the ``+rocm6.3`` part of torch's version; empty where there is none."""
-    return _numbers(
-        re.search(r"\+[^+]{0,80}?rocm-?v?([0-9]{1,4})\.([0-9]{1,4})", version)
-    )
+    """Major and minor of the ``+rocm6.3`` part of torch's version; empty where there is none.
+
+    AMD's own builds have more before it: 2.6.0+gitb5d5987.rocm6.3.
+    """
+    number = r"([0-9]{1,4})"
+    mark = re.search(rf"\+[^+]{{0,80}}?rocm-?v?{number}\.{number}", version)
+    return _numbers(mark)
 
 
-def _numbers(found: re.Match[str] | None) -> tuple[int, ...]:
-    return () if found is None else (int(found[1]), int(found[2]))
+def _numbers(match: re.Match[str] | None) -> tuple[int, ...]:
+    """The two numbers that a pattern found, or none."""
+    if match is None:
+        return ()
+    return int(match[1]), int(match[2])
 
 
 def facts_of(
@@ -64,41 +74,39 @@ def facts_of(
         rocm = release(build[len("rocm") :])
     mark = re.search(r"\+(cu(?=[0-9])|rocm|cpu)", torch)
     if not build and mark:
-        build = {"cu": "cuda"}.get(mark[1], mark[1])
-    facts = ProcessFacts(
-        environ=environ, build=build[:4], gfx=gfx, torch=release(torch), rocm=rocm
-    )
+        build = BUILDS[mark[1]]
+    kind = build[:4]  # without ROCm's version
+    facts = ProcessFacts(environ, kind, gfx, release(torch), rocm)
     return replace(facts, caching_off=caching_off(facts))
 
 
 def rule_findings(
     key: str, name: str, shown: str, value: str, facts: ProcessFacts
 ) -> list[Finding]:
-    """What the rules of ``key`` say about ``name``, whose value is ``value`` and is shown as
-    ``shown``.
+    """Findings of the rules named ``key`` about a setting with this value.
 
-    Rules that depend on something not known make one finding together.
+    They are said of ``name``, its value shown as ``shown``. Rules that depend on something not
+    known make one finding together.
     """
     findings = []
     open_rules = []
     for rule in RULES:
         if rule.name != key:
             continue
-        state = holds(rule, value, facts)
-        if state is None:
+        is_true = holds(rule, value, facts)
+        if is_true is None:
             open_rules.append(rule)
-        elif state:
-            findings.append(
-                Finding(
-                    name=name,
-                    value=shown,
-                    verdict=rule.verdict,
-                    says=rule.says,
-                    source=rule.source,
-                    cause=rule.cause,
-                    why=rule.why,
-                )
+        elif is_true:
+            of_rule = Finding(
+                name=name,
+                value=shown,
+                verdict=rule.verdict,
+                says=rule.says,
+                source=rule.source,
+                cause=rule.cause,
+                why=rule.why,
             )
+            findings.append(of_rule)
     if open_rules:
         says = "; or: ".join(f"{rule.says} [{conditions(rule)}]" for rule in open_rules)
         source = "; ".join(dict.fromkeys(rule.source for rule in open_rules))
@@ -107,9 +115,13 @@ def rule_findings(
 
 
 def holds(rule: Rule, value: str, facts: ProcessFacts) -> bool | None:
-    """Whether a rule applies: None where only something that is not known stands in the way."""
+    """Whether all conditions of a rule hold.
+
+    None: no condition fails, but one depends on something that is not known.
+    """
+    if rule.value and not re.fullmatch(rule.value, value):
+        return False
     answers = [
-        not rule.value or re.fullmatch(rule.value, value) is not None,
         _neighbour_holds(rule, facts),
         _build_holds(rule, facts),
         _chip_holds(rule, facts),
@@ -124,7 +136,7 @@ def holds(rule: Rule, value: str, facts: ProcessFacts) -> bool | None:
 
 
 def _neighbour_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
-    """Whether what must stand beside the setting does."""
+    """Whether the rule's condition on another setting (``beside``) holds; None: not known."""
     if not rule.beside:
         return True
     name, wanted = rule.beside
@@ -158,24 +170,28 @@ def _chip_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
 def caching_off(facts: ProcessFacts) -> bool | None:
     """Whether a variable switches the allocator's cache off; None where that depends on what is
     not known.
+
+    Both verdicts of the rules that say so count: ``debug_only``, and ``contradictory`` of a value
+    that was meant to keep the cache on. Without a rule a variable that is set does switch it off.
     """
-    off: bool | None = False
+    is_off: bool | None = False
     for name in NO_CACHE:
         if name not in facts.environ:
             continue
         value = facts.environ[name]
-        verdicts = {
-            row.verdict for row in rule_findings(name, name, value, value, facts)
-        }
+        findings = rule_findings(name, name, value, value, facts)
+        verdicts = {finding.verdict for finding in findings}
         if not verdicts or verdicts & {"debug_only", "contradictory"}:
             return True
         if "unknown" in verdicts:
-            off = None
-    return off
+            is_off = None
+    return is_off
 
 
 def between(version: tuple[int, ...], since: str, below: str) -> bool | None:
-    """Whether a release is at least ``since`` and before ``below``; empty ones do not count."""
+    """Whether a release is at least ``since`` and before ``below``, each empty where there is no
+    such bound; None where the release is not known.
+    """
     if not since and not below:
         return True
     if not version:
@@ -186,7 +202,7 @@ def between(version: tuple[int, ...], since: str, below: str) -> bool | None:
 
 
 def conditions(rule: Rule) -> str:
-    """What would have to be known for a rule to hold, in words."""
+    """The conditions of a rule about build, chip and releases, in words."""
     words = []
     if rule.build:
         words.append(f"{rule.build} build")
@@ -200,4 +216,6 @@ def conditions(rule: Rule) -> str:
         words.append(f"ROCm from {rule.rocm_since}")
     if rule.rocm_below:
         words.append(f"ROCm before {rule.rocm_below}")
-    return ", ".join(words) or "a cache that is switched off"
+    if not words:  # then the rule depends on ``caching`` beside it
+        return "a cache that is switched off"
+    return ", ".join(words)

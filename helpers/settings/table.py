@@ -23,21 +23,25 @@ CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLO
 A name that is set wins even where it is empty.
 """
 LONGEST = 80
-"""Names and values are compared and shown up to this many characters."""
+"""Names and values are compared and shown up to this many characters: more than any real one
+has, and as wide as a terminal.
+"""
 NO_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+"""Variables that switch the allocator's cache off, of a CUDA and of a ROCm build."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One key of the allocator's text; before ``since`` torch stops at its first use of the GPU
-    with "Unrecognized".
+    """One key of the allocator's text. Before release ``since`` torch refuses it at its first use
+    of the GPU.
 
     ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions,
-    list, reserve, backend), ``form`` is an expression for values as they are meant,
-    ``expected`` the same in words. ``shared``: read by the parser that all accelerators share
-    since 2.10. ``field``: of a text.Settings; ``inert``: why a replay need not model it,
-    ``unmodelled``: why it does not, though it should. ``moment``: when it is read, where that
-    is not when the text is.
+    list, reserve, backend). ``form`` is a regular expression for the values that make sense,
+    ``expected`` says the same in words. ``shared``: the parser that all accelerators share
+    since 2.10 reads it. ``field`` names the field of in_force.Settings that holds its value.
+    ``inert`` says why a replay need not model it, ``unmodelled`` why it does not, though it
+    should. ``least`` is the smallest value that torch takes. ``moment`` is one of MOMENTS, where
+    torch reads the option at another moment than the rest of the text.
     """
 
     name: str
@@ -57,13 +61,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: which build's programs read it (empty: both), which program (``read_by``), and
-    what it does.
+    """One environment variable: which program reads it (``read_by``), of which ``build`` (empty:
+    both), and what it does (``says``).
 
-    ``moment`` is when it is read, one of MOMENTS, ``read`` the same in words. ``form`` is an
-    expression for values that are read, ``expected`` the same in words, ``verdict_otherwise``
-    what becomes of other values (empty: not known). ``cause`` and ``why`` are as in a
-    Rule.
+    ``moment`` is when it is read, one of MOMENTS, ``read`` the same in words. ``form`` is a
+    regular expression for the values that the program takes, ``expected`` says the same in
+    words, ``verdict_otherwise`` is the verdict on other values (empty: not known). ``cause`` and
+    ``why`` are as in a Rule.
     """
 
     name: str
@@ -83,15 +87,16 @@ class Variable:
 
 @dataclass(frozen=True)
 class Rule:
-    """A fact under conditions, all of which must hold.
+    """A fact about a setting that holds where all its conditions hold.
 
-    ``name`` is a variable, or ``option:NAME`` in the allocator's text.
+    ``name`` is a variable, or ``option:NAME`` in the allocator's text. The conditions, each empty
+    where it does not matter: ``value`` is a regular expression for the whole value. ``beside``
+    is (another name, a regular expression for its value), or (another name, "") where that must
+    be absent, or ("caching", "off") for a disabled cache. ``since`` and ``below`` are torch
+    releases, ``rocm_since`` and ``rocm_below`` ROCm's, ``gfx`` starts of chip names.
 
-    ``value`` is an expression for the whole value. ``beside`` is (another name, an expression
-    for its value), or (another name, "") where that must be absent; ``caching`` stands for a
-    disabled cache. ``since`` and ``below`` are torch releases, ``rocm_since`` and
-    ``rocm_below`` ROCm's, ``gfx`` starts of chip names. ``cause`` is the cause of a failure
-    that this can be alone (empty: none; None: as its verdict says), ``why`` the reason.
+    ``cause`` is the cause of a failure that the setting alone can be (empty: none; None: as
+    its verdict says), ``why`` the reason.
     """
 
     name: str
@@ -112,11 +117,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel module; ``unit`` pages, MiB, GiB, or empty for no size;
-    ``verdict`` where it is set well.
+    """One parameter of a kernel module.
 
-    ``pool``: it is meant as a good part of the RAM, so that another magnitude is a mistake in
-    the unit.
+    ``unit`` is pages, MiB or GiB, or empty where the parameter is not a size. ``verdict`` is that
+    on a correct value. ``pool``: people set it to a large part of the RAM, so a value of another
+    magnitude is a mistake in the unit.
     """
 
     module: str
@@ -143,8 +148,11 @@ class BehaviourChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the model was held against: a release's compiled allocator, of a cuda or rocm build,
-    over so many traces and events; ``origin``: where that build is from, where that must be said.
+    """A comparison of the model with the compiled allocator of one torch release and ``build``
+    (cuda or rocm).
+
+    ``traces`` and ``events`` were compared, ``differing`` of the events differed. ``origin`` says
+    who made the build, where it is not PyTorch.
     """
 
     torch: str
@@ -180,52 +188,54 @@ OPTIONS: dict[str, Option] = {
     row.name: row for row in rows_of(Option, _torch["options"])
 }
 KINDS: dict[str, str] = _torch["kinds"]
-"""What a value of a kind may be, in words."""
+"""What a value may be, in words, by the ``kind`` of its Option."""
 CHANGES: tuple[BehaviourChange, ...] = rows_of(BehaviourChange, _torch["changes"])
 PROVED: tuple[Comparison, ...] = rows_of(Comparison, _torch["proved"])
 TRIED: tuple[str, ...] = tuple(_torch["tried"])
 """The allocator's texts that a what-if tries."""
 SAYS: dict[str, str] = _torch["sentences"]
-"""Sentences about releases and strings, with gaps."""
+"""Sentences about releases and allocator texts, with gaps for str.format."""
 VARIABLES: dict[str, Variable] = {
     row.name: row for row in rows_of(Variable, _variables["variables"])
 }
 RULES: tuple[Rule, ...] = rows_of(Rule, _variables["rules"])
 VERDICTS: dict[str, dict[str, str]] = _variables["verdicts"]
-"""Every verdict, what a person should look at first on top, each with the cause it can be
-alone, and why.
+"""Every verdict, the most urgent first. Of each, ``cause`` is the cause of a failure that a
+setting with this verdict alone can be (empty: none), ``why`` the reason.
 """
 MOMENTS: tuple[str, ...] = tuple(_variables["moments"])
 """When a setting is read, in the order in which it happens."""
 CODE_FORMS: dict[str, str] = {
     name: "|".join(forms) for name, forms in _variables["code"].items()
 }
-"""Expressions for the lines of a program that import, use the GPU or make a setting."""
+"""Regular expressions for lines of a program, by what the line does: ``import line``, ``use line``
+(of the GPU), ``set line`` (of a variable), ``export line`` and ``shell line``.
+"""
 IMPORTS: dict[str, list[str]] = _variables["imports"]
-"""The modules whose import makes a program read its variables."""
+"""By program (``read_by`` of a Variable): the modules whose import makes it read its variables."""
 HOST_NAMES = tuple(
     row.name for row in VARIABLES.values() if row.read_by in ("C library", "OpenMP")
 )
 OTHER_NAMES = frozenset(_variables["other_names"])
-"""Real names near those of the table that are no concern here, so that they are not taken for a
-slip of the pen.
+"""Real names that resemble those of the table and have nothing to do with GPU memory: they are
+not misspelt.
 """
 PREFIXES: tuple[str, ...] = tuple(_variables["prefixes"])
+"""How a name starts that is compared with the table for misspelling."""
 FINDINGS: dict[str, dict[str, str]] = data("settings/findings")["findings"]
-"""Columns of a Finding with gaps: what is said of a setting beside its own row and the rules."""
+"""Columns of a Finding, with gaps for str.format, by the kind that ``finding`` is asked for."""
 PARAMETERS: tuple[Parameter, ...] = rows_of(Parameter, _kernel["parameters"])
 OTHER_PARAMETERS: dict[str, list[str]] = _kernel["others"]
+"""By kernel module: its parameters that have nothing to do with memory."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact of one setting.
+    """One fact about one setting: ``name`` is set to ``value``, and ``says`` what that does.
 
     For an option of the allocator's text ``value`` is that option alone, ``key:value``.
-
-    ``verdict`` is one of VERDICTS. ``cause`` is the cause of a failure that the setting can be
-    alone (empty: none), ``why`` the reason; both are the verdict's own where they are not
-    given.
+    ``verdict`` is one of VERDICTS. ``cause`` is the cause of a failure that the setting alone
+    can be (empty: none), ``why`` the reason; where they are not given, both are the verdict's.
     """
 
     name: str
@@ -245,7 +255,7 @@ class Finding:
 
 
 def finding(kind: str, name: str, value: str, **gaps: object) -> Finding:
-    """The finding of one row of FINDINGS about ``name`` set to ``value``, its gaps filled."""
+    """The row ``kind`` of FINDINGS, said of ``name`` set to ``value``; ``gaps`` fill its gaps."""
     columns = {column: text.format(**gaps) for column, text in FINDINGS[kind].items()}
     return Finding(
         name=name,
@@ -259,16 +269,10 @@ def finding(kind: str, name: str, value: str, **gaps: object) -> Finding:
 
 
 def sort(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings without repeats, by urgency, then by name."""
+    """Findings without repeats, the most urgent verdict first, then by name, value and words."""
     urgency = {verdict: place for place, verdict in enumerate(VERDICTS)}
-    return tuple(
-        sorted(
-            set(findings),
-            key=lambda finding: (
-                urgency[finding.verdict],
-                finding.name,
-                finding.value,
-                finding.says,
-            ),
-        )
-    )
+
+    def place_of(finding: Finding) -> tuple[int, str, str, str]:
+        return urgency[finding.verdict], finding.name, finding.value, finding.says
+
+    return tuple(sorted(set(findings), key=place_of))
