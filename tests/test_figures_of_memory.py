@@ -12,8 +12,8 @@ from ttm_boxes import apu
 
 from helpers.ground.shapes import CAUSES
 from helpers.judge.binding import answers, decide
-from helpers.judge.ceiling_observations import ceiling_observations
-from helpers.judge.ceilings import ceiling_answer, ceilings
+from helpers.judge.ceiling_observations import ceiling_answer, ceiling_observations
+from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.judge.numbers import Numbers, numbers_of
 from helpers.judge.obstacles import obstacles

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import pkgutil
 import re
 from functools import lru_cache
 from typing import Any
 
+from helpers.ground.tables import data
 
-@lru_cache(maxsize=None)
+
 def table(name: str) -> Any:
     """What the file NAME.json of this folder holds: knowledge with its sources.
 
     It is shared, so nobody changes it.
     """
-    return json.loads(pkgutil.get_data(__name__, f"{name}.json") or b"{}")
+    return data(f"judge/{name}")
 
 
 @lru_cache(maxsize=None)
 def form(name: str) -> re.Pattern[str]:
-    """What is looked for in a text, by its name in forms.json."""
+    """The regular expression with this name in forms.json."""
     return re.compile(table("forms")[name]["form"])
 
 

@@ -7,9 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Tuple
 
-from helpers.ground.units import GIB, MIB, Quantity, show_bytes
-from helpers.judge.fragmentation import LIKELY, POSSIBLE, cache_may_help, has_expandable
-from helpers.judge.holders import CONTEXT_BYTES, NAMED_SHARE
+from helpers.ground.units import GIB, Quantity, show_bytes
+from helpers.judge.fragmentation import (
+    KEPT_BACK_BYTES,
+    LIKELY,
+    POSSIBLE,
+    cache_may_help,
+    has_expandable,
+)
+from helpers.judge.holders import CONTEXT_BYTES, DRIVER_BLOCK_BYTES, NAMED_SHARE
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import OWN_SHARE, above, plus
 
@@ -21,14 +27,31 @@ OTHER_LIBRARY = 4
 """More than this part of the card, and more than torch holds, is no context: another library of
 the same process has it.
 """
-Decided = Tuple[str, int, str]  # made when imported, also on Python 3.8
+SMALL_PART = 50
+"""This part of a limit or a card, 2 %, is no more than torch's rounding to whole segments and a
+driver's granules: estimated.
+"""
+REQUEST_PART = 20
+"""Free memory that is larger than a request by this part of it, beyond what drivers keep back,
+would have held it: estimated.
+"""
+LARGE_CACHE_PART = 4
+LARGE_CACHE_BYTES = GIB // 2
+"""Cached memory that no tensor uses is much where it is over this part of what is reserved, and
+over this size, which any busy program may have.
+"""
+ALIKE_PART = 10
+"""Ranks of one job differ in size by less than this part: the first also has what is gathered."""
+Decided = Tuple[str, int, str]  # evaluated at import, also on Python 3.8
 """An observation's name, its bytes, and what it says; empty for the sentence of
 observations.json.
 """
 
 
 def account_observations(account: Account) -> Iterator[Decided]:
-    """Every observation, in the order in which a person would check them."""
+    """Every observation that the sums of a message allow, in the order in which a person would
+    check them. Where its own numbers contradict each other, or a limit explains it, only that.
+    """
     message = account.message
     total = message.capacity
     free = message.free
@@ -43,7 +66,7 @@ def account_observations(account: Account) -> Iterator[Decided]:
 
 
 def _without_request(account: Account) -> Iterator[Decided]:
-    """What PyTorch had cached, where the message does not print the size of the request."""
+    """The memory that PyTorch had cached, where the message does not print the request's size."""
     allocated = account.message.allocated
     if account.stranded and account.reserved and allocated:
         says = (
@@ -54,7 +77,7 @@ def _without_request(account: Account) -> Iterator[Decided]:
 
 
 def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
-    """The request against the card, the cache, what is free, and what each process has."""
+    """The request compared with the card, the cache, what is free, and what each process has."""
     message = account.message
     total = message.capacity
     free = message.free
@@ -73,8 +96,8 @@ def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
         )
     if account.stranded and account.stranded.bytes > 0:
         yield from _of_stranded(account, account.stranded, requested)
-    kept_back = 64 * MIB + requested.bytes // 20
-    if free and not message.allowed and free.bytes > requested.bytes + kept_back:
+    margin = KEPT_BACK_BYTES + requested.bytes // REQUEST_PART
+    if free and not message.allowed and free.bytes > requested.bytes + margin:
         says = f"Said to be free, and {requested.text} was refused"
         yield "refused-with-room", free.bytes, says
     if total and account.reserved and above(account.reserved, total):
@@ -85,10 +108,10 @@ def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
 
 
 def _limit_binds(account: Account, allowed: Quantity) -> bool:
-    """Whether what this process is allowed refused the request, and not the device."""
+    """Whether the limit of this process refused the request, and not the device."""
     requested = account.message.requested
     free = account.message.free
-    margin = max(account.tolerance_bytes, allowed.bytes // 50)
+    margin = max(account.tolerance_bytes, allowed.bytes // SMALL_PART)
     if plus(account.reserved, requested).bytes <= allowed.bytes - margin:
         return False
     return requested is None or free is None or not above(requested, free)
@@ -97,26 +120,22 @@ def _limit_binds(account: Account, allowed: Quantity) -> bool:
 def _of_stranded(
     account: Account, stranded: Quantity, requested: Quantity
 ) -> Iterator[Decided]:
-    """What is reserved and unallocated, and whether it would have held the request."""
+    """The memory that is reserved and unallocated (``stranded``), and whether it would have held
+    the request.
+    """
     reserved = account.reserved
     free = account.message.free
+    still_cached = (
+        "Still cached after PyTorch released all that it could: enough for the "
+        f"{requested.text} requested, if"
+    )
     if account.fragmentation == LIKELY:
-        says = (
-            "Still cached after PyTorch released all that it could: enough for the "
-            f"{requested.text} requested, if it were in one piece"
-        )
+        says = f"{still_cached} it were in one piece"
         yield "stranded-decides", stranded.bytes, says
     elif account.fragmentation == POSSIBLE:
-        says = (
-            "Still cached after PyTorch released all that it could: enough for the "
-            f"{requested.text} requested, if one piece is large enough, which only a memory snapshot shows"
-        )
+        says = f"{still_cached} one piece is large enough, which only a memory snapshot shows"
         yield "stranded-possible", stranded.bytes, says
-    elif (
-        free
-        and not account.beyond_limit
-        and _together_enough(free, stranded, requested)
-    ):
+    elif free and _enough_only_together(account, free, stranded, requested):
         together = show_bytes(free.bytes + stranded.bytes)
         says = (
             f"Cached by PyTorch; together with the {free.text} that is free, it comes to {together}: "
@@ -125,99 +144,116 @@ def _of_stranded(
         yield "free-and-stranded", stranded.bytes, says
         if has_expandable(account) and cache_may_help(account):
             yield "may-expand", stranded.bytes, ""
-    if reserved and stranded.bytes > max(reserved.bytes // 4, GIB // 2):
-        yield (
-            "stranded-large",
-            stranded.bytes,
-            f"A large part of the {reserved.text} reserved",
-        )
+    if reserved is None:
+        return
+    if stranded.bytes > max(reserved.bytes // LARGE_CACHE_PART, LARGE_CACHE_BYTES):
+        says = f"A large part of the {reserved.text} reserved"
+        yield "stranded-large", stranded.bytes, says
 
 
-def _together_enough(free: Quantity, stranded: Quantity, requested: Quantity) -> bool:
-    """Whether free and stranded hold the request together, and free does not alone."""
+def _enough_only_together(
+    account: Account, free: Quantity, stranded: Quantity, requested: Quantity
+) -> bool:
+    """Whether the free and the stranded memory hold the request together, and free alone does
+    not.
+    """
+    if account.beyond_limit:
+        return False
     return above(requested, free) and not above(requested, plus(free, stranded))
 
 
 def _of_shares(
     account: Account, total: Quantity, free: Quantity, requested: Quantity
 ) -> Iterator[Decided]:
-    """Whose the bytes in use are: this process's, others', or the message does not say."""
+    """Who uses the card: this process, others, or the message does not say."""
     if account.this_process is None and account.reserved is None:
-        if free.bytes < max(requested.bytes, total.bytes // 50):
+        if free.bytes < max(requested.bytes, total.bytes // SMALL_PART):
             says = f"In use of {total.text}, by whom the message does not say"
             yield "unexplained-full", total.bytes - free.bytes, says
         return
     yield from _beside_torch(account, total)
-    outside = plus(account.outside).bytes
-    # Where the message does not give this process, what is left with its context is its own.
-    process = max(plus(account.reserved).bytes, total.bytes - free.bytes - outside)
-    if account.this_process:
-        process = account.this_process.bytes
-    others_are_small = (
-        outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
-    )
+    outside_bytes = plus(account.outside).bytes
+    process_bytes = _process_bytes(account, total.bytes - free.bytes - outside_bytes)
+    is_nothing = outside_bytes <= account.tolerance_bytes + DRIVER_BLOCK_BYTES
+    others_are_small = is_nothing or OWN_SHARE * outside_bytes < process_bytes
     says = (
-        f"In use outside this process, of {total.text}; this process has {show_bytes(process)}, "
-        f"and {free.text} is free"
+        f"In use outside this process, of {total.text}; this process has "
+        f"{show_bytes(process_bytes)}, and {free.text} is free"
     )
-    if outside > max(total.bytes // 2, process):
-        yield "outside-most", outside, says
+    if outside_bytes > max(total.bytes // 2, process_bytes):
+        yield "outside-most", outside_bytes, says
     would_fit_alone = free.bytes < requested.bytes and account.fits_alone
     is_explained = account.fragmentation == LIKELY or account.beyond_limit
     if would_fit_alone and not others_are_small and not is_explained:
         alone = f"if nothing else used the card, {requested.text} would fit"
-        yield "outside-decides", outside, f"{says}; {alone}"
-    if outside > CONTEXT_BYTES // 2:
-        yield "outside-some", outside, says
-    yield from _of_named_others(account, outside, process)
+        yield "outside-decides", outside_bytes, f"{says}; {alone}"
+    if outside_bytes > CONTEXT_BYTES // 2:
+        yield "outside-some", outside_bytes, says
+    yield from _of_named_others(account, outside_bytes, process_bytes)
     if others_are_small and account.fragmentation != LIKELY:
-        yield from _of_own_memory(account, total, free, requested, process)
+        yield from _of_own_memory(account, total, free, requested, process_bytes)
+
+
+def _process_bytes(account: Account, rest_bytes: int) -> int:
+    """What this process has: as the driver gives it, else what torch has reserved, or the rest of
+    what is in use (``rest_bytes``), which is then its own with its context.
+    """
+    if account.this_process:
+        return account.this_process.bytes
+    return max(plus(account.reserved).bytes, rest_bytes)
 
 
 def _beside_torch(account: Account, total: Quantity) -> Iterator[Decided]:
-    """More in this process than a context takes, that torch does not hold."""
-    if not account.context or not account.reserved:
+    """More memory in this process outside torch than a context takes."""
+    outside_torch = account.context
+    reserved = account.reserved
+    if not outside_torch or not reserved:
         return
-    if account.context.bytes > max(
-        account.reserved.bytes, total.bytes // OTHER_LIBRARY
-    ):
-        says = f"In this process beside torch's allocator, which has {account.reserved.text}"
-        yield "beside-torch", account.context.bytes, says
+    if outside_torch.bytes > max(reserved.bytes, total.bytes // OTHER_LIBRARY):
+        says = f"In this process beside torch's allocator, which has {reserved.text}"
+        yield "beside-torch", outside_torch.bytes, says
 
 
-def _of_named_others(account: Account, outside: int, process: int) -> Iterator[Decided]:
+def _of_named_others(
+    account: Account, outside_bytes: int, process_bytes: int
+) -> Iterator[Decided]:
     """Other processes that the message names: whether they explain what is in use outside this
-    one, of so many bytes, and whether they are of its size.
+    process, and whether two or more are of its size.
     """
-    named = plus(*(size for _, size in account.others)).bytes
-    if named and named >= NAMED_SHARE * outside:
-        yield "outside-named", named, ""
-    alike = [
-        size for _, size in account.others if abs(size.bytes - process) <= process // 10
-    ]
+    sizes = [size for _, size in account.others]
+    named_bytes = plus(*sizes).bytes
+    if named_bytes and named_bytes >= NAMED_SHARE * outside_bytes:
+        yield "outside-named", named_bytes, ""
+    margin = process_bytes // ALIKE_PART
+    alike = [size for size in sizes if abs(size.bytes - process_bytes) <= margin]
     if len(alike) >= 2:
         says = f"{len(alike)} other processes of this one's size"
-        yield "others-alike", len(alike) * process, says
+        yield "others-alike", len(alike) * process_bytes, says
 
 
 def _of_own_memory(
-    account: Account, total: Quantity, free: Quantity, requested: Quantity, process: int
+    account: Account,
+    total: Quantity,
+    free: Quantity,
+    requested: Quantity,
+    process_bytes: int,
 ) -> Iterator[Decided]:
-    """Whether this process, of so many bytes, fills the card."""
-    stranded = max(0, plus(account.stranded).bytes)
-    if stranded > max(requested.bytes, process // 4):
+    """Whether this process fills the card; not where much of what it has is cached, since that
+    might have served the request.
+    """
+    cached_bytes = max(0, plus(account.stranded).bytes)
+    if cached_bytes > max(requested.bytes, process_bytes // LARGE_CACHE_PART):
         return
-    if free.bytes + stranded < requested.bytes:
+    if free.bytes + cached_bytes < requested.bytes:
         end = "free and cached memory together were not enough for the request"
-    # Most of it is cached: whether that could have served the request is open.
-    elif 2 * stranded <= process and process >= NEAR_END * total.bytes:
+    elif 2 * cached_bytes <= process_bytes and process_bytes >= NEAR_END * total.bytes:
         end = "the card is full"
     else:
         return
     if account.this_process is None and account.reserved:
-        rest_bytes = total.bytes - free.bytes - account.reserved.bytes
+        process_bytes = account.reserved.bytes
+        rest_bytes = total.bytes - free.bytes - process_bytes
         if rest_bytes > account.tolerance_bytes:
             rest = show_bytes(rest_bytes)
             end = f"{end}; its context, a desktop or others use {rest} more"
-        process = account.reserved.bytes
-    yield "ours-fills", process, f"Used by this process, of {total.text}: {end}"
+    yield "ours-fills", process_bytes, f"Used by this process, of {total.text}: {end}"

@@ -32,15 +32,29 @@ from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
 
 FAR = 1.3
 """A layer this much above another is no rounding, and no share that firmware keeps."""
+CACHE_TIMES = 1.5
+CACHE_BYTES = 2 * GIB
+"""Of one memory, what is available beyond what counts as free is page cache where it is so many
+times the free memory and more than this, which any running system has: estimates.
+"""
+FRACTION_OF_A_PAGE_LIMIT = 0.0001
+"""A configured pages_limit and the live one differ by less: bytes are rounded down to pages."""
+PRINTED_SHARE = 0.005
+RETOLD_SHARE = 0.05
+"""By what share a total and a carve-out may differ and be one: printed, or retold as "96 GB"."""
+RAM_TIMES = 3
+"""A total that is far below the RAM even this many times is surely no half of it."""
+SMALL_CARVE_OUT = 4
+"""A carve-out is not what programs use where the RAM or GTT is so many times as large."""
 
 
 def decide(numbers: Numbers) -> Decision:
     """The layer that binds, by a bundle's readings and by posted numbers alike.
 
-    One number never decides. Where layers that would discriminate are missing, the answer is
-    ``cannot-tell`` with their names. ``confirmed`` needs two layers that a machine printed and
-    that agree; a reading that was filled in counts towards ``likely`` only, and what was retold
-    alone is ``weak``.
+    One number never decides. Where the layers are missing that would tell the causes apart, the
+    answer is ``cannot-tell`` with their names. ``confirmed`` needs two layers that a machine
+    printed and that agree; a reading that was filled in counts towards ``likely`` only, and what
+    was retold alone is ``weak``.
     """
     for group in (
         _one_memory,
@@ -70,9 +84,10 @@ def answer(
     confidence: Confidence,
     **words: str,
 ) -> Decision:
-    """The decision that a row of the table words, with the readings put in.
+    """The decision in the words of the row ``pattern`` of ceiling_answers.json.
 
-    ``size`` is what binds, in bytes; ``words`` are those of its sentence beside the readings.
+    ``size`` is what binds, in bytes. The readings fill the gaps of its sentences, and ``words``
+    those that are no readings.
     """
     row = answers()[pattern]
     shown = {
@@ -82,13 +97,15 @@ def answer(
     }
     shown["ram_any"] = show_bytes(numbers.any_ram)
     shown["pool"] = show_bytes(numbers.low)
-    any_gtt = numbers.gtt_wanted if numbers.gtt is None else numbers.gtt
-    shown["gtt_any"] = show_bytes(any_gtt)
+    shown["gtt_any"] = show_bytes(_first_known(numbers.gtt, numbers.gtt_wanted))
     shown.update(words)
+    binding_bytes = None
+    if row["layer"]:
+        binding_bytes = size
     return Decision(
         pattern=pattern,
         binding=row["layer"],
-        binding_bytes=size if row["layer"] else None,
+        binding_bytes=binding_bytes,
         cause=row["cause"],
         confidence=confidence,
         says=row["says"].format_map(shown),
@@ -98,28 +115,37 @@ def answer(
 
 
 def _field_read(name: str, numbers: Numbers) -> str:
-    """The field that stands for a reading: where several can, the first that was read."""
+    """The field of Numbers that stands for a reading: where several can, the first that was read,
+    or the first of all.
+    """
     fields: list[str] = table("ceiling_answers")["either"].get(name, [name])
-    return next(
-        (field for field in fields if getattr(numbers, field) is not None), fields[0]
-    )
+    for field in fields:
+        if getattr(numbers, field) is not None:
+            return field
+    return fields[0]
 
 
 def _sure(numbers: Numbers) -> Confidence:
-    """``confirmed`` where the driver's own pool was read."""
-    return "likely" if numbers.driver is None else "confirmed"
+    """``confirmed`` where the driver's own pool was read, else ``likely``."""
+    if numbers.driver is None:
+        return "likely"
+    return "confirmed"
 
 
 def _one_memory(numbers: Numbers) -> Decision | None:
-    """One memory of CPU and GPU."""
+    """CPU and GPU share one memory: it binds itself, or page cache counts as used.
+
+    cudaMemGetInfo on unified memory gives MemFree (NVIDIA DGX Spark known issues).
+    """
     if numbers.kind != UNIFIED:
         return None
     available = _or_zero(numbers.available)
-    free = numbers.bare_free if numbers.free is None else numbers.free
-    unused = available if free is None else free
-    # NVIDIA DGX Spark known issues: cudaMemGetInfo on unified memory is MemFree.
-    if available > FAR * 1.15 * unused and available - unused > 2 * GIB:
-        return answer("page_cache", numbers, free, "likely", free_any=show_bytes(free))
+    free = _first_known(numbers.free, numbers.bare_free)
+    if free is not None:
+        is_many_times = available > CACHE_TIMES * free
+        if is_many_times and available - free > CACHE_BYTES:
+            shown = show_bytes(free)
+            return answer("page_cache", numbers, free, "likely", free_any=shown)
     available_words = _in_brackets(numbers.available)
     return answer("unified", numbers, None, "likely", available_words=available_words)
 
@@ -128,7 +154,9 @@ def _card(numbers: Numbers) -> Decision | None:
     """A card's capacity is its own VRAM (amdgpu_amdkfd.c: real_vram_size on cards)."""
     if numbers.kind != CARD:
         return None
-    vram_words = _in_brackets(numbers.vram or None)
+    vram_words = ""
+    if numbers.vram:
+        vram_words = _in_brackets(numbers.vram)
     return answer("card", numbers, None, "confirmed", vram_words=vram_words)
 
 
@@ -147,18 +175,20 @@ def _above_the_driver(numbers: Numbers) -> Decision | None:
 
 def _carve_out(numbers: Numbers) -> Decision | None:
     """The driver's pool is the firmware's carve-out."""
-    if not numbers.is_carve_out or numbers.driver is None:
+    pool = numbers.driver
+    if not numbers.is_carve_out or pool is None:
         return None
     if numbers.kernel and numbers.kernel < GTT_AS_VRAM:  # 89773b85599a
-        release = ".".join(map(str, numbers.kernel))
+        major, minor = numbers.kernel
+        release = f"{major}.{minor}"
         return answer(
-            "old_kernel_carveout", numbers, numbers.low, _sure(numbers), release=release
+            "old_kernel_carveout", numbers, pool, "confirmed", release=release
         )
     # From 6.15 on GTT is taken where it is larger than the carve-out (759e764f7d58).
-    gtt_may_be_larger = numbers.gtt is None or numbers.driver < numbers.gtt
-    if gtt_may_be_larger and _below(numbers.driver, numbers.pages_limit):
-        return answer("carveout_odd", numbers, numbers.low, "likely")
-    return answer("carveout", numbers, numbers.low, _sure(numbers))
+    gtt_may_be_larger = numbers.gtt is None or pool < numbers.gtt
+    if gtt_may_be_larger and _below(pool, numbers.pages_limit):
+        return answer("carveout_odd", numbers, pool, "likely")
+    return answer("carveout", numbers, pool, "confirmed")
 
 
 def _ttm_limit(numbers: Numbers) -> Decision | None:
@@ -169,9 +199,8 @@ def _ttm_limit(numbers: Numbers) -> Decision | None:
     if _below(low, numbers.vram):
         return _below_the_carve_out(numbers, low)
     # ttm_tt.c: pages_limit is read when the module is loaded.
-    if numbers.wanted is not None and not near(
-        numbers.wanted, numbers.pages_limit, 0.0001
-    ):
+    is_live = near(numbers.wanted, numbers.pages_limit, FRACTION_OF_A_PAGE_LIMIT)
+    if numbers.wanted is not None and not is_live:
         return answer("not_taken", numbers, low, _sure(numbers))
     if _is_half(numbers, low):  # ttm_device.c: half of the total RAM
         if _below(low, numbers.gtt):
@@ -181,8 +210,10 @@ def _ttm_limit(numbers: Numbers) -> Decision | None:
 
 
 def _below_the_carve_out(numbers: Numbers, limit: int) -> Decision:
-    """TTM's limit, though the carve-out is larger: so the kernel decides since 759e764f7d58
-    (Linux 6.15) only where GTT is larger still, and always before.
+    """The pool is TTM's limit, though the carve-out is larger.
+
+    Kernels before 759e764f7d58 (Linux 6.15) always take TTM's limit; later ones only where GTT
+    is larger than the carve-out.
     """
     is_known_to_be_new = numbers.kernel is not None and numbers.kernel >= GTT_IF_LARGER
     if numbers.out_of_tree or not is_known_to_be_new:
@@ -211,9 +242,10 @@ def _set_limit(numbers: Numbers, limit: int) -> Decision:
 
 
 def _posted_total(numbers: Numbers) -> Decision | None:
-    """A program's total beside other layers, where nobody read the driver's own pool.
+    """The total that a program shows (``torch``) beside other layers, where nobody read the
+    driver's own pool.
 
-    What two posted totals say of each other stands in look.relations.
+    look.relations has what two posted totals say of each other.
     """
     torch = numbers.torch
     if not torch or numbers.driver is not None:
@@ -222,35 +254,40 @@ def _posted_total(numbers: Numbers) -> Decision | None:
     if numbers.kind == UNKNOWN and not may_be_an_apu:
         return None
     # What torch sees is the carve-out, and another layer is far above it (89773b85599a).
-    rounding = 0.05 if "vram" in numbers.hearsay else 0.005
+    rounding = PRINTED_SHARE
+    if "vram" in numbers.hearsay:
+        rounding = RETOLD_SHARE
     if near(torch, numbers.vram, rounding):
         return _carve_out_seen(numbers, torch)
-    if numbers.vram is None and _is_a_carve_outs_size(numbers, torch):
+    if numbers.vram is None and _is_size_of_a_carve_out(numbers, torch):
         return _carve_out_by_size(numbers, torch)
-    if _far(numbers.vram, torch):  # the rule before Linux 6.15, or another limit
-        is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
-        if is_half_of_linux or _is_half_of_rest(numbers, torch):
-            return answer("old_kernel_half", numbers, torch, "likely")
-        return answer("below_carveout", numbers, torch, "likely")
+    if _far(numbers.vram, torch):
+        return _far_below_the_carve_out(numbers, torch)
     # 89773b85599a: the compute pool follows ttm_tt_pages_limit, not amdgpu.gttsize.
     gtt_is_far_above = _far(numbers.gtt, torch) or _far(numbers.gtt_wanted, torch)
     if gtt_is_far_above and numbers.wanted is None:
         return answer("gttsize_only", numbers, torch, "likely")
-    if numbers.kind == APU and _is_half(
-        numbers, torch
-    ):  # ttm_device.c; ROCm/clr rocdevice.cpp
+    # ttm_device.c: half of the total RAM; ROCm/clr rocdevice.cpp
+    if numbers.kind == APU and _is_half(numbers, torch):
         return answer("half_of_ram", numbers, torch, "weak")
     if may_be_an_apu:
         return answer("ask_apu", numbers, None, "weak")
     return None
 
 
+def _far_below_the_carve_out(numbers: Numbers, torch: int) -> Decision:
+    """torch's total is half the RAM by the rule before Linux 6.15, or follows another limit."""
+    is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
+    if is_half_of_linux or _is_half_of_rest(numbers, torch):
+        return answer("old_kernel_half", numbers, torch, "likely")
+    return answer("below_carveout", numbers, torch, "likely")
+
+
 def _carve_out_seen(numbers: Numbers, torch: int) -> Decision | None:
-    """The carve-out as torch's total, where another layer has far more."""
-    other_layers = (numbers.gtt, numbers.pages_limit)
-    if any(_far(size, torch) for size in other_layers) or _far(
-        numbers.any_ram, 2 * torch
-    ):
+    """torch's total is the carve-out, and another layer has far more; None where none has."""
+    half_of_ram = _or_zero(numbers.any_ram) / 2
+    layers = (numbers.gtt, numbers.pages_limit, half_of_ram)
+    if any(_far(size, torch) for size in layers):
         return answer("carveout_seen", numbers, torch, "likely")
     return None
 
@@ -258,18 +295,18 @@ def _carve_out_seen(numbers: Numbers, torch: int) -> Decision | None:
 def _carve_out_by_size(numbers: Numbers, torch: int) -> Decision:
     """A total that is a carve-out by its size alone."""
     beside = "the RAM of any system with a desktop"
-    if _far(numbers.any_ram, 3 * torch):
+    if _far(numbers.any_ram, RAM_TIMES * torch):
         beside = f"the RAM of {show_bytes(numbers.any_ram)}"
     return answer("carveout_size", numbers, torch, "likely", beside=beside)
 
 
-def _is_a_carve_outs_size(numbers: Numbers, torch: int) -> bool:
-    """Whether a total is of a size that firmware offers, far below the RAM or smaller than any."""
+def _is_size_of_a_carve_out(numbers: Numbers, torch: int) -> bool:
+    """Whether a total has a size that firmware offers, and is too small to be half of the RAM."""
     sizes = table("ceiling_answers")
     is_no_ram = torch in [size * MIB for size in sizes["no_rams_mib"]]
     if is_no_ram and (numbers.kind == APU or torch <= GIB):
         return True  # ROCm runs on no card of so little memory (parts.json)
-    if numbers.kind != APU or not _far(numbers.any_ram, 3 * torch):
+    if numbers.kind != APU or not _far(numbers.any_ram, RAM_TIMES * torch):
         return False
     return any(
         abs(torch - size * MIB) <= numbers.precision
@@ -278,32 +315,40 @@ def _is_a_carve_outs_size(numbers: Numbers, torch: int) -> bool:
 
 
 def _shown_by_a_tool(numbers: Numbers) -> Decision | None:
-    """GTT, or a tool's figure of the carve-out of an APU."""
+    """A tool shows the carve-out of an APU, which programs do not use, or GTT at its default.
+
+    mem_info_vram_total of an APU in sysfs is the carve-out.
+    """
     if numbers.kind != APU:
         return None
     total = numbers.total
-    gtt = _or_zero(numbers.gtt)
-    largest = max(gtt, _or_zero(total), _or_zero(numbers.any_ram))
-    is_small_carve_out = 0 < 4 * _or_zero(numbers.vram) < largest and not near(
-        total, numbers.vram
-    )
-    # amdgpu sysfs: mem_info_vram_total of an APU is the carve-out.
-    if is_small_carve_out and not numbers.failed:
+    if _has_small_carve_out(numbers) and not numbers.failed:
         if total is None:
             return answer("tool_shows_carveout", numbers, None, "weak", pool_words="")
         pool_words = f": they have {show_bytes(total)}"
         return answer(
             "tool_shows_carveout", numbers, None, "likely", pool_words=pool_words
         )
-    if total is not None:
+    gtt = _or_zero(numbers.gtt)
+    if total is not None or not gtt or not _is_half(numbers, gtt):
         return None
-    if gtt > 0 and _is_half(numbers, gtt):  # ttm_device.c: half of the total RAM
-        sure: Confidence = "likely" if numbers.failed else "weak"
-        return answer("gtt_default", numbers, gtt, sure, gtt_half=show_bytes(gtt))
-    return None
+    # ttm_device.c: half of the total RAM
+    confidence: Confidence = "weak"
+    if numbers.failed:
+        confidence = "likely"
+    return answer("gtt_default", numbers, gtt, confidence, gtt_half=show_bytes(gtt))
 
 
-def _far(size: int | None, other: float) -> bool:
+def _has_small_carve_out(numbers: Numbers) -> bool:
+    """Whether the carve-out is known, small beside another layer, and not the pool itself."""
+    carve_out = numbers.vram
+    if not carve_out or near(numbers.total, carve_out):
+        return False
+    others = (numbers.gtt, numbers.total, numbers.any_ram)
+    return max(map(_or_zero, others)) > SMALL_CARVE_OUT * carve_out
+
+
+def _far(size: float | None, other: float) -> bool:
     """Whether the first size is known and far above the other."""
     return size is not None and size > FAR * other
 
@@ -314,23 +359,34 @@ def _below(size: int | None, other: int | None) -> bool:
 
 
 def _less(size: int | None, other: int | None) -> bool:
+    """Whether both are known, and the first is the smaller."""
     return size is not None and other is not None and size < other
 
 
+def _first_known(size: int | None, other: int | None) -> int | None:
+    """The first size, or the other where the first is not known."""
+    if size is None:
+        return other
+    return size
+
+
 def _or_zero(size: int | None) -> int:
-    """A size, of which nothing is there where it is not known."""
-    return 0 if size is None else size
+    """A size, 0 where it is not known."""
+    if size is None:
+        return 0
+    return size
 
 
 def _in_brackets(size: int | None) -> str:
+    """A size in brackets behind other words; empty where it is not known."""
     if size is None:
         return ""
     return f" ({show_bytes(size)})"
 
 
 def _is_half(numbers: Numbers, size: int) -> bool:
-    """Whether a size is half of the RAM: of MemTotal closely, of the RAM as bought less what
-    firmware takes.
+    """Whether a size is half of the RAM: near half of MemTotal, or half of the RAM as bought
+    less the share that firmware takes.
     """
     if numbers.ram is not None:
         return near(size, numbers.ram // 2, HALF_SHARE)
@@ -339,16 +395,18 @@ def _is_half(numbers: Numbers, size: int) -> bool:
 
 
 def _is_half_of_rest(numbers: Numbers, size: int) -> bool:
-    """Whether a size is half of what a larger carve-out leaves of the RAM."""
-    rest = (_or_zero(numbers.installed) - _or_zero(numbers.vram)) // 2
-    return rest > 0 and (1 - 2 * INSTALLED_SHARE) * rest <= size <= rest
+    """Whether a size is half of what a larger carve-out leaves of the RAM as bought. Firmware's
+    own share is twice as large a part of that rest, or less.
+    """
+    half = (_or_zero(numbers.installed) - _or_zero(numbers.vram)) // 2
+    return half > 0 and (1 - 2 * INSTALLED_SHARE) * half <= size <= half
 
 
 def _with_missing_total(decision: Decision, numbers: Numbers) -> Decision:
     """The decision, with torch's total named as missing where it was not read.
 
-    By default a capture does not ask torch; without its total a faulty HIP build above the
-    kernel stays unseen.
+    By default a capture does not run torch, and only its total shows a HIP build that passes on
+    less than the kernel offers.
     """
     if numbers.torch is not None or decision.missing or numbers.kind in (UNIFIED, CARD):
         return decision
@@ -356,33 +414,31 @@ def _with_missing_total(decision: Decision, numbers: Numbers) -> Decision:
 
 
 def _graded(decision: Decision, numbers: Numbers) -> Decision:
-    """The decision with the confidence that the readings behind it allow."""
-    rests = [field for field in decision.rests if getattr(numbers, field) is not None]
-    retold = [field for field in rests if field in numbers.hearsay]
-    filled = any(field in numbers.filled for field in rests)
+    """The decision, no surer than the readings behind it allow: retold ones, ones that were filled
+    in, or a single one.
+    """
+    read = [field for field in decision.rests if getattr(numbers, field) is not None]
+    retold = [field for field in read if field in numbers.hearsay]
+    is_filled = any(field in numbers.filled for field in read)
     most: Confidence = "confirmed"
-    if retold or filled or len(rests) == 1:
+    if retold or is_filled or len(read) == 1:
         most = "likely"
-    if rests and len(retold) == len(rests):
+    if read and len(retold) == len(read):
         most = "weak"
     grades: list[Confidence] = ["weak", "likely", "confirmed"]
     confidence = min(decision.confidence, most, key=grades.index)
-    return replace(decision, confidence=confidence, filled=filled)
+    return replace(decision, confidence=confidence, filled=is_filled)
 
 
 def _undecided(numbers: Numbers) -> Decision:
     """No answer, with the readings that would help to decide."""
     missing = numbers.missing()
+    torch = numbers.torch
     says = "Too few layers were read to say which one decides."
-    if (
-        numbers.torch is not None
-        and numbers.ram is not None
-        and _is_half(numbers, numbers.torch)
-    ):
-        total = show_bytes(numbers.torch)
+    if torch is not None and numbers.ram is not None and _is_half(numbers, torch):
         says = (
-            f"torch's total of {total} is half the RAM, which TTM's default and a HIP build "
-            "both give."
+            f"torch's total of {show_bytes(torch)} is half the RAM, which TTM's default and a "
+            "HIP build both give."
         )
     elif not missing:
         says = "The readings match none of the known patterns."

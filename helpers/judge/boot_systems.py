@@ -11,22 +11,23 @@ from helpers.look.bundle import Bundle
 WITH_CONFIGURATION = ("mkinitcpio", "dracut", "update-initramfs")
 """The tools of which a capture finds the configuration."""
 KERNELS = {"-pve": "proxmox", "truenas": "truenas"}
-"""What stands in /proc/version of a system that os-release calls by another's name."""
+"""Words in /proc/version, and the distribution that they show: its os-release says Debian."""
 
 
 def boot_systems(bundle: Bundle) -> list[str]:
-    """Names of what sets a kernel's parameters on this distribution, the one to prefer first, by
-    os-release, the kernel and its command line; empty where the distribution is not known.
+    """Names of what sets a kernel's parameters on this distribution, the one to prefer first;
+    empty where the distribution is not known.
 
-    Where the configuration of another tool that makes an initramfs lies there, that tool counts.
+    A name such as "modprobe.d with dracut" has the tool that makes the initramfs. Where the box
+    has only the configuration of another such tool, that one counts.
     """
-    row = _distribution(bundle)[0]
+    row, _name = _distribution(bundle)
     if row is None:
         return []
     tools = initramfs_tools(bundle)
     names = []
     for name in row["systems"]:
-        usual = name.partition(" with ")[2]
+        _, _, usual = name.partition(" with ")
         if usual in WITH_CONFIGURATION and tools and usual not in tools:
             names.append(f"modprobe.d with {tools[0]}")
         else:
@@ -35,7 +36,8 @@ def boot_systems(bundle: Bundle) -> list[str]:
 
 
 def steps_by_hand(name: str) -> dict[str, Any]:
-    """Where a system keeps its kernel's parameters, what to add there, and what makes it count.
+    """Where a system keeps its kernel's parameters (``place``), what to ``add`` there, ``then``
+    the commands that make it count, and ``notes``.
 
     Raises KeyError for a system that is not changed by hand.
     """
@@ -47,19 +49,24 @@ def initramfs_tools(bundle: Bundle) -> list[str]:
     """The tools that make an initramfs and whose configuration was captured."""
     tools = []
     for tool, row in table("boot_systems")["initramfs"].items():
-        sources = sum(map(bundle.sources, row["configuration"]), [])
+        sources: list[str] = []
+        for pattern in row["configuration"]:
+            sources += bundle.sources(pattern)
         if any(bundle.read(source).ok for source in sources):
             tools.append(tool)
     return tools
 
 
 def rebuild_command(tool: str) -> str:
-    """How a tool makes the running kernel's boot image anew. Raises KeyError for another name."""
+    """The command by which a tool makes the boot image of the running kernel anew.
+
+    Raises KeyError for a tool that boot_systems.json does not have.
+    """
     return str(table("boot_systems")["initramfs"][tool]["rebuild"])
 
 
 def _distribution(bundle: Bundle) -> tuple[dict[str, Any] | None, str]:
-    """The row of a distribution, and by which of its names it was found."""
+    """The row of a distribution, and the name by which it was found; None and "" for none."""
     for name in _names(bundle):
         for row in table("boot_systems")["distributions"]:
             if name in row["ids"]:
@@ -68,28 +75,29 @@ def _distribution(bundle: Bundle) -> tuple[dict[str, Any] | None, str]:
 
 
 def _names(bundle: Bundle) -> list[str]:
-    """What a system is called, the most particular name first: by how it is booted, by its
-    kernel, by ID and ID_LIKE of os-release.
+    """The names of a system, the most particular first: by how it is booted, by its kernel, by
+    ID and ID_LIKE of os-release.
     """
     fields = _os_release(bundle)
     names = []
-    if "OSTREE_VERSION" in fields or re.search(
-        r"(^|\s)ostree=", bundle.read("/proc/cmdline").text
-    ):
+    is_booted_by_ostree = re.search(r"(^|\s)ostree=", bundle.read("/proc/cmdline").text)
+    if "OSTREE_VERSION" in fields or is_booted_by_ostree:
         names.append("ostree")
-    # Both call themselves Debian in os-release.
     version = bundle.read("/proc/version").text
     names += [name for mark, name in KERNELS.items() if mark in version]
     return [*names, fields.get("ID", ""), *fields.get("ID_LIKE", "").split()]
 
 
 def _os_release(bundle: Bundle) -> dict[str, str]:
+    """The fields of /etc/os-release (os-release(5)), without their quotation marks."""
     text = bundle.read("/etc/os-release").text
     return dict(re.findall(r"(?m)^(\w{1,40})=[\"']?([^\"'\n]{0,200})[\"']?$", text))
 
 
 def remark_on_distribution(bundle: Bundle) -> str:
-    """What a reader must know of lines that are another distribution's; empty where they are not."""
+    """A comment for commands that are of another distribution, which this one says it is like;
+    empty where the table has this one.
+    """
     row, name = _distribution(bundle)
     fields = _os_release(bundle)
     if row is None or fields.get("ID", "") in row["ids"]:
@@ -100,7 +108,7 @@ def remark_on_distribution(bundle: Bundle) -> str:
 
 
 def shown_id(bundle: Bundle) -> str:
-    """The ID of a distribution, where it is one that os-release(5) allows."""
+    """The ID of a distribution, where it has only characters that os-release(5) allows."""
     name = _os_release(bundle).get("ID", "")
     if re.fullmatch(r"[a-z0-9._-]{1,40}", name):
         return name

@@ -11,18 +11,19 @@ from helpers.ground.shapes import Reading, seen
 from helpers.ground.units import show_bytes
 from helpers.judge import capitalised, form
 from helpers.judge import holders as whose
-from helpers.judge.contradictions import TOTALS, card_totals
+from helpers.judge.contradictions import TOTALS, card_totals, pools_by_layer
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.failing_card import card_of, holders_beside, slices_of
-from helpers.judge.figure_observations import RAM_SHARE
+from helpers.judge.figure_observations import RAM_PART
 from helpers.judge.host_limit_observations import host_in_words, host_limit_observations
 from helpers.judge.kernel_observations import kernel_observations
+from helpers.judge.message_sums import plus
 from helpers.judge.observation import Observation, constructed_items, make_observation
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, gpus
+from helpers.look.gpus import Gpu, Pool, gpus
 from helpers.look.holders import Holder, numbered_by_host, one_each
 from helpers.look.machine import machine
 from helpers.look.pci import pci_devices
@@ -34,10 +35,14 @@ OBSERVATION_OF_OBSTACLE = {
     "no_device": "no-driver",
     "variable": "gpus-hidden",
 }
+"""The observation by an obstacle's cause; others are ``access-refused``."""
 STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger stopped (proc(5))."""
 STALL_PERCENT = 10
 """A machine whose programs all wait for memory a tenth of the time does little else; one that
 only reads files again stays near 0."""
+LONGEST_LIST = 179
+"""Characters of a sentence that lists targets: a build for every chip has more than a screen shows."""
 
 
 def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation]:
@@ -54,17 +59,15 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
     is_about_the_machine = not (evidence.error_text.strip() or evidence.messages)
     has_no_gpu = any(observation.name == "no-gpu" for observation in observations)
     if is_about_the_machine and has_no_gpu:
-        observations = [*map(_aside, observations), *_without_gpu(bundle)]
+        observations = [_as_an_aside(observation) for observation in observations]
+        observations += _without_gpu(bundle)
     constructed = constructed_items(bundle)
-    return [
-        replace(
-            observation,
-            filled=bool(
-                {observation.reading.item, observation.reading.source} & constructed
-            ),
-        )
-        for observation in observations
-    ]
+    marked = []
+    for observation in observations:
+        places = {observation.reading.item, observation.reading.source}
+        is_filled = not places.isdisjoint(constructed)
+        marked.append(replace(observation, filled=is_filled))
+    return marked
 
 
 def _observed(
@@ -73,17 +76,20 @@ def _observed(
     return Observation(name, reading, says, "bundle", proof=proof)
 
 
-def _aside(observation: Observation) -> Observation:
-    """A kill by the kernel as something noted: it explains no GPU that is not there."""
+def _as_an_aside(observation: Observation) -> Observation:
+    """A kill by the kernel as something noted, since it does not explain why there is no GPU;
+    other observations as they are.
+    """
     if observation.name == "killed":
         return replace(observation, name="noted", proof=False)
     return observation
 
 
 def _without_gpu(bundle: Bundle) -> Iterator[Observation]:
-    """What a machine without a GPU has: the display of another maker, and RAM."""
+    """What a machine without a supported GPU has: the display of another maker, and RAM."""
     for device in pci_devices(bundle):
         if device.is_gpu:
+            # Without the 0x that sysfs prints before each number.
             place = f"PCI {device.vendor_id[-4:]}:{device.device_id[-4:]}"
             reading = seen(place, "text", "pci_devices")
             yield _observed(
@@ -119,46 +125,44 @@ def _access(
 
 
 def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
-    """Whether torch is built for the GPUs that are here."""
-    build = framework.framework(bundle)
+    """Whether torch is built for the GPUs of the box, by vendor and, on ROCm, by chip."""
+    torch = framework.framework(bundle)
     vendors = {card.vendor for card in cards}
-    made_for = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build, "the CPU alone")
-    if build.build and vendors and made_for not in vendors:
+    made_for = {"rocm": "AMD", "cuda": "NVIDIA"}.get(torch.build, "the CPU alone")
+    if torch.build and vendors and made_for not in vendors:
         present = " and ".join(sorted(vendors))
         says = f"torch is built for {made_for}; {present} is here"
-        yield _observed("build-without-this-gpu", build.version, says, proof=True)
-    targets = {arch.split(":")[0] for arch in build.archs}
-    if build.build != "rocm" or not targets:
+        yield _observed("build-without-this-gpu", torch.version, says, proof=True)
+    # A target may have features behind its chip: gfx90a:sramecc+:xnack-.
+    targets = {target.split(":")[0] for target in torch.archs}
+    if torch.build != "rocm" or not targets:
         return
     for card in cards:
         gfx = card.indices.get("gfx", "")
-        if gfx and not targets & _targets_that_run(gfx):
-            says = f"torch is built for {', '.join(sorted(targets))}"[:179]
-            reading = seen(gfx, "text", "torch", build.version.item)
-            yield _observed("gfx-not-in-targets", reading, says)
+        if gfx and targets.isdisjoint(_targets_that_run(gfx)):
+            says = f"torch is built for {', '.join(sorted(targets))}"
+            reading = seen(gfx, "text", "torch", torch.version.item)
+            yield _observed("gfx-not-in-targets", reading, says[:LONGEST_LIST])
 
 
 def _targets_that_run(gfx: str) -> set[str]:
     """The targets whose code runs on a chip: its own and LLVM's generic ones.
 
-    gfx11-generic, gfx10-3-generic; gfx950 is of gfx9-4-generic (LLVM's AMDGPUUsage page).
+    Of gfx1030 the major version is 10, the minor one 3: gfx10-generic, gfx10-3-generic. gfx950
+    belongs to gfx9-4-generic (LLVM's AMDGPUUsage page).
     """
     if gfx == "gfx950":
         return {gfx, "gfx9-generic", "gfx9-4-generic"}
-    family = gfx[:-2]
-    return {gfx, f"{family}-generic", f"{family}-{gfx[-2:-1]}-generic"}
+    major = gfx[:-2]
+    minor = gfx[-2:-1]
+    return {gfx, f"{major}-generic", f"{major}-{minor}-generic"}
 
 
 def _holders(
     bundle: Bundle, cards: tuple[Gpu, ...], evidence: CaseEvidence
 ) -> Iterator[Observation]:
-    """What is free, who holds the rest, and what nobody holds."""
-    failing: list[tuple[int, int]] = []
-    for account in evidence.accounts:
-        if account.this_process or account.message.allocated:
-            expected = whose.expected_range(account.this_process, account.reserved)
-            if expected:
-                failing.append(expected)
+    """What is free on each card, who holds the rest, and what nobody holds."""
+    failing = _sizes_of_the_failing_program(evidence)
     a_rank_failed = form("rank").search(evidence.error_text) is not None
     for card in cards:
         yield from _of_pools(bundle, card)
@@ -170,26 +174,38 @@ def _holders(
             says = f"The program runs in a MIG device of {card.pci} that has this much"
             yield _observed("mig-slice", total, says)
         holders = holders_beside(card, cards, evidence)
-        outside = _outside_bytes(card, cards, evidence)
+        to_cover_bytes = _bytes_to_cover(card, cards, evidence)
         for holder in holders:
             is_python = form("python's process").match(holder.name) is not None
             is_rank = a_rank_failed and is_python
-            is_certain = holder.memory.bytes >= whose.NAMED_SHARE * outside
+            is_certain = holder.memory.bytes >= whose.NAMED_SHARE * to_cover_bytes
             for observation in _of_holder(holder, total, failing, is_rank):
                 yield replace(observation, proof=observation.proof and is_certain)
         yield from _others_explained(holders, failing, evidence)
     yield from _zombies(bundle, cards)
 
 
+def _sizes_of_the_failing_program(evidence: CaseEvidence) -> list[tuple[int, int]]:
+    """The least and the most bytes that the failing program held, by each message that tells."""
+    ranges = []
+    for account in evidence.accounts:
+        if account.this_process or account.message.allocated:
+            expected = whose.expected_range(account.this_process, account.reserved)
+            if expected is not None:
+                ranges.append(expected)
+    return ranges
+
+
 def _others_explained(
     holders: Sequence[Holder], failing: list[tuple[int, int]], evidence: CaseEvidence
 ) -> Iterator[Observation]:
-    """Holders beside the failing program that cover what a message leaves outside it."""
+    """Whether the holders beside the failing program have what a message counts outside it."""
     sizes = [holder.memory.bytes for holder in one_each(holders)]
-    others = sum(size for size in sizes if not whose.is_within(size, failing))
+    others_bytes = sum(size for size in sizes if not whose.is_within(size, failing))
     for account in evidence.accounts:
-        if account.outside and others >= whose.NAMED_SHARE * account.outside.bytes > 0:
-            yield make_observation("outside-named", others, "holders", "bundle")
+        outside_bytes = plus(account.outside).bytes
+        if others_bytes >= whose.NAMED_SHARE * outside_bytes > 0:
+            yield make_observation("outside-named", others_bytes, "holders", "bundle")
 
 
 def _zombies(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
@@ -205,12 +221,12 @@ def _zombies(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
 
 
 def _of_ram(bundle: Bundle) -> Iterator[Observation]:
-    """Whether the RAM is at its end, the page cache not counted, and programs wait for it."""
+    """Whether the RAM is nearly full, the page cache not counted, and programs wait for it."""
     box = machine(bundle)
     left = box.ram_available
-    if left.ok and left.bytes < box.ram_total.bytes // RAM_SHARE:
+    if left.ok and left.bytes < box.ram_total.bytes // RAM_PART:
         yield _observed("ram-full", left, f"Available of {box.ram_total.show()} of RAM")
-    stall = box.memory_stall
+    stall = box.memory_stall  # avg10 of the line "full" in /proc/pressure/memory
     if stall.ok and float(str(stall.value)) >= STALL_PERCENT:
         swapped = show_bytes(box.swap_total.bytes - box.swap_free.bytes)
         says = (
@@ -220,9 +236,9 @@ def _of_ram(bundle: Bundle) -> Iterator[Observation]:
         yield _observed("memory-stall", stall, says)
 
 
-def _outside_bytes(card: Gpu, cards: tuple[Gpu, ...], evidence: CaseEvidence) -> int:
-    """What a holder has to cover before it proves anything where nobody says that the failing
-    program ran on this card of several: the most that a message leaves outside the program.
+def _bytes_to_cover(card: Gpu, cards: tuple[Gpu, ...], evidence: CaseEvidence) -> int:
+    """How much a holder on a card must have to prove anything, where it is not known that the
+    failing program ran on this card: the most that a message counts outside the program.
     """
     sizes = [
         account.outside.bytes
@@ -235,11 +251,10 @@ def _outside_bytes(card: Gpu, cards: tuple[Gpu, ...], evidence: CaseEvidence) ->
 def _of_window(card: Gpu) -> Iterator[Observation]:
     """Whether the window to the card's memory (BAR1) is nearly used up or has room."""
     window = card.window
-    memory = next(
-        (pool.total for pool in card.pools if pool.layer == "nvidia-smi"), None
-    )
-    if window is None or memory is None or not window.used.ok:
+    pool = pools_by_layer(card).get("nvidia-smi")
+    if window is None or pool is None or not window.used.ok:
         return
+    memory = pool.total
     name = whose.window_state(window.total.bytes, window.used.bytes, memory.bytes)
     if name:
         says = (
@@ -250,33 +265,41 @@ def _of_window(card: Gpu) -> Iterator[Observation]:
 
 
 def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
-    """What is free of the largest pool or of each MIG device, and what no process holds."""
-    for part in card.slices:
-        if part.free.ok:
-            name = f"free:{card.pci} MIG device {part.index}"
-            says = (
-                f"Free in MIG device {part.index} of {card.pci}, of {part.total.show()}"
-            )
-            yield _observed(name, part.free, says)
-    if card.slices:
-        return  # what is free of the whole card, no program gets
+    """What is free in the largest pool or in each MIG device, and what no process holds."""
+    if card.slices:  # no program gets what is free of the whole card
+        yield from _free_in_slices(card)
+        return
     of_the_card = [pool for pool in card.pools if pool.layer in TOTALS]
-    counted = card.pools if card.integrated else of_the_card
+    counted: Sequence[Pool] = of_the_card
+    if card.integrated:
+        counted = card.pools
     with_free = [pool for pool in counted if pool.free.ok]
     largest = max(with_free, key=lambda pool: pool.total.bytes, default=None)
     if largest is not None:
         says = f"Free on {card.pci} of {largest.total.show()}, according to {largest.layer}"
-        yield _observed("free:" + card.pci, largest.free, says)
+        yield _observed(f"free:{card.pci}", largest.free, says)
     used = next((pool.used for pool in of_the_card if pool.used.ok), None)
     if used is not None and card.unattributed.ok and not card.integrated:
         yield from _unattributed(bundle, card, used.bytes)
+
+
+def _free_in_slices(card: Gpu) -> Iterator[Observation]:
+    """What is free in each MIG device of a card."""
+    for part in card.slices:
+        if part.free.ok:
+            place = f"MIG device {part.index}"
+            says = f"Free in {place} of {card.pci}, of {part.total.show()}"
+            yield _observed(f"free:{card.pci} {place}", part.free, says)
 
 
 def _of_holder(
     holder: Holder, total: Reading | None, failing: list[tuple[int, int]], is_rank: bool
 ) -> Iterator[Observation]:
     """A zombie or a stopped process that holds memory, or one that is not the failing program and
-    holds most of ``total``; ``is_rank``: where the failing one is a rank, it may be another rank.
+    holds most of ``total``.
+
+    ``failing``: the ranges of holders.expected_range. ``is_rank``: it may be another rank of the
+    job that failed. One that is numbered by the host may be the failing program itself.
     """
     size = holder.memory.bytes
     if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
@@ -291,17 +314,21 @@ def _of_holder(
         return
     if whose.is_another(size, total.bytes, failing):
         says = f"pid {holder.pid} ({holder.name}) uses this much of {total.show()}"
-        name = "ranks-together" if is_rank else "other-holder-measured"
+        name = "other-holder-measured"
+        if is_rank:
+            name = "ranks-together"
         yield _observed(name, holder.memory, says, proof=True)
 
 
 def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observation]:
-    """What is in use and held by no process that is seen, and whether one may be hidden."""
+    """What of the ``in_use`` bytes no visible process holds, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    says = f"In use on card {card.pci} without a visible owner"
-    for total in card_totals(card)[:1]:
-        says = f"In use on card {card.pci}, which has {total.show()}, without a visible owner"
+    where = f"In use on card {card.pci}"
+    totals = card_totals(card)
+    if totals:
+        where += f", which has {totals[0].show()},"
+    says = f"{where} without a visible owner"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return

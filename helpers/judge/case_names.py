@@ -16,7 +16,7 @@ from helpers.judge.fragmentation import cache_may_help, has_expandable, has_spli
 from helpers.judge.holders import SLACK_BYTES
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import about, plus
-from helpers.judge.observation import SILENT, Observation
+from helpers.judge.observation import NEUTRAL_EVENTS, Observation
 from helpers.judge.posted_processes import INIT, processes
 from helpers.judge.settings_observations import recorded_torch, rocm_has_expandable
 from helpers.judge.worlds import vendor
@@ -28,8 +28,15 @@ CACHE: dict[str, str] = table("names")["cache"]
 """The step that makes PyTorch's cache usable, by what its release and build can do."""
 LARGEST_SPLIT_MIB = 512
 SMALLEST_SPLIT_MIB = 32
+"""Bounds of the max_split_size_mb that is advised: torch takes more than 20 (2.9 and before), and
+above the upper one hardly any block is kept whole.
+"""
 WORTH_JOINING_BYTES = 64 * MIB
 """Less cache than that is not worth a setting."""
+LEAST_HOLDER_BYTES = GIB // 4
+"""A smaller process is a context alone, and ending it gives a program nothing."""
+RANK_PART = 10
+"""A process that differs from the program by less than this part of it may be another rank of it."""
 NAME_OF_READING = {
     "limit-binds": "limit",
     "stranded-decides": "pieces",
@@ -38,7 +45,7 @@ NAME_OF_READING = {
     "weights-above-card": "weights",
     "device-open": "holder",
 }
-"""The names that readings of observations are, by the observation."""
+"""The placeholder that the reading of an observation fills, by the observation's name."""
 NEARLY_ALL = 0.9
 """A process that holds this share of a card leaves no room for another."""
 TOOLS: dict[str, dict[str, str]] = table("names")["tools"]
@@ -50,7 +57,9 @@ UNKNOWN: dict[str, str] = table("names")["unknown"]
 
 
 class _Holder(NamedTuple):
-    """A process that holds memory; by its state it may not end on SIGTERM."""
+    """A process that holds memory, in the order in which the largest is found; ``state`` is ps's
+    letter, empty where it is not known.
+    """
 
     bytes: int
     pid: int
@@ -61,14 +70,16 @@ class _Holder(NamedTuple):
 def names_of(
     evidence: CaseEvidence, observations: Sequence[Observation]
 ) -> dict[str, str]:
-    """The words for the placeholders of a remedy, by their names; the first that gives a name
-    counts.
+    """The words for the placeholders of a remedy, by the placeholder's name.
+
+    Of several words for one name the first count: those of failures before those of messages
+    that only inform, and messages before tools and the box.
     """
     rows: list[tuple[str, str]] = []
-    by_event = sorted(
-        evidence.accounts, key=lambda account: account.message.event in SILENT
+    failures_first = sorted(
+        evidence.accounts, key=lambda account: account.message.event in NEUTRAL_EVENTS
     )
-    for account in by_event:
+    for account in failures_first:
         rows += _of_account(account, evidence)
     rows += _of_holders(evidence)
     for observation in observations:
@@ -78,18 +89,21 @@ def names_of(
     if not any("smi" in tool for tool, _ in evidence.tools):
         rows.append(("list", tools.get("smi", UNKNOWN["smi"])))
     rows += _in_texts(evidence)
-    seen = {observation.name for observation in observations}
     names: dict[str, str] = {}
     for name, words in rows:
         if words:
             names.setdefault(name, words)
-    if seen & {"expandable-on", "windows"}:
+    observed = {observation.name for observation in observations}
+    # The setting that would make the cache usable is on, or the system has none.
+    if observed & {"expandable-on", "windows"}:
         names.pop("cache", None)
     return names
 
 
 def _in_texts(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """What the texts name: a GPU's address, first that of one that is lost, a pod, and versions."""
+    """Names that stand in the texts: a GPU's address, first of one that is lost, a pod, and the
+    versions of a driver that is loaded and of one that is installed.
+    """
     for message in evidence.messages:
         if message.event in ("gpu-lost", "gpu-silent"):
             for match in form("address").finditer(message.words):
@@ -100,13 +114,14 @@ def _in_texts(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
 
 
 def fill(text: str, names: Mapping[str, str]) -> str:
-    """The text with its placeholders filled in, without the [parts] whose number or name is not
-    known.
+    """The text with its {placeholders} filled in, and without each [part in brackets] whose
+    placeholder is not known. A placeholder outside of brackets gets the words of UNKNOWN.
     """
 
     def part_if_known(part: re.Match[str]) -> str:
-        if part[2] in names:
-            return part[1]
+        words, placeholder = part.groups()
+        if placeholder in names:
+            return words
         return ""
 
     text = re.sub(r"\[([^\[\]]*\{([a-z]+)\}[^\[\]]*)\]", part_if_known, text)
@@ -115,14 +130,14 @@ def fill(text: str, names: Mapping[str, str]) -> str:
 
 
 def _typed(size: Quantity) -> str:
-    """A size of a message as an option takes it, no more exact than it was printed."""
+    """A size of a message as a command's option takes it, no more exact than it was printed."""
     if size.bytes % GIB == 0:
         return typed_size(size.bytes)
     return size.text.replace(" ", "")
 
 
 def _of_account(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """What the numbers of a message give."""
+    """The names that the numbers of a message give, each with its words."""
     message = account.message
     requested = message.requested
     if message.device is not None:
@@ -133,10 +148,12 @@ def _of_account(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str,
         yield "limit", message.allowed.text
     if message.free:
         yield "free", f"{message.free.text} was free"
-    if requested and message.event not in SILENT:
+    if requested and message.event not in NEUTRAL_EVENTS:
         yield "refused", show_bytes(requested.bytes)
     if message.share and message.free and message.capacity and requested:
-        share = int(100 * message.free.bytes / message.capacity.bytes - 0.1) / 100
+        # Rounded down to hundredths; 0.1 % less, for digits that were not printed.
+        percent = int(100 * message.free.bytes / message.capacity.bytes - 0.1)
+        share = percent / 100
         yield "share", f"{share:.2f}"
         yield "inuse", show_bytes(message.capacity.bytes - message.free.bytes)
         yield "cost", show_bytes(requested.bytes - int(share * message.capacity.bytes))
@@ -144,20 +161,16 @@ def _of_account(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str,
     if requested:
         yield from _of_what_would_do(account, evidence)
     if message.tokens and message.fits_tokens:
-        yield (
-            "context",
-            f"{message.tokens} tokens were requested, {message.fits_tokens} fit",
-        )
+        words = f"{message.tokens} tokens were requested, {message.fits_tokens} fit"
+        yield "context", words
     elif requested and message.cache:
-        yield (
-            "context",
-            f"{requested.text} is needed, {message.cache.text} is available",
-        )
+        words = f"{requested.text} is needed, {message.cache.text} is available"
+        yield "context", words
 
 
 def _missing(account: Account) -> str:
-    """How much is missing; where what is free and cached would have met the request, that is
-    said instead, in numbers.
+    """How much memory is missing, as a clause; where the free and the cached memory together would
+    have met the request, how much of each there was. Empty where that is not known.
     """
     message = account.message
     lacking = account.lacking_with_cache
@@ -185,84 +198,83 @@ def _of_what_would_do(
     message = account.message
     if message.private_pools:
         yield "pools", message.private_pools.text
+    cached_bytes = plus(account.stranded).bytes
     if cache_may_help(account):
         yield "cache", _cache_setting(account, evidence)
-    elif (
-        has_expandable(account) and plus(account.stranded).bytes >= WORTH_JOINING_BYTES
-    ):
+    elif has_expandable(account) and cached_bytes >= WORTH_JOINING_BYTES:
         yield "joining", EXPANDABLE
     if account.reserved and message.free:
-        yield (
-            "room",
-            show_bytes(account.reserved.bytes + message.free.bytes).replace(" ", ""),
-        )
+        room = show_bytes(account.reserved.bytes + message.free.bytes)
+        yield "room", room.replace(" ", "")  # as an option of a command takes it
     others = [
         (pid, size) for pid, size in account.others if pid and size.bytes >= SLACK_BYTES
     ]
+    others_bytes = sum(size.bytes for _, size in others)
     lacking = account.lacking
-    if lacking and 0 < lacking.bytes <= plus(*(size for _, size in others)).bytes:
-        yield (
-            "others",
-            " and ".join(f"process {pid} with {size.text}" for pid, size in others),
-        )
+    if lacking and 0 < lacking.bytes <= others_bytes:
+        listed = [f"process {pid} with {size.text}" for pid, size in others]
+        yield "others", " and ".join(listed)
         yield "pids", ",".join(str(pid) for pid, _ in others)
 
 
 def _cache_setting(account: Account, evidence: CaseEvidence) -> str:
-    """The step that makes PyTorch's cache usable on the release and build that failed."""
+    """The step that makes PyTorch's cache usable on the release and build that failed; empty
+    where there is none.
+    """
     requested = account.message.requested
-    assert requested
-    kind = ""
+    assert requested, "asked only where a request was refused"
+    kind = ""  # of CACHE
     if has_split_size(account):
         kind = "whole"
-    support = has_expandable(account)
-    if support is None:
-        support = rocm_has_expandable(str(recorded_torch(evidence)["version"]))
-        if support is None:
+    has_segments = has_expandable(account)
+    if has_segments is None:
+        version = str(recorded_torch(evidence)["version"])
+        has_segments = rocm_has_expandable(version)
+        if has_segments is None:
             kind = "perhaps"
-    if support:
+    if has_segments:
         kind = "expandable"
     variable = "PYTORCH_CUDA_ALLOC_CONF"
     if account.message.backend == "hip":
         variable = "PYTORCH_HIP_ALLOC_CONF"
-    # Blocks of the request's size stay whole if no larger size may be split.
-    size = 1 << max(0, (requested.bytes // MIB).bit_length() - 1)
-    size = min(LARGEST_SPLIT_MIB, max(SMALLEST_SPLIT_MIB, size))
-    return CACHE.get(kind, "").format(variable=variable, size=size)
+    # Blocks of the request's size stay whole if no larger size may be split: the largest power
+    # of two in MiB that is not above the request.
+    requested_mib = max(1, requested.bytes // MIB)
+    split_mib = 1 << (requested_mib.bit_length() - 1)
+    split_mib = min(LARGEST_SPLIT_MIB, max(SMALLEST_SPLIT_MIB, split_mib))
+    return CACHE.get(kind, "").format(variable=variable, size=split_mib)
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """The process that holds most, as the message, a tool or the captured box lists it, and the
-    number to end it by.
-
-    One below 256 MiB, one that does not cover what is missing, a display server, the program
-    itself and one of its size (a rank beside it) are none, nor is one without a figure.
+    """Names of zombies, and of the process that holds most, as the message, a tool or the captured
+    box lists it, of those whose end would help (_end_would_help).
     """
-    listed = [row for row in processes(evidence) if row.pid]
-    for zombie in [row for row in listed if row.state == "Z"]:
-        yield "zombie", str(zombie.pid)
-        if zombie.parent and zombie.parent != INIT:
-            yield "parent", str(zombie.parent)
-    holders = [
-        _Holder(row.bytes or 0, row.pid, row.name, row.state)
-        for row in listed
-        if row.pid
-    ]
+    holders: list[_Holder] = []
+    for row in processes(evidence):
+        if not row.pid:
+            continue
+        holders.append(_Holder(row.bytes or 0, row.pid, row.name, row.state))
+        if row.state == "Z":
+            yield "zombie", str(row.pid)
+            if row.parent and row.parent != INIT:
+                yield "parent", str(row.parent)
     for account in evidence.accounts:
         holders += [_Holder(size.bytes, pid) for pid, size in account.others if pid]
     captured, seen_here = _captured_holders(evidence)
     holders += captured
     # ps knows the state of a process, and another tool its size.
     states = {holder.pid: holder.state for holder in holders if holder.state}
-    large = [holder for holder in holders if _covers(holder, evidence)]
-    if large:
-        largest = max(large)
+    helping = [holder for holder in holders if _end_would_help(holder, evidence)]
+    if helping:
+        largest = max(helping)
         state = states.get(largest.pid, "")
         yield from _of_largest(largest._replace(state=state), evidence, seen_here)
 
 
 def _captured_holders(evidence: CaseEvidence) -> tuple[list[_Holder], set[int]]:
-    """Each holder of a captured box, and the pids that are of its own name space."""
+    """Each holder of a captured box, and the pids that are numbers of this box, not of the host
+    outside its container.
+    """
     rows: list[_Holder] = []
     seen_here: set[int] = set()
     if evidence.bundle is None:
@@ -275,10 +287,10 @@ def _captured_holders(evidence: CaseEvidence) -> tuple[list[_Holder], set[int]]:
     cards = gpus(evidence.bundle)
     for card in cards:
         for holder in holders_beside(card, cards, evidence):
-            if holder.memory.ok:
-                rows.append(
-                    _Holder(holder.memory.bytes, holder.pid, holder.name, holder.state)
-                )
+            memory = holder.memory
+            if memory.ok:
+                row = _Holder(memory.bytes, holder.pid, holder.name, holder.state)
+                rows.append(row)
             if HOST_PID not in holder.note:
                 seen_here.add(holder.pid)
     return rows, seen_here
@@ -287,43 +299,49 @@ def _captured_holders(evidence: CaseEvidence) -> tuple[list[_Holder], set[int]]:
 def _of_largest(
     holder: _Holder, evidence: CaseEvidence, seen_here: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """The process that holds most, in the words of each place that names it."""
+    """The words for the process that holds most, by each placeholder that may name it."""
     pid = holder.pid
-    size = holder.bytes
-    yield "holds", show_bytes(size)
+    size = show_bytes(holder.bytes)
+    yield "holds", size
     if _is_of_the_host(pid, seen_here, evidence):
         yield "hostpid", str(pid)
         yield (
             "holder",
-            f"process {pid} of the host, outside this container, with {show_bytes(size)}",
+            f"process {pid} of the host, outside this container, with {size}",
         )
         yield "owner", f"A process outside this container (pid {pid} of the host)"
         return
     # A name may hold escapes that a terminal would obey.
     name = "".join(filter(str.isprintable, holder.name))
-    yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
+    named = f"process {pid} {name}".rstrip()
+    yield "holder", f"{named} with {size}"
     yield WITHOUT_SIGTERM.get(holder.state, "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1]
     if not program:
         program = "A process"
     yield "owner", f"{program} (pid {pid})"
-    total = card_bytes(evidence)
-    if size <= total:
-        yield "holdercard", show_bytes(total)
-        if size >= NEARLY_ALL * total or _explains_a_refusal(size, evidence):
-            yield "filledcard", show_bytes(total)
+    total_bytes = card_bytes(evidence)
+    if holder.bytes <= total_bytes:
+        total = show_bytes(total_bytes)
+        yield "holdercard", total
+        is_nearly_all = holder.bytes >= NEARLY_ALL * total_bytes
+        if is_nearly_all or _explains_a_refusal(holder.bytes, evidence):
+            yield "filledcard", total
 
 
 def card_bytes(evidence: CaseEvidence) -> int:
     """The size of the card, as a message, a tool or the box gives it; 0 where it is not known or
     cards differ.
     """
-    sizes = {a.message.capacity.bytes for a in evidence.accounts if a.message.capacity}
+    sizes: set[int] = set()
+    for account in evidence.accounts:
+        if account.message.capacity:
+            sizes.add(account.message.capacity.bytes)
     if not sizes:
-        totals = [
-            f for f in evidence.figures if (f.measure, f.pool) == ("total", "vram")
-        ]
-        sizes = {figure.bytes for figure in totals if figure.bytes}
+        for figure in evidence.figures:
+            is_total = figure.measure == "total" and figure.pool == "vram"
+            if is_total and figure.bytes:
+                sizes.add(figure.bytes)
     if not sizes and evidence.bundle is not None:
         # Only a captured box needs every layer's reader.
         from helpers.judge.contradictions import card_totals
@@ -347,8 +365,8 @@ def _explains_a_refusal(size: int, evidence: CaseEvidence) -> bool:
 
 
 def _is_of_the_host(pid: int, seen_here: set[int], evidence: CaseEvidence) -> bool:
-    """Whether a number is the host's, and names another process or none here: no source that
-    counts as this box does lists it.
+    """Whether a process number is the host's, and means another process or none here: the box is
+    inside a container, and none of its own sources has the number.
     """
     if evidence.bundle is None or pid in seen_here:
         return False
@@ -357,17 +375,17 @@ def _is_of_the_host(pid: int, seen_here: set[int], evidence: CaseEvidence) -> bo
     return is_outside(evidence.bundle)
 
 
-def _covers(holder: _Holder, evidence: CaseEvidence) -> bool:
-    """Whether ending a holder would give what is missing, and ends neither a display, nor the
-    program itself or one of its ranks, which are of its size.
+def _end_would_help(holder: _Holder, evidence: CaseEvidence) -> bool:
+    """Whether ending a holder would give what is missing, and it is neither a display server nor
+    the failing program itself or one of its ranks, which are of its size.
     """
     size = holder.bytes
-    if size <= GIB // 4 or form("display").search(holder.name):
+    if size <= LEAST_HOLDER_BYTES or form("display").search(holder.name):
         return False
     for account in evidence.accounts:
         program = account.program
         requested = account.message.requested
-        if program and abs(size - program.bytes) <= program.bytes // 10:
+        if program and abs(size - program.bytes) <= program.bytes // RANK_PART:
             return False
         if requested and size + plus(account.message.free).bytes < requested.bytes:
             return False
@@ -375,7 +393,7 @@ def _covers(holder: _Holder, evidence: CaseEvidence) -> bool:
 
 
 def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
-    """The names that an observation's reading is."""
+    """The names that the reading of an observation fills."""
     words = observation.reading.show()
     value = str(observation.reading.value)
     kind = observation.name.split("-")[0]

@@ -18,9 +18,9 @@ from helpers.judge import table
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do: commands with placeholders in braces, if there are any, what must hold before
-    it, and what it may harm.
+    """What to do against a failure: advice and commands, with placeholders in braces.
 
+    ``precondition`` is what must hold before, ``harm`` what it may harm; each may be empty.
     ``shown_by_capture``: a captured box already has what the command would show.
     """
 
@@ -34,8 +34,8 @@ class Remedy:
 
 @dataclass(frozen=True)
 class DecidingReading:
-    """A reading that would decide: its name, what it is, how it is taken, and what its results
-    mean.
+    """A reading that would decide between causes: what it is (``reading``), how to take it, and
+    what its results mean (``answer``).
 
     ``while_running``: it has to be taken while the program runs, or just after it failed.
     """
@@ -52,12 +52,14 @@ class Failure:
     """One known failure.
 
     ``kind``: symptom (it is what fails), oddity (something odd that may stand beside another
-    failure), contrast (fails with X, works without X). ``base`` is plain or hint: even measured,
-    a hint is only that. ``needs``: groups of observations, of each group one must be there.
-    ``sufficient``: of these one alone makes it likely, since it is an exclusion by arithmetic or
-    the program's own statement of the cause. ``proof``: of these one that is a proof makes it
-    confirmed. ``strong`` and ``weak`` support it; ``refuted_by`` ends it where measured,
-    ``strong_against`` and ``weak_against`` speak against it. ``source`` is where the mechanism
+    failure), contrast (fails with X, works without X). ``base`` is plain or hint: a hint stays
+    one even where it was measured.
+
+    The other tuples name observations. ``needs`` are groups, and of each group one must be
+    there. One of ``sufficient`` alone makes the failure likely: it excludes everything else by
+    arithmetic, or the program itself states the cause. One of ``proof`` that is a proof makes it
+    confirmed. ``strong`` and ``weak`` support it; ``strong_against`` and ``weak_against`` speak
+    against it, and ``refuted_by`` excludes it where measured. ``source`` is where the mechanism
     can be read.
     """
 
@@ -103,18 +105,20 @@ def _failure(row: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Failure
 
 
 def remedy(name: str) -> Remedy:
-    """The remedy of a name. Raises KeyError for another name."""
+    """The remedy with this name in failures.json. Raises KeyError where there is none."""
     return Remedy(id=name, **table("failures")["remedies"][name])
 
 
 def deciding_reading(name: str) -> DecidingReading:
-    """The reading of a name. Raises KeyError for another name."""
+    """The reading with this name in failures.json. Raises KeyError where there is none."""
     return DecidingReading(name=name, **table("failures")["readings"][name])
 
 
 def _members(names: list[str], groups: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """The names with each group (written in capitals) in its members."""
-    members: dict[str, None] = {}
+    """The names, each once, with the members of a group in place of its name, which is written in
+    capitals.
+    """
+    members: list[str] = []
     for name in names:
-        members.update(dict.fromkeys(groups.get(name, [name])))
-    return tuple(members)
+        members += groups.get(name, [name])
+    return tuple(dict.fromkeys(members))

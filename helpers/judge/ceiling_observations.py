@@ -13,10 +13,12 @@ from helpers.judge.numbers import Decision, numbers_of
 from helpers.judge.observation import Observation, constructed_items, make_observation
 from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure
+from helpers.look.parts import APU, UNIFIED
 
 if TYPE_CHECKING:
     from helpers.judge.ceilings import Stack
 
+# What names of observations (``ceiling-...``) call the layer that a cause is about.
 LAYER_OF_CAUSE = {
     "ttm-gtt-cap": "ttm",
     "carveout-only": "carveout",
@@ -24,14 +26,18 @@ LAYER_OF_CAUSE = {
     "metric-misreport": "metric",
 }
 
+LEAST_OF_A_CARD = 0.9
+MOST_OF_A_CARD = 1.001
+"""What a message calls the total of a card, as a share of what a layer has: a runtime keeps up to a
+tenth of it (firmware, ECC), and sizes are printed rounded.
+"""
+
 
 def ceiling_observations(
     evidence: CaseEvidence, figures: list[Figure], kind: str
 ) -> Iterator[Observation]:
     """The decision about the ceilings of the box, or of the figures that were posted."""
     if evidence.bundle is not None:
-        from helpers.judge.ceilings import ceiling_answer  # reads every layer of a box
-
         for stack in ceiling_answer(evidence.bundle, total_of_message(evidence)):
             observation = _of_decision(stack.decision, (), "bundle")
             if observation is not None:
@@ -48,6 +54,48 @@ def ceiling_observations(
     observation = _of_decision(decide(numbers), numbers.hearsay, "tool")
     if observation is not None:
         yield observation
+
+
+def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Stack]:
+    """Each GPU's ceilings with the decision about them, those with a cause first.
+
+    ``message_total`` is the total in the failing program's message. It counts as torch's total
+    where nobody asked torch, and no card of the box has this total.
+    """
+    from helpers.judge.ceilings import ceilings  # reads every layer of a box
+
+    stacks = ceilings(bundle)
+    is_of_a_card = any(_has_card_of(message_total, stack) for stack in stacks)
+    answers = []
+    for stack in stacks:
+        numbers = stack.numbers
+        shares_the_ram = numbers.kind in (APU, UNIFIED)
+        lacks_total = numbers.torch is None and message_total is not None
+        if shares_the_ram and lacks_total and not is_of_a_card:
+            decision = decide(replace(numbers, torch=message_total))
+            answers.append(replace(stack, decision=decision))
+        else:
+            answers.append(stack)
+    return sorted(
+        answers, key=lambda stack: stack.decision.cause in ("other", "cannot-tell")
+    )
+
+
+def _has_card_of(total: int | None, stack: Stack) -> bool:
+    """Whether a stack is over a card with this total, so that a message is about the card and not
+    about an APU beside it.
+    """
+    if total is None or stack.numbers.kind in (APU, UNIFIED):
+        return False
+    for row in stack.rows:
+        if row.layer not in (None, "carveout", "kfd_bank", "hip_total"):
+            continue
+        size = row.value
+        if not size.ok or size.unit != "bytes":
+            continue
+        if LEAST_OF_A_CARD * size.bytes <= total <= MOST_OF_A_CARD * size.bytes:
+            return True
+    return False
 
 
 def _of_decision(
@@ -78,8 +126,8 @@ def _of_decision(
 
 
 def _of_layers(bundle: Bundle, stack: Stack, name: str) -> Iterator[Observation]:
-    """The layers that a decision was made from, each with its reading, under the decision's
-    name.
+    """The readings of the layers that a decision was made from, each as an observation with the
+    decision's name.
     """
     constructed = constructed_items(bundle)
     for row in stack.rows:

@@ -22,6 +22,7 @@ from helpers.ground.shapes import Confidence, Layer, Reading, not_available, see
 from helpers.ground.units import GIB, MIB
 from helpers.judge import table
 from helpers.judge.binding import answer, decide
+from helpers.judge.contradictions import pools_by_layer
 from helpers.judge.evidence import once
 from helpers.judge.numbers import (
     NEW_KFD_LIMIT,
@@ -44,12 +45,12 @@ from helpers.settings.in_force import memory_fraction
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One row: ``value`` in bytes (a count for nofile), ``unit`` and ``native`` as the source
-    writes it.
+    """One limit: ``value`` in bytes (a count for nofile), ``native`` the text of its source, which
+    counts in ``unit``.
 
-    ``key`` is the row of ceilings.json. ``layer`` is empty where the row limits nothing that a
-    program allocates; ``note`` then says what it is. ``pending`` is what is configured and not
-    live, in bytes, with the place it is written in.
+    ``key`` is its row in ceilings.json. ``layer`` is None where it does not limit what a program
+    allocates; ``note`` then says what it is. ``pending_bytes`` is a value that is configured and
+    not live, ``pending_source`` the place that has it.
     """
 
     key: str
@@ -75,18 +76,25 @@ class Ceiling:
         return _of_layer(self.layer, "number")
 
     def shape(self) -> shapes.Ceiling:
-        """The row as a contract. Only a row with a layer has one."""
-        assert self.layer is not None
+        """The row in the shape that answers have in JSON. Only a row with a layer has one."""
+        assert self.layer is not None, "asked only of a row with a layer"
+        size = None
+        if self.value.ok:
+            size = self.value.bytes
+        source = self.value.source
+        if not source:
+            source = self.value.why
         return shapes.Ceiling(
             self.layer,
-            self.value.bytes if self.value.ok else None,
-            self.value.source or self.value.why,
+            size,
+            source,
             self.value.status,  # type: ignore[arg-type]
             self.pending_bytes,
         )
 
 
 def _of_layer(layer: Layer | None, key: str) -> str:
+    """A column of a layer in ceilings.json; empty for no layer."""
     if layer is None:
         return ""
     return str(table("ceilings")["layers"][layer][key])
@@ -94,7 +102,11 @@ def _of_layer(layer: Layer | None, key: str) -> str:
 
 @dataclass(frozen=True)
 class Stack:
-    """All ceilings over one GPU, from the RAM upwards. ``pci`` is empty on a box without a GPU."""
+    """All ceilings over one GPU, from the RAM upwards, and the decision which of them binds.
+
+    ``pci`` is empty on a box without a GPU. ``kind`` is none, other vendor, apu, card, unsure or
+    wsl.
+    """
 
     pci: str
     name: str
@@ -109,13 +121,14 @@ class Stack:
 
 @once
 def ceilings(bundle: Bundle) -> tuple[Stack, ...]:
-    """A stack for each GPU, APUs first; on a box without one, a single stack of what limits the
-    host.
+    """A stack for each GPU, AMD's APUs first, then AMD's cards; on a box without a GPU, a single
+    stack of what limits the host.
     """
 
     def order(gpu: Gpu) -> tuple[bool, bool, str]:
-        is_apu = gpu.vendor == "AMD" and bool(gpu.integrated)
-        return not is_apu, gpu.vendor != "AMD", gpu.pci
+        is_amds = gpu.vendor == "AMD"
+        is_apu = is_amds and bool(gpu.integrated)
+        return not is_apu, not is_amds, gpu.pci
 
     if not gpus(bundle):
         return (_stack(bundle, None),)
@@ -123,12 +136,16 @@ def ceilings(bundle: Bundle) -> tuple[Stack, ...]:
 
 
 def _row(key: str, value: Reading, name: str = "") -> Ceiling:
-    """A row of a stack with the name, unit and note that ceilings.json has for it."""
+    """A row of a stack with the unit and note that ceilings.json has for it, and its name unless
+    another one is given.
+    """
     data = table("ceilings")["rows"][key]
+    if not name:
+        name = data["name"]
     return Ceiling(
         key=key,
         layer=data["layer"],
-        name=name or data["name"],
+        name=name,
         value=value,
         unit=data["unit"],
         note=data["note"],
@@ -158,36 +175,41 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
         decision = decide(numbers)
     else:
         decision = _not_an_apu(kind, gpu, numbers)
-    pci = "" if gpu is None else gpu.pci
-    name = gpu.name.show() if gpu is not None and gpu.name.ok else ""
+    pci = name = ""
+    if gpu is not None:
+        pci = gpu.pci
+        if gpu.name.ok:
+            name = gpu.name.show()
     stack = Stack(pci, name, kind, tuple(rows), numbers, decision)
-    return _below_the_fraction(stack)
+    return _with_fraction(stack)
 
 
 def _kind(gpu: Gpu | None) -> str:
-    """none, other vendor, apu, card or unsure."""
+    """The ``kind`` of a Stack over a GPU; wsl only the box can tell."""
     if gpu is None:
         return "none"
     if gpu.vendor != "AMD":
         return "other vendor"
     if gpu.integrated is None:
         return "unsure"
-    return "apu" if gpu.integrated else "card"
+    if gpu.integrated:
+        return "apu"
+    return "card"
 
 
-def _below_the_fraction(stack: Stack) -> Stack:
-    """The stack with the allocator's own share as what binds, where it is the lowest."""
+def _with_fraction(stack: Stack) -> Stack:
+    """The stack, bound by torch's memory fraction where that is the lowest ceiling."""
     share = stack.row("fraction")
     decision = stack.decision
-    if share is None or not share.value.ok:
+    if share is None or not share.value.ok or decision.binding_bytes is None:
         return stack
-    if share.value.bytes >= (decision.binding_bytes or 0):
+    if share.value.bytes >= decision.binding_bytes:
         return stack
     says = f"{share.name} keeps this process below the device's total. Below that: {decision.says}"
-    below = replace(
+    by_fraction = replace(
         decision, binding="fraction", binding_bytes=share.value.bytes, says=says
     )
-    return replace(stack, decision=below)
+    return replace(stack, decision=by_fraction)
 
 
 def _is_unified(bundle: Bundle, gpu: Gpu) -> bool:
@@ -220,9 +242,10 @@ def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
     for parameter in ttm.parameters(bundle):
         if parameter.name not in table("ceilings")["rows"]:
             continue
-        value = parameter.live_bytes if parameter.unit else parameter.live
-        row = _row(parameter.name, value, name=f"{parameter.module}.{parameter.name}")
-        row = replace(row, unit=parameter.unit or "text")
+        name = f"{parameter.module}.{parameter.name}"
+        row = replace(_row(parameter.name, parameter.live, name), unit="text")
+        if parameter.unit:
+            row = replace(row, value=parameter.live_bytes, unit=parameter.unit)
         if parameter.live.ok:
             row = replace(row, native=str(parameter.live.value))
         if parameter.pending:
@@ -238,7 +261,9 @@ def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
 
 
 def _with_layer(row: Ceiling, module: str, used: Reading) -> Ceiling:
-    """A pages_limit as TTM's layer, where amdgpu uses its module."""
+    """The row of a pages_limit, as TTM's layer where amdgpu uses its module; ``used`` is the
+    module that amdgpu uses.
+    """
     if not used.ok:
         return replace(
             row, note=f"not known whether amdgpu uses this module: {used.why}"
@@ -252,7 +277,10 @@ def _with_layer(row: Ceiling, module: str, used: Reading) -> Ceiling:
 
 def kernel_of(bundle: Bundle) -> str:
     """The release of the kernel that runs; empty where it was not captured."""
-    return str(machine(bundle).kernel.value or "")
+    kernel = machine(bundle).kernel
+    if not kernel.ok:
+        return ""
+    return str(kernel.value)
 
 
 def _kfd_limit(bundle: Bundle) -> Reading:
@@ -269,7 +297,7 @@ def _kfd_limit(bundle: Bundle) -> Reading:
 
 
 def _size(value: str, unit: str, page: Reading) -> int | None:
-    """Bytes of a module parameter as it is configured; None where it is no size."""
+    """Bytes of a module parameter that is written as ``value``; None where it is no size."""
     factor = {"pages": page.bytes, "MiB": MIB, "GiB": GIB}.get(unit, 0)
     if not factor or not re.fullmatch(r"[0-9]{1,19}", value):
         return None
@@ -282,49 +310,41 @@ def _gpu_rows(bundle: Bundle, gpu: Gpu, kind: str) -> list[Ceiling]:
         return [
             _row("other_vendor", pool.total, name=pool.layer) for pool in gpu.pools[:1]
         ]
-    totals = {
-        pool.layer: pool.total for pool in gpu.pools if pool.total.unit == "bytes"
-    }
     memory = ("carveout", "gtt")
     if kind == "card":
         memory = ("card_vram", "card_gtt")
-    rows = []
-    for name in (*memory, "kfd_bank", "hsa_pool", "hip_total"):
-        data = table("ceilings")["pools"][name]
-        without = not_available(data["without"], "bytes", "")
-        if name == "hip_total":
-            why = framework.devices_reading(bundle).why
-            without = replace(without, why=why or without.why)
-        total = next(
-            (totals[layer] for layer in data["layers"] if layer in totals), without
-        )
-        rows.append(_row(name, total))
-    device = next(
-        (d for d in framework.framework(bundle).devices if d.pci == gpu.pci), None
-    )
-    if device is not None and device.driver_total.ok:
-        rows.append(_row("driver_total", device.driver_total))
-    if device is not None and device.free.ok:
-        rows.append(_row("free", device.free))
+    names = (*memory, "kfd_bank", "hsa_pool", "hip_total")
+    rows = [_row(name, _total(bundle, gpu, name)) for name in names]
+    devices = [d for d in framework.framework(bundle).devices if d.pci == gpu.pci]
+    for device in devices[:1]:
+        if device.driver_total.ok:
+            rows.append(_row("driver_total", device.driver_total))
+        if device.free.ok:
+            rows.append(_row("free", device.free))
     return rows
 
 
+def _total(bundle: Bundle, gpu: Gpu, name: str) -> Reading:
+    """The total of a pool of ceilings.json, by the first of its layers that reports one."""
+    data = table("ceilings")["pools"][name]
+    pools = pools_by_layer(gpu)
+    for layer in data["layers"]:
+        if layer in pools and pools[layer].total.unit == "bytes":
+            return pools[layer].total
+    why = ""
+    if name == "hip_total":
+        why = framework.devices_reading(bundle).why
+    if not why:
+        why = data["without"]
+    return not_available(why, "bytes", "")
+
+
 def _process_rows(bundle: Bundle) -> list[Ceiling]:
-    """Limits of the process: of the allocator's settings, its control group and its ulimits."""
+    """Limits of the process: its memory fraction in torch, its control group and its ulimits."""
     rows = []
-    build = framework.framework(bundle)
-    captured = {variable.name: variable for variable in variables(bundle)}
-    environ = {name: variable.value for name, variable in captured.items()}
-    share, name = memory_fraction(environ, str(build.version.value or ""), build.build)
-    if share is not None and 0 < share < 1:
-        value = not_available("torch's total is not known", "bytes", "")
-        totals = [device.total.bytes for device in build.devices if device.total.ok]
-        if totals:
-            value = seen(int(share * totals[0]), "bytes", name, captured[name].item)
-        full = f"{name} per_process_memory_fraction"
-        rows.append(
-            Ceiling("fraction", "fraction", full, value, f"{share:g}", "of the total")
-        )
+    fraction = _fraction_row(bundle)
+    if fraction is not None:
+        rows.append(fraction)
     rows.append(_row("cgroup", machine(bundle).cgroup_limit))
     for limit in limits(bundle):
         if limit.name in ("memlock", "nofile") and limit.soft.ok:
@@ -332,15 +352,42 @@ def _process_rows(bundle: Bundle) -> list[Ceiling]:
     return rows
 
 
-def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
-    """The readings of a stack as the decision takes them, with those that no machine printed
-    named as filled in.
+def _fraction_row(bundle: Bundle) -> Ceiling | None:
+    """The share of the card that an environment variable lets torch have; None where it is whole
+    or not limited.
     """
-    readings: dict[str, Reading] = {}
+    torch = framework.framework(bundle)
+    version = ""
+    if torch.version.ok:
+        version = str(torch.version.value)
+    captured = {variable.name: variable for variable in variables(bundle)}
+    environ = {name: variable.value for name, variable in captured.items()}
+    share, name = memory_fraction(environ, version, torch.build)
+    if share is None or not 0 < share < 1:
+        return None
+    value = not_available("torch's total is not known", "bytes", "")
+    totals = [device.total.bytes for device in torch.devices if device.total.ok]
+    if totals:
+        value = seen(int(share * totals[0]), "bytes", name, captured[name].item)
+    return Ceiling(
+        key="fraction",
+        layer="fraction",
+        name=f"{name} per_process_memory_fraction",
+        value=value,
+        native=f"{share:g}",
+        unit="of the total",
+    )
+
+
+def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
+    """The readings of a stack as binding.decide takes them; ``filled`` has those that no machine
+    printed.
+    """
+    readings: dict[str, Reading] = {}  # by field of Numbers
     module = ""
     for row in rows:
         if row.layer == "ttm":
-            module = row.name.partition(".")[0]
+            module, _, _parameter = row.name.partition(".")
         if row.number and row.value.ok:
             readings.setdefault(row.number, row.value)
     constructed = constructed_items(bundle)
@@ -363,76 +410,39 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
 
 
 def _wanted(bundle: Bundle, module: str) -> int | None:
-    """The pages_limit that is configured, in bytes, that of the module in use first: another's
-    was wanted as well.
+    """The pages_limit that is configured, in bytes: of the module that amdgpu uses, else of
+    another TTM module; None for none.
     """
-    wanted = [
-        p.wanted for p in ttm.parameters(bundle) if p.name == "pages_limit" and p.wanted
-    ]
+    wanted = []
+    for parameter in ttm.parameters(bundle):
+        if parameter.name == "pages_limit" and parameter.wanted:
+            wanted.append(parameter.wanted)
     wanted.sort(key=lambda setting: setting.module != module)
-    sizes = (_size(setting.value, "pages", page_size(bundle)) for setting in wanted)
-    return next((size for size in sizes if size), None)
-
-
-def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Stack]:
-    """Each GPU's ceilings with the decision about them, those with a cause first.
-
-    What the failing program's message says of the total stands in where the evidence has none.
-    """
-    stacks = ceilings(bundle)
-    about_a_card = _has_a_card_of(message_total, stacks)
-    answers = []
-    for stack in stacks:
-        shares_the_ram = stack.numbers.kind in (APU, UNIFIED)
-        asks_the_message = message_total is not None and not about_a_card
-        if shares_the_ram and stack.numbers.torch is None and asks_the_message:
-            decision = decide(replace(stack.numbers, torch=message_total))
-            answers.append(replace(stack, decision=decision))
-        else:
-            answers.append(stack)
-    return sorted(
-        answers, key=lambda stack: stack.decision.cause in ("other", "cannot-tell")
-    )
-
-
-def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:
-    """Whether a card of the box has that total, so that a message is about the card and not the
-    APU beside it.
-    """
-    if total is None:
-        return False
-    for stack in stacks:
-        if stack.numbers.kind in (APU, UNIFIED):
-            continue
-        for row in stack.rows:
-            if row.layer not in (None, "carveout", "kfd_bank", "hip_total"):
-                continue
-            size = row.value
-            if (
-                size.ok
-                and size.unit == "bytes"
-                and 0.9 * size.bytes <= total <= 1.001 * size.bytes
-            ):
-                return True
-    return False
+    for setting in wanted:
+        size = _size(setting.value, "pages", page_size(bundle))
+        if size:
+            return size
+    return None
 
 
 def _not_an_apu(kind: str, gpu: Gpu | None, numbers: Numbers) -> Decision:
-    """The answer on a box that no TTM limit applies to, or of which that is not known."""
+    """The decision for a stack of this ``kind``, which no TTM limit applies to, or of which that
+    is not known.
+    """
     pattern = {"other vendor": "other_vendor", "none": "no_gpu"}.get(kind, kind)
-    sure: Confidence = "confirmed"
+    confidence: Confidence = "confirmed"
     if kind in ("wsl", "unsure"):
-        sure = "weak"
+        confidence = "weak"
     vram_words = ""
     vendor = ""
     if gpu is not None:
         vendor = gpu.vendor
-        totals = (p.total for p in gpu.pools if p.layer in ("sysfs VRAM", "KFD bank"))
-        total = next(totals, None)
-        if total is not None and total.ok:
-            vram_words = f" ({total.show()})"
+        layers = ("sysfs VRAM", "KFD bank")
+        totals = [pool.total for pool in gpu.pools if pool.layer in layers]
+        if totals and totals[0].ok:
+            vram_words = f" ({totals[0].show()})"
     decision = answer(
-        pattern, numbers, None, sure, vram_words=vram_words, vendor=vendor
+        pattern, numbers, None, confidence, vram_words=vram_words, vendor=vendor
     )
     if kind == "unsure":
         return replace(decision, missing=("is_integrated",))

@@ -9,6 +9,11 @@ from helpers.ground.units import MIB, show_bytes
 from helpers.look.gpus import Gpu, Pool
 
 TOTALS_AGREE = 4 * MIB
+"""Totals of two layers are one figure where they differ by no more: each rounds to MiB or to blocks
+of 2 MiB.
+"""
+NVIDIA_ROUNDING = 3 * MIB
+"""nvidia-smi prints total, used and free in whole MiB: together they hide up to 3."""
 # KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABLITY_ALIGN).
 KFD_BLOCK = 2 * MIB
 RESERVED = "reserved by the driver"
@@ -22,7 +27,7 @@ def pools_by_layer(gpu: Gpu) -> dict[str, Pool]:
 
 
 def card_totals(gpu: Gpu) -> list[Reading]:
-    """What the layers that count the card's own memory give as its total."""
+    """The totals of the layers that count the card's own memory."""
     return [pool.total for pool in gpu.pools if pool.layer in TOTALS and pool.total.ok]
 
 
@@ -43,10 +48,13 @@ def contradictions(gpu: Gpu) -> Iterator[str]:
             )
     nvidia = pools.get("nvidia-smi")
     if nvidia and nvidia.total.ok and nvidia.used.ok and nvidia.free.ok:
-        reserved = pools[RESERVED].total.bytes if RESERVED in pools else 0
+        reserved_bytes = 0
+        if RESERVED in pools:
+            reserved_bytes = pools[RESERVED].total.bytes
+        # Since driver 510 used leaves the reserve out, before it did not.
         rest = nvidia.total.bytes - nvidia.used.bytes - nvidia.free.bytes
-        gap = min(abs(rest), abs(rest - reserved))
-        if gap > 3 * MIB:
+        gap = min(abs(rest), abs(rest - reserved_bytes))
+        if gap > NVIDIA_ROUNDING:
             total = nvidia.total.show()
             yield (
                 f"nvidia-smi: used, free and reserved leave {show_bytes(gap)} of {total} "
@@ -55,7 +63,7 @@ def contradictions(gpu: Gpu) -> Iterator[str]:
 
 
 def _above_total(pool: Pool) -> Iterator[str]:
-    """What a pool calls used or free, where it is more than its total."""
+    """The used or free memory of a pool, where it is more than its total."""
     for figure, part in (("used", pool.used), ("free", pool.free)):
         if part.ok and pool.total.ok and part.bytes > pool.total.bytes:
             yield (
@@ -65,7 +73,7 @@ def _above_total(pool: Pool) -> Iterator[str]:
 
 
 def _between_totals(pools: dict[str, Pool]) -> Iterator[str]:
-    """Totals of two layers that ought to be one figure."""
+    """Totals of two layers that differ and should not."""
     for layer in ("torch", "HSA pool"):
         gap = _gap(pools, layer, "KFD bank")
         if gap is not None and abs(gap) > TOTALS_AGREE:

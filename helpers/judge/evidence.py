@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from helpers.judge.program_facts import ProgramFacts
 
 LONGEST_TEXT = 60_000
-"""Characters of one text that are looked at: its beginning, its end, and what stands around
-each failure in it.
+"""Characters of one text that are searched: its beginning and its end. A thousand lines of a log
+have about so many, and a search of them takes a fraction of a second.
+"""
+AROUND = 1000
+MOST_FAILURES = 5
+"""Of a longer text also the characters around each of its first failures: a traceback before it
+and the lines that follow.
 """
 ON_TORCH = (
     "torch",
@@ -42,7 +47,7 @@ ON_TORCH = (
     "xFormers",
 )
 """Programs whose refusals may be those of torch's own allocator."""
-Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
+Text = Tuple[str, str, str]  # evaluated at import, also on Python 3.8
 """(origin, source, text): message, tool or environment; what printed it; the words."""
 
 
@@ -51,7 +56,7 @@ Result = TypeVar("Result")
 
 
 def once(function: Callable[[Source], Result]) -> Callable[[Source], Result]:
-    """The function, whose result is worked out once and kept with what it was worked out from."""
+    """A decorator: the function runs once for each source, which keeps the result."""
 
     @wraps(function)
     def kept(source: Source) -> Result:
@@ -64,11 +69,12 @@ def once(function: Callable[[Source], Result]) -> Callable[[Source], Result]:
 class CaseEvidence(Unchanging):
     """Everything a person handed over about one failure.
 
-    ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``program`` has the facts of
-    a recorded program (allocator.program_facts). ``tools`` are what tools printed, also into the
-    error text, which is without it, as (tool, output) pairs. ``narrative`` is what a person wrote in prose:
-    it is kept to say that it was not read. ``log`` is the path of the text, to be typed; LOG
-    where it has none.
+    ``messages`` are the known error messages in ``error_text``. ``program`` has the facts of a
+    recorded program (allocator.program_facts). ``tools`` are (tool, output) pairs; an output
+    that was pasted into the error text is moved here. ``facts`` are (name, words) of the
+    environment (gpu, gfx, ram_gib, ...), ``variables`` (name, value). ``narrative`` is what a
+    person wrote in prose: it is kept to say that it was not read. ``unused`` says what could not
+    be used. ``log`` is the path of the text, for commands; LOG where it has none.
     """
 
     messages: tuple[Message, ...] = ()
@@ -94,16 +100,16 @@ class CaseEvidence(Unchanging):
         )
 
     def _with_sizes_of_torch(self, message: Message) -> Message:
-        """A refusal that gives no number, with what torch's own summary beside it says."""
+        """A refusal that gives no number, with the sizes of torch's own summary beside it; any
+        other message as it is.
+        """
         if message.numbers or not of_device(message) or message.program not in ON_TORCH:
             return message
-        sizes = {
-            figure.measure: Quantity(
-                figure.bytes or 0, figure.precision_bytes, figure.text
-            )
-            for figure in self.figures
-            if figure.pool == "torch"
-        }
+        sizes: dict[str, Quantity] = {}
+        for figure in self.figures:
+            if figure.pool == "torch" and figure.bytes is not None:
+                size = Quantity(figure.bytes, figure.precision_bytes, figure.text)
+                sizes[figure.measure] = size
         return replace(
             message, allocated=sizes.get("used"), reserved_total=sizes.get("reserved")
         )
@@ -115,7 +121,9 @@ class CaseEvidence(Unchanging):
 
     @cached_property
     def texts(self) -> tuple[Text, ...]:
-        """Every text that a program printed, without the standing advice of frameworks."""
+        """Every text that a program printed, without the advice that frameworks add to every
+        error.
+        """
         rows = [("message", "error text", without_footers(self.error_text))]
         rows += [("tool", name, without_footers(text)) for name, text in self.tools]
         rows += [("environment", name, value) for name, value in self.facts]
@@ -124,37 +132,45 @@ class CaseEvidence(Unchanging):
 
     @cached_property
     def words(self) -> tuple[Text, ...]:
-        """The same without the tables in them: what stands in a table is no statement."""
-        return tuple(
-            (origin, source, split_printed(text)[0])
-            for origin, source, text in self.texts
-        )
+        """The same texts without the tables in them, whose entries are no statements."""
+        statements = []
+        for origin, source, text in self.texts:
+            without_tables, _tables = split_printed(text)
+            statements.append((origin, source, without_tables))
+        return tuple(statements)
 
 
 def _cut(text: str, messages: tuple[Message, ...] = ()) -> str:
-    """A text of at most LONGEST_TEXT characters, and what stands around its first failures."""
+    """The text; of one above LONGEST_TEXT its ends, and what stands around its first failures."""
     if len(text) <= LONGEST_TEXT:
         return text
-    around = [text[max(0, m.start - 1000) : m.start + 1000] for m in messages[:5]]
-    return "\n".join([text[: LONGEST_TEXT // 2], *around, text[-LONGEST_TEXT // 2 :]])
+    pieces = [text[: LONGEST_TEXT // 2]]
+    for message in messages[:MOST_FAILURES]:
+        begin = max(0, message.start - AROUND)
+        pieces.append(text[begin : message.start + AROUND])
+    pieces.append(text[-LONGEST_TEXT // 2 :])
+    return "\n".join(pieces)
 
 
 CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])
-"""Bytes that no text holds in number, whatever its encoding; a terminal's escapes, bells and
-backspaces are not among them.
+"""Control characters of ASCII that no text holds in number: all but backspace and escape (8, 27),
+which terminals print, and white space (9 to 13).
+"""
+ODD_PART = 50
+"""A file with more control characters than this part of it is no text: of random bytes a tenth are
+such, and a log has a stray one.
 """
 
 
 def not_text(start: bytes) -> str:
     """What a file is by its first bytes, where it is no text; empty for text (UTF-16 included)."""
-    starts = ((row["start"].encode("latin-1"), row["kind"]) for row in table("magic"))
-    kind = next((kind for magic, kind in starts if start.startswith(magic)), "")
-    if kind or start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return kind
+    for row in table("magic"):
+        if start.startswith(row["start"].encode("latin-1")):
+            return str(row["kind"])
     if encoding(start) != "utf-8":
         return ""
-    odd = len(start) - len(start.translate(None, CONTROL))
-    if odd > len(start) // 50:
+    odd_count = len(start) - len(start.translate(None, CONTROL))
+    if odd_count > len(start) // ODD_PART:
         return "binary data"
     return ""
 
@@ -168,16 +184,18 @@ def evidence_from_message(text: str) -> CaseEvidence:
     text = without_own_notes(text)
     reading = read_message(text)
     shown = _cut(text, reading.messages)
-    rest, printed = split_printed(shown)
+    rest, printed = split_printed(shown)  # with blanks in place of each table
     messages = reading.messages
     if shown == text:
         # No word inside a printed table is a message of a program.
         messages = tuple(m for m in messages if text[m.start] == rest[m.start])
+    without_output = [(command, "") for command in unanswered(shown)]
+    unused = [words for words in (left_out, reading.unused) if words]
     return CaseEvidence(
         messages=messages,
         error_text=rest,
-        tools=(*printed, *((command, "") for command in unanswered(shown))),
-        unused="; ".join(filter(None, (left_out, reading.unused))),
+        tools=(*printed, *without_output),
+        unused="; ".join(unused),
     )
 
 
@@ -191,17 +209,19 @@ def evidence_from_bundle(bundle: Bundle) -> CaseEvidence:
 
 def evidence_from_case(path: str | Path) -> CaseEvidence:
     """Evidence of a posted case (JSON: ``evidence`` with error_text, tool_outputs, environment,
-    narrative).
+    narrative; or these alone).
 
-    Raises ValueError in one line where the file is no such JSON. ``truth`` and the like are not
-    looked at.
+    Raises ValueError in one line where the file is no such JSON. Its other keys, such as
+    ``truth``, are not read.
     """
     try:
         data = json_of(path)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or type(error).__name__
-        slip = f"{why}; expected JSON with an object 'evidence'"
-        raise ValueError(f"case {path}: {slip}") from error
+        why = type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            why = error.strerror
+        expected = "JSON with an object 'evidence'"
+        raise ValueError(f"case {path}: {why}; expected {expected}") from error
     evidence = data
     if isinstance(data, dict):
         evidence = data.get("evidence", data)
@@ -212,7 +232,7 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
 
 
 def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
-    """The same from the ``evidence`` object itself; odd values are taken as their text."""
+    """The same of the ``evidence`` object itself; a value that is no string counts as its JSON."""
     environment = evidence.get("environment")
     variables = None
     if isinstance(environment, dict):
@@ -239,6 +259,7 @@ def _pairs(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: object) -> str:
+    """A value of JSON as text: a string as it is, nothing for null."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -247,9 +268,13 @@ def _text(value: object) -> str:
 
 
 def vendor_of(messages: tuple[Message, ...]) -> str:
-    """Whose GPU the failing program is about, by its messages; empty where they do not say."""
-    backend = next((m.backend for m in messages if m.backend), "")
-    return {"hip": "AMD", "cuda": "NVIDIA"}.get(backend, "")
+    """Whose GPU the failing program uses, AMD's or NVIDIA's, by the first message that tells;
+    empty where none does.
+    """
+    for message in messages:
+        if message.backend:
+            return {"hip": "AMD", "cuda": "NVIDIA"}.get(message.backend, "")
+    return ""
 
 
 def is_described(text: str) -> bool:

@@ -1,6 +1,7 @@
-"""The program that failed, as the texts handed over name it: by its numbers, and by its name.
+"""The program that failed, as the texts name it: by its process numbers, and by its name.
 
-A line of the kernel's log says whom it is about; it is evidence where that is this program.
+A line of the kernel's log says which process it is about; it is evidence where that is this
+program.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence, once
-from helpers.judge.observation import SILENT
+from helpers.judge.observation import NEUTRAL_EVENTS
 from helpers.look.message import Message, of_device
 from helpers.look.squeezed import prefix
 
@@ -20,10 +21,10 @@ KILLS = ("killed", "sigkill")
 
 @dataclass(frozen=True)
 class FailingProgram:
-    """The program that failed, as the texts beside the kernel's lines name it.
+    """The program that failed, as the texts name it.
 
-    ``words``: what it printed, without the kernel's own lines. ``was_killed``: it, or a part of
-    it, by a signal.
+    ``words``: what it printed, without lines of the kernel's log. ``pids``: its process numbers.
+    ``was_killed``: a signal killed it, or a part of it.
     """
 
     words: str
@@ -31,31 +32,35 @@ class FailingProgram:
     was_killed: bool
 
     def has_name(self, process: str) -> bool:
-        """Whether the text speaks of a program of this name; a traceback is Python's."""
-        if form("python's process").match(process) and form("traceback").search(
-            self.words
-        ):
+        """Whether the text names a program ``process``; a traceback names Python."""
+        if not process:
+            return False
+        is_python = form("python's process").match(process)
+        if is_python and form("traceback").search(self.words):
             return True
         name = rf"(?<![\w.-]){re.escape(process)}(?![\w-])"
-        return bool(process) and re.search(name, self.words) is not None
+        return re.search(name, self.words) is not None
 
 
 @once
 def failing_program(evidence: CaseEvidence) -> FailingProgram | None:
     """The program that the text is about; None where the text is the kernel's alone, or empty."""
-    # It takes longer to load than a message to read.
-    from helpers.look import kernel_log
+    from helpers.look import (
+        kernel_log,
+    )  # loading it takes longer than reading a message
 
-    lines = evidence.error_text.splitlines()
-    words = "\n".join(
-        line for line in lines if not kernel_log.parse(line[prefix(line) :])
-    )
+    printed = []
+    for line in evidence.error_text.splitlines():
+        without_prefix = line[prefix(line) :]
+        if not kernel_log.parse(without_prefix):
+            printed.append(line)
+    words = "\n".join(printed)
     if not words.strip():
         return None
     pids = {account.own_pid for account in evidence.accounts if account.own_pid}
     messages = [message for message in evidence.messages if message.program != KERNEL]
     for message in messages:
-        if not message.others:
+        if not message.others:  # else the numbers are those of other processes
             pids.update(message.pids)
     was_killed = any(message.event in KILLS for message in messages)
     return FailingProgram(words, frozenset(pids), was_killed)
@@ -63,11 +68,13 @@ def failing_program(evidence: CaseEvidence) -> FailingProgram | None:
 
 def of_another(message: Message, evidence: CaseEvidence) -> bool:
     """Whether a pasted line of the kernel names a process that is not the program which failed
-    in the same text. Where no program failed in it, the line is what is asked about.
+    in the same text. Where no program failed in it, the person asks about that line.
     """
     names_somebody = message.program == KERNEL and bool(message.pids)
     of_programs = [other for other in evidence.messages if other.program != KERNEL]
-    if not names_somebody or all(other.event in SILENT for other in of_programs):
+    if not names_somebody or all(
+        other.event in NEUTRAL_EVENTS for other in of_programs
+    ):
         return False
     failing = failing_program(evidence)
     if failing is None or failing.pids & set(message.pids):
@@ -76,13 +83,13 @@ def of_another(message: Message, evidence: CaseEvidence) -> bool:
 
 
 def went_on(message: Message, evidence: CaseEvidence) -> bool:
-    """Whether the program survived a refusal of device memory: it counts steps behind it, and
-    something else ended it later, or no traceback ended it. Of several ranks one may go on while
-    another has died.
+    """Whether the program survived a refusal of device memory: it counts steps after it, and
+    something else ended it later, or no traceback ended it.
+
+    A line with the prefix of a rank does not tell: one rank may go on after another has died.
     """
     text = evidence.error_text
-    line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
-    if not of_device(message) or form("rank").search(line):
+    if not of_device(message) or form("rank").search(line_before(message, text)):
         return False
     progress = form("progress").search(text, message.start + len(message.words))
     if progress is None:
@@ -90,15 +97,24 @@ def went_on(message: Message, evidence: CaseEvidence) -> bool:
     later = [other for other in evidence.messages if other.start > progress.start()]
     if any(map(of_device, later)):
         return False
-    if any(other.event not in SILENT for other in later):
+    if any(other.event not in NEUTRAL_EVENTS for other in later):
         return True
     error = last_error(text)
     if error is None:
-        return form("progress").search(text, progress.end()) is not None
+        counts_on = form("progress").search(text, progress.end())
+        return counts_on is not None
     return error.start() > progress.start()
+
+
+def line_before(message: Message, text: str) -> str:
+    """The beginning of the line in which a message stands, up to the message."""
+    begin = text.rfind("\n", 0, message.start) + 1
+    return text[begin : message.start]
 
 
 def last_error(text: str) -> re.Match[str] | None:
     """The exception of the last traceback; None where there is none."""
     start = text.rfind("Traceback (most recent call last)")
-    return form("exception").search(text, start) if start >= 0 else None
+    if start < 0:
+        return None
+    return form("exception").search(text, start)

@@ -12,6 +12,7 @@ from helpers.judge import form
 from helpers.judge.evidence import ON_TORCH, CaseEvidence, is_described
 from helpers.judge.hardware import device_names, is_hip
 from helpers.judge.holders import window_state
+from helpers.judge.message_account import Account
 from helpers.judge.numbers import bytes_of
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.figures import Figure, beside, figures_of_message
@@ -19,11 +20,32 @@ from helpers.look.message import of_device
 from helpers.look.parts import APU, CARD, UNIFIED, card_sizes
 from helpers.look.relations import Relation, relations
 
-ROOM_SHARE = 4
+ROOM_PART = 4
+"""A card has room where at least this part of it is free."""
 FULL_PERCENT = 90
+"""A card is full from this share on: the rest is what driver and contexts keep (an estimate)."""
+RAM_PART = 20
+"""The RAM, or a control group, is nearly full where less than this part of it is left."""
+IN_USE_BYTES = GIB // 2
+"""More in use than this is no desktop alone."""
+KERNEL_BYTES = 4 * GIB
+"""The kernel itself holds too much where it has more than this and than a quarter of the RAM: caches
+of files and inodes are given back before.
+"""
+IDLE_TIMES = 1.5
+"""torch's cache stands out where it has reserved so many times what is allocated."""
+LEAST_READINGS = 3
+LEAST_GROWTH = 1.2
+"""A figure grows where so many readings all rise, and the last is so many times the first: below
+that a cache may still be filling.
+"""
 LEAST_RISES = 3
-RAM_SHARE = 20
+LONGEST_SERIES = 4000
+"""Characters of an output that may be a series of one figure; longer ones are logs."""
+MOST_SHOWN = 8
+"""Readings of a series that are quoted."""
 REFUSED = ("refused", "driver-refused", "workspace")
+"""Events of messages in which a program was refused memory of the device."""
 OBSERVATION_OF_KIND = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
 
 
@@ -38,9 +60,10 @@ def figures_in(evidence: CaseEvidence) -> list[Figure]:
 def size_observations(
     evidence: CaseEvidence, figures: list[Figure], kind: str
 ) -> Iterator[Observation]:
-    """What the figures say of each other, what kind of GPU it is, and what does not fit.
+    """What the figures say of each other, what kind of GPU it is (``kind``: hardware.kind_of), and
+    what does not fit.
 
-    ``kind``: hardware.kind_of.
+    What a tool shows of a card counts only where no message gives numbers of its own.
     """
     if kind in OBSERVATION_OF_KIND:
         name = OBSERVATION_OF_KIND[kind]
@@ -52,7 +75,9 @@ def size_observations(
         room: list[Observation] = []
         if is_refused:
             room += _room(figures)
-        yield from room or _in_use(figures, kind)
+        yield from room
+        if not room:
+            yield from _in_use(figures, kind)
         yield from _of_shares(evidence, is_refused)
     yield from _of_host(figures)
     yield from _of_windows(figures)
@@ -60,28 +85,31 @@ def size_observations(
 
 
 def _of_relation(relation: Relation, kind: str) -> Observation:
-    """A relation as an observation; what kind of GPU it is decides what it is called."""
+    """A relation of look.relations as an observation, with a name of its own where the kind of GPU
+    or the pools change what it means.
+    """
     name = relation.name
+    pools = {figure.pool for figure in relation.figures}
     if name == "runtime-below-driver" and kind == CARD:
         name = "runtime-below-card"
-    if name == "totals-differ" and all(
-        figure.pool == "runtime" for figure in relation.figures
-    ):
+    elif name == "totals-differ" and pools == {"runtime"}:
         name = "runtime-totals-differ"
     first = relation.figures[0]
-    value = first.text if first.bytes is None else first.bytes
+    value: int | str = first.text
+    if first.bytes is not None:
+        value = first.bytes
     return make_observation(
         name, value, first.source, first.origin, relation.says, hard=relation.hard
     )
 
 
 def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
-    """The most that a tool shows in use of a card."""
+    """The most that a tool shows in use on a card."""
     pools: tuple[str, ...] = ("vram", "runtime")
     if kind == APU:
         pools = (*pools, "gtt")
     most = _largest(figures, "used", pools)
-    if most is not None and bytes_of(most) > GIB // 2:
+    if most is not None and bytes_of(most) > IN_USE_BYTES:
         yield make_observation(
             "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
         )
@@ -96,63 +124,61 @@ def _of_shares(evidence: CaseEvidence, is_refused: bool) -> Iterator[Observation
         if not shares or "VRAM%" not in text:
             continue
         most = max(map(int, shares))
+        free = 100 - most
         if most >= FULL_PERCENT:
             yield make_observation("card-in-use", f"{most} %", source, "tool")
-        elif is_refused and most <= 100 - 100 // ROOM_SHARE:
-            yield make_observation(
-                "room-beside-refusal", f"{100 - most} % of the card", source, "tool"
-            )
+        elif is_refused and free >= 100 // ROOM_PART:
+            words = f"{free} % of the card"
+            yield make_observation("room-beside-refusal", words, source, "tool")
 
 
 def _room(figures: list[Figure]) -> Iterator[Observation]:
-    """What a tool or a report shows free beside a refusal that gives no number, on the card that
-    has least.
+    """The free memory that a tool or a report shows beside a refusal that gives no number, on the
+    card that has least.
     """
-    rooms: list[tuple[int, Figure]] = []
+    rooms: list[tuple[int, Figure]] = []  # free bytes, and the card's total
     for total in figures:
         if total.measure == "total" and total.pool in ("vram", "runtime"):
-            rooms += [
-                (bytes_of(free), total) for free in beside(total, figures, "free")
-            ]
-            used = beside(total, figures, "used")
-            rooms += [(bytes_of(total) - bytes_of(figure), total) for figure in used]
+            for free in beside(total, figures, "free"):
+                rooms.append((bytes_of(free), total))
+            for used in beside(total, figures, "used"):
+                rooms.append((bytes_of(total) - bytes_of(used), total))
     if not rooms:
         return
-    size, card = min(rooms, key=lambda room: room[0])
-    if size < max(GIB, bytes_of(card) // ROOM_SHARE):
+    free_bytes, card = min(rooms, key=lambda room: room[0])
+    if free_bytes < max(GIB, bytes_of(card) // ROOM_PART):
         return
     says = f"Free, of {show_bytes(card.bytes)}, when this was printed"
     for figure in figures:
-        if (figure.measure, figure.pool) == ("reserved", "torch-later"):
+        if figure.measure == "reserved" and figure.pool == "torch-later":
             says += f", after the failure; PyTorch then had {show_bytes(figure.bytes)}"
-    yield make_observation("room-beside-refusal", size, card.source, card.origin, says)
+    yield make_observation(
+        "room-beside-refusal", free_bytes, card.source, card.origin, says
+    )
 
 
 def _of_host(figures: list[Figure]) -> Iterator[Observation]:
-    """Whether the host's memory is at its end, who holds most of it, and what the kernel holds."""
+    """Whether the host's memory is nearly full, who holds most of it, and what the kernel holds."""
     total = bytes_of(_largest(figures, "total", ("ram",)))
-    processes = _largest(figures, "used", ("process-ram", "process-rss"))
-    kernel = _largest(figures, "used", ("slab",))
     available = [figure for figure in figures if figure.pool == "available"]
-    if available and bytes_of(available[-1]) < total // RAM_SHARE:
+    if available and bytes_of(available[-1]) < total // RAM_PART:
+        latest = available[-1]
         says = f"Available of {show_bytes(total)} of RAM"
-        if processes is not None:
-            holder = f"process {processes.pid} {processes.name}"
-            says = f"{says}; {holder} holds {show_bytes(processes.bytes)}"
-        yield make_observation(
-            "ram-full", available[-1].bytes, available[-1].source, "tool", says
-        )
+        process = _largest(figures, "used", ("process-ram", "process-rss"))
+        if process is not None:
+            holder = f"process {process.pid} {process.name}"
+            says = f"{says}; {holder} holds {show_bytes(process.bytes)}"
+        yield make_observation("ram-full", latest.bytes, latest.source, "tool", says)
     limit = _largest(figures, "limit", ("cgroup",))
     rest = bytes_of(limit) - bytes_of(_largest(figures, "used", ("cgroup",)))
-    if limit is not None and rest < bytes_of(limit) // RAM_SHARE:
+    if limit is not None and rest < bytes_of(limit) // RAM_PART:
         says = f"Free of the {show_bytes(limit.bytes)} that the control group may use"
         yield make_observation("ram-full", rest, limit.source, limit.origin, says)
-    if kernel is not None and bytes_of(kernel) > max(
-        total // ROOM_SHARE, ROOM_SHARE * GIB
-    ):
-        says = (
-            f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
-        )
+    kernel = _largest(figures, "used", ("slab",))
+    too_much = max(total // ROOM_PART, KERNEL_BYTES)
+    if kernel is not None and bytes_of(kernel) > too_much:
+        holder = f"the kernel itself {kernel.name}".rstrip()
+        says = f"Held by {holder}, and by no process"
         observation = make_observation(
             "kernel-holds-ram", kernel.bytes, kernel.source, "tool", says
         )
@@ -161,26 +187,25 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
 
 def _of_windows(figures: list[Figure]) -> Iterator[Observation]:
     """A window to a card's memory (BAR1) that a tool shows, nearly used up or with room."""
-    memories = {
-        (figure.source, figure.device): figure
-        for figure in figures
-        if (figure.measure, figure.pool) == ("total", "vram")
-    }
+    memories: dict[tuple[str, object], Figure] = {}  # by tool and card
+    for figure in figures:
+        if figure.measure == "total" and figure.pool == "vram":
+            memories[figure.source, figure.device] = figure
     for total in figures:
         memory = memories.get((total.source, total.device))
-        if (total.measure, total.pool) != ("total", "bar") or memory is None:
+        if total.measure != "total" or total.pool != "bar" or memory is None:
             continue
+        says = (
+            f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
+            f"{show_bytes(memory.bytes)}"
+        )
         for used in beside(total, figures, "used"):
             name = window_state(bytes_of(total), bytes_of(used), bytes_of(memory))
             if name:
-                says = (
-                    f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
-                    f"{show_bytes(memory.bytes)}"
-                )
-                state = make_observation(
+                observation = make_observation(
                     name, used.bytes, used.source, used.origin, says
                 )
-                yield replace(state, remedy="bar1")
+                yield replace(observation, remedy="bar1")
 
 
 def _largest(
@@ -198,8 +223,9 @@ def _largest(
 def _above_the_named_card(
     evidence: CaseEvidence, figures: list[Figure], kind: str
 ) -> Iterator[Observation]:
-    """A request without a total beside it that is larger than the card which is named, or than
-    every total posted; where the RAM is shared, such a total may be a limit, and does not count.
+    """The first request that is larger than the card which is named, or than every total posted,
+    of messages that print no total. Where the RAM is shared, a posted total may be a limit, and
+    does not count.
     """
     names = device_names(evidence)
     sizes = [size * GIB for size in card_sizes(names)]
@@ -208,9 +234,11 @@ def _above_the_named_card(
     if kind not in (APU, UNIFIED):
         sizes.append(bytes_of(_largest(figures, "total", ("vram", "runtime"))))
     largest = max(sizes, default=0)
+    if not largest:
+        return
     for message in evidence.messages:
         requested = message.requested
-        if not largest or not requested or message.capacity or message.side != "device":
+        if not requested or message.capacity or message.side != "device":
             continue
         if requested.bytes > largest:
             says = f"One request, above all of {show_bytes(largest)}"
@@ -221,55 +249,63 @@ def _above_the_named_card(
 
 
 def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """That there is a figure at all, torch's statistics, and series of one figure over time."""
+    """That a tool shows a figure at all, torch's statistics, and series of one figure over time."""
     for source, text in evidence.tools:
         names_a_tool = form("tool").search(f"{source} {text[:300]}")
         if names_a_tool and form("figure").search(text) and not is_described(text):
             yield make_observation("tool-figure", text[:80], source, "tool")
         yield from _series(source, text)
     yield from _of_steps(evidence.error_text)
-    torch = {
-        figure.measure: figure for figure in evidence.figures if figure.pool == "torch"
-    }
+    of_torch = [figure for figure in evidence.figures if figure.pool == "torch"]
+    torch = {figure.measure: figure for figure in of_torch}
     if "reserved" in torch and "used" in torch:
         yield from _of_statistics(torch["used"], torch["reserved"])
-        yield from _of_idle_cache(
-            evidence, bytes_of(torch["reserved"]), bytes_of(torch["used"])
-        )
+        reserved_bytes = bytes_of(torch["reserved"])
+        yield from _of_idle_cache(evidence, reserved_bytes, bytes_of(torch["used"]))
 
 
 def _of_idle_cache(
-    evidence: CaseEvidence, reserved: int, used: int
+    evidence: CaseEvidence, reserved_bytes: int, used_bytes: int
 ) -> Iterator[Observation]:
-    """Whether what torch had reserved and not in use would have met what another library, or a
-    child process beside it, was refused.
+    """Whether the memory that torch had reserved and did not use would have met a request that
+    another library, or a child process beside it, was refused.
     """
-    idle = reserved - used
+    idle_bytes = reserved_bytes - used_bytes
     for account in evidence.accounts:
         message = account.message
-        is_torch = message.program in ON_TORCH
-        in_a_child = any(
-            reserved <= size.bytes <= reserved + 2 * GIB for _, size in account.others
-        )
         is_refusal = of_device(message) and message.event in REFUSED
-        if not is_refusal or (is_torch and not in_a_child):
+        is_another_program = message.program not in ON_TORCH
+        if not is_refusal:
+            continue
+        if not is_another_program and not _names_parent(account, reserved_bytes):
             continue
         request = "memory"
-        least = max(GIB, reserved // 2)
+        least_bytes = max(GIB, reserved_bytes // 2)
         if message.requested:
             request = message.requested.text
-            least = message.requested.bytes
-        if idle >= least:
+            least_bytes = message.requested.bytes
+        if idle_bytes >= least_bytes:
             says = "Reserved by PyTorch and not in use when this was printed; "
             says += f"{message.program} was refused {request}"
             yield make_observation(
-                "cache-keeps-room", idle, "torch's statistics", "tool", says
+                "cache-keeps-room", idle_bytes, "torch's statistics", "tool", says
             )
             return
 
 
+def _names_parent(account: Account, reserved_bytes: int) -> bool:
+    """Whether a message names a process that has what torch's statistics show, with a context
+    beside it: then it is of a child of that process.
+    """
+    return any(
+        reserved_bytes <= size.bytes <= reserved_bytes + 2 * GIB
+        for _, size in account.others
+    )
+
+
 def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]:
-    if bytes_of(reserved) <= 1.5 * bytes_of(allocated):
+    """Whether torch's statistics show far more reserved than allocated."""
+    if bytes_of(reserved) <= IDLE_TIMES * bytes_of(allocated):
         return
     name = "reserved-far-above-allocated"
     if not allocated.bytes:
@@ -279,38 +315,42 @@ def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]
 
 
 def _of_steps(text: str) -> Iterator[Observation]:
-    """What a loop printed of its memory at each step, where it rises to the end as fast as at
-    the start: a warm-up, whose rise ends, is none.
+    """Whether the memory that a loop printed at each step rises to its end, in the second half at
+    least half as fast as in the first: the rise of a warm-up ends.
     """
     sizes: list[Quantity] = []
     for line in text.splitlines():
         printed = form("held at a step").search(line)
-        size = quantity(printed[1]) if printed and form("step").search(line) else None
-        if size:
-            sizes.append(size)
+        if printed and form("step").search(line):
+            size = quantity(printed[1])
+            if size:
+                sizes.append(size)
     rises = [later.bytes - earlier.bytes for earlier, later in zip(sizes, sizes[1:])]
     if len(rises) < LEAST_RISES or min(rises) <= 0:
         return
     half = len(rises) // 2
     if sum(rises[-half:]) >= sum(rises[:half]) / 2:
-        words = ", ".join(size.text for size in sizes[:8])
+        words = ", ".join(size.text for size in sizes[:MOST_SHOWN])
         yield make_observation("series-grows", words, "error text", "message")
 
 
 def _series(source: str, text: str) -> Iterator[Observation]:
-    """At least three readings of one figure that only rise, a line each or in one line."""
-    kinds = form("series").findall(source) or form("series").findall(text[:80])
-    if not kinds or is_described(text) or len(text) > 4000:
+    """Whether readings of one figure only rise, printed a line each or all in one line."""
+    kinds = form("series").findall(source)
+    if not kinds:
+        kinds = form("series").findall(text[:80])
+    if not kinds or is_described(text) or len(text) > LONGEST_SERIES:
         return
     lines = [form("counter").sub("", line) for line in text.splitlines()]
     sizes: list[float] = []
     for line in lines:
         sizes += [float(number) for number in form("number").findall(line)]
-    if len(sizes) < 3 or (len(lines) > 1 and len(sizes) != len(lines)):
+    is_one_each = len(lines) <= 1 or len(sizes) == len(lines)
+    if len(sizes) < LEAST_READINGS or not is_one_each:
         return
     rises = all(earlier < later for earlier, later in zip(sizes, sizes[1:]))
-    if rises and sizes[-1] > 1.2 * sizes[0]:
-        words = ", ".join(f"{size:g}" for size in sizes[:8])
+    if rises and sizes[-1] > LEAST_GROWTH * sizes[0]:
+        words = ", ".join(f"{size:g}" for size in sizes[:MOST_SHOWN])
         name = "series-grows"
         if "reserved" in map(str.lower, kinds):
             name = "reserved-series-grows"

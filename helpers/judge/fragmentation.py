@@ -23,17 +23,21 @@ half-used segments): an estimate.
 
 
 def has_expandable(sums: MessageSums) -> bool | None:
-    """Whether the message's torch has expandable segments: a CUDA build has them from 2.1 on, and
-    older ones print what is reserved in total. Of a ROCm build the message does not tell: None.
+    """Whether the torch that printed a message has expandable segments; None for a ROCm build,
+    whose message does not tell.
+
+    CUDA builds have them from 2.1 on; older ones print what is reserved in total.
     """
     if sums.message.program != "torch" or sums.message.reserved_total:
         return False
-    return {"cuda": True, "hip": None}.get(sums.message.backend, False)
+    if sums.message.backend == "hip":
+        return None
+    return sums.message.backend == "cuda"
 
 
 def has_split_size(sums: MessageSums) -> bool:
-    """Whether the message's torch reads max_split_size_mb: the message advises it, or is of a
-    later release.
+    """Whether the torch that printed a message reads max_split_size_mb: the message advises it,
+    or, without a reserved total, is of a later release.
     """
     message = sums.message
     if message.program != "torch" or message.backend not in ("cuda", "hip"):
@@ -42,7 +46,7 @@ def has_split_size(sums: MessageSums) -> bool:
 
 
 def cache_may_help(sums: MessageSums) -> bool:
-    """Whether what is free and what PyTorch has cached hold the request together."""
+    """Whether the free and the cached memory together would hold the request."""
     message = sums.message
     stranded = sums.stranded
     if sums.beyond_limit:
@@ -53,10 +57,8 @@ def cache_may_help(sums: MessageSums) -> bool:
 
 
 def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
-    """Whether fragmentation can be the sole cause, and why, in sentences.
-
-    UNKNOWN where a number is missing. A driver that refused although it reported room is no
-    matter of split blocks.
+    """Whether fragmentation can be the sole cause (EXCLUDED to LIKELY, UNKNOWN where a number is
+    missing), and why, in sentences.
     """
     message = sums.message
     stranded = sums.stranded
@@ -83,8 +85,10 @@ def _reaches_what_is_allowed(sums: MessageSums) -> bool:
 
 
 def _by_what_is_stranded(sums: MessageSums) -> tuple[str, list[str]]:
-    """Whether what is stranded, which is enough for the request, is why it failed, or something
-    else may be.
+    """LIKELY where the stranded memory, which is enough for the request, explains the failure, and
+    POSSIBLE where something else may; and why.
+
+    Split blocks do not explain a driver that refused although it reported room.
     """
     message = sums.message
     requested = message.requested
@@ -124,6 +128,7 @@ def _by_what_is_stranded(sums: MessageSums) -> tuple[str, list[str]]:
 
 
 def _why_too_little_is_stranded(sums: MessageSums) -> list[str]:
+    """Why fragmentation is excluded where less is stranded than was requested."""
     requested = sums.message.requested
     stranded = sums.stranded
     free = sums.message.free
@@ -140,8 +145,8 @@ def _why_too_little_is_stranded(sums: MessageSums) -> list[str]:
 
 
 def _beyond_the_limit(sums: MessageSums) -> tuple[str, list[str]]:
-    """Allocated + requested is more than there is, unless what is idle in private pools counts
-    as free.
+    """EXCLUDED where allocated + requested is more than there is, POSSIBLE where it would fit
+    without the memory that is idle in private pools; and why.
     """
     message = sums.message
     if message.private_pools and message.allocated:

@@ -8,29 +8,34 @@ from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.look.parts import UNIFIED, UNKNOWN, gpu_kind, is_unified_size
 
 NAME_FACTS = ("gpu", "gfx", "card", "device", "chip")
+"""Names of facts about the environment that say what the GPU is called."""
 
 
 def device_names(evidence: CaseEvidence) -> list[str]:
-    """What the facts of the environment call the GPU."""
+    """The names that the facts of the environment give the GPU."""
     return [value for name, value in evidence.facts if name in NAME_FACTS]
 
 
 def total_of_message(evidence: CaseEvidence) -> int | None:
-    """The capacity that the first message with one prints, in bytes."""
-    return next((m.capacity.bytes for m in evidence.messages if m.capacity), None)
+    """The capacity in the first message that prints one, in bytes; None where none does."""
+    for message in evidence.messages:
+        if message.capacity:
+            return message.capacity.bytes
+    return None
 
 
 def is_hip(evidence: CaseEvidence) -> bool:
-    """Whether the program runs on ROCm: by its message, or by what is said of the stack."""
+    """Whether the program runs on ROCm: by its message, or by the facts of the environment."""
     if any(message.backend == "hip" for message in evidence.messages):
         return True
     said = " ".join(evidence.fact(name) for name in ("torch", "rocm", "gpu", "gfx"))
-    return bool(re.search(r"rocm|hip|amd|radeon|instinct|gfx\d", said, re.IGNORECASE))
+    match = re.search(r"rocm|hip|amd|radeon|instinct|gfx\d", said, re.IGNORECASE)
+    return match is not None
 
 
 def kind_of(evidence: CaseEvidence) -> str:
-    """apu, card, nvidia-unified or unknown: by the GPU's own names first, then by what the
-    texts name.
+    """The kind of GPU (APU, CARD, UNIFIED or UNKNOWN of look.parts): by the GPU's own names, else
+    by what the texts name.
     """
     total = total_of_message(evidence)
     names = device_names(evidence)

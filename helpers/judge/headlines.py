@@ -35,13 +35,18 @@ def headline(
     ``names``: case_names.names_of. ``speaking``: what speaks for the failure.
     """
     gaps = {**names, **_numbers(speaking, evidence)}
-    return _fullest(failure.id, gaps) or failure.title
+    title = _fullest(failure.id, gaps)
+    if not title:
+        return failure.title
+    return title
 
 
 def open_headline(
     near: Iterable[Failure], observations: Sequence[Observation], evidence: CaseEvidence
 ) -> str:
-    """The title where the evidence does not decide: what was refused, and the causes left."""
+    """The title where the evidence does not decide: what was refused, and which causes of
+    ``near`` are possible.
+    """
     hard = [observation for observation in observations if observation.hard]
     quotes = [observation for observation in hard if observation.reading.unit == "text"]
     printed = [quote for quote in quotes if quote.origin == "message"]
@@ -57,30 +62,36 @@ def open_headline(
 
 
 def _fullest(row: str, gaps: Mapping[str, str]) -> str:
-    """The first sentence of a row whose every gap is known and that is no longer than a title;
-    empty where there is none.
+    """The first sentence of a row of headlines.json whose gaps are all known and that is not
+    longer than a title may be, filled in; empty where there is none.
     """
     for sentence in table("headlines")["titles"].get(row, ()):
         needed = {gap for _, gap, _, _ in Formatter().parse(sentence) if gap}
-        if needed <= gaps.keys():
-            title = str(sentence.format_map(gaps))
-            if len(title) <= LONGEST_TITLE:
-                return title
+        if not needed <= gaps.keys():
+            continue
+        title = str(sentence.format_map(gaps))
+        if len(title) <= LONGEST_TITLE:
+            return title
     return ""
 
 
 def _numbers(speaking: Sequence[Observation], evidence: CaseEvidence) -> dict[str, str]:
-    """What may fill a gap, by its name: a field of the message or of its account, the reading
-    of an observation, and the first clause that the first one says.
+    """The words that may fill a gap, by the gap's name: a field of the message or of its account,
+    the name of an observation (its reading), and ``says``, the first clause of the first one.
     """
     gaps: dict[str, str] = {}
     account = _account(speaking, evidence)
     if account is not None:
         gaps.update(_of_account(account))
-    for observation in reversed(speaking):
+    for observation in reversed(speaking):  # the first one wins
         gaps[observation.name] = observation.reading.show()
-        gaps["says"] = re.split(r"[.;] ", observation.says)[0].rstrip(".")
-    on_cards = [o.reading for o in speaking if (o.name, o.origin) == UNATTRIBUTED]
+        first_clause = re.split(r"[.;] ", observation.says)[0]
+        gaps["says"] = first_clause.rstrip(".")
+    on_cards = [
+        observation.reading
+        for observation in speaking
+        if (observation.name, observation.origin) == UNATTRIBUTED
+    ]
     if len(on_cards) > 1:
         gaps["each-unattributed"] = " and ".join(reading.show() for reading in on_cards)
     total = card_bytes(evidence)
@@ -91,8 +102,8 @@ def _numbers(speaking: Sequence[Observation], evidence: CaseEvidence) -> dict[st
 
 
 def _account(speaking: Sequence[Observation], evidence: CaseEvidence) -> Account | None:
-    """The account of the message that is quoted, or, where a sum speaks, of the one with most
-    numbers; numbers of another message belong to another failure.
+    """The account with most numbers, of the messages that speak for the failure, or of all where
+    only sums speak; numbers of another message belong to another failure. None for none.
     """
     names = {observation.name for observation in speaking}
     accounts = [
@@ -100,14 +111,14 @@ def _account(speaking: Sequence[Observation], evidence: CaseEvidence) -> Account
         for account in evidence.accounts
         if observation_name(account.message.side, account.message.event) in names
     ]
-    if not accounts and any(o.reading.unit == "bytes" for o in speaking):
+    if not accounts and any(row.reading.unit == "bytes" for row in speaking):
         accounts = list(evidence.accounts)
     return max(accounts, key=lambda account: len(account.message.numbers), default=None)
 
 
 def _of_shortfall(account: Account) -> Iterator[tuple[str, str]]:
-    """What is missing beyond free and cached memory, or what of the cache would do, and what the
-    program has.
+    """The gaps ``mine``, what the program has, and ``short``, what is missing beyond free and
+    cached memory, or ``joinable``, the cached memory that would have met the request.
     """
     lacking = account.lacking_with_cache
     requested = account.message.requested
@@ -122,6 +133,7 @@ def _of_shortfall(account: Account) -> Iterator[tuple[str, str]]:
 
 
 def _of_account(account: Account) -> Iterator[tuple[str, str]]:
+    """The gaps that a message and its sums fill, each with its words."""
     message = account.message
     for name, value in (*vars(account).items(), *vars(message).items()):
         if isinstance(value, Quantity) and value.bytes > 0:

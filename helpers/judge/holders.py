@@ -17,6 +17,14 @@ CONTEXT_BYTES = 1200 * MIB
 """The most that a CUDA or HIP context, its libraries and a small desktop take beside the
 allocator (0.3 to 1 GiB).
 """
+COUNTED_CONTEXT_BYTES = CONTEXT_BYTES // 4
+"""The most of it that may still lie outside where the driver's figure of a process includes its
+context: an estimate.
+"""
+DRIVER_BLOCK_BYTES = 2 * MIB
+"""Drivers give memory in blocks of this size, so two counts of the same memory may differ by one."""
+SAME_SIZE = 0.02
+"""Two counts of one process, at two moments, differ by less than this share: an estimate."""
 CONTEXT_SHARE = 0.3
 """The most of a small card that is taken for a context: an estimate."""
 UNEXPLAINED_SHARE = 0.02
@@ -39,11 +47,14 @@ clients hold.
 
 
 def context_bytes(counted: bool, capacity: Quantity | None) -> int:
-    """The most of a rest that is taken for the failing program's own context, in bytes.
+    """How many bytes that nobody accounts for may be the failing program's own context.
 
-    ``counted``: the driver's figure of the program includes it already.
+    ``counted``: the driver's figure of the program includes the context already. ``capacity`` is
+    the card's.
     """
-    most = CONTEXT_BYTES // 4 if counted else CONTEXT_BYTES
+    most = CONTEXT_BYTES
+    if counted:
+        most = COUNTED_CONTEXT_BYTES
     if capacity is None:
         return most
     return min(most, int(CONTEXT_SHARE * capacity.bytes))
@@ -52,59 +63,67 @@ def context_bytes(counted: bool, capacity: Quantity | None) -> int:
 def expected_range(
     process: Quantity | None, reserved: Quantity | None
 ) -> tuple[int, int] | None:
-    """What the failing program held, at least and at most, in bytes.
+    """The least and the most bytes that the failing program held; None where nothing is known.
 
-    ``process`` is the driver's figure of it, ``reserved`` what torch had reserved; None where
-    neither is known.
+    ``process`` is the driver's figure of it, ``reserved`` what torch had reserved. Beside the
+    latter lie a context and perhaps the memory of another library, as much again.
     """
     if process:
-        return int(process.bytes * 0.98), int(process.bytes * 1.02) + CONTEXT_BYTES // 4
-    if reserved:
-        return int(reserved.bytes * 0.98), int(
-            reserved.bytes * 1.02
-        ) + 2 * CONTEXT_BYTES
-    return None
+        known = process.bytes
+        beside = COUNTED_CONTEXT_BYTES
+    elif reserved:
+        known = reserved.bytes
+        beside = 2 * CONTEXT_BYTES
+    else:
+        return None
+    return int(known * (1 - SAME_SIZE)), int(known * (1 + SAME_SIZE)) + beside
 
 
 def is_another(size: int, total: int, failing: Sequence[tuple[int, int]]) -> bool:
-    """Whether a holder of this size is not the failing program: it holds most of the card, and
-    both fit on it together.
+    """Whether a holder of ``size`` bytes is surely not the failing program: it holds most of the
+    card of ``total`` bytes, more than the program can have held, and both fit on it together.
 
-    ``failing``: the ranges of ``expected_range``.
+    ``failing``: what the program held by each of its messages, as of ``expected_range``.
     """
     if not failing or size <= total // 2:
         return False
-    return all(size > most and least + size <= total * 1.02 for least, most in failing)
+    room = total * (1 + SAME_SIZE)
+    return all(size > most and least + size <= room for least, most in failing)
 
 
 def is_within(size: int, failing: Sequence[tuple[int, int]]) -> bool:
-    """Whether a holder of this size may be the failing program, by the ranges of
+    """Whether a holder of ``size`` bytes may be the failing program, by the ranges of
     ``expected_range``.
     """
     return any(least <= size <= most for least, most in failing)
 
 
 def is_itself(size: int, process: Quantity) -> bool:
-    """Whether a holder of this size may be the process of which a message gives the driver's
+    """Whether a holder of ``size`` bytes may be the process of which a message gives the driver's
     figure.
     """
-    return abs(size - process.bytes) <= process.precision_bytes + 2 * MIB
+    margin = process.precision_bytes + DRIVER_BLOCK_BYTES
+    return abs(size - process.bytes) <= margin
 
 
 def window_state(total: int, used: int, memory: int) -> str:
-    """What a window (BAR1) to a card's memory is, by its size, what is used of it and the memory,
-    in bytes: bar1-full, bar1-room, or empty between the two.
+    """The observation about a window (BAR1) of ``total`` bytes, ``used`` of them, to a card's
+    memory: bar1-full, bar1-room, or empty between the two.
 
-    One as large as the memory is filled once for good, with Resizable BAR, and has room.
+    A window as large as the memory (Resizable BAR) is mapped whole once, so it always has room.
     """
     if total > memory // 2 or used < total // 2:
         return "bar1-room"
-    return "bar1-full" if used >= FULL_WINDOW_SHARE * total else ""
+    if used >= FULL_WINDOW_SHARE * total:
+        return "bar1-full"
+    return ""
 
 
 def is_left_by(size: Quantity, kept: Quantity) -> bool:
-    """Whether a holder of this size may be the engine that fell asleep: its message says what was
-    then in use by all together.
+    """Whether a holder of this size may be the engine that fell asleep.
+
+    ``kept`` is what vLLM then said to be in use on the whole card: by the engine at least half of
+    it, and at most a context more.
     """
     return kept.bytes // 2 <= size.bytes <= kept.bytes + CONTEXT_BYTES
 
@@ -115,16 +134,18 @@ def is_unexplained(rest_bytes: int, in_use_bytes: int) -> bool:
 
 
 def newcomers(before: Iterable[Any], after: Iterable[Any]) -> list[Any]:
-    """Of the holders ``after`` (number, start, bytes, state) those that were not there before
+    """The holders ``after`` (with pid, start_ticks, bytes and state) that were not there before
     and matter.
 
-    A desktop opens and closes small clients all the time; one that cannot be ended holds the
-    GPU whatever its size.
+    A desktop opens and closes small clients all the time. One that waits in the kernel (state D)
+    cannot be ended, and holds the GPU whatever its size.
     """
     earlier = {(holder.pid, holder.start_ticks) for holder in before}
+    new = [
+        holder for holder in after if (holder.pid, holder.start_ticks) not in earlier
+    ]
     return [
         holder
-        for holder in after
-        if (holder.pid, holder.start_ticks) not in earlier
-        and (holder.bytes is None or holder.bytes > SLACK_BYTES or holder.state == "D")
+        for holder in new
+        if holder.bytes is None or holder.bytes > SLACK_BYTES or holder.state == "D"
     ]

@@ -20,18 +20,20 @@ STRICT = "2"
 def host_limit_observations(
     evidence: CaseEvidence, bundle: Bundle
 ) -> Iterator[Observation]:
-    """The limit that is below the refused request, else an address limit that is set at all, else
-    that all of them have room; nothing where no text says that the host refused memory.
+    """The limit that is below the largest refused request, else an address limit that is set at
+    all, else that all limits have room; nothing where no text says that the host refused memory.
     """
     refusals = [
-        m for m in evidence.messages if (m.side, m.event) == ("host", "refused")
+        message
+        for message in evidence.messages
+        if message.side == "host" and message.event == "refused"
     ]
     if not refusals:
         return
     sizes = [message.requested.bytes for message in refusals if message.requested]
     requested = max(sizes, default=0)
     set_limits = {limit.name: limit.soft for limit in limits(bundle) if limit.soft.ok}
-    addresses = set_limits.get("as")
+    addresses = set_limits.get("as")  # RLIMIT_AS, the address space of a process
     host = machine(bundle)
     room = _room(host)
     is_beyond_room = room is not None and room.bytes < requested
@@ -46,8 +48,8 @@ def host_limit_observations(
 
 
 def _room(host: Machine) -> Reading | None:
-    """What the kernel promises to one request, at most; None where that is not known or without an
-    end (mm/util.c, __vm_enough_memory).
+    """The most that the kernel grants one request (mm/util.c, __vm_enough_memory); None where that
+    is not known, or the kernel never refuses.
     """
     room = sum_of([host.ram_total, host.swap_total])
     if host.overcommit.value == STRICT:

@@ -14,7 +14,7 @@ from helpers.judge.holders import CONTEXT_BYTES, is_left_by
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
 from helpers.judge.observation import (
-    SILENT,
+    NEUTRAL_EVENTS,
     Observation,
     make_observation,
     observation_name,
@@ -57,7 +57,7 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         observations.append(
             make_observation("went-on", caught[0].words, SOURCE, "message")
         )
-    events = {account.message.event for account in accounts} - set(SILENT)
+    events = {account.message.event for account in accounts} - set(NEUTRAL_EVENTS)
     if len(events) > 1 and events & set(BROKEN):
         first = next(a.message for a in accounts if a.message.event in BROKEN)
         words = first.words or first.row

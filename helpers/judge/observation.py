@@ -13,18 +13,22 @@ from helpers.look.bundle import Bundle
 
 WRITTEN_UP = " (from the write-up)"
 """What is said of a reading that no machine printed: the box's story gave it."""
-SILENT = ("sizes", "note", "footer")
+NEUTRAL_EVENTS = ("sizes", "note", "footer")
+"""Events of messages (look/messages.json) that report no failure."""
+LONGEST_QUOTE = 400
+"""Characters of a text that a reading quotes: an error message with its advice."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One thing seen. ``origin``: message, tool, bundle, snapshot or environment.
+    """One thing seen: ``name`` is what the catalogue calls it, ``says`` the sentence about it.
 
-    ``hard``: a parser of the program that prints it, or arithmetic on printed numbers, gave it;
-    else it is hearsay (a description of a tool's output). ``proof``: it proves its cause
-    by itself (the kernel's own line, blocks of a snapshot, layers really read that agree).
-    ``filled``: it rests on a reading that was filled in for a recorded box. ``remedy``: the one
-    in failures.json that the program which prints it asks for; empty where there is none.
+    ``origin``: message, tool, bundle, snapshot or environment. ``hard``: it was measured: parsed
+    from what a program prints, or computed from printed numbers; otherwise it is hearsay (a
+    description of a tool's output). ``proof``: it proves its cause by itself (the kernel's own
+    line, blocks of a snapshot, layers that were read and agree). ``filled``: it rests on a
+    reading that was filled in for a recorded box. ``remedy``: the one in failures.json that the
+    program which prints it asks for; empty where there is none.
     """
 
     name: str
@@ -38,20 +42,23 @@ class Observation:
 
 
 def constructed_items(bundle: Bundle) -> set[str]:
-    """The ids and the sources of the items that no machine printed."""
-    items = [item for item in bundle.items if item.constructed]
-    return {item.id for item in items} | {item.source for item in items}
+    """The ids and the sources of a bundle's items that no machine printed."""
+    names: set[str] = set()
+    for item in bundle.items:
+        if item.constructed:
+            names |= {item.id, item.source}
+    return names
 
 
 def observation_name(side: str, event: str) -> str:
-    """The name of the observation that a row of the grammar makes; empty for rows that only
-    inform.
+    """The name of the observation that a message makes by its side and event; empty where the
+    event is no failure.
     """
-    if event in SILENT:
+    if event in NEUTRAL_EVENTS:
         return ""
     names = table("observations")
     if side in names["hosts"] and event in names["refusals"]:
-        return side + "-refused"
+        return f"{side}-refused"
     return str(names["events"].get(event, event))
 
 
@@ -66,20 +73,18 @@ def make_observation(
 ) -> Observation:
     """An observation of a Reading, of a number of bytes, or of words.
 
-    What it says is the sentence of observations.json, unless ``says`` has words of its own.
+    Where ``says`` is empty, the sentence of observations.json is said. A number below zero, from
+    figures that were rounded apart, counts as 0.
     """
     if isinstance(value, int):
         reading = seen(max(0, value), "bytes", source)
     elif isinstance(value, Reading):
         reading = value
     else:
-        words = " ".join(str(value).split())[:400]
-        reading = seen(words or "(empty)", "text", source)
-    return Observation(
-        name,
-        reading,
-        says or table("observations")["sentences"][name],
-        origin,
-        hard,
-        proof,
-    )
+        words = " ".join(str(value).split())[:LONGEST_QUOTE]
+        if not words:
+            words = "(empty)"
+        reading = seen(words, "text", source)
+    if not says:
+        says = table("observations")["sentences"][name]
+    return Observation(name, reading, says, origin, hard, proof)

@@ -24,8 +24,8 @@ from helpers.judge.settings_observations import settings_observations
 
 
 def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
-    """Everything that the evidence shows, from all its parts; one observation can stand there
-    from several sources.
+    """Everything that the evidence shows, from all its parts; the same observation may come from
+    several sources.
     """
     observations = message_observations(evidence)
     observations += process_observations(evidence)
@@ -54,7 +54,7 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
 
 
 def _of_figures(evidence: CaseEvidence) -> list[Observation]:
-    """What the figures of memory say, and which ceiling binds by them or by the box."""
+    """What the figures of memory say, and which ceiling binds according to them or to the box."""
     figures = figures_in(evidence)
     kind = kind_of(evidence)
     return [
@@ -68,4 +68,6 @@ def _something_failed(evidence: CaseEvidence, observations: list[Observation]) -
     for observation in observations:
         if observation.hard and observation.name.endswith(("-refused", "-unsure")):
             return True
-    return bool(re.search(r"\w{3}", form("warning").sub("", evidence.error_text)))
+    without_warnings = form("warning").sub("", evidence.error_text)
+    has_a_word = re.search(r"\w{3}", without_warnings)
+    return has_a_word is not None

@@ -21,7 +21,7 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import open_headline
 from helpers.judge.missing_readings import missing_readings, not_handed_over
 from helpers.judge.next_step import step_of_a_refusal
-from helpers.judge.observation import SILENT, Observation
+from helpers.judge.observation import NEUTRAL_EVENTS, Observation
 from helpers.judge.verdict_evidence import (
     as_evidence,
     listed_observations,
@@ -35,7 +35,9 @@ def undecided(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> Verdict:
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
-    named = [message for message in evidence.messages if message.event not in SILENT]
+    named = [
+        message for message in evidence.messages if message.event not in NEUTRAL_EVENTS
+    ]
     is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
     if is_own and not named:
         return _own_answer()
