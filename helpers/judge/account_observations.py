@@ -125,15 +125,17 @@ def _of_stranded(
     """
     reserved = account.reserved
     free = account.message.free
-    still_cached = (
-        "Still cached after PyTorch released all that it could: enough for the "
-        f"{requested.text} requested, if"
-    )
     if account.fragmentation == LIKELY:
-        says = f"{still_cached} it were in one piece"
+        says = (
+            "Still cached after PyTorch released all that it could: enough for the "
+            f"{requested.text} requested, if it were in one piece"
+        )
         yield "stranded-decides", stranded.bytes, says
     elif account.fragmentation == POSSIBLE:
-        says = f"{still_cached} one piece is large enough, which only a memory snapshot shows"
+        says = (
+            "Still cached after PyTorch released all that it could: enough for the "
+            f"{requested.text} requested, if one piece is large enough, which only a memory snapshot shows"
+        )
         yield "stranded-possible", stranded.bytes, says
     elif free and _enough_only_together(account, free, stranded, requested):
         together = show_bytes(free.bytes + stranded.bytes)

@@ -324,11 +324,11 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What of the ``in_use`` bytes no visible process holds, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    where = f"In use on card {card.pci}"
+    says = f"In use on card {card.pci} without a visible owner"
     totals = card_totals(card)
     if totals:
-        where += f", which has {totals[0].show()},"
-    says = f"{where} without a visible owner"
+        total = totals[0].show()
+        says = f"In use on card {card.pci}, which has {total}, without a visible owner"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return

@@ -313,8 +313,7 @@ def _of_largest(
         return
     # A name may hold escapes that a terminal would obey.
     name = "".join(filter(str.isprintable, holder.name))
-    named = f"process {pid} {name}".rstrip()
-    yield "holder", f"{named} with {size}"
+    yield "holder", f"process {pid} {name} with {size}".replace("  ", " ")
     yield WITHOUT_SIGTERM.get(holder.state, "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1]
     if not program:

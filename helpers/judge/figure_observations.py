@@ -177,8 +177,8 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
     kernel = _largest(figures, "used", ("slab",))
     too_much = max(total // ROOM_PART, KERNEL_BYTES)
     if kernel is not None and bytes_of(kernel) > too_much:
-        holder = f"the kernel itself {kernel.name}".rstrip()
-        says = f"Held by {holder}, and by no process"
+        holder = f"Held by the kernel itself {kernel.name}".rstrip()
+        says = f"{holder}, and by no process"
         observation = make_observation(
             "kernel-holds-ram", kernel.bytes, kernel.source, "tool", says
         )
