@@ -1,8 +1,8 @@
 """Find out why a GPU is out of memory, with evidence.
 
 ``from helpers import open_box, diagnose`` is enough for a notebook; ``dir(helpers)`` lists every name, and
-each is loaded when it is first asked for. Nothing here imports torch: what needs it runs as a child
-of the Python that owns it.
+each is loaded when it is first asked for. Nothing here imports torch: programs that need it run as
+child processes, under the Python in which torch is installed.
 
 >>> from helpers import diagnose, open_box
 >>> box = open_box("strix-halo-1-found")
@@ -51,6 +51,7 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
+    # PEP 562: Python calls this for a name that the module does not have yet.
     # Imported here, so that a bare import of the package loads nothing else.
     from importlib import import_module
 
@@ -60,7 +61,7 @@ def __getattr__(name: str) -> object:
             f"module {__name__!r} has no attribute {name!r}; see dir({__name__})"
         )
     value = getattr(import_module(f"{__name__}.{homes[name]}"), name)
-    globals()[name] = value
+    globals()[name] = value  # so that this is not called for it again
     return value
 
 

@@ -1,6 +1,6 @@
 """``python3 -m helpers``: the command line.
 
-The checkout stands first on sys.path, whatever lies beside the caller.
+The checkout is put first on sys.path, so that no other package called helpers is found before it.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
 A command reads arguments and prints; the work is done elsewhere.
 
-Exit 0: answered, whatever the answer. 1: a run did not answer, or a check failed. 2: wrong use,
-in one line. ``capture``, and ``diagnose`` of a text or a bundle, need nothing but the standard
-library of Python 3.8; the other verbs need the workbook's own packages.
+Exit code 0: there is an answer, whatever it is. 1: a run gave no answer, or a check failed. 2: wrong
+use, which one line explains. ``capture``, and ``diagnose`` of a text or a bundle, need only the
+standard library of Python 3.8; the other verbs need the workbook's own packages.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from helpers.ground import umask
 from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS, PROGRAM, SET_UP
 from helpers.ground.units import cut, plain
 
+READER_GONE = 141
+"""The exit code that a shell shows for a program that SIGPIPE ended: 128 + 13."""
+INTERRUPTED = 130
+"""The same for SIGINT: 128 + 2."""
 GROUPS = {
     "Look at a box": ("diagnose", "ttm", "check", "gate"),
     "What fits": ("fits",),
@@ -38,31 +42,34 @@ GROUPS = {
     "Share, and the workbook itself": ("share", "workbook"),
     "For agents": ("agent",),
 }
-"""What the verbs of each file of helpers/commands are for."""
+"""The headings of the help, each with the files of helpers/commands whose verbs stand below it."""
 ON_OLD_PYTHONS = ("diagnose", "ttm", "check", "gate")
-"""Files whose verbs run on Python 3.8, too."""
+"""Those of them whose verbs run on Python 3.8, too."""
 WRITES = ("out", "save", "results", "parquet")
 """Options that name a place to write to."""
 MOST_COMPLAINT = 1000
-"""Columns of an error's line, whatever a file has for names."""
+"""Columns of the line of an error, which may quote a file with names of any length."""
 LONG_WORD = re.compile(r"(\S{40})\S{80,}(\S{40})")
-"""A word of which an error shows both ends."""
+"""A word of 160 letters or more, twice a terminal's line: an error shows its two ends."""
+VERB_COLUMNS = 12
+"""Of the help, where the sentence behind a verb begins."""
 OF_BATCHES = ("run", "report")
-"""Verbs that write into a batch, which holds the kernel's log."""
+"""Verbs that write into a batch, which contains the kernel's log, so others may not read it."""
 NOT_A_NUMBER = {
     "invalid int value:": "expected a whole number, seen",
     "invalid float value:": "expected a number, seen",
 }
-"""What argparse says of a word where a number belongs, and how it is said here."""
+"""What argparse says about a word that is not a number, and what the command says instead."""
 CAPTURE = "write an evidence bundle of this box"
+"""The help of the verb that has no file in helpers/commands."""
 NEGATIVE = re.compile("-[0-9]")
-"""How a value may begin, such as -5GiB, that argparse would take for an option."""
+"""How a value such as -5GiB begins: argparse would take it for an option."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit code.
+    """Run the command ``argv``, by default this process's own; returns its exit code.
 
-    A ValueError is wrong use: all of the project's say in one line what to do.
+    A ValueError means wrong use: its text says in one line what to do, as all of this package do.
     """
     if argv is None:
         argv = sys.argv[1:]
@@ -73,9 +80,9 @@ def main(argv: list[str] | None = None) -> int:
         )
     try:
         return _with_output_spelt_out(argv)
-    except BrokenPipeError:
-        _say_no_more()  # whoever read our output has seen enough (| head)
-        return 141
+    except BrokenPipeError:  # the program that reads the output has ended (| head)
+        _say_no_more()
+        return READER_GONE
     except OSError as error:
         return _refuse(_about_a_file(error))
     except MemoryError:
@@ -85,16 +92,16 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("helpers"):
+        if str(error.name).startswith("helpers"):  # a defect of this package
             raise
         return _refuse(_about_a_package(error.name))
     except KeyboardInterrupt:
-        return _refuse("interrupted", 130)
+        return _refuse("interrupted", INTERRUPTED)
 
 
 def _has_output() -> bool:
-    """Whether standard output is open. What the terminal's encoding lacks, and half letters, are
-    spelt out on it from now on.
+    """Whether standard output is open. From now on it and standard error spell out the characters
+    that the terminal's encoding lacks.
     """
     if sys.stderr is None:  # closed (2>&-)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  it stays open
@@ -107,6 +114,7 @@ def _has_output() -> bool:
 
 
 def _with_output_spelt_out(argv: list[str]) -> int:
+    """Run a command while its output is made harmless for a terminal; returns its exit code."""
     out = cast(TextIO, _Spelt(sys.stdout))
     err = cast(TextIO, _Spelt(sys.stderr))
     with redirect_stdout(out), redirect_stderr(err):
@@ -118,17 +126,23 @@ def _with_output_spelt_out(argv: list[str]) -> int:
 def _about_a_file(error: OSError) -> str:
     """Which file could not be read or written, why, and what was expected."""
     name = error.filename
+    why = error.strerror
     if isinstance(error, FileNotFoundError) and name:
         return _not_there(Path(os.fsdecode(name)))
-    # Is it the answer that cannot be written?
-    probe = "" if name else "\n"
+    # An error that names no file may be about the answer itself: then writing fails again.
     try:
-        print(end=probe, flush=True)
+        if not name:
+            print()
+        sys.stdout.flush()
     except OSError:
         name = "standard output"
         _say_no_more()
+    if not name:
+        name = "a file"
+    if not why:
+        why = str(error)
     expected = "expected what may be read, and a place that may be written and has room"
-    return f"{name or 'a file'}: {error.strerror or error}; {expected}"
+    return f"{name}: {why}; {expected}"
 
 
 def _about_a_package(name: str | None) -> str:
@@ -143,27 +157,27 @@ def _about_a_package(name: str | None) -> str:
 
 
 def _hand_over(argv: list[str]) -> None:
-    """Go on under the set-up's own Python, where there is one and another one started this.
+    """Replace this process by one under the set-up's own Python, if there is a set-up and another
+    Python started this one.
 
-    The caller's environment stays as it is, for the programs that a verb starts; -I keeps what it
-    says to Python from this one. ``capture`` needs no package, nor does who asks for none (-S).
+    The environment stays as it is, for the programs that a verb starts; -I makes Python itself
+    ignore it. ``capture`` needs no package, and -S says that none is wanted.
     """
     python = SET_UP / "bin" / "python"
-    is_there = (SET_UP / "casebook.json").exists() and os.access(python, os.X_OK)
-    if not is_there or sys.flags.no_site or argv[:1] == ["capture"]:
+    is_set_up = (SET_UP / "casebook.json").exists() and os.access(python, os.X_OK)
+    if not is_set_up or sys.flags.no_site or argv[:1] == ["capture"]:
         return
     if sys.executable == str(python) or os.path.samefile(sys.prefix, SET_UP):
         return
-    os.execv(
-        python, [str(python), "-I", str(CHECKOUT / "helpers" / "__main__.py"), *argv]
-    )
+    program = str(CHECKOUT / "helpers" / "__main__.py")
+    os.execv(python, [str(python), "-I", program, *argv])
 
 
 class _Spelt:
-    """A stream on which what could steer a terminal, in whatever a box says, is spelt out, as
-    JSON does; bold is let through.
+    """A text stream that spells out control characters as JSON does, since a text of a box could
+    steer the terminal with them; bold, which the commands print, is let through.
 
-    Whoever draws on a terminal itself has the bare stream in ``drawn``.
+    ``drawn`` is the stream below, for code that draws on the terminal itself.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -173,10 +187,11 @@ class _Spelt:
     def write(self, text: str) -> int:
         for char in set(text):
             if plain(char, keep="\n\t") not in (char, " "):
+                # json.dumps puts quotes around it, and leaves DEL as it is.
                 spelt = json.dumps(char)[1:-1].replace("\x7f", "\\u007f")
                 text = text.replace(char, spelt)
         if self.bold:
-            for mark in ("[1m", "[0m"):
+            for mark in ("[1m", "[0m"):  # bold, and its end
                 text = text.replace(f"\\u001b{mark}", f"\x1b{mark}")
         return self.drawn.write(text)
 
@@ -185,7 +200,7 @@ class _Spelt:
 
 
 def _verb(argv: list[str]) -> int:
-    """Run the verb of a command line; the help of all verbs without one."""
+    """Run the verb of a command line and return its exit code; without a verb, print the help."""
     replaced = gone.instead(argv)
     if replaced:
         raise WrongUse(replaced)
@@ -197,14 +212,14 @@ def _verb(argv: list[str]) -> int:
     parser, files = parsers(argv[0])
     arguments, unknown = parser.parse_known_args(argv)
     verb: str = arguments.verb
-    if unknown:  # argparse would point to the help of all verbs
+    if unknown:  # argparse itself would point to the help of all verbs
         seen = f"unrecognized arguments: {' '.join(unknown)}"
         raise WrongUse(f"{seen}; see: {PROGRAM} {verb} --help")
     for name in WRITES:
         place = getattr(arguments, name, "")
-        if place and place != "-":
+        if place and place != "-":  # standard output
             may_write(Path(place))
-    # A folder that the user names keeps the user's own mode.
+    # The folder of the checkout is for its owner alone; one that the user names keeps its mode.
     if OUTPUTS.parent == CHECKOUT:
         with suppress(OSError):  # it is somebody else's, or not there yet
             OUTPUTS.chmod(0o700)
@@ -213,8 +228,17 @@ def _verb(argv: list[str]) -> int:
         raise WrongUse(f"{verb}: seen {seen}; expected 3.10 or later; run: make setup")
     module = importlib.import_module(f"helpers.commands.{files[verb]}")
     run: Callable[[argparse.Namespace], int] = getattr(module, verb)
-    if not _is_private(arguments):
-        return run(arguments)
+    if _is_private(arguments):
+        return _run_privately(run, arguments)
+    return run(arguments)
+
+
+def _run_privately(
+    run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace
+) -> int:
+    """Run a verb whose files only their owner may read. Programs of the user's that it starts get
+    the user's own umask back.
+    """
     umask.users_umask = os.umask(0o077)
     try:
         return run(arguments)
@@ -224,18 +248,21 @@ def _verb(argv: list[str]) -> int:
 
 
 def _is_private(arguments: argparse.Namespace) -> bool:
-    """Whether what a verb writes is its owner's alone: below outputs, and a batch wherever it lies.
-
-    A program of the user's keeps the user's own umask.
+    """Whether only its owner may read what a verb writes: below outputs, which is where a verb
+    writes without an option, and a batch everywhere.
     """
-    named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
-    out = Path(next(filter(None, named), OUTPUTS)).resolve()
-    is_below = OUTPUTS.resolve() in (out, *out.parents)
-    return is_below or arguments.verb in OF_BATCHES
+    out = OUTPUTS
+    for name in ("study", "save", "out"):  # no verb has two of them
+        place = getattr(arguments, name, "")
+        if place:
+            out = Path(place)
+    out = out.resolve()
+    is_below_outputs = OUTPUTS.resolve() in (out, *out.parents)
+    return is_below_outputs or arguments.verb in OF_BATCHES
 
 
 def _not_there(path: Path) -> str:
-    """That a file is not there, with what lies beside its place and differs in the ending alone."""
+    """That a file does not exist, with the files beside it whose names differ in the ending."""
     if not path.parent.is_dir():
         return f"{path}: there is no folder {path.parent}"
     beside = []
@@ -249,11 +276,14 @@ def _not_there(path: Path) -> str:
 
 
 def _say_no_more() -> None:
-    """Python would complain once more at its end of what cannot be written to standard output."""
+    """Discard all further output: at its end Python flushes standard output, and would complain
+    once more that it cannot be written.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(line: str, code: int = 2) -> int:
+    """Print an error in one line; returns the exit code."""
     line = plain(LONG_WORD.sub(r"\1…\2", line).replace("\n", " "))
     with suppress(OSError):
         print(f"{PROGRAM}: {cut(line, MOST_COMPLAINT)}", file=sys.stderr, flush=True)
@@ -261,50 +291,50 @@ def _refuse(line: str, code: int = 2) -> int:
 
 
 class _OneLine(argparse.ArgumentParser):
-    """argparse with one line on wrong use instead of the whole usage."""
+    """argparse with one line about wrong use instead of the whole usage."""
 
     def error(self, message: str) -> NoReturn:
-        for of_argparse, plainly in NOT_A_NUMBER.items():
-            message = message.replace(of_argparse, plainly)
+        for words_of_argparse, words in NOT_A_NUMBER.items():
+            message = message.replace(words_of_argparse, words)
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
     def print_help(self, _file: object = None) -> None:
-        # argparse is silent where it cannot write.
+        # argparse's own is silent if it cannot write.
         print(self.format_help(), end="", flush=True)
 
 
 def parsers(needed_verb: str = "") -> tuple[argparse.ArgumentParser, dict[str, str]]:
-    """The parser of the command line, and the file of each verb; with ``needed_verb`` only as far as
-    that verb needs it.
+    """The parser of the command line, and for each verb the file of helpers/commands that has it.
+
+    With ``needed_verb`` it stops at that verb's group, which saves reading the other files.
     """
     parser = _OneLine(
         prog=PROGRAM, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    of_verbs = parser.add_subparsers(
+    verb_parsers = parser.add_subparsers(
         dest="verb",
         metavar="VERB",
         required=True,
         parser_class=_OneLine,
         help="one of the commands above",
     )
-    lines = ["Find out why a GPU is out of memory, with evidence.", ""]
-    files = {"capture": ""}  # it has a parser of its own
-    of_verbs.add_parser("capture")
+    help_lines = ["Find out why a GPU is out of memory, with evidence.", ""]
+    files = {"capture": ""}  # in helpers/look, with a parser of its own
+    verb_parsers.add_parser("capture")
     for group, modules in GROUPS.items():
-        lines.append(group)
+        help_lines.append(group)
         if "diagnose" in modules:
-            lines.append(listed("  capture", CAPTURE, 12))
+            help_lines.append(listed("  capture", CAPTURE, VERB_COLUMNS))
         for module in modules:
             for verb, docstring in verbs_of(module).items():
                 files[verb] = module
-                lines.append(listed(f"  {verb}", says(docstring), 12))
-                of_verb = of_verbs.add_parser(verb, conflict_handler="resolve")
-                of_verb._negative_number_matcher = NEGATIVE
-                described(of_verb, docstring)
-            # The help names them all; one verb needs only its own.
+                help_lines.append(listed(f"  {verb}", says(docstring), VERB_COLUMNS))
+                verb_parser = verb_parsers.add_parser(verb, conflict_handler="resolve")
+                verb_parser._negative_number_matcher = NEGATIVE
+                described(verb_parser, docstring)
             if needed_verb in files:
                 return parser, files
-        lines.append("")
-    lines.append(f"Details and an example of each: {PROGRAM} VERB --help")
-    parser.description = "\n".join(lines)
+        help_lines.append("")
+    help_lines.append(f"Details and an example of each: {PROGRAM} VERB --help")
+    parser.description = "\n".join(help_lines)
     return parser, files

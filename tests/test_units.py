@@ -37,6 +37,21 @@ def test_a_typed_size_is_decimal_and_a_printed_one_binary(words, typed, printed)
     assert (parse_size(words), printed_size(words)) == (typed, printed)
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("5 k", "5 K"),
+        ("2M", "2 M"),
+        ("3 gi", "3 Gi"),
+        ("3 gib", "3 GiB"),
+        ("3 kb", "3 KB"),
+        ("7", "7 bytes"),
+    ],
+)
+def test_a_unit_is_shown_in_its_usual_letters(words, shown):
+    assert quantity(words).text == shown
+
+
 def test_a_printed_size_may_leave_its_unit_to_a_column_and_part_thousands():
     assert printed_size("18760", "MiB") == 18760 * MIB and printed_size("8,589,934,592") == 8 * GIB
     assert printed_size("46.75 GB") == int(46.75 * GIB)

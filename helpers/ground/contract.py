@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import lru_cache
 from typing import (
-    Any,
     Literal,
+    Protocol,
     TypeVar,
     Union,
     cast,
@@ -22,16 +22,21 @@ from typing import (
     get_type_hints,
 )
 
-from helpers.ground.tables import data
+from helpers.ground.tables import JsonRow, data
 from helpers.ground.units import cut, plain
 
 SCHEMA_VERSION = 1
+"""The release of the JSON that this code writes, and the only one that it reads."""
 Known = TypeVar("Known")
 FIRST = {"place": -1}
 LAST = {"place": 1}
-"""Where a key stands in JSON, besides the order of the fields: those without a default come
-first there.
+"""Metadata of a field whose key stands first or last in JSON: a dataclass demands its fields
+without a default first, so the order of its fields cannot say so.
 """
+MOST_SEEN = 60
+"""Letters of a wrong value or key that an error shows, so that it stays one line."""
+MOST_OF_JSON_ERROR = 80
+"""Letters that an error shows of what the json module complains about."""
 
 
 class Shape:
@@ -44,6 +49,7 @@ class Shape:
         cls: type = type(self)
         for name, kind in _kinds(cls).items():
             object.__setattr__(self, name, _read(kind, getattr(self, name), name))
+        # A shape that is only a part of another one has no version of its own.
         version = getattr(self, "schema_version", SCHEMA_VERSION)
         if version != SCHEMA_VERSION:
             raise ValueError(
@@ -53,24 +59,27 @@ class Shape:
 
 
 def from_json(cls: type[Known], value: object, what: str = "") -> Known:
-    """A shape from JSON text or from what JSON holds.
+    """A shape of type ``cls`` from JSON text, or from the objects that JSON text stands for.
 
-    Raises ValueError in one line: ``what`` (the shape's name), where, what was seen, what was
-    expected.
+    Raises ValueError in one line: ``what`` (by default the shape's name), where, what was seen,
+    what was expected.
     """
-    name = what or cls.__name__.lower()
+    name = what
+    if not name:
+        name = cls.__name__.lower()
     if isinstance(value, (str, bytes, bytearray)):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}: no JSON ({str(error)[:80]})") from None
+            why = str(error)[:MOST_OF_JSON_ERROR]
+            raise ValueError(f"{name}: no JSON ({why})") from None
     try:
         return cast(Known, _read(cls, value, ""))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def as_dict(shape: object) -> dict[str, Any]:
+def as_dict(shape: object) -> JsonRow:
     """A shape as JSON holds it: dictionaries, lists, text, numbers."""
     assert is_dataclass(shape) and not isinstance(shape, type)
     columns = asdict(shape)
@@ -80,22 +89,32 @@ def as_dict(shape: object) -> dict[str, Any]:
 
 def to_json(shape: object, indent: int | None = None) -> str:
     """A shape as JSON text: compact, or with ``indent`` spaces a level."""
-    separators = (",", ":") if indent is None else None
+    separators = None  # the json module's own, with a blank behind each
+    if indent is None:
+        separators = (",", ":")
     return json.dumps(
         as_dict(shape), indent=indent, ensure_ascii=False, separators=separators
     )
 
 
+class _Refusal(Protocol):
+    """What is used of pydantic's ValidationError, which this room does not import."""
+
+    def errors(self, *, include_url: bool) -> list[JsonRow]: ...
+
+
 MOST_ERRORS = 3
+"""Errors that one line names; it only counts the others."""
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls an unknown key: of a model, and of a dataclass such as a Shape."""
 
 
 def one_line(refusal: ValueError, what: str) -> str:
-    """What is wrong with an input, by pydantic's ValidationError, in one line: where, what was seen,
-    what was expected; of more than three the first three.
+    """What is wrong with an input in one line, of a ``refusal`` that is pydantic's
+    ValidationError: where, what was seen, what was expected. ``what`` names the input.
     """
-    errors = cast(Any, refusal).errors(include_url=False)
-    # A key that does not exist explains why another one is missing.
+    errors = cast(_Refusal, refusal).errors(include_url=False)
+    # Unknown keys first (False sorts before True): a misspelt key explains why another is missing.
     errors.sort(key=lambda error: error["type"] not in UNKNOWN_KEY)
     says = "; also ".join(map(_wrong, errors[:MOST_ERRORS]))
     if what:
@@ -105,31 +124,38 @@ def one_line(refusal: ValueError, what: str) -> str:
     return says
 
 
-def _wrong(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors: where, what was seen, what is to be written instead (refusals.json,
-    by pydantic's type of error).
+def _wrong(error: JsonRow) -> str:
+    """One of pydantic's errors in words: where, what was seen, and what to write instead, which
+    refusals.json has for each of pydantic's types of error.
     """
-    place = [str(part) for part in error["loc"]]
-    field = "".join(place[-1:])
-    seen = f"seen {cut(repr(error.get('input')), 60)}; "
+    path = [str(part) for part in error["loc"]]
+    words = {**error.get("ctx", {}), "field": "".join(path[-1:])}
+    seen = f"seen {cut(repr(error.get('input')), MOST_SEEN)}; "
     if error["type"] == "missing":
-        place.pop()
+        # The words name the missing key, and what pydantic saw is the whole object around it.
+        path.pop()
         seen = ""
+    # pydantic writes this before the words of a ValueError that a validator raised.
     otherwise = error["msg"].replace("Value error, ", "", 1)
-    words = {**error.get("ctx", {}), "field": field}
     form = data("ground/refusals").get(error["type"], otherwise)
-    expected = form.format(**words)
-    return ": ".join(filter(None, [".".join(place), f"{seen}{expected}"]))
+    expected: str = form.format(**words)
+    says = seen + expected
+    if path:
+        return f"{'.'.join(path)}: {says}"
+    return says
 
 
 @lru_cache(maxsize=None)
 def _kinds(cls: type) -> dict[str, object]:
-    """The type of each field, as its annotation has it."""
+    """The type of each field, by the field's name."""
     return get_type_hints(cls)
 
 
 def _read(kind: object, value: object, where: str) -> object:
-    """The value as ``kind``, its lists and objects made; ``where`` is its path, for the error."""
+    """``value`` checked against the type ``kind``, with shapes made of the JSON objects in it.
+
+    ``where`` is its path, such as ``evidence.0.reading``, for the error. Raises ValueError.
+    """
     if isinstance(kind, type) and is_dataclass(kind):
         if isinstance(value, kind):
             return value
@@ -145,6 +171,7 @@ def _read(kind: object, value: object, where: str) -> object:
 
 
 def _read_union(kind: object, value: object, where: str) -> object:
+    """A value of one of several types; a union with a shape is that shape or None."""
     for option in get_args(kind):
         if is_dataclass(option) and value is not None:
             return _read(option, value, where)
@@ -154,7 +181,9 @@ def _read_union(kind: object, value: object, where: str) -> object:
 
 
 def _read_list(kind: object, value: Sequence[object], where: str) -> object:
-    """A list, or a tuple: of one type, as ``Tuple[str, ...]``, or of a type for each entry."""
+    """A list of one type, or a tuple: of one type, as ``Tuple[str, ...]``, or of a type for each
+    entry.
+    """
     kinds = get_args(kind)
     is_tuple = get_origin(kind) is tuple
     if not is_tuple or kinds[-1] is ...:
@@ -162,12 +191,17 @@ def _read_list(kind: object, value: Sequence[object], where: str) -> object:
     if len(kinds) != len(value):
         raise _unexpected(where, value, kind)
     entries = []
-    for place, entry_kind in enumerate(kinds):
-        entries.append(_read(entry_kind, value[place], f"{where}.{place}"))
-    return tuple(entries) if is_tuple else entries
+    for index, entry_kind in enumerate(kinds):
+        entries.append(_read(entry_kind, value[index], f"{where}.{index}"))
+    if is_tuple:
+        return tuple(entries)
+    return entries
 
 
 def _is(kind: object, value: object) -> bool:
+    """Whether a value has a plain type, or is one of the words of a Literal. A whole number is a
+    float, too; True and False are no numbers, which they are for ``isinstance``.
+    """
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is float:
@@ -176,43 +210,57 @@ def _is(kind: object, value: object) -> bool:
 
 
 def _read_shape(kind: type, value: object, where: str) -> object:
+    """The shape of a JSON object. Raises ValueError also for unknown and for missing keys."""
     if not isinstance(value, dict):
         raise _unexpected(where, value, kind)
-    before = f"{where}." if where else ""
+    before_key = ""
+    if where:
+        before_key = f"{where}."
+    _check_keys(kind, value, before_key)
     kinds = _kinds(kind)
-    keys = fields(cast(Any, kind))
-    names = [field.name for field in keys]
-    for key in value:
-        if key not in names:
-            name = f"{before}{plain(str(key)[:60])}"
-            raise ValueError(f"{name}: unknown key; expected {', '.join(names)}")
-    for field in keys:
-        is_needed = field.default is MISSING and field.default_factory is MISSING
-        if is_needed and field.name not in value:
-            expected = _expected(kinds[field.name])
-            raise ValueError(f"{before}{field.name}: nothing seen; expected {expected}")
     columns = {
-        key: _read(kinds[key], entry, before + key) for key, entry in value.items()
+        key: _read(kinds[key], entry, before_key + key) for key, entry in value.items()
     }
     try:
         return kind(**columns)
     except ValueError as error:
-        says = f"{where}: {error}" if where else str(error)
-        raise ValueError(says) from None
+        if not where:
+            raise
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _check_keys(kind: type, value: Mapping[str, object], before_key: str) -> None:
+    """Raises ValueError for a key that the shape lacks, or a field without a default that has no
+    key.
+    """
+    assert is_dataclass(kind)
+    names = [field.name for field in fields(kind)]
+    for key in value:
+        if key not in names:
+            name = f"{before_key}{plain(str(key)[:MOST_SEEN])}"
+            raise ValueError(f"{name}: unknown key; expected {', '.join(names)}")
+    for field in fields(kind):
+        is_needed = field.default is MISSING and field.default_factory is MISSING
+        if is_needed and field.name not in value:
+            name = before_key + field.name
+            expected = _expected(_kinds(kind)[field.name])
+            raise ValueError(f"{name}: nothing seen; expected {expected}")
 
 
 def _unexpected(where: str, value: object, kind: object) -> ValueError:
+    """The error for a value of another type than ``kind``."""
     if isinstance(value, (str, bytes)):
-        value = value[:60]
+        value = value[:MOST_SEEN]  # before repr, which would spell out megabytes
     seen = repr(value)
-    if len(seen) >= 64:
-        seen = seen[:60] + "..."
-    place = where or "the whole"
-    return ValueError(f"{place}: seen {seen}; expected {_expected(kind)}")
+    if len(seen) > MOST_SEEN + len("..."):
+        seen = seen[:MOST_SEEN] + "..."
+    if not where:
+        where = "the whole"
+    return ValueError(f"{where}: seen {seen}; expected {_expected(kind)}")
 
 
 def _expected(kind: object) -> str:
-    """What values a kind has, in words."""
+    """The values of a type in words: ``a whole number or null``."""
     origin = get_origin(kind)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))

@@ -1,10 +1,10 @@
-"""The language of forms: how a line that a program prints is written down in a table.
+"""The language of forms: how a table writes down a line that a program prints.
 
 A form is plain text as a program prints it. ``{requested}`` is a field, ``{requested:MiB}`` a
-field with the unit that its number is in, ``{free@ram}`` one that counts another pool than the
-row's, ``{...}`` up to 160 characters of anything and ``{..40}`` up to 40; ``<a|b>`` is either,
-``<?x>`` may be missing; ``\\<`` and the like are the signs themselves. Which fields there are,
-and what is read for one, whoever compiles the form says.
+field whose number is in MiB, ``{free@ram}`` a field about another pool of memory than the row's,
+``{...}`` up to 160 characters of anything and ``{..40}`` up to 40; ``<a|b>`` is either, ``<?x>``
+may be missing; ``\\<`` and the like are the signs themselves. Two files compile forms into regular
+expressions, and each has its own fields: helpers/look/wordings.py and figure_forms.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, Union
 
 GAP = 160
-"""The characters of ``{...}``."""
+"""The characters of ``{...}``: two lines of a terminal."""
 SQUEEZED_OUT = "\\s|│┃`*\u200b\ufeff"
-"""White space and the marks that frames and quotes put between words, for a set of characters."""
+"""White space and the marks that frames and quotes put between words, as the inside of a regular
+expression's ``[...]``.
+"""
 _SQUEEZED_OUT = re.compile(f"[{SQUEEZED_OUT}]+")
+# One sign of the language; ``stray`` is a brace that begins or ends none.
 _TOKEN = re.compile(
     r"\\(?P<escaped>[<>{}|\\])|\{\.\.(?P<gap>\.|[0-9]{1,3})\}"
     r"|\{(?P<name>[a-z_]{1,30})(?:@(?P<pool>[a-z-]{1,20}))?(?::(?P<unit>[A-Za-z]{1,6}))?\}"
@@ -25,13 +28,17 @@ _TOKEN = re.compile(
 )
 _UNIT_BEHIND = re.compile(r"\s*(bytes?|[KMGTkmgt]i?[Bb]|B)(?![a-zA-Z])")
 _MARKS = re.compile("[>#]")
+"""Signs that a wrapped line loses at its start, where they are taken for marks of quoting: no
+words to look for contain them.
+"""
 _INNERMOST_CHOICE = re.compile("<[^<>]*>")
 _FIELD = re.compile(r"\{[^{}]*\}|\0")
-_FIELD_OR_CHOICE = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 
 
 class Field(NamedTuple):
-    """What is read from a line: its name, its unit, and another pool than the row's."""
+    """A value to read from a line: its name, its unit, and its pool of memory if that is another
+    one than the row's.
+    """
 
     name: str
     unit: str = ""
@@ -39,7 +46,7 @@ class Field(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Up to so many characters of anything; ``{...}`` may go over lines."""
+    """Up to ``characters`` of anything; only ``{...}`` may go on over the end of a line."""
 
     characters: int
     over_lines: bool = False
@@ -57,21 +64,23 @@ Node = Union[str, Field, Gap, Alternatives]
 
 
 def squeeze(text: str) -> str:
-    """Lower case without blanks and the marks that frames and quotes put between words."""
+    """The text in lower case, without blanks and without the marks that frames and quotes put
+    between words.
+    """
     return _SQUEEZED_OUT.sub("", text).lower()
 
 
 def parsed(form: str, fields: Collection[str]) -> list[Node]:
-    """The nodes of a form whose fields are among ``fields``.
+    """The parts of a form in their order; ``fields`` are the names that a field may have.
 
-    Raises ValueError in one line where it is none.
+    Raises ValueError in one line for a text that is no form.
     """
     parser = _Parser(form, fields)
     end = 0
     for token in _TOKEN.finditer(form):
         parser.add(form[end : token.start()])
         end = token.end()
-        parser.take(token)
+        parser.add_token(token)
     parser.add(form[end:])
     return parser.nodes()
 
@@ -85,49 +94,58 @@ class _OpenChoice:
 
 
 class _Parser:
+    """Builds the parts of a form from its tokens; ``stack`` has the choices that are open, the
+    innermost last.
+    """
+
     def __init__(self, form: str, fields: Collection[str]):
         self.form = form
         self.fields = fields
         self.stack = [_OpenChoice(optional=False)]
 
     def add(self, node: Node) -> None:
-        """Adds a node behind the others; plain words go on with the words before them."""
+        """Append a part to the open branch; text joins the text before it."""
         nodes = self.stack[-1].branches[-1]
         if isinstance(node, str) and nodes and isinstance(nodes[-1], str):
             nodes[-1] += node
         elif node != "":
             nodes.append(node)
 
-    def take(self, token: re.Match[str]) -> None:
+    def add_token(self, token: re.Match[str]) -> None:
+        """Append the part that a match of _TOKEN stands for, or open or close a choice."""
         kind = token.lastgroup
         if kind == "escaped":
             self.add(token["escaped"])
+        elif kind == "gap" and token["gap"] == ".":
+            self.add(Gap(GAP, over_lines=True))
         elif kind == "gap":
-            over_lines = token["gap"] == "."
-            self.add(Gap(GAP if over_lines else int(token["gap"]), over_lines))
+            self.add(Gap(int(token["gap"])))
         elif kind == "stray":
             raise self._needs_backslash(token["stray"])
         elif kind == "sign":
-            self._take_sign(token["sign"])
+            self._add_sign(token["sign"])
         else:
-            self._take_field(token)
+            self._add_field(token)
 
-    def _take_field(self, token: re.Match[str]) -> None:
-        name = token["name"]
+    def _add_field(self, token: re.Match[str]) -> None:
+        """Append a field. Its unit is the one that it names, or that the form prints behind it."""
+        columns = token.groupdict(default="")
+        name = columns["name"]
         if name not in self.fields:
             raise ValueError(f"form {self.form!r}: no field is called {name!r}")
-        unit = token["unit"]
-        if not unit:
-            behind = _UNIT_BEHIND.match(self.form, token.end())
-            unit = behind[1] if behind else ""
+        unit = columns["unit"]
+        printed_unit = _UNIT_BEHIND.match(self.form, token.end())
+        if not unit and printed_unit:
+            unit = printed_unit[1]
         if self.form[token.end() :].lstrip().startswith("%"):
             unit = "%"
-        self.add(Field(name, unit, token["pool"] or ""))
+        self.add(Field(name, unit, columns["pool"]))
 
-    def _take_sign(self, sign: str) -> None:
+    def _add_sign(self, sign: str) -> None:
+        """Open a choice, begin its next branch, or close it."""
         if sign in ("<", "<?"):
             self.stack.append(_OpenChoice(optional=sign == "<?"))
-        elif len(self.stack) == 1:
+        elif len(self.stack) == 1:  # no choice is open
             raise self._needs_backslash(sign)
         elif sign == "|":
             self.stack[-1].branches.append([])
@@ -139,6 +157,7 @@ class _Parser:
         return ValueError(f"form {self.form!r}: {sign!r} needs a backslash")
 
     def nodes(self) -> list[Node]:
+        """The parts of the whole form, once all of it was added."""
         if len(self.stack) > 1:
             raise ValueError(f"form {self.form!r}: a < is not closed")
         return self.stack[0].branches[0]
@@ -147,19 +166,22 @@ class _Parser:
 def anchors(
     nodes: list[Node], spell: Callable[[str], str] = squeeze
 ) -> tuple[str, ...]:
-    """Words of which one stands in every text that fits: the longest that a form has.
+    """Words to look for before the form itself: every text that has the form contains one of
+    them. They are the longest text of the form, or of each branch of a choice; empty where the
+    form has no text that is always there.
 
-    ``spell`` writes them as the text is written.
+    ``spell`` changes the form's text in the way that the text to be searched was changed.
     """
     best: tuple[str, ...] = ()
     for node in nodes:
         words: tuple[str, ...] = ()
         if isinstance(node, str):
-            longest = max(_MARKS.split(spell(node)), key=len)
-            words = (longest,) if longest else ()
+            words = (max(_MARKS.split(spell(node)), key=len),)
         elif isinstance(node, Alternatives) and not node.optional:
             words = _anchors_of_choice(node, spell)
-        if words and min(map(len, words)) > min(map(len, best), default=0):
+        # Several words find as many texts as their shortest.
+        shortest = min(map(len, words), default=0)
+        if shortest > min(map(len, best), default=0):
             best = words
     return best
 
@@ -167,6 +189,7 @@ def anchors(
 def _anchors_of_choice(
     choice: Alternatives, spell: Callable[[str], str]
 ) -> tuple[str, ...]:
+    """The anchors of all branches; empty if a branch has none, since a text may have that one."""
     words: list[str] = []
     for branch in choice.branches:
         words_of_branch = anchors(branch, spell)
@@ -176,30 +199,16 @@ def _anchors_of_choice(
     return tuple(words)
 
 
-def outer_text(form: str) -> list[str]:
-    """The plain text outside of every field and choice, found without parsing; nothing of a form
-    that only parsing tells apart.
-    """
-    if "\\" in form:
-        return []
-    while "<" in form:
-        outside, count = _INNERMOST_CHOICE.subn("\0", form)
-        if not count:
-            return []
-        form = outside
-    return _FIELD.split(form)
-
-
 def outer_anchor(form: str) -> str:
-    """The longest words outside of every choice, found without parsing: most forms never need
-    more. Empty where only parsing tells.
+    """The longest text outside of every choice, squeezed: found without parsing, which takes many
+    times as long, and enough for most forms. Empty for a form that has to be parsed.
     """
     if "\\" in form:
         return ""
-    pieces = _FIELD_OR_CHOICE.split(form)
-    if "<" in "".join(pieces):
-        pieces = outer_text(form)
-    words = _SQUEEZED_OUT.sub("", max(pieces, key=len, default="")).lower()
-    if ">" in words or "#" in words:
-        words = max(_MARKS.split(words), key=len)
-    return words
+    # Choices may contain choices: from the inside outwards, each becomes a NUL.
+    while "<" in form:
+        form, count = _INNERMOST_CHOICE.subn("\0", form)
+        if not count:
+            return ""
+    words = squeeze(max(_FIELD.split(form), key=len))
+    return max(_MARKS.split(words), key=len)

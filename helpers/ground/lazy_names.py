@@ -5,9 +5,10 @@ from typing import Mapping
 
 
 def load_name(package: str, homes: Mapping[str, str], name: str) -> object:
-    """The value of a public name of ``package``; ``homes`` names the module below it that holds it.
+    """The value of a public name of ``package``. ``homes`` has for each public name the module
+    below the package that defines it.
 
-    Raises AttributeError for a name that is not there.
+    Raises AttributeError for a name that is not among them.
     """
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

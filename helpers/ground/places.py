@@ -1,4 +1,4 @@
-"""Where the checkout lies, and where everything that is kept goes."""
+"""Where the checkout lies, where results are written, and what a person types to run a command."""
 
 from __future__ import annotations
 
@@ -15,24 +15,42 @@ is laid out like one.
 IN_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
 SET_UP = CHECKOUT / ".venv"
 """What the set-up makes: the workbook's own Python, its packages, and the command ``casebook``."""
-_OURS = CHECKOUT / "outputs"
-_MAY_WRITE = os.access(_OURS if _OURS.exists() else CHECKOUT, os.W_OK)
-_PLACE = _OURS if IN_CHECKOUT and _MAY_WRITE else Path.cwd() / "outputs"
-OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _PLACE).absolute()
-"""Where everything that is kept goes: in the checkout; below the folder where a command is typed
-for an installed package, and where the checkout is another user's.
-"""
+
+
+def _outputs() -> Path:
+    """The folder that CASEBOOK_OUTPUTS names; else ``outputs`` of the checkout; else, for an
+    installed package or where the checkout is another user's, ``outputs`` of the current folder.
+    """
+    chosen = os.environ.get("CASEBOOK_OUTPUTS")
+    if chosen:
+        return Path(chosen).absolute()
+    ours = CHECKOUT / "outputs"
+    # Before the first use it is still to be made, in the checkout.
+    may_write = os.access(ours, os.W_OK) or (
+        not ours.exists() and os.access(CHECKOUT, os.W_OK)
+    )
+    if IN_CHECKOUT and may_write:
+        return ours
+    return Path.cwd() / "outputs"
+
+
+OUTPUTS = _outputs()
+"""The folder for all results: batches, pages, caches."""
 
 
 def kept(path: Path) -> Path:
-    """A folder as it is named from here, else the batch of that name below outputs, else the run
-    of that name in the newest batch that has one: pages and the terminal name both without a path.
+    """The folder that a person means by ``path``: pages and the terminal name batches and runs
+    without a path.
+
+    ``path`` itself if it exists; else the batch of that name below outputs; else the run of that
+    name in the newest batch that has one; else ``path`` unchanged, for the error that follows.
     """
     if path.exists():
         return path
-    ours = OUTPUTS / path
-    if ours.is_dir():
-        return ours
+    batch = OUTPUTS / path
+    if batch.is_dir():
+        return batch
+    # The name of a batch begins with its time (batch/journal.py), so the newest is the last.
     runs = sorted(OUTPUTS.glob(f"*/{glob.escape(path.name)}/run.json"))
     if runs and len(path.parts) == 1:
         return runs[-1].parent
@@ -40,11 +58,12 @@ def kept(path: Path) -> Path:
 
 
 ONE_FILE = "python3 capture.pyz"
+"""How capture is typed where one file holds the package (``make capture.pyz``)."""
 
 
 def _program() -> str:
     """What a person types to run the workbook, on this machine as it is set up now."""
-    if not CHECKOUT.is_dir():  # one file holds the package
+    if not CHECKOUT.is_dir():  # it is capture.pyz, a file
         return ONE_FILE
     scripts = (SET_UP / "bin" / "casebook", Path(sys.prefix) / "bin" / "casebook")
     if IN_CHECKOUT and not any(script.exists() for script in scripts):
@@ -56,6 +75,12 @@ PROGRAM = _program()
 
 
 def typed_here(command: str) -> str:
-    """A command as it can be pasted here: ``casebook`` is spelt as this machine has it."""
-    verb = "(capture|diagnose)" if PROGRAM == ONE_FILE else "[a-z]"
+    """A command as a person can paste it here: PROGRAM in place of ``casebook`` before a verb.
+
+    capture.pyz has two verbs; the others stay with the command of a set-up.
+    """
+    verb = "[a-z]"
+    if PROGRAM == ONE_FILE:
+        verb = "(capture|diagnose)"
+    # At the start, or behind a blank or a semicolon: not the end of a path such as bin/casebook.
     return re.sub(rf"(?<![^\s;])casebook (?={verb})", f"{PROGRAM} ", command)

@@ -11,7 +11,9 @@ from helpers.ground.shapes import Verdict
 
 @dataclass(frozen=True)
 class FirstOom(Shape):
-    """Where a replay first ran out."""
+    """Where a replay first ran out of memory: the operation's number in the trace, and how many
+    bytes were asked for.
+    """
 
     index: int
     size_bytes: int
@@ -21,10 +23,12 @@ class FirstOom(Shape):
 class Replay(Shape):
     """What the allocator did, or would have done, under one setting.
 
-    ``proved``: the compiled allocator of this release and build was compared with the model, or
-    only its source was read; ``proved_on``: that in words, with what was compared;
-    ``not_modelled``: settings named in ``settings`` that the model leaves out, each with why;
-    ``flags``: why it is never recommended, and ``danger`` the first of them that does harm.
+    ``proved``: ``oracle`` if the compiled allocator of this release and build was compared with
+    the model, ``source`` if only its source was read; ``proved_on`` says in words what was
+    compared. ``not_modelled``: settings named in ``settings`` that the model leaves out, each
+    with why. ``retries``: requests that freed the cache and tried again; ``slow_calls``: calls
+    of the driver that allocate or free. ``flags``: why this setting is never recommended;
+    ``danger``: the first of them that does harm.
     """
 
     events: int
@@ -51,9 +55,9 @@ class Replay(Shape):
 
 @dataclass(frozen=True)
 class LiveBytes(Shape):
-    """What was live at the first out-of-memory, in requested bytes: one allocation (``id``, and
-    ``index``, the operation that made it; -1: before the first) or all of one stack
-    (``count``). ``frames``: that stack, innermost first.
+    """What was live at the first out-of-memory, in requested bytes: one allocation (then ``id``
+    and ``index`` are given, the operation that made it; -1: before the trace began), or all
+    allocations of one stack (then ``count`` is given). ``frames``: that stack, innermost first.
     """
 
     size_bytes: int
@@ -65,9 +69,12 @@ class LiveBytes(Shape):
 
 @dataclass(frozen=True)
 class LineEdit(Shape):
-    """A line of the program and the least change of it that lets the recorded requests pass;
-    ``edit`` "" where it alone does not. ``live_bytes``: what of it is live where it fails;
-    ``conf``: the settings under which it passes then.
+    """A line of the program, and the least change of it that lets the recorded requests pass.
+
+    ``edit``: that change, empty if changing this line alone is not enough; ``chunks``: into how
+    many parts it divides the line's requests; ``assumes``: what must be true of the program for
+    it. ``live_bytes``: bytes of the line that are live when the program fails. ``conf``: the
+    settings under which the changed program passes.
     """
 
     line: str
@@ -80,11 +87,15 @@ class LineEdit(Shape):
 
 @dataclass(frozen=True)
 class WhatIf(Shape):
-    """The settings tried on one trace and the one to use: empty for the default settings, or
-    where needs_bytes is not 0. ``grows``: what grows from step to step, in words; then a
-    setting that passes here passes for the steps of the trace only. ``ends_at_failure``: the
-    recorded program ran out of memory itself, so that the rest of it is missing. ``verdict``: why
-    the program failed on that card, or that it did not.
+    """The settings tried on one trace, and the one to use.
+
+    ``use``: that setting, empty for the default settings, or if none passes. ``needs_bytes``:
+    then how many more bytes the card needs, under ``needs_settings``. ``floor_bytes``: the most
+    that was live at once, at operation ``floor_index``, which no setting can lower. ``grows``: what
+    grows from step to step, in words; then a setting that passes here passes for the steps of
+    the trace only. ``ends_at_failure``: the recorded program ran out of memory itself, so that
+    the rest of it is missing. ``verdict``: why the program failed on that card, or that it did
+    not.
     """
 
     capacity_bytes: int

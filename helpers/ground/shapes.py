@@ -25,12 +25,13 @@ NOT_AVAILABLE = "not_available"
 NOT_ALLOWED = "not_allowed"
 STATUSES = (OK, NOT_AVAILABLE, NOT_ALLOWED)
 UNITS = ("bytes", "pages", "count", "text")
+"""Of a reading's value; ``count`` is a number without a unit."""
 
 
 @lru_cache(maxsize=None)
 def causes() -> Dict[str, Dict[str, str]]:
-    """Each cause in a reader's words (causes.json): ``says`` is a sentence, ``name`` stands in
-    a cell of a table.
+    """Each cause in words, by its code (causes.json): ``says`` is a sentence, ``name`` is short
+    enough for a cell of a table.
     """
     rows: Dict[str, Dict[str, str]] = data("ground/causes")
     return rows
@@ -38,11 +39,13 @@ def causes() -> Dict[str, Dict[str, str]]:
 
 if TYPE_CHECKING:
     Cause = str
-else:  # what causes.json names, which is also what a JSON Schema and a reader of JSON are told
-    Cause = Literal[tuple(name for name in causes() if name != "healthy")]
+else:
+    # The codes of causes.json, as values of a type: so a JSON Schema lists them, too.
+    Cause = Literal[tuple(code for code in causes() if code != "healthy")]
 CAUSES: tuple[str, ...] = get_args(Cause)
 Confidence = Literal["confirmed", "likely", "weak"]
 State = Literal["", "healthy", "aside"]
+# From the firmware up to the program: each can limit the GPU memory that a program gets.
 Layer = Literal[
     "carveout",
     "ram",
@@ -57,8 +60,9 @@ Layer = Literal[
     "ulimit",
 ]
 Outcome = Literal["ok", "oom", "crashed", "hung", "stuck", "host_oom"]
+"""Of a trial; ``stuck``: it hung, and SIGKILL did not end it."""
 VERDICT_MIME = "application/vnd.casebook.verdict+json"
-"""Under which a notebook emits its verdict."""
+"""The MIME type of the output in which a notebook carries its verdict."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,10 @@ class Reading:
     ``value`` is None exactly when ``status`` is not ``ok``; then ``why`` says why.
 
     ``source`` is what a person would look at (a path or a command line); ``item`` is the id of
-    the evidence item it came from.
+    the item of the bundle from which it was read, empty where there is none.
     """
 
+    # Read by pydantic where one of its models holds a reading: unknown keys are refused.
     __pydantic_config__ = {"extra": "forbid"}
 
     value: Union[int, float, str, None]
@@ -103,9 +108,9 @@ class Reading:
     @property
     def bytes(self) -> int:
         """The value as a whole number, 0 where there is none."""
-        return (
-            int(self.value) if self.ok and isinstance(self.value, (int, float)) else 0
-        )
+        if isinstance(self.value, (int, float)):
+            return int(self.value)
+        return 0
 
     def show(self) -> str:
         """The reading as a person reads it: ``62.54 GiB``, ``not available: no such file``."""
@@ -115,7 +120,9 @@ class Reading:
             return f"not allowed: {self.why}"
         if self.unit == "bytes":
             return show_bytes(self.bytes)
-        return f"{self.value} pages" if self.unit == "pages" else str(self.value)
+        if self.unit == "pages":
+            return f"{self.value} pages"
+        return str(self.value)
 
 
 def seen(value: int | float | str, unit: str, source: str, item: str = "") -> Reading:
@@ -134,14 +141,16 @@ def not_allowed(why: str, unit: str, source: str, item: str = "") -> Reading:
 
 
 def absent(status: object, why: str, unit: str, source: str, item: str = "") -> Reading:
-    """No value: not allowed where ``status`` says so, whatever wrote it; else not available."""
+    """No value: not allowed if ``status`` is NOT_ALLOWED, else not available. ``status`` comes
+    from JSON that another program wrote, so it may be anything.
+    """
     if status == NOT_ALLOWED:
         return not_allowed(why, unit, source, item)
     return not_available(why, unit, source, item)
 
 
 def sum_of(parts: Sequence[Reading]) -> Reading:
-    """The sizes together, in bytes; one part without a value leaves the whole without one."""
+    """The sum of sizes in bytes, or the first part without a value. At least one part is given."""
     for part in parts:
         if not part.ok:
             return part
@@ -153,7 +162,9 @@ def sum_of(parts: Sequence[Reading]) -> Reading:
 
 @dataclass(frozen=True)
 class Evidence(Shape):
-    """One reading and what it says for or against a cause."""
+    """One reading and what it says for or against a cause. ``id`` names the kind of evidence; it
+    may begin with BESIDE or SUM.
+    """
 
     id: str
     reading: Reading
@@ -161,28 +172,27 @@ class Evidence(Shape):
 
 
 BESIDE = "beside-"
+"""Begins the id of evidence for another cause than the verdict's."""
 SUM = "sum-"
-"""How the id of evidence begins that was seen and has another cause, and of arithmetic on a
-message.
-"""
+"""Begins the id of evidence that is arithmetic on the numbers of a message."""
 LONGEST_TITLE = 140
+"""Columns of a headline: two lines of a terminal of 80 columns, less their indent."""
 LONGEST_NAME = 56
-"""Letters of an answer, and of one that has no name in a cell of a table."""
+"""Columns of an answer in a cell of a table, where its cause has no name of its own; chosen so
+that a terminal of 80 columns has room for another cell.
+"""
+_CONFIDENCES = ("", *(f"({word})" for word in get_args(Confidence)))
 
 
 def in_words(label: str) -> str:
-    """A cause's code as its name, ``ttm-gtt-cap (likely)`` with how sure it is; any other text
-    as it is.
+    """A cause's code in words: ``too little memory (likely)`` for ``true-capacity (likely)``;
+    any other text unchanged.
     """
     code, _, confidence = label.partition(" ")
-    if code not in causes() or confidence not in (
-        "",
-        "(confirmed)",
-        "(likely)",
-        "(weak)",
-    ):
+    if code not in causes() or confidence not in _CONFIDENCES:
         return label
     name = causes()[code]["name"]
+    # These two say that there is no cause: nothing to be sure of.
     if code in ("healthy", "cannot-tell") or not confidence:
         return name
     return f"{name} {confidence}"
@@ -190,7 +200,7 @@ def in_words(label: str) -> str:
 
 @dataclass(frozen=True)
 class Missing(Shape):
-    """A reading that would decide, and how to take it."""
+    """A reading that would decide between causes, and how to take it."""
 
     reading: str
     how: str
@@ -198,12 +208,11 @@ class Missing(Shape):
 
 @dataclass(frozen=True)
 class NextStep(Shape):
-    """The one first choice.
+    """The one thing to do next.
 
-    ``command`` is printed, never run; what it needs and what it may harm stand beside it.
-
-    ``reboot`` says that it takes effect at the next boot, ``check`` how to see that it did,
-    ``undo`` how to take it back.
+    ``what`` is a sentence. ``command`` is printed, never run; ``precondition`` is what it needs,
+    ``blast_radius`` what it may harm. ``reboot``: it takes effect at the next boot. ``check``
+    and ``undo`` are commands that show that it did, and that take it back.
     """
 
     what: str
@@ -227,7 +236,7 @@ class Alternative(Shape):
 class Verdict(Shape):
     """A cause with its evidence, what speaks against it, and what is missing.
 
-    ``state`` is ``healthy`` where nothing wrong was seen, and ``aside`` where it answers a
+    ``state`` is ``healthy`` if nothing wrong was seen, and ``aside`` if the verdict answers a
     notebook's own question (which fix helps, what a pattern would do) and not why the box
     fails. ``title`` is the answer in a few words, or empty; ``error`` is the line in which the
     program said that it failed, as it was printed.
@@ -248,35 +257,35 @@ class Verdict(Shape):
 
     @property
     def label(self) -> str:
-        """Its code in data: the cause's, or ``healthy`` where nothing is wrong.
-
-        A reader is shown ``short``.
-        """
-        return "healthy" if self.state == "healthy" else self.cause
+        """The cause's code, or ``healthy`` if nothing is wrong: for data. People read ``short``."""
+        if self.state == "healthy":
+            return "healthy"
+        return self.cause
 
     @property
     def headline(self) -> str:
-        """The answer in words: its own title, else the cause's words; outside the list the
-        first clause of its summary.
+        """The answer in one sentence: the title; without one the cause's words, or, for the cause
+        ``other``, which has none, the first clause of the summary.
         """
-        title = self.title.strip()
+        title = " ".join(self.title.split())
         if not title and self.cause == "other":
-            title = re.split(r"[.:;]\s", " ".join(self.summary.split()))[0]
-        title = plain(" ".join(title.split())).rstrip(".")
-        return cut(title, LONGEST_TITLE) or causes()[self.cause]["says"]
+            summary = " ".join(self.summary.split())
+            title = re.split(r"[.:;]\s", summary)[0]
+        title = plain(title).rstrip(".")
+        if not title:
+            return causes()[self.cause]["says"]
+        return cut(title, LONGEST_TITLE)
 
     @property
     def name(self) -> str:
-        """The answer in a few words: the cause's name, of one outside the list its title."""
-        return (
-            cut(self.headline, LONGEST_NAME)
-            if self.label == "other"
-            else in_words(self.label)
-        )
+        """The answer in a few words: the cause's name, or the headline for the cause ``other``."""
+        if self.label == "other":
+            return cut(self.headline, LONGEST_NAME)
+        return in_words(self.label)
 
     @property
     def short(self) -> str:
-        """Its name and how sure that is, as in a cell of a table."""
+        """The name and the confidence, as a cell of a table has them."""
         if self.label == "other":
             return f"{self.name} ({self.confidence})"
         return in_words(f"{self.label} ({self.confidence})")
@@ -284,7 +293,9 @@ class Verdict(Shape):
 
 @dataclass(frozen=True)
 class Ceiling(Shape):
-    """One layer's limit on memory; ``pending_bytes`` where configuration and live value differ."""
+    """One layer's limit on memory. ``bytes`` is the limit in force; ``pending_bytes`` the
+    configured one, which the next boot sets, where it differs.
+    """
 
     layer: Layer
     bytes: Optional[int]
@@ -295,7 +306,9 @@ class Ceiling(Shape):
 
 @dataclass(frozen=True)
 class TtmPlan(Shape):
-    """What to do about the TTM limit, in pages of the box."""
+    """What to do about the TTM limit: ``pages_limit`` is in pages of the box, ``bytes`` the same;
+    ``reserve_bytes`` is the RAM that it leaves to everything else.
+    """
 
     action: Literal["set", "leave", "remove"]
     pages_limit: Optional[int]
@@ -306,7 +319,9 @@ class TtmPlan(Shape):
 
 @dataclass(frozen=True)
 class TtmCommand(Shape):
-    """What a person would run on one system, how to undo it, how to verify it after the reboot."""
+    """Commands for one distribution (``system``): to make the change, to undo it, and to verify it
+    after the reboot.
+    """
 
     system: str
     run: str

@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from helpers.ground.units import escaped
 
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+"""A name as useradd(8) and groupadd(8) recommend it, of at most 32 characters."""
 
 
 def word(text: str) -> str:
-    """The text as one word of a shell and in one line, whatever stands in it.
+    """The text quoted as one word of a shell, in one line whatever it contains.
 
-    What cannot be seen is spelt as bash, zsh and ksh read it: ``$'a\\x0ab'``.
+    Characters that cannot be seen are spelt as bash, zsh and ksh read them: ``$'a\\x0ab'``.
     """
     if text.isprintable():
         return shlex.quote(text)
@@ -22,18 +23,20 @@ def word(text: str) -> str:
 
 
 def line(words: Iterable[str]) -> str:
-    """A command of these words."""
+    """The command line of these words, each quoted where a shell needs it."""
     return " ".join(map(word, words))
 
 
 def _spelt(char: str) -> str:
+    """A character between ``$'`` and ``'``."""
     if char in "\\'":
         return f"\\{char}"
     if char.isprintable():
         return char
+    # A shell takes \xff for one byte, which is no character of UTF-8 from 0x80 on.
     return escaped(ord(char), as_byte=0x80)
 
 
 def is_account(name: str) -> bool:
-    """Whether a user or a group can have this name (useradd(8), groupadd(8))."""
+    """Whether a user or a group can have this name."""
     return _ACCOUNT.fullmatch(name) is not None

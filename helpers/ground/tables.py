@@ -7,27 +7,34 @@ import pkgutil
 import re
 from functools import lru_cache
 from re import Pattern
-from typing import Any
+from typing import Any, Dict
 
 Table = Any
-"""What a file of JSON holds; who reads it says of which type that is."""
+"""The content of a JSON file; whoever reads it says of which type it is."""
+JsonRow = Dict[str, Any]
+"""An object of JSON; whoever reads a value of it says of which type it is."""
 
 
 @lru_cache(None)
 def data(name: str) -> Table:
-    """What the table of knowledge of that name holds: helpers/NAME.json."""
-    return json.loads(pkgutil.get_data("helpers", f"{name}.json") or b"[]")
+    """The table of knowledge helpers/NAME.json. Raises FileNotFoundError where there is none."""
+    text = pkgutil.get_data("helpers", f"{name}.json")
+    assert text is not None  # only a loader that cannot read files gives None
+    return json.loads(text)
 
 
 class _Lazy:
+    """Stands for a pattern; compiles it when one of its methods is first asked for."""
+
     def __init__(self, expression: str, flags: int):
         self._expression = expression
         self._flags = flags
 
     def __getattr__(self, name: str) -> object:
-        value: object = getattr(re.compile(self._expression, self._flags), name)
-        setattr(self, name, value)
-        return value
+        # Python calls this only for an attribute that is not set yet, so once for each method.
+        method: object = getattr(re.compile(self._expression, self._flags), name)
+        setattr(self, name, method)
+        return method
 
 
 def lazy(expression: str, flags: int = 0) -> Pattern[str]:

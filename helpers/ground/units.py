@@ -1,5 +1,4 @@
-"""Sizes, moments, PCI addresses, when two figures are one, and which size still works: under
-every other room.
+"""Sizes, times, PCI addresses and text for a terminal: read, written and compared.
 
 The rule of sizes, written here once. A size that a person types means what its unit says: GB is
 10^9 bytes, GiB is 2^30, and a bare K, M, G or T is binary. A size that a tool prints is binary
@@ -27,26 +26,34 @@ ROUNDED = 0.015
 MiB, KFD to 2 MiB.
 """
 NOT_MEASURED_BYTES = 1 << 62
-"""NVML's 2**64 - 1 for "not available", printed as 17179869184.00 GiB, and what a negative
-number wraps to.
+"""Sizes from here on are no sizes: NVML gives 2**64 - 1 for "not available", which programs print
+as 17179869184.00 GiB, and a negative number that wraps is near it.
 """
 _NUMBER = r"[0-9][0-9.,']{0,30}"
+"""Digits, with any of the signs that part thousands or decimals."""
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "к": 1, "м": 2, "г": 3, "т": 4}
+"""Of 1024, or of 1000, by the letter of a unit, Latin or Cyrillic."""
 _TYPED = re.compile(
     r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*",
     re.IGNORECASE,
 )
+"""Groups: the number, the letter of the unit, ``i`` if it is binary, and ``b``, ``byte`` or
+``bytes``.
+"""
 _COUNT = re.compile(r"\s*([0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,4})\s*")
 LONGEST_SEEN = 40
 """Letters of wrong input that an error shows."""
 _PRINTED = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]*)\s*")
+"""Groups: the number, and the letters behind it."""
 _UNIT = re.compile(
     r"(?:b|bytes?|octets?|байт|([kmgtкмгт])([iи]?)(?:b(?:ytes?)?|o|б)?)?", re.IGNORECASE
 )
+"""A unit in English, French or Russian, or none. Groups: its letter, and ``i`` if it is binary."""
 _PCI = re.compile(
     r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])(?:\.([0-7]))?",
     re.IGNORECASE,
 )
+"""Groups: domain, bus, device (five bits, so at most 1f), function (three bits)."""
 
 
 def now() -> str:
@@ -67,29 +74,29 @@ def parse_size(text: str) -> int:
     base = 1024
     if letter and byte and not binary:
         base = 1000
-    # A whole number of more than 2**53 bytes is no float.
-    exact = float(number) if "." in number else int(number)
-    return int(exact * base ** _power(letter))
+    scale: int = base ** _power(letter)
+    if "." in number:
+        return int(float(number) * scale)
+    return int(number) * scale  # without a float, which is exact up to 2**53 only
 
 
 def parse_capacity(text: str) -> int:
     """Bytes of a card as typed. Raises ValueError also below 1 MiB, where a unit was forgotten."""
     size = parse_size(text)
+    shown = cut(text, LONGEST_SEEN)
     if size == 0:
-        raise ValueError(
-            f"size {cut(text, LONGEST_SEEN)!r}: expected a size above 0, such as 20GiB"
-        )
+        raise ValueError(f"size {shown!r}: expected a size above 0, such as 20GiB")
     if size < MIB:
-        seen = f"{cut(text, LONGEST_SEEN)} is a card of {size:,} bytes"
+        seen = f"{shown} is a card of {size:,} bytes"
         raise ValueError(f"{seen}; expected a size with its unit, such as 20GiB")
     return size
 
 
 def typed_size(count: int) -> str:
-    """Bytes of a card as an option takes them: ``3GiB``, ``24210MiB``."""
+    """Bytes of a card as an option takes them, in whole MiB: ``3GiB``, ``24210MiB``."""
     if count % GIB == 0:
         return f"{count // GIB}GiB"
-    return f"{count >> 20}MiB"
+    return f"{count // MIB}MiB"
 
 
 def parse_count(text: str, least: int = 1) -> int:
@@ -98,20 +105,20 @@ def parse_count(text: str, least: int = 1) -> int:
     Raises ValueError naming what was seen and what is expected.
     """
     match = _COUNT.fullmatch(text)
-    count = -1
     if match:
         count = int(match[1].replace(",", ""))
-    if count < least:
-        expected = f"expected a whole number of {least} or more, with at most 15 digits"
-        raise ValueError(f"{cut(text, LONGEST_SEEN)!r}: {expected}")
-    return count
+        if count >= least:
+            return count
+    expected = f"expected a whole number of {least} or more, with at most 15 digits"
+    raise ValueError(f"{cut(text, LONGEST_SEEN)!r}: {expected}")
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A size as it was printed.
+    """A size as it was printed, which is ``text``.
 
-    The true one lies within ``precision_bytes`` of ``bytes``: half of the last printed digit.
+    The true size lies within ``precision_bytes`` of ``bytes``: half a unit of the last printed
+    digit.
     """
 
     bytes: int
@@ -127,25 +134,25 @@ def quantity(
     retyped: bool = False,
     decimal: bool = False,
 ) -> Quantity | None:
-    """A size such as ``1.41gib``, ``1,41 GiB``, ``1,073,741,824 bytes`` or ``512``; ``unit``
-    where it names none.
+    """The size that ``words`` print, such as ``1.41gib``, ``1,41 GiB``, ``1,073,741,824 bytes``
+    or ``512``; ``unit`` is the unit of a bare number. None for other words, and for a number that
+    can be read in two ways.
 
-    None where it is none, or ambiguous. ``commas``: the program parts thousands with them. KB,
-    MB and GB are binary, as nearly every program prints them; ``decimal``: this one does not.
-    ``retyped``: the program never prints them, so a person did, and the decimal meaning lies
-    within the precision too.
+    ``commas``: the program parts thousands with commas. KB, MB and GB are binary, as nearly every
+    program prints them; ``decimal``: for this program they are decimal. ``retyped``: this program
+    prints GiB, so a person typed the GB, and the precision includes the decimal meaning, too.
     """
     if commas:
         words = words.replace(",", "")
     match = _PRINTED.fullmatch(words)
     if match is None:
         return None
-    named = _UNIT.fullmatch(match[2] or unit)
-    if named is None:
+    unit_parts = _UNIT.fullmatch(match[2] or unit)
+    if unit_parts is None:
         return None
     number = match[1].rstrip(".,'")
-    power = _power(named[1] or "")
-    is_binary = bool(named[2])
+    power = _power(unit_parts[1])
+    is_binary = bool(unit_parts[2])
     scale = 1024**power
     if decimal and not is_binary:
         scale = 1000**power
@@ -157,65 +164,84 @@ def quantity(
     size = int(before + behind) * scale // divisor
     precision = 0
     if scale > 1:
+        # Half of the last digit's unit, and one byte for what both divisions cut off.
         precision = scale // (2 * divisor) + 1
     if retyped and not is_binary:
-        precision += size - size * 1000**power // scale
-    return Quantity(size, precision, f"{number} {_shown_unit(named)}")
+        decimal_size = size * 1000**power // scale
+        precision += size - decimal_size
+    return Quantity(size, precision, f"{number} {_shown_unit(unit_parts)}")
 
 
-def _shown_unit(named: re.Match[str]) -> str:
-    """A unit as it is shown: ``GiB`` of gib, ``bytes`` where none is named."""
-    unit = (named.group() or "bytes").lower()
-    if named[1] and len(unit) < 4:
-        return unit[0].upper() + unit[1:-1] + unit[-1:].upper()
+def _shown_unit(unit_parts: re.Match[str]) -> str:
+    """A match of _UNIT as it is shown: ``GiB`` of gib, ``bytes`` of none."""
+    unit = unit_parts.group().lower()
+    if not unit:
+        return "bytes"
+    # Up to three letters are an abbreviation; ``gibytes`` is not one, nor is ``b``.
+    if unit_parts[1] and len(unit) <= len("gib"):
+        return unit.upper().replace("I", "i").replace("И", "и")
     return unit
 
 
 def _digits(number: str, is_whole: bool) -> tuple[str, str] | None:
-    """Digits before and after the decimal sign; None where the sign may as well part thousands."""
+    """The digits before and after the decimal sign, without the signs that part thousands:
+    ("1024", "5") of ``1,024.5`` and of ``1.024,5``, ("1024", "") of ``1,024`` bytes.
+
+    None where the number can be read in two ways, as ``1,024`` of GiB, or in none. ``is_whole``:
+    the unit has no fractions.
+    """
     signs = sorted(set(number) & set(".,"), key=number.rindex)
     if not signs:
         return number, ""
-    decimal_sign = signs[-1]
-    *head, tail = number.split(decimal_sign)
+    last_sign = signs[-1]
+    *head, tail = number.split(last_sign)
+    groups = [*head, tail]
     if len(signs) == 2:
-        groups = head[0].split(signs[0])
-        if len(head) == 1 and not is_whole and _are_thousands(groups):
-            return "".join(groups), tail
+        # The other sign parts thousands, so the last one is decimal.
+        thousands = head[0].split(signs[0])
+        if len(head) == 1 and not is_whole and _are_thousands(thousands):
+            return "".join(thousands), tail
         return None
     if is_whole or len(head) > 1:
-        groups = [*head, tail]
-        return ("".join(groups), "") if _are_thousands(groups) else None
-    if not tail or (decimal_sign == "," and _are_thousands([*head, tail])):
+        if _are_thousands(groups):
+            return "".join(groups), ""
+        return None
+    # Programs in English part thousands with commas; a point there is decimal: 1.024 GiB.
+    may_be_thousands = last_sign == "," and _are_thousands(groups)
+    if not tail or may_be_thousands:
         return None
     return head[0], tail
 
 
 def _are_thousands(groups: list[str]) -> bool:
+    """Whether digits are parted as thousands are: one to three, then three in each group."""
     return 1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
 
 
 @lru_cache(maxsize=1 << 12)
 def printed_size(words: str, unit: str = "") -> int:
-    """Bytes of a size as a tool prints it: ``8176 MiB``, ``46.75 GB``; ``unit`` where it names
-    none.
-
-    Commas part thousands. Raises ValueError saying what was seen.
+    """Bytes of a size as a tool prints it: ``8176 MiB``, ``46.75 GB``; ``unit`` is the unit of a
+    bare number. Commas part thousands. Raises ValueError saying what was seen.
     """
     size = quantity(words, unit, commas=True)
     if size is None:
-        in_unit = f" in {unit[:20]!r}" if unit else ""
-        raise ValueError(f"{words[:60]!r} is no size{in_unit}")
+        seen = f"{words[:60]!r} is no size"
+        if unit:
+            seen += f" in {unit[:20]!r}"
+        raise ValueError(seen)
     return size.bytes
 
 
-def _power(letter: str) -> int:
-    return _POWERS.get(letter.lower(), 0)
+def _power(letter: str | None) -> int:
+    """The power of 1024, or 1000, that a unit's letter stands for: 0 for bytes."""
+    if not letter:
+        return 0
+    return _POWERS[letter.lower()]
 
 
 def show_bytes(count: int | None) -> str:
-    """Bytes as TiB, GiB, MiB or KiB with two decimals, as plain bytes below 1 KiB, or
-    ``unknown``: no size is not 0 B.
+    """Bytes as TiB, GiB, MiB or KiB with two decimals, below 1 KiB as plain bytes; ``unknown``
+    for None, which is not 0 B.
     """
     if count is None:
         return "unknown"
@@ -226,12 +252,16 @@ def show_bytes(count: int | None) -> str:
 
 
 def times_in_words(count: int) -> str:
-    """How often, such as once or 3 times."""
-    return "once" if count == 1 else f"{count} times"
+    """How often: ``once``, ``3 times``."""
+    if count == 1:
+        return "once"
+    return f"{count} times"
 
 
 def told_apart(size: int, other: int) -> tuple[str, str]:
-    """Two sizes in words that differ where the sizes do: in smaller units where GiB round alike."""
+    """Two sizes in words that differ if the sizes differ: where they are the same number of GiB
+    with two decimals, in MiB, or in KiB.
+    """
     words = (show_bytes(size), show_bytes(other))
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if size == other or words[0] != words[1]:
@@ -241,30 +271,40 @@ def told_apart(size: int, other: int) -> tuple[str, str]:
 
 
 def pci_address(text: object) -> str:
-    """A PCI address in one form, ``0000:03:00.0``: lower case, a domain of four digits or more;
-    or empty.
+    """A PCI address in one form, ``0000:03:00.0``: lower case, a domain of four digits or more.
+    Empty for any other text.
 
     Takes ``03:00.0``, ``3:0.0``, ``00000000:03:00.0`` (nvidia-smi) and ``PCI:0000:03:00``
-    (NVRM, which leaves the function out). A time of day is none.
+    (NVRM, which leaves the function out). ``03:00``, with neither a domain nor a function, may be
+    a time of day.
     """
     match = _PCI.fullmatch(str(text).strip())
-    if not match or not (match.group(1) or match.group(4)):
+    if not match:
         return ""
-    domain, bus, device, function = match.groups()
-    place = f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}"
-    return f"{place}.{function or '0'}"
+    domain, bus, device, function = match.groups(default="")
+    if not domain and not function:
+        return ""
+    if not domain:
+        domain = "0"
+    if not function:
+        function = "0"
+    place = f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}"
+    return f"{place}.{function}"
 
 
 def _bytes_of(size: object) -> float | None:
     value = getattr(size, "bytes", size)
-    return value if isinstance(value, (int, float)) else None
+    if isinstance(value, (int, float)):
+        return value
+    return None
 
 
 def near(left: object, right: object, share: float = ROUNDED) -> bool:
-    """Whether two sizes are one number: numbers, or what has ``bytes``. None is near nothing.
+    """Whether two sizes are one number. Each is a number of bytes, an object with ``bytes``, or
+    None, which is near nothing.
 
-    They may differ by what their last printed digits hide (``precision_bytes`` of a printed
-    size) or by ``share`` of the larger one, whichever is more. ``share=0``: as printed.
+    They may differ by what rounding hid (``precision_bytes`` of a printed size) or by ``share``
+    of the larger one, whichever is more. ``share=0``: by rounding alone.
     """
     left_bytes = _bytes_of(left)
     right_bytes = _bytes_of(right)
@@ -278,10 +318,10 @@ def near(left: object, right: object, share: float = ROUNDED) -> bool:
 def halved(
     works: Callable[[int], bool], passes: int, fails: int, step: int = 1
 ) -> tuple[int, int]:
-    """A size that works and one that does not, ``step`` apart or less: the gap between two
-    such, halved.
+    """Bisect between ``passes``, a size for which ``works``, and ``fails``, one for which it does
+    not, until they are ``step`` apart or less; returns both. Either may be the larger one.
 
-    Either may be the larger of the two. Sizes in between are whole steps above the smaller one.
+    Every size that is tried is a whole number of steps above the smaller one.
     """
     while abs(passes - fails) > step:
         steps = abs(passes - fails) // step
@@ -294,7 +334,8 @@ def halved(
 
 
 def plain(text: object, keep: str = "") -> str:
-    """Text with each control, invisible or unpaired character spelt out (``\\x1b``, ``\\u202e``).
+    """Text with each control character, invisible character and lone surrogate spelt out
+    (``\\x1b``, ``\\u202e``).
 
     So a process name cannot move a terminal's cursor, turn the reading direction or break a
     page. Spaces of any kind become a plain space; characters in ``keep`` (a newline, a tab)
@@ -310,13 +351,15 @@ def plain(text: object, keep: str = "") -> str:
 
 
 def _spelt(char: str) -> str:
-    if unicodedata.category(char) == "Zs":
+    if unicodedata.category(char) == "Zs":  # a space, such as a no-break space
         return " "
     return escaped(ord(char))
 
 
 def escaped(code: int, as_byte: int = 0x100) -> str:
-    """A character as a string literal spells it: as a byte below ``as_byte``."""
+    """A character as a string literal spells it, by its code point. Code points below ``as_byte``
+    are spelt with two digits, as ``\\x1b``.
+    """
     if code < as_byte:
         return f"\\x{code:02x}"
     if code < 0x10000:
@@ -325,20 +368,24 @@ def escaped(code: int, as_byte: int = 0x100) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Columns a terminal needs for the text: two for an East Asian wide character, none for a
-    combining one.
+    """Columns that a terminal needs for the text: two for a wide character, none for one that is
+    combined with the character before it.
     """
     if text.isascii():
         return len(text)
     columns = 0
     for char in text:
-        if not unicodedata.combining(char):
-            columns += 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        if unicodedata.combining(char):
+            continue
+        columns += 1
+        # Wide and Fullwidth (Unicode Standard Annex 11) take two.
+        if unicodedata.east_asian_width(char) in "WF":
+            columns += 1
     return columns
 
 
 def cut(text: str, columns: int) -> str:
-    """The text, or as much of its start as fits with an ellipsis."""
+    """The text, or as much of its start as fits into ``columns`` together with an ellipsis."""
     if columns_of(text) <= columns:
         return text
     kept = ""

@@ -9,9 +9,11 @@ from helpers.ground.child import CHECKOUT, OUTPUTS
 MARK = "CASEBOOK_RUN"
 """The variable by which the processes of one run of a batch are recognised."""
 TRIALS_HERE = "CASEBOOK_TRIALS"
-"""The variable with the folder in which one run keeps the trials it made, to go on from them."""
-# ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what
-# the user's own Python needs.
+"""The variable with the folder in which a run of a batch keeps its trials, so that a resumed run
+goes on from them.
+"""
+# ipykernel does not capture file descriptor 2 under PYTEST_CURRENT_TEST; the others make Python,
+# matplotlib, IPython and Jupyter run or load something of the user's own.
 LEFT_OUT = {
     "PYTEST_CURRENT_TEST",
     "PYTHONSTARTUP",
@@ -25,13 +27,14 @@ LEFT_OUT = {
 
 
 def environment() -> dict[str, str]:
-    """Environment of a child of the workbook: the checkout alone on PYTHONPATH, nothing of the
-    user's own Python.
+    """Environment of a child of the workbook: only the checkout is on PYTHONPATH, and nothing of
+    the user's own Python is loaded. The user's MPLCONFIGDIR is kept.
     """
     kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     return {
         "MPLCONFIGDIR": str(OUTPUTS / "cache" / "matplotlib"),
         **kept,
+        # Behind what is kept, so that these win.
         "PYTHONPATH": str(CHECKOUT),
         "CASEBOOK_OUTPUTS": str(OUTPUTS),
         "PYTHONNOUSERSITE": "1",

@@ -1,5 +1,5 @@
-"""One bounded child process: its lines read as they come, its limits of time and memory, its end
-in words.
+"""One bounded child process: its output is read as it comes, it has limits of time and memory, and
+its end is told in words.
 
 The child gets a session of its own, dies with its parent, leaves no core file, and is the first
 that the kernel's OOM killer takes. It is asked to end (SIGTERM) before it is killed: a SIGKILL
@@ -20,26 +20,34 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.child.launch import start
 from helpers.ground.child.proc import session_pids, thread_states
+from helpers.ground.tables import JsonRow
 
 LAST_BYTES = 16 << 10
+"""Of the child's stderr the end that is kept: room for a Python traceback."""
+LAST_LINE_LETTERS = 300
+"""Of the last line of stderr the letters that a sentence quotes."""
 LONGEST_LINE_BYTES = 1 << 20
+"""Of a line without an end the part that is kept, so that binary noise does not fill the RAM."""
+READ_BYTES = 1 << 16
+"""The capacity of a pipe (pipe(7)), so one read empties it."""
 POLL_S = 0.05
+"""How often to look whether the child has ended."""
 CLOSED_POLL_S = 0.005
+"""The same once its output is closed: then its end is near."""
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a child ended.
 
-    ``how``: ``exited`` (see ``exit_code``; 127 where the program could not be run),
-    ``signalled`` (see ``signal``), ``timed_out`` (stopped here), or ``stuck`` (stopped here,
-    and it lives on in the kernel). ``left_pids`` are the processes of its session, itself
-    included, that even SIGKILL did not end. ``last_words`` is the end of its stderr; ``stacks``
-    what /proc said of each thread just before it was stopped.
+    ``how``: ``exited`` (then ``exit_code`` is given; 127 if the program could not be run),
+    ``signalled`` (then ``signal`` names the signal), ``timed_out`` (it was stopped at its time
+    limit), or ``stuck`` (it was, and lives on in the kernel). ``left_pids`` are the processes of
+    its session, itself included, that even SIGKILL did not end. ``last_words`` is the end of its
+    stderr; ``stacks`` says what each thread did just before the child was stopped.
     """
 
     how: str
@@ -52,7 +60,7 @@ class Ended:
 
     @property
     def fate(self) -> str:
-        """How it ended, in words that go on after "the child"."""
+        """How it ended, as the end of a sentence that begins with "the child"."""
         if self.how == "timed_out":
             return "did not end in time"
         if self.how == "stuck":
@@ -72,7 +80,7 @@ def last_line(words: str) -> str:
     lines = words.strip().splitlines()
     if not lines:
         return "nothing was printed"
-    return lines[-1][:300]
+    return lines[-1][:LAST_LINE_LETTERS]
 
 
 def watch(
@@ -94,12 +102,12 @@ def watch(
 ) -> Ended:
     """Run ``argv`` for at most ``limit_s`` seconds and say how it ended.
 
-    ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line``
-    gets each line of stdout, or ``on_data`` its bytes; a number they return is the seconds that
-    the child has from then on. After the limit the child has ``term_s`` seconds to end by
-    itself. Whatever it left running in its session is killed, also when this function is
-    interrupted, and its end is waited for ``grace_s`` seconds at most. ``data_bytes`` to
-    ``umask`` as of ``start``.
+    ``on_start`` is called with its process id; ``stdin`` is the file descriptor that it reads.
+    ``on_line`` is called with each line of stdout, or ``on_data`` with its bytes; if they return
+    a number, the child has that many seconds from then on. At the limit the child is asked to
+    end, and has ``term_s`` seconds to do so. Then whatever runs in its session is killed, also
+    when this function is interrupted; ``grace_s`` is how long it waits for their end.
+    ``data_bytes``, ``group``, ``direct`` and ``umask`` are those of ``start``.
     """
     began = time.monotonic()
     process = start(
@@ -114,79 +122,82 @@ def watch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    reader = _Pipes(process, on_line, on_data, began + limit_s)
+    pipes = _Pipes(process, on_line, on_data, began + limit_s)
     stacks = ""
-    late = False
-    interrupted = True
-    left: tuple[int, ...] = ()
+    left_pids: tuple[int, ...] = ()
     try:
         if on_start is not None:
             on_start(process.pid)
-        while not _has_ended(process.pid):
-            if time.monotonic() >= reader.deadline:
-                late = True
-                stacks = thread_states(process.pid)
-                break
-            reader.read(min(POLL_S, max(0.0, reader.deadline - time.monotonic())))
-        if late:
+        is_late = not pipes.read_until_deadline(process.pid)
+        if is_late:
+            stacks = thread_states(process.pid)
             signal_group(process.pid, signal.SIGTERM)
-            reader.read_until_ended(process.pid, term_s)
-        interrupted = False
+            pipes.read_until_ended(process.pid, term_s)
+    except BaseException:
+        pipes.stop_listening()
+        raise
     finally:
-        # Before it is reaped, while its number cannot belong to anybody else: whatever is left
-        # of its group.
+        # Before the child is reaped: until then no other process gets its number, which is also
+        # that of its group.
         signal_group(process.pid, signal.SIGKILL)
-        if interrupted:
-            reader.on_line = None
-            reader.on_data = None
         until = time.monotonic() + grace_s
-        reader.read_until_ended(process.pid, grace_s)
-        reader.close()
+        pipes.read_until_ended(process.pid, grace_s)
+        pipes.close()
         if not direct:
-            left = _left_of_session(process.pid, until)
+            left_pids = _left_of_session(process.pid, until)
         if _has_ended(process.pid):
             process.wait()
-    how = _how_it_ended(process, late)
+    how = _how_it_ended(process, is_late)
+    exit_code = None
+    signal_of_end = ""
     if how == "stuck":
-        stacks = stacks or thread_states(process.pid)
-        # Nobody can wait for it: the handle is told that it is done, so that it neither warns
-        # nor tries.
+        if not stacks:
+            stacks = thread_states(process.pid)
+        # Popen would wait for it and warn at its own end: this tells it that all is done.
         process.returncode = -signal.SIGKILL
-    code = process.returncode
+    elif how == "exited":
+        exit_code = process.returncode
+    elif process.returncode < 0:
+        signal_of_end = signal_name(-process.returncode)
     return Ended(
         how=how,
-        exit_code=code if how == "exited" else None,
-        signal=signal_name(-code) if how != "stuck" and code < 0 else "",
+        exit_code=exit_code,
+        signal=signal_of_end,
         seconds=round(time.monotonic() - began, 3),
-        last_words=reader.last_words(),
+        last_words=pipes.last_words(),
         stacks=stacks,
-        left_pids=left,
+        left_pids=left_pids,
     )
 
 
-def _how_it_ended(process: subprocess.Popen[bytes], late: bool) -> str:
-    if process.returncode is None:
+def _how_it_ended(process: subprocess.Popen[bytes], is_late: bool) -> str:
+    """One of the words of ``Ended.how``; ``is_late``: it was stopped at its time limit."""
+    if process.returncode is None:  # it was not reaped
         return "stuck"
-    if late:
+    if is_late:
         return "timed_out"
-    return "signalled" if process.returncode < 0 else "exited"
+    if process.returncode < 0:
+        return "signalled"
+    return "exited"
 
 
 def _left_of_session(session: int, until: float) -> tuple[int, ...]:
-    """The processes of a killed session that still run when the time is up."""
-    left = tuple(session_pids(session))
-    while left and time.monotonic() < until:
+    """The processes of a killed session that still run at the time ``until``."""
+    left_pids = session_pids(session)
+    while left_pids and time.monotonic() < until:
         time.sleep(POLL_S)
-        left = tuple(session_pids(session))
-    return left
+        left_pids = session_pids(session)
+    return tuple(left_pids)
 
 
-def json_row(line: str) -> dict[str, Any]:
-    """A line of a child's answers; empty for whatever else a library wrote to the same pipe."""
+def json_row(line: str) -> JsonRow:
+    """The JSON object of a line; empty for any other line, since libraries write to the same pipe
+    as the program.
+    """
     if not line.startswith("{"):
         return {}
     try:
-        row: dict[str, Any] = json.loads(line)
+        row: JsonRow = json.loads(line)
     except (ValueError, RecursionError):
         return {}
     return row
@@ -194,36 +205,45 @@ def json_row(line: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What a program answered in JSON lines, each with the name of its ``event``, in order; and
-    how it ended.
+    """The JSON lines that a program answered in their order, each with the key ``event``, and how
+    the program ended.
     """
 
     ended: Ended
-    rows: tuple[dict[str, Any], ...] = ()
+    rows: tuple[JsonRow, ...] = ()
 
-    def last(self, event: str) -> dict[str, Any]:
-        """The last line of that event; empty where there is none."""
-        return next((row for row in reversed(self.rows) if row["event"] == event), {})
+    def last(self, event: str) -> JsonRow:
+        """The last line of that event; empty if there is none."""
+        for row in reversed(self.rows):
+            if row["event"] == event:
+                return row
+        return {}
 
 
 def transcript(
-    argv: Sequence[str], start_s: float, then_s: Mapping[str, float], **how: object
+    argv: Sequence[str],
+    start_s: float,
+    then_s: Mapping[str, float],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None = None,
+    umask: int = -1,
 ) -> Transcript:
     """Run a program that answers in JSON lines.
 
-    It has ``start_s`` seconds, and from an event of ``then_s`` on those. ``how`` as of ``watch``.
+    It has ``start_s`` seconds; at an event that ``then_s`` names, it gets that event's seconds from
+    then on. ``env``, ``cwd`` and ``umask`` are those of ``watch``.
     """
-    options: dict[str, Any] = how
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonRow] = []
 
-    def take(line: str) -> float | None:
+    def keep(line: str) -> float | None:
         row = json_row(line)
         if "event" not in row:
             return None
         rows.append(row)
         return then_s.get(row["event"])
 
-    ended = watch(argv, start_s, on_line=take, **options)
+    ended = watch(argv, start_s, on_line=keep, env=env, cwd=cwd, umask=umask)
     return Transcript(ended, tuple(rows))
 
 
@@ -236,6 +256,7 @@ def signal_name(number: int) -> str:
 
 
 def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, if it is there and belongs to this user."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
@@ -247,8 +268,9 @@ def _has_ended(pid: int) -> bool:
 
 
 class _Pipes:
-    """The child's stdout as lines and the end of its stderr, read without ever waiting for the
-    end of either.
+    """The child's stdout as lines, and the end of its stderr. Neither is read to its end, which
+    never comes where a grandchild keeps the pipe open. ``deadline`` is when the child's time is
+    up, which its answers may move.
     """
 
     def __init__(
@@ -263,8 +285,8 @@ class _Pipes:
         self.deadline = deadline
         self._stdout = process.stdout
         self._stderr = process.stderr
-        self._line = b""
-        self._words = b""
+        self._open_line = b""  # what came of stdout since its last line break
+        self._last_words = b""
         self._selector = selectors.DefaultSelector()
         for pipe in (self._stdout, self._stderr):
             assert pipe is not None
@@ -272,28 +294,38 @@ class _Pipes:
             self._selector.register(pipe, selectors.EVENT_READ)
 
     def read(self, timeout_s: float) -> bool:
-        """Wait for output up to ``timeout_s`` and take it; says whether there was any."""
-        if not self._selector.get_map():
+        """Wait up to ``timeout_s`` for output and take it; returns whether there was any."""
+        if not self._selector.get_map():  # both pipes are closed
             time.sleep(min(timeout_s, CLOSED_POLL_S))
             return False
         any_output = False
         for key, _ in self._selector.select(timeout_s):
             try:
-                data = os.read(key.fd, 1 << 16)
+                data = os.read(key.fd, READ_BYTES)
             except BlockingIOError:
                 continue
-            any_output = any_output or bool(data)
-            if not data:
+            if not data:  # closed
                 self._selector.unregister(key.fileobj)
-            elif key.fileobj is self._stderr:
-                self._words = (self._words + data)[-LAST_BYTES:]
+                continue
+            any_output = True
+            if key.fileobj is self._stderr:
+                self._last_words = (self._last_words + data)[-LAST_BYTES:]
             else:
                 self._take(data)
         return any_output
 
+    def read_until_deadline(self, pid: int) -> bool:
+        """Read until the child has ended, or the deadline is over; returns whether it ended."""
+        while not _has_ended(pid):
+            left_s = self.deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self.read(min(POLL_S, left_s))
+        return True
+
     def read_until_ended(self, pid: int, at_most_s: float) -> None:
-        """Read on until the child has ended and its pipes are empty, which a child it left
-        behind must not delay.
+        """Read until the child has ended and its pipes are empty, but at most so many seconds: a
+        process that the child left behind may go on writing.
         """
         until = time.monotonic() + at_most_s
         while time.monotonic() < until and not _has_ended(pid):
@@ -301,21 +333,29 @@ class _Pipes:
         while time.monotonic() < until and self.read(0):
             continue
 
+    def stop_listening(self) -> None:
+        """Read the output from now on without calling ``on_line`` or ``on_data``."""
+        self.on_line = None
+        self.on_data = None
+
     def _take(self, data: bytes) -> None:
+        """Hand on a piece of stdout, and the lines that it completes."""
         if self.on_data is not None:
             self._extend(self.on_data(data))
-        *lines, rest = (self._line + data).split(b"\n")
-        self._line = rest[-LONGEST_LINE_BYTES:]
+        *lines, rest = (self._open_line + data).split(b"\n")
+        self._open_line = rest[-LONGEST_LINE_BYTES:]
         for line in lines:
             if self.on_line is not None:
                 self._extend(self.on_line(line.decode("utf-8", "replace")))
 
     def _extend(self, seconds: float | None) -> None:
+        """Give the child so many seconds from now on; None changes nothing."""
         if seconds is not None:
             self.deadline = time.monotonic() + seconds
 
     def last_words(self) -> str:
-        return self._words.decode("utf-8", "replace").strip()
+        """The end of the child's stderr."""
+        return self._last_words.decode("utf-8", "replace").strip()
 
     def close(self) -> None:
         self._selector.close()

@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.places import CHECKOUT
 
-# Runs between fork and the program, and becomes it under the same number. preexec_fn may
-# deadlock in a threaded parent such as a notebook kernel, so this is a program of its own.
-# PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if the parent has died
-# before. RLIMIT_DATA counts private writable memory (setrlimit(2), since Linux 4.7), so that an
-# allocation fails where a cgroup would kill; both hold for all that is started from there.
+# Runs between fork and the program, and becomes the program under the same process id. Popen's
+# preexec_fn may deadlock in a threaded parent such as a notebook kernel, so this is a program of
+# its own. PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if the parent has
+# died before: then it exits with 125, which nobody is left to read. 800 of 1000 is how willingly
+# the OOM killer takes the child (proc_pid_oom_score_adj(5)): before other programs of the box, and
+# after what asks to be the first. RLIMIT_DATA counts private writable memory (setrlimit(2), since
+# Linux 4.7), so an allocation fails where a cgroup would kill; it and the cgroup hold for all
+# processes that the program starts. 127 is a shell's code for a program that cannot be run.
 START = """
 import os, resource, signal, sys
 parent, data, umask = map(int, sys.argv[1:4])
@@ -49,21 +51,18 @@ except OSError as error:
 
 
 def program(python: str, module: str, *arguments: str) -> list[str]:
-    """The command line of a program of this checkout, ``main`` of ``module``, under any
-    interpreter.
+    """The command line that runs ``main`` of a module of this checkout under the interpreter
+    ``python``.
 
-    Under this Python it finds as little of the caller's packages as this process (-I). Its folder,
-    whatever lies there, shadows neither helpers nor a library: sys.path[0] is '' under -c.
+    If that is this process's own interpreter and it is isolated (-I), so is the program.
     """
-    flags = ["-I"] if python == sys.executable and sys.flags.isolated else []
+    command = [python]
+    if python == sys.executable and sys.flags.isolated:
+        command.append("-I")
+    # Under -c sys.path has '', the current folder: no file there may shadow helpers or a library.
     path = f"sys.path[:] = [{str(CHECKOUT)!r}, *(p for p in sys.path if p)]"
-    return [
-        python,
-        *flags,
-        "-c",
-        f"import sys; {path}; from {module} import main; main()",
-        *arguments,
-    ]
+    code = f"import sys; {path}; from {module} import main; main()"
+    return [*command, "-c", code, *arguments]
 
 
 def environment(
@@ -71,20 +70,22 @@ def environment(
     more: Mapping[str, str] | None = None,
     with_own_folder: bool = True,
 ) -> dict[str, str]:
-    """A child's environment: this one's, but for the names in ``without``, and ``more``.
+    """A child's environment: this process's without the names in ``without``, and with ``more``.
 
-    ``with_own_folder``: for a program of this checkout, which must find the checkout before any
-    other package called helpers; a program of the user's never gets it on its path. No bytecode is
-    written beside anybody's sources.
+    ``with_own_folder``: puts the checkout first on PYTHONPATH, for a program of this checkout,
+    which must find it before any other package called helpers. Programs of the user's do not get
+    it. No child writes bytecode beside anybody's sources.
     """
     variables = {
         name: value for name, value in os.environ.items() if name not in without
     }
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     if with_own_folder:
-        variables.pop("PYTHONHOME", None)  # it is of the caller's Python
-        path = [str(CHECKOUT), variables.get("PYTHONPATH", "")]
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        variables.pop("PYTHONHOME", None)  # where this Python is, not the child's
+        path = [str(CHECKOUT)]
+        if variables.get("PYTHONPATH"):
+            path.append(variables["PYTHONPATH"])
+        variables["PYTHONPATH"] = os.pathsep.join(path)
     if more:
         variables.update(more)
     return variables
@@ -98,23 +99,30 @@ def start(
     group: str = "",
     direct: bool = False,
     umask: int = -1,
-    **pipes: int,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a session of its own that ends with this thread.
 
-    ``pipes``: stdin, stdout and stderr as of Popen.
+    ``data_bytes`` limits the private memory of each of its processes; 0 is no limit. ``group`` is
+    the folder of a cgroup to put it in, or empty; ``umask`` is the child's, or negative for this
+    process's own. ``stdin``, ``stdout`` and ``stderr`` are those of Popen.
 
-    ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder
-    of a cgroup to put it in, ``umask`` is the child's where it is not negative. ``direct``:
-    without the program before it, which costs a Python's start; then it may outlive this
-    thread, and raises OSError where it cannot be run; ``watch`` then kills its group alone and
-    does not look for what left it.
+    ``direct``: start ``argv`` itself, without START, which takes as long as Python takes to start.
+    Then there are no limits, the child may outlive this thread, and OSError is raised if it cannot
+    be run.
     """
     command = list(argv)
     if not direct:
         numbers = [str(os.getpid()), str(data_bytes), str(umask)]
         command = [sys.executable, "-I", "-S", "-c", START, *numbers, group, *argv]
-    options: dict[str, Any] = dict(pipes)
     return subprocess.Popen(
-        command, env=env, cwd=cwd, start_new_session=True, **options
+        command,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
     )

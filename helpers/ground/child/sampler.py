@@ -1,4 +1,4 @@
-"""What a session of processes takes and does while it runs."""
+"""How much memory the processes of a session use while they run, and what they do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from helpers.ground.child.bounded import watch
 from helpers.ground.child.proc import field, session_pids, thread_states
 
 SAMPLE_S = 0.02
+"""Between two samples of the processes' memory; one of them takes about a millisecond."""
+SEARCH_EVERY = 5
+"""Samples from one search for new processes, which reads all of /proc, to the next."""
 PY_SPY_S = 3.0
+"""The time that py-spy has for one process; a process that hangs in the kernel can hang it, too."""
 
 
 def stacks_of(session: int, pids: Sequence[int]) -> str:
-    """What every thread of a session does now: place in the kernel, and Python stacks where
-    py-spy is there.
+    """What every thread of a session does now: where it waits in the kernel, and, if py-spy is
+    installed, the Python stacks of ``pids``.
     """
     texts = [thread_states(session)]
     spy = shutil.which("py-spy")
@@ -26,17 +30,19 @@ def stacks_of(session: int, pids: Sequence[int]) -> str:
         lines: list[str] = []
         ended = watch([spy, "dump", "--pid", str(pid)], PY_SPY_S, on_line=lines.append)
         texts.append(f"py-spy, process {pid}:")
-        texts += lines or [f"{ended.fate}: {ended.last_line}"]
+        if not lines:
+            lines = [f"{ended.fate}: {ended.last_line}"]
+        texts += lines
     return "\n".join(texts)
 
 
 class Sampler(threading.Thread):
-    """Peaks of all processes of a session, and what each thread did shortly before
-    ``deadline``; ended by ``stop``.
+    """Samples the processes of the session ``pid`` until ``stop``.
 
-    A peak between two samples is missed: ``rss_anon_bytes`` is a lower bound. ``pids`` are all
-    processes seen. ``device_bytes`` is the highest answer of ``used``, which is asked now and
-    then (None: it never had one).
+    ``rss_anon_bytes`` is the peak of their anonymous memory, and a lower bound, since a peak
+    between two samples is missed. ``device_bytes`` is the highest answer of ``used``, which
+    gives bytes of GPU memory or None; None if it never gave bytes. ``pids`` are all processes
+    seen. ``stacks`` says what each thread did at ``deadline`` (of the monotonic clock).
     """
 
     def __init__(
@@ -55,7 +61,7 @@ class Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(SAMPLE_S):
-            if self.samples % 5 == 0:
+            if self.samples % SEARCH_EVERY == 0:
                 self.pids.update(session_pids(self.pid))
                 self._sample_device()
             anonymous = sum(_anonymous_bytes(pid) for pid in self.pids)
@@ -66,16 +72,21 @@ class Sampler(threading.Thread):
 
     def _sample_device(self) -> None:
         used = self.used()
-        if used is not None:
-            self.device_bytes = max(used, self.device_bytes or 0)
+        if used is None:
+            return
+        if self.device_bytes is None or used > self.device_bytes:
+            self.device_bytes = used
 
     def stop(self) -> None:
+        """End the sampling; a sample that py-spy holds up gets the time that py-spy has."""
         self._done.set()
-        if self.ident is not None:
+        if self.ident is not None:  # it was started
             self.join(PY_SPY_S + 1)
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """Anonymous memory of a process; 0 where it has none, or is gone."""
-    kilobytes = field(f"/proc/{pid}/status", "RssAnon:")
-    return 0 if kilobytes is None else kilobytes * 1024
+    """Anonymous memory of a process; 0 if it has none, or has ended."""
+    kib = field(f"/proc/{pid}/status", "RssAnon:")
+    if kib is None:
+        return 0
+    return kib * 1024

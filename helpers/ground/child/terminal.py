@@ -1,4 +1,4 @@
-"""The user's own program, in the user's own terminal."""
+"""Runs the user's own program in the user's own terminal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 from helpers.ground import umask
 
 POLL_S = 0.05
+KILLS = 20
+"""How often SIGKILL is sent, POLL_S apart: meanwhile the program may start another process."""
 FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -22,6 +24,9 @@ FORWARDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+"""What a person or a scheduler sends to a program. Signals of the terminal's job control
+(Ctrl-Z) reach the program without help.
+"""
 
 
 def run_here(
@@ -31,14 +36,14 @@ def run_here(
     term_s: float = 0.0,
     ends_after_s: float = 0.0,
 ) -> int:
-    """Run ``argv`` to its end, with this process's terminal, input and output; its exit code,
-    minus n where signal n ended it.
+    """Run ``argv`` to its end, with this process's terminal, input and output, the user's umask,
+    and no limit. Returns its exit code, or minus n if signal n ended it. Raises OSError if it
+    cannot be run.
 
-    Its umask is the user's, and there is no limit. Signals of FORWARDED that come meanwhile are
-    passed on, where this is the main thread: to the processes that ``receivers`` names for that
-    signal, else to the program. ``term_s`` above 0: whoever received SIGTERM has so many
-    seconds to end and is killed then. ``ends_after_s`` above 0: that SIGTERM comes by itself.
-    Raises OSError where it cannot be run.
+    If this is the main thread, it passes on the signals of FORWARDED: to the processes whose
+    numbers ``receivers`` returns for a signal's number, or, if there are none, to the program.
+    ``term_s`` above 0: who received SIGTERM is killed after so many seconds. ``ends_after_s``
+    above 0: SIGTERM is sent after so many seconds without anybody asking.
     """
     process = _start_as_user(argv, env)
     forwarding = _Forwarding(process, receivers, term_s)
@@ -56,16 +61,17 @@ def run_here(
 def _start_as_user(
     argv: Sequence[str], env: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes]:
-    own_umask = os.umask(umask.users_umask) if umask.users_umask >= 0 else -1
+    if umask.users_umask < 0:
+        return subprocess.Popen(argv, env=env)
+    own_umask = os.umask(umask.users_umask)
     try:
         return subprocess.Popen(argv, env=env)
     finally:
-        if own_umask >= 0:
-            os.umask(own_umask)
+        os.umask(own_umask)
 
 
 class _Forwarding:
-    """Passes signals that this process gets on to the program."""
+    """Passes on to the program the signals that this process gets, until ``restore``."""
 
     def __init__(
         self,
@@ -85,18 +91,25 @@ class _Forwarding:
                     self.handlers[number] = signal.signal(number, self._forward)
 
     def wait(self) -> int:
+        """Wait for the program and, after a SIGTERM, for the other receivers. Returns the exit
+        code of the program; minus SIGTERM if it was asked to end and then killed.
+        """
         code = self.process.wait()
         while self.killer.is_alive() and self.receivers(signal.SIGTERM):
             time.sleep(POLL_S)
-        killed_here = self.killer.ident is not None and code == -signal.SIGKILL
-        return -signal.SIGTERM if killed_here else code
+        was_asked_to_end = self.killer.ident is not None
+        if was_asked_to_end and code == -signal.SIGKILL:
+            return -signal.SIGTERM
+        return code
 
     def restore(self) -> None:
+        """Put back the signal handlers that were there before."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
     def _forward(self, number: int, _frame: object) -> None:
-        # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.
+        # A terminal sends Ctrl-C and Ctrl-\ to every process of its foreground group, so also to
+        # the program; a second one would stop its clean-up.
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return
         if number == signal.SIGTERM:
@@ -105,13 +118,15 @@ class _Forwarding:
             self._send(number, meant_for=number)
 
     def end(self) -> None:
-        """Ask all of it to end, and see to it."""
+        """Send SIGTERM to the receivers, and start the time after which they are killed."""
         self._send(signal.SIGTERM, meant_for=signal.SIGTERM)
         if self.term_s and self.killer.ident is None:
             self.killer.start()
 
     def _send(self, number: int, meant_for: int) -> None:
-        """Sends a signal to who receives the signal ``meant_for``."""
+        """Send the signal ``number`` to the receivers of the signal ``meant_for``, or, if there
+        are none, to the program if it still runs.
+        """
         pids = list(self.receivers(meant_for))
         if not pids and self.process.returncode is None:
             pids = [self.process.pid]
@@ -120,12 +135,13 @@ class _Forwarding:
                 os.kill(pid, number)
 
     def _kill_all(self) -> None:
-        for _ in range(20):
+        for _ in range(KILLS):
             self._send(signal.SIGKILL, meant_for=signal.SIGTERM)
             time.sleep(POLL_S)
 
 
 def _in_foreground() -> bool:
+    """Whether this process is in the foreground group of its terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
