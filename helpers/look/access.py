@@ -1,9 +1,8 @@
-"""What this process may do: which GPU device nodes it can open, as whom it runs, and what
-stands in the way.
+"""Which GPU device nodes this process can open, as which user and in which container it runs.
 
 Sources: open(2) for the errors; Documentation/admin-guide/cgroup-v1/devices.rst (a device
-cgroup refuses with EPERM, mode bits and security modules with EACCES). Which nodes are opened
-and what tells a container are data: access.json.
+cgroup refuses with EPERM, mode bits and security modules with EACCES). access.json lists the nodes
+to open and the signs of a container.
 """
 
 from __future__ import annotations
@@ -23,18 +22,24 @@ from . import files, hanging
 _SIGNS = data("look/access")
 NODES = tuple(_SIGNS["nodes"])
 OPEN_LIMIT_S = 10.0
+"""Longer than other reads have: opening a node may first wake a GPU from runtime suspend."""
 NO_REASON = "no reason given"
 CONTAINER_VARIABLE = "container"
-"""What systemd-nspawn and podman set inside (systemd.io, CONTAINER_INTERFACE)."""
+"""The variable that systemd-nspawn and podman set inside (systemd.io, CONTAINER_INTERFACE)."""
 INIT_NAMESPACES: dict[str, str] = _SIGNS["namespaces"]
+"""The targets of the links in /proc/self/ns outside of any container: the kernel's first
+namespaces have fixed inode numbers.
+"""
+FIRST_USER_GID = 1000
+"""Groups from here on are people's (GID_MIN of login.defs(5)), and may have a person's name."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One device node and what open() said of it: ``opened`` is ``yes``, not available or not
-    allowed, with the error's name.
+    """One device node, and whether open() succeeded.
 
-    ``mode`` is octal text; ``group`` is empty where no name goes with ``gid`` here.
+    ``opened`` is ``yes``, or not available or not allowed with the name of the error. ``errno`` is
+    that name alone. ``mode`` is in octal; ``group`` is empty if ``gid`` has no name here.
     """
 
     path: str
@@ -47,17 +52,18 @@ class Node:
 
     @property
     def missing(self) -> bool:
+        """Whether there is no such node."""
         return self.errno in ("ENOENT", "ENOTDIR")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """As whom, and inside what, the capture ran. None means that it could not be read.
+    """As which user, and in which container, the capture ran. None: it could not be read.
 
-    ``groups`` are in force now, ``groups_in_database`` are those /etc/group would give at the
-    next log-in. ``container`` is ``none`` where no sign was found, or where the namespaces are
-    the machine's own. ``init_pid_ns`` is False where processes of the host, or of other
-    containers, are unseen.
+    ``groups`` are (gid, name) of those in force now; ``groups_in_database`` are the names of those
+    that /etc/group gives at the next log-in. ``container`` is its kind, or ``none``.
+    ``init_pid_ns`` is False if the processes of the host, or of other containers, cannot be seen.
+    ``hidepid`` is the mount option of /proc (proc(5)); ``wsl``: the kernel is that of WSL.
     """
 
     uid: int | None
@@ -74,10 +80,10 @@ class Identity:
 
 
 def walk_access() -> Iterator[JsonRow]:
-    """Rows of the table ``access``, one by one.
+    """The table ``access``: a row for each device node of this box.
 
-    Each node is opened and closed at once in a child: opening /dev/kfd makes a KFD process
-    entry. Only for this box: nodes of another tree say nothing about what this process may do.
+    Each node is opened and closed in a child process: opening /dev/kfd registers the process with
+    the driver, which forgets it only at its end.
     """
     paths = []
     for pattern in NODES:
@@ -93,33 +99,34 @@ def walk_access() -> Iterator[JsonRow]:
 
 
 def _node(path: str) -> JsonRow:
+    """The row of one device node, all but the name of its group."""
     row: JsonRow = {"path": path, "status": "ok", "errno": "", "why": ""}
     try:
         state = os.stat(path)
         row["uid"] = state.st_uid
         row["gid"] = state.st_gid
         row["mode"] = f"{stat.S_IMODE(state.st_mode):04o}"
-        if stat.S_ISCHR(state.st_mode):
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            os.close(os.open(path, flags))
-        else:
-            why = "not a character device"
-            row.update(status="not_available", errno="ENODEV", why=why)
+        if not stat.S_ISCHR(state.st_mode):
+            raise OSError(errno.ENODEV, "not a character device")
+        # As torch opens it, but so that neither a modem nor a terminal can make it wait.
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        os.close(os.open(path, flags))
     except OSError as error:
-        status, why = files.fault(error)
-        name = ""
+        row["status"], row["why"] = files.fault(error)
         if error.errno is not None:
-            name = errno.errorcode.get(error.errno, "")
-        row.update(status=status, errno=name, why=why)
+            row["errno"] = errno.errorcode.get(error.errno, "")
     return row
 
 
 def _group_lines() -> Iterator[tuple[str, int, list[str]]]:
+    """(name, gid, members) of each group in /etc/group, whose lines are name:password:gid:members
+    (group(5)).
+    """
     for line in files.text("/", "/etc/group", files.FILE_LIMIT_BYTES).splitlines():
-        parts = line.split(":")
-        if len(parts) >= 4 and parts[2].isdigit():
-            members = [member.strip() for member in parts[3].split(",")]
-            yield parts[0], int(parts[2]), members
+        columns = line.split(":")
+        if len(columns) >= 4 and columns[2].isdigit():
+            members = [member.strip() for member in columns[3].split(",")]
+            yield columns[0], int(columns[2]), members
 
 
 def _text(source: str) -> str:
@@ -128,15 +135,12 @@ def _text(source: str) -> str:
 
 def collect_identity() -> list[JsonRow]:
     """The table ``identity``: one row about this process. The user's own name is not kept."""
-    accounts = [line.split(":") for line in _text("/etc/passwd").splitlines()]
-    user = next(
-        (words[0] for words in accounts if words[2:3] == [str(os.getuid())]), ""
-    )
+    user = _user_name()
     names: dict[int, str] = {}
     memberships = []
     for name, gid, members in _group_lines():
         names[gid] = name
-        if name == user and gid >= 1000:
+        if name == user and gid >= FIRST_USER_GID:
             names[gid] = "(the user's own)"
         if user and user in members:
             memberships.append(names[gid])
@@ -159,8 +163,19 @@ def collect_identity() -> list[JsonRow]:
     ]
 
 
+def _user_name() -> str:
+    """The name of this user in /etc/passwd, whose lines are name:password:uid:... (passwd(5)); empty
+    if it has none.
+    """
+    for line in _text("/etc/passwd").splitlines():
+        columns = line.split(":")
+        if columns[2:3] == [str(os.getuid())]:
+            return columns[0]
+    return ""
+
+
 def _is_init_namespace(name: str) -> bool | None:
-    """Whether a namespace of this process is the machine's own; None where that cannot be read."""
+    """Whether a namespace of this process is the host's own; None if that cannot be read."""
     try:
         return os.readlink(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name]
     except OSError:
@@ -168,10 +183,12 @@ def _is_init_namespace(name: str) -> bool | None:
 
 
 def _selinux() -> tuple[str, str]:
-    """The mode of SELinux, and the label of this process."""
+    """The mode of SELinux (``enforcing``, ``permissive``, ``disabled``, ``unknown``), and the label
+    of this process.
+    """
     label = _text("/proc/self/attr/current").rstrip("\0")
-    # A label of SELinux has at least user:role:type; the name of an AppArmor profile may stand
-    # in the same file.
+    # A label of SELinux is user:role:type or longer; under AppArmor the same file has the name of
+    # a profile.
     if label.count(":") < 2:
         label = ""
     enforcing = _text("/sys/fs/selinux/enforce")
@@ -187,16 +204,19 @@ def _selinux() -> tuple[str, str]:
 def _hidepid() -> str:
     """The value of hidepid= with which /proc is mounted; 0, the kernel's default, without one."""
     for line in _text("/proc/self/mounts").splitlines():
-        words = line.split()
+        words = line.split()  # device, folder, type, options (fstab(5))
         if words[1:3] == ["/proc", "proc"]:
             for option in words[3].split(","):
-                if option.startswith("hidepid="):
-                    return option.partition("=")[2]
+                name, _, value = option.partition("=")
+                if name == "hidepid":
+                    return value
     return "0"
 
 
 def _container() -> str:
-    """The kind of container; the first sign of one in this order names it."""
+    """The kind of container, or ``none``: the first sign of one in this order, which begins with
+    the most reliable ones. Kubernetes wins, since its containers have the signs of others, too.
+    """
     kinds = [kind for path, kind in _SIGNS["paths"].items() if os.path.lexists(path)]
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         kinds.append("kubernetes")
@@ -210,8 +230,8 @@ def _container() -> str:
         kinds.append("container")
     kinds = [kind for kind in kinds if kind not in ("", "none")]
     if all(map(_is_init_namespace, INIT_NAMESPACES)):
-        # A machine made from a container's image carries its signs; apptainer alone leaves all
-        # of these to the machine.
+        # A virtual machine made from a container's image has its signs, too, but namespaces of
+        # its own. Of containers, only apptainer's share all of these with the host.
         kinds = [kind for kind in kinds if kind == "apptainer"]
     if "kubernetes" in kinds:
         return "kubernetes"
@@ -219,7 +239,7 @@ def _container() -> str:
 
 
 def access(bundle: Bundle) -> tuple[Node, ...]:
-    """Every device node that was looked for, by path."""
+    """Every device node that the capture tried to open, sorted by path."""
     text = bundle.read("access")
     nodes = {}
     for row in bundle.table("access"):
@@ -239,32 +259,39 @@ def access(bundle: Bundle) -> tuple[Node, ...]:
 
 
 def _opened(row: Row, text: Text) -> Reading:
+    """Whether a node could be opened, with the error's name behind the reason why not."""
     if row.get("status") == OK:
         return text.seen("yes")
     why = row.text("why")
     name = row.text("errno")
     if name and name not in why:
         why = f"{why} ({name})".strip()
-    return text.refused(row.get("status"), why or NO_REASON)
+    if not why:
+        why = NO_REASON
+    return text.refused(row.get("status"), why)
 
 
 def identity(bundle: Bundle) -> Identity | None:
-    """As whom the capture ran; None where that was not captured (``bundle.read("identity")``
-    says why).
+    """As which user the capture ran; None if the bundle does not say
+    (``bundle.read("identity")`` says why).
     """
     row = next(iter(bundle.table("identity")), None)
     if row is None:
         return None
-    init = row.get("init_pid_ns")
-    groups = (
-        (group.number("gid"), group.text("name")) for group in rows(row.many("groups"))
-    )
+    groups = []
+    for group in rows(row.many("groups")):
+        gid = group.number("gid")
+        if gid is not None:
+            groups.append((gid, group.text("name")))
+    container = row.text("container")
+    if not container:
+        container = "none"
     return Identity(
         uid=row.number("uid"),
-        groups=tuple((gid, name) for gid, name in groups if gid is not None),
+        groups=tuple(groups),
         groups_in_database=tuple(str(name) for name in row.many("groups_in_database")),
-        container=row.text("container") or "none",
-        init_pid_ns=init if isinstance(init, bool) else None,
+        container=container,
+        init_pid_ns=row.truth("init_pid_ns"),
         wsl=row.get("wsl") is True,
         item=bundle.read("identity").item,
         gid_map=row.text("gid_map"),

@@ -25,10 +25,10 @@ def recorded_names() -> list[str]:
 
 
 def open_box(box: str) -> Bundle:
-    """The evidence of ``live`` (captured now, in memory), of a recorded box, or of a bundle at
-    a path.
+    """The bundle of this box, captured now, if ``box`` is ``live``; of a recorded box by its name;
+    or at a path.
 
-    Raises BundleError: an unknown name is answered with the names that exist.
+    Raises BundleError; for an unknown name it lists the names that exist.
     """
     if box == "live":
         return _captured_now()
@@ -36,7 +36,9 @@ def open_box(box: str) -> Bundle:
         return open_bundle(RECORDED / box)
     # os.path.exists is False also for a name that is too long.
     if "/" not in box and not os.path.exists(box):
-        names = ", ".join(recorded_names()) or NO_CHECKOUT
+        names = ", ".join(recorded_names())
+        if not names:
+            names = NO_CHECKOUT
         seen = cut(box, LONGEST_SEEN)
         raise BundleError(
             f"box {seen!r}: expected live, a bundle's path, or one of {names}"
@@ -45,20 +47,21 @@ def open_box(box: str) -> Bundle:
 
 
 def is_this_box(bundle: Bundle) -> bool:
-    """Whether the bundle was taken on this machine since it booted, so that a check run here is
-    a check of that box.
+    """Whether the bundle was captured on this machine since it booted, so that a check that runs
+    now is a check of that box.
     """
-    booted = files.boot_id()
-    boots = [row.get("boot_id") for row in bundle.table("host")]
-    return bundle.kind == "live" and bool(booted) and booted in boots
+    boot_id = files.boot_id()
+    boot_ids = [row.get("boot_id") for row in bundle.table("host")]
+    return bundle.kind == "live" and boot_id != "" and boot_id in boot_ids
 
 
 def _captured_now() -> Bundle:
-    # In a child: the caller may be a kernel with threads, where the forks of a capture are not
-    # safe.
+    """A bundle of this box, captured by a child process: the caller may be a Jupyter kernel with
+    threads, where the forks of a capture are not safe.
+    """
     program = CHECKOUT / "helpers" / "__main__.py"
     if not CHECKOUT.is_dir():
-        program = CHECKOUT  # it is the one file that holds the package
+        program = CHECKOUT  # capture.pyz, one file with the whole package
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
         done = subprocess.run(
@@ -70,7 +73,9 @@ def _captured_now() -> Bundle:
         )
         if not out.exists():
             lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-            words = lines[-1] if lines else "no words"
+            words = "no words"
+            if lines:
+                words = lines[-1]
             raise BundleError(
                 f"capture of this box ended with exit code {done.returncode}: {words}"
             )

@@ -1,8 +1,8 @@
-"""The evidence bundle: a manifest and the raw text under it, as a folder or a ``.tar.gz``.
+"""The evidence bundle: a manifest, and the raw texts that it lists, as a folder or a ``.tar.gz``.
 
-Reading a bundle never executes, imports or unpickles anything; a file that the manifest does
-not name, or that is not what was captured, is refused before anything is believed. The errors
-are those of helpers.look.archive.
+Reading a bundle never executes, imports or unpickles anything; a bundle is refused if it has a file
+that the manifest does not name, or that is not what was captured. The errors are those of
+helpers.look.archive.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Dict, List, Literal, Optional, TypeVar, cast
+from typing import List, Literal, Optional, TypeVar, cast
 
 from helpers.ground.contract import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.places import PROGRAM
 from helpers.ground.shapes import NOT_ALLOWED, Reading, absent, seen
+from helpers.ground.tables import JsonRow as JsonRow
 from helpers.ground.units import plain
 
-from .archive import BundleError, read_files, write_files
+from .archive import MOST_OF_NAME, BundleError, read_files, write_files
 from .files import natural
 
 EMPTY = "the file is empty"
 Kind = Literal["file", "command"]
 BoxKind = Literal["live", "recorded", "constructed"]
 Result = TypeVar("Result")
-JsonRow = Dict[str, Any]  # made when imported, also on Python 3.8
-"""A line of a table as a capture writes it; ``Row`` is one that is read."""
 Status = Literal["ok", "not_available", "not_allowed", "timeout", "truncated"]
+LONGEST_WORD = 150
+LONGEST_COMMAND = 120
+"""Letters of a file's name in a bundle: file systems allow 255 bytes, and some of them less."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was looked at.
+    """One source that the capture looked at.
 
-    ``source`` is the path or command line; ``path`` where its text lies, or empty.
-
-    ``why`` says why there is no text, or what was cut; ``constructed`` marks what no machine
-    ever printed.
+    ``source`` is the path or the command line, ``path`` the file of the bundle with its text, or
+    empty. ``why`` says why there is no text, or what was cut off; ``constructed``: a person wrote
+    the text, no machine printed it.
     """
 
     # Read by pydantic where the manifest shape holds an item: unknown keys are refused.
@@ -93,19 +94,21 @@ class Text:
         return self.status in ("ok", "truncated")
 
     def seen(self, value: int | float | str, unit: str = "text") -> Reading:
-        """A value that this text holds."""
+        """The reading of a value that this text contains."""
         return seen(value, unit, self.source, self.item)
 
     def missing(self, odd: str = "", unit: str = "text") -> Reading:
-        """Why it holds no value: what kept it from being read, or ``odd`` about a text that was
-        read.
+        """The reading for a value that this text does not contain. It says why: the text could not
+        be read, or else ``odd``, which is what is wrong with it.
         """
         if self.ok:
             return absent("", odd, unit, self.source, self.item)
-        words = self.status.replace("_", " ")
-        if self.status == NOT_ALLOWED:
-            words = "permission denied"
-        return absent(self.status, self.why or words, unit, self.source, self.item)
+        why = self.why
+        if not why and self.status == NOT_ALLOWED:
+            why = "permission denied"
+        elif not why:
+            why = self.status.replace("_", " ")
+        return absent(self.status, why, unit, self.source, self.item)
 
     def find(
         self,
@@ -114,8 +117,8 @@ class Text:
         unit: str = "text",
         scale: int = 0,
     ) -> Reading:
-        """The first group of a pattern: its words, or where ``scale`` is given its number so
-        many times. ``odd``: why not.
+        """The first group of a regular expression: as text, or, if ``scale`` is not 0, as a number
+        times ``scale``. ``odd`` is the reason if the text has no match.
         """
         match = re.search(pattern, self.text)
         if match and scale:
@@ -127,43 +130,52 @@ class Text:
         return self.missing(odd, unit)
 
     def refused(self, status: object, why: str, unit: str = "text") -> Reading:
-        """No value, whatever became of the text: not allowed where ``status`` says so, else not
-        available.
+        """A reading without a value, also if the text itself was read: not allowed if ``status`` is
+        NOT_ALLOWED, else not available.
         """
         return absent(status, why, unit, self.source, self.item)
 
     def of(self, source: str) -> Text:
-        """The same text under the path or command that a row of it speaks of."""
+        """The same text with another source: the path or command that a row of it is about."""
         return replace(self, source=source)
 
 
 class Row(JsonRow):
-    """An object of a JSON table, each field by the kind that is asked for: a bundle may hold
-    any other.
+    """A JSON object of a bundle. Its methods give a value only if it has the type that is asked
+    for, since anybody may have written the bundle.
     """
 
     def _of_type(self, key: str, default: Result) -> Result:
-        """The value there where its type is that of ``default``, which stands for any other."""
+        """The value of a key if it has the type of ``default``, else ``default``."""
         value = self.get(key)
         if type(value) is type(default):
             return value
         return default
 
     def text(self, key: str) -> str:
-        """The text there, or an empty one."""
+        """The text of a key, or an empty one."""
         return self._of_type(key, "")
 
     def number(self, key: str) -> int | None:
-        """The whole number there, or None."""
+        """The whole number of a key, or None."""
         value = self.get(key)
-        return value if type(value) is int else None
+        if type(value) is int:
+            return value
+        return None
 
-    def many(self, key: str) -> list[Any]:
-        """The list there, or an empty one."""
+    def truth(self, key: str) -> bool | None:
+        """True or False if the key has it, or None."""
+        value = self.get(key)
+        if type(value) is bool:
+            return value
+        return None
+
+    def many(self, key: str) -> list[object]:
+        """The list of a key, or an empty one."""
         return self._of_type(key, [])
 
     def inner(self, key: str) -> Row:
-        """The object there, or an empty one."""
+        """The object of a key, or an empty one."""
         return self._of_type(key, Row())
 
 
@@ -174,18 +186,18 @@ def _sha256(content: bytes) -> str:
 
 
 def rows(values: object) -> list[Row]:
-    """The objects in a list; none where it is no list."""
+    """The objects of a list; empty for anything but a list."""
     if not isinstance(values, list):
         return []
     return [value for value in values if isinstance(value, Row)]
 
 
 class Unchanging:
-    """What does not change, so that what follows from it is worked out once."""
+    """An object that never changes, so that it can keep what was once computed from it."""
 
     def once(self, name: str, make: Callable[[], Result]) -> Result:
-        """What ``make`` finds, worked out the first time that ``name`` is asked for."""
-        results: dict[str, Any] = self.__dict__.setdefault("_results", {})
+        """What ``make`` returns; it is called only the first time that ``name`` is asked for."""
+        results: JsonRow = self.__dict__.setdefault("_results", {})
         if name not in results:
             results[name] = make()
         result: Result = results[name]
@@ -196,7 +208,8 @@ class Unchanging:
 class Bundle(Unchanging):
     """An evidence bundle in memory.
 
-    Content is addressed by its source: a path, a command line or a table's name.
+    Every text has a source: a path, a command line, or the name of a table that the capture made.
+    ``contents`` has the bytes of the files by their paths in the bundle.
     """
 
     box: str
@@ -220,28 +233,28 @@ class Bundle(Unchanging):
         return Text(text, item.status, item.why, source, item.id, item.constructed)
 
     def number(self, source: str, unit: str = "bytes") -> Reading:
-        """The whole number that a file of one value holds, such as a sysfs counter; any other
-        text reads as not available.
+        """The whole number in a file of one value, such as a sysfs counter; any other text reads
+        as not available.
         """
-        got = self.read(source)
-        word = got.text.strip()
-        if got.ok and re.fullmatch(r"-?[0-9]{1,20}", word):
-            return got.seen(int(word), unit)
-        return got.missing(f"{word[:40]!r} is no whole number", unit)
+        text = self.read(source)
+        word = text.text.strip()
+        if text.ok and re.fullmatch(r"-?[0-9]{1,20}", word):  # 64 bits have 20 digits
+            return text.seen(int(word), unit)
+        return text.missing(f"{word[:40]!r} is no whole number", unit)
 
     def word(self, source: str) -> Reading:
-        """The text of a file of one value, without the white space around it; an empty file
-        reads as not available.
+        """The text in a file of one value, without the white space around it; an empty file reads
+        as not available.
         """
-        got = self.read(source)
-        word = got.text.strip()
-        if got.ok and word:
-            return got.seen(word)
-        return got.missing(EMPTY)
+        text = self.read(source)
+        word = text.text.strip()
+        if text.ok and word:
+            return text.seen(word)
+        return text.missing(EMPTY)
 
     def table(self, source: str) -> list[Row]:
-        """The rows of a JSON-lines table, such as ``processes``; a line that is no JSON object
-        is left out.
+        """The rows of a JSON-lines table, such as ``processes``. Lines that are no JSON object are
+        left out.
         """
         objects = []
         for line in self.read(source).text.splitlines():
@@ -255,14 +268,17 @@ class Bundle(Unchanging):
 
     def sources(self, pattern: str) -> list[str]:
         """Sources that match a shell pattern, in natural order (card2 before card10); ``*``
-        does not cross a slash.
-
-        A pattern under which nothing was found is itself recorded as a source; it is no match.
+        does not match a slash.
         """
         depth = pattern.count("/")
-        level = (source for source in self._by_source if source.count("/") == depth)
-        matching = (source for source in level if fnmatch.fnmatchcase(source, pattern))
-        return sorted((source for source in matching if "*" not in source), key=natural)
+        matching = []
+        for source in self._by_source:
+            # A capture records a pattern without a match as a source, which is no match itself.
+            if source.count("/") != depth or "*" in source:
+                continue
+            if fnmatch.fnmatchcase(source, pattern):
+                matching.append(source)
+        return sorted(matching, key=natural)
 
     @cached_property
     def _by_source(self) -> dict[str, Item]:
@@ -272,17 +288,16 @@ class Bundle(Unchanging):
 class BundleWriter:
     """Collects items in memory and writes the bundle in one step, so that a reader never sees
     half of one.
-
-    ``write`` refuses to replace anything unless ``force`` is given.
     """
 
     def __init__(self, box: str, kind: str, tool_version: str, captured_at: str):
         self.box = box
+        # The first fields of Bundle and of Manifest.
         self._head = (box, captured_at, cast("BoxKind", kind), tool_version)
         self._items: list[Item] = []
         self._contents: dict[str, bytes] = {}
-        self._names: set[str] = set()
         self._files: set[str] = set()
+        self._files_and_folders: set[str] = set()
 
     def add(
         self,
@@ -296,9 +311,8 @@ class BundleWriter:
         seconds: float = 0.0,
         constructed: bool = False,
     ) -> Item:
-        """Add one source.
-
-        ``content`` None means there is no text; then ``status`` and ``why`` say why.
+        """Add one source. ``content`` None means that there is no text; then ``status`` and ``why``
+        say why. ``exit`` is a command's exit code.
         """
         if isinstance(content, str):
             content = _raw(content)
@@ -328,39 +342,47 @@ class BundleWriter:
         return item
 
     def _name(self, kind: str, source: str) -> str:
-        words = [word for word in source.split("/") if word not in ("", ".", "..")]
-        plain = "/".join(
-            re.sub("[^0-9A-Za-z._:+=-]", "_", word[:150]) for word in words
-        )
-        if not plain:
-            plain = "nameless"
+        """A path in the bundle for a source's text, which no other text has."""
+        words = []
+        for word in source.split("/"):
+            if word not in ("", ".", ".."):
+                word = word[:LONGEST_WORD]
+                words.append(re.sub("[^0-9A-Za-z._:+=-]", "_", word))
+        path = "/".join(words)
+        if not path:
+            path = "nameless"
         if kind == "command":
-            plain = "command/" + plain.replace("/", "_")[:120]
+            path = "command/" + path.replace("/", "_")[:LONGEST_COMMAND]
         elif not source.startswith("/"):
-            plain = "table/" + plain
-        # A text must not take the name of a folder that another text lies in (/proc/1 beside
-        # /proc/1/status).
-        name = plain
+            path = "table/" + path
+        name = path
         number = 1
-        while name in self._names or any(
-            folder in self._files for folder in _folders(name)
-        ):
+        while self._is_taken(name):
             number += 1
-            name = f"~{number}/{plain}"
+            name = f"~{number}/{path}"
         self._files.add(name)
-        self._names.update([name, *_folders(name)])
+        self._files_and_folders.update([name, *_folders(name)])
         return name
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a text has that name, or the file system could not have both: one would be a
+        file and a folder (/proc/1 beside /proc/1/status).
+        """
+        if name in self._files_and_folders:
+            return True
+        return not self._files.isdisjoint(_folders(name))
 
     def bundle(self) -> Bundle:
         """What has been added so far, as a bundle in memory."""
         return Bundle(*self._head, tuple(self._items), dict(self._contents))
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> JsonRow:
+        """What manifest.json says of what has been added so far."""
         return as_dict(Manifest(*self._head, self._items))
 
     def write(self, out: Path, force: bool = False) -> Path:
-        """Write to a folder, or to an archive where ``out`` ends in .tar.gz or .tgz; returns
-        ``out``.
+        """Write to a folder, or to an archive if ``out`` ends in .tar.gz or .tgz; returns ``out``.
+        It replaces nothing unless ``force`` is given. Raises BundleError.
         """
         manifest = json.dumps(self.manifest(), indent=1).encode() + b"\n"
         return write_files(
@@ -369,8 +391,8 @@ class BundleWriter:
 
 
 def _raw(text: str) -> bytes:
-    """The bytes that a text was decoded from, or its nearest UTF-8 where it was not decoded
-    from any.
+    """The bytes from which a text was decoded with surrogateescape; of another text with lone
+    surrogates UTF-8 with question marks in their place.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -379,11 +401,12 @@ def _raw(text: str) -> bytes:
 
 
 def _folders(name: str) -> list[str]:
+    """The folders that a path leads through, the innermost first."""
     return [folder.as_posix() for folder in PurePosixPath(name).parents]
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Read a bundle from a folder or an archive and check it whole.
+    """Read a bundle from a folder or an archive, and check every file of it.
 
     Raises a BundleError with a one-line reason.
     """
@@ -403,7 +426,7 @@ def open_bundle(path: str | Path) -> Bundle:
             why = "is not what was captured (sha256 differs); copy the bundle again"
         else:
             continue
-        raise BundleError(f"{path}: {name[:80]!r} {why}")
+        raise BundleError(f"{path}: {name[:MOST_OF_NAME]!r} {why}")
     return Bundle(
         box=plain(manifest.box),
         captured_at=plain(manifest.captured_at),
@@ -415,19 +438,23 @@ def open_bundle(path: str | Path) -> Bundle:
 
 
 def _manifest(content: bytes, path: Path) -> Manifest:
+    """The manifest of the bundle at ``path``. Raises BundleError."""
     try:
-        data = json.loads(content.decode("utf-8"))
+        manifest = json.loads(content.decode("utf-8"))
         version = None
-        if isinstance(data, dict):
-            version = data.get("schema_version")
+        if isinstance(manifest, dict):
+            version = manifest.get("schema_version")
         if type(version) is not int or version < SCHEMA_VERSION:
             raise ValueError(
                 f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}"
             )
         if version == SCHEMA_VERSION:
-            return from_json(Manifest, data, "manifest.json")
+            return from_json(Manifest, manifest, "manifest.json")
     except (ValueError, RecursionError) as error:
-        why = " ".join((str(error) or type(error).__name__).split())[:300]
+        why = str(error)
+        if not why:
+            why = type(error).__name__
+        why = " ".join(why.split())[:300]
         raise BundleError(f"{path}: {why}; capture again") from error
     advice = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
     raise BundleError(f"{path}: schema_version {version}; {advice}")

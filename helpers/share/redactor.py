@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from helpers.ground.child.proc import text_of
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, rows
 from helpers.look.environment import sounds_secret
 
 from . import public
@@ -122,6 +122,6 @@ def _of_bundle(bundle: Bundle | None) -> Iterator[tuple[str, str]]:
     for row in bundle.table("host"):
         yield "serial", row.text("boot_id")
     for row in bundle.table("identity"):
-        for group in row.many("groups"):
+        for group in rows(row.many("groups")):
             if (group.number("gid") or 0) >= PEOPLE_FROM:
                 yield "user", group.text("name")
