@@ -417,7 +417,7 @@ def test_both_repeats_say_that_they_run(folder, monkeypatch):
     monkeypatch.setattr("helpers.commands.rehearse_bench.says_it_runs", noted)
     monkeypatch.setattr("helpers.rehearse.run.rehearse", Bench(FINISHED, RAN_OUT))
     arguments = SimpleNamespace(box="", conf="", steps=0, seconds=0, values="typical", gpus=1)
-    arguments.cudnn_workspace = arguments.torch_python = ""
+    arguments.cudnn_workspace, arguments.torch_python = "0", ""
     arguments.json = False
     bench = rehearse_bench.RehearsalBench(arguments, [], RAN_OUT.device, None, folder)
     both(bench.run, folder)

@@ -1,1 +1,3 @@
-"""The commands of ``casebook``, by what they are about. A command reads arguments and prints; no more."""
+"""The commands of ``casebook``, by what they are about. A command reads arguments and prints; no
+more.
+"""

@@ -23,7 +23,9 @@ def mcp(arguments: Namespace) -> int:
 
     if importlib.util.find_spec(PACKAGE) is None:
         raise WrongUse(MISSING.format(python=sys.executable))
-    roots = [Path(folder) for folder in arguments.root or ["."]]
+    roots = [Path(folder) for folder in arguments.root]
+    if not roots:
+        roots = [Path()]
     for root in roots:
         if not root.is_dir():
             raise WrongUse(f"mcp: seen --root {root}; expected a folder")

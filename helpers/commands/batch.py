@@ -30,7 +30,8 @@ SAY_LAST = "CASEBOOK_SAY_LAST"
 def run(arguments: Namespace) -> int:
     """Run a plan of notebooks and write the page of the batch.
 
-    plan: a plan file, such as notebooks/plans/quick.yaml (an example over three boxes: notebooks/README.md)
+    plan: a plan file, such as notebooks/plans/quick.yaml (an example over three boxes:
+        notebooks/README.md)
     --box BOX: run the plan's live runs on this bundle or recorded box instead
     --out FOLDER: the folder of the batches (default: outputs)
     --dry-run: list the runs in order, what each does to the box and how long it took here before;
@@ -65,37 +66,40 @@ def run(arguments: Namespace) -> int:
         again=arguments.again,
         stop=stop,
     )
-    view = replace(
-        read_batch(result.folder), runs=result.runs
-    )  # a full disk lacks some records
+    # On a full disk some records were not written: the runs are those that the batch itself kept.
+    view = replace(read_batch(result.folder), runs=result.runs)
     try:
         page = str(write_index(result.folder))
     except OSError as error:
         advice = f"make room, then: casebook report {result.folder}"
         page = f"no page: {error.strerror}; {advice}"
     state = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
-    lines = [f"  {why}" for why in result.unrecorded]
-    left = sum(run.stopped_by in NEVER_RAN for run in view.runs)
-    if left:
-        words = ["casebook", "run", arguments.plan, "--resume", str(result.folder)]
-        for option in ("box", "scheduler"):
-            value = getattr(arguments, option)
-            if value:
-                words += [f"--{option}", value]
-        lines.append(f"Runs left: {left}. Go on: {line(words)}")
     if arguments.json:
         print_json(state)
         return result.exit_code
-    show(status_text(view), *lines)
+    show(status_text(view), *(f"  {why}" for why in result.unrecorded))
+    left = sum(run.stopped_by in NEVER_RAN for run in view.runs)
+    if left:
+        show(f"Runs left: {left}. Go on: {_resuming(arguments, result.folder)}")
     last = os.environ.get(SAY_LAST)
     if last:
-        print(last)  # in one line, to copy
+        print(last)  # not wrapped, because it is a command to copy
     show(f"Open: {page}")
     return result.exit_code
 
 
+def _resuming(arguments: Namespace, batch: Path) -> str:
+    """The command that goes on with a batch, with the options that it began with."""
+    words = ["casebook", "run", arguments.plan, "--resume", str(batch)]
+    for option in ("box", "scheduler"):
+        value = getattr(arguments, option)
+        if value:
+            words += [f"--{option}", value]
+    return line(words)
+
+
 def own_file(name: str) -> Path:
-    """A file as it is named from here, else one of the workbook's own under that name."""
+    """The file of that name as seen from the current folder, else as seen from the checkout."""
     path = Path(name)
     ours = CHECKOUT / name
     if ours.is_file() and not path.exists():
@@ -104,8 +108,8 @@ def own_file(name: str) -> Path:
 
 
 def _resumed(arguments: Namespace, outputs: Path) -> Path | None:
-    """The batch to go on with, or None for a new one."""
-    if arguments.resume is None:
+    """The folder of the batch to go on with, or None for a new batch. Raises WrongUse."""
+    if arguments.resume is None:  # without --resume
         if arguments.again:
             raise WrongUse(
                 "--again: expected --resume beside it; add --resume, or --resume BATCH"
@@ -118,7 +122,7 @@ def _resumed(arguments: Namespace, outputs: Path) -> Path | None:
     of_this_plan = [
         batch
         for batch in _batches(outputs)
-        if text == read("", f"{batch.absolute()}/plan.yaml")[0]
+        if text == read("", f"{batch.absolute()}/plan.yaml")[0]  # None: unreadable
     ]
     if not of_this_plan:
         seen = f"no batch of {plan} in its present form below {outputs}"
@@ -127,6 +131,7 @@ def _resumed(arguments: Namespace, outputs: Path) -> Path | None:
 
 
 def _capture_into(path: Path) -> Path:
+    """Write a bundle of this machine to a path. Returns where it is."""
     return capture.measure(capture.Options()).writer.write(path)
 
 
@@ -137,7 +142,10 @@ def _batches(outputs: Path) -> list[Path]:
 
 
 def named_batch(name: str) -> Path:
-    """The folder of a batch; without a name that of the newest, which it says. Raises WrongUse."""
+    """The folder of a batch. Raises WrongUse where it has no plan and no run.
+
+    Without a name it is the newest batch, and standard error says which.
+    """
     if name:
         folder = kept(Path(name))
         if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
@@ -161,7 +169,9 @@ def status(arguments: Namespace) -> int:
     """
     view = read_batch(named_batch(arguments.batch))
     say(arguments, status_json(view), status_text(view))
-    return int(bool(view.unreadable) and not view.runs)
+    if view.unreadable and not view.runs:
+        return 1
+    return 0
 
 
 def report(arguments: Namespace) -> int:
@@ -175,7 +185,8 @@ def report(arguments: Namespace) -> int:
     if not folders:
         folders = [named_batch("")]
     for folder in folders:
-        if not any(folder.glob("*/*/run.json")):
-            named_batch(str(folder))
+        holds_batches = any(folder.glob("*/*/run.json"))
+        if not holds_batches:
+            named_batch(str(folder))  # raises where it is no batch itself
     page = str(write_index(*folders))
     return say(arguments, {"page": page}, f"Open: {page}")

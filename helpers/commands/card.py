@@ -1,4 +1,4 @@
-"""The card of a command line: as --gpu, --capacity or --box has it, and what is to be said of it."""
+"""The card that --gpu, --capacity or --box names, and the notes about it on standard error."""
 
 from argparse import Namespace
 
@@ -13,22 +13,24 @@ AS_AN_H100 = (
 
 
 def card_of(arguments: Namespace) -> GpuCard:
-    """The card that the options name, with what --held says. Raises CardError."""
-    bundle = open_box(arguments.box) if arguments.box else None
+    """The card that the options name; --held is what others use of it. Raises CardError."""
+    bundle = None
+    if arguments.box:
+        bundle = open_box(arguments.box)
     return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
 
 
 def say_which_card(arguments: Namespace, card: GpuCard) -> None:
-    """Says which card --gpu was taken for, or that of this card only the size is known."""
+    """Print which card --gpu was taken for, or that only the size of this card is known."""
     say_other_sizes(arguments)
     if card.source == SIZE_ALONE and not arguments.json:
         print_notes(AS_AN_H100)
 
 
 def say_other_sizes(arguments: Namespace) -> None:
-    """Says which card --gpu was taken for, where cards of other sizes have that name too."""
+    """Print which card --gpu was taken for, if cards of other sizes have that name too."""
     if not arguments.gpu or arguments.capacity or arguments.json:
-        return
+        return  # --capacity says the size, and JSON stands alone
     others = other_sizes(arguments.gpu)
     if others:
         also = ", ".join(others)

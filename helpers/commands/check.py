@@ -35,4 +35,5 @@ def check(arguments: Namespace) -> int:
     head, *rows = as_rows(results)
     shown = Shown("", head, rows, widest=None)
     say(arguments, [asdict(result) for result in results], shown)
-    return int(any(result.state not in ("passed", "not_run") for result in results))
+    failed = [row for row in results if row.state not in ("passed", "not_run")]
+    return int(bool(failed))

@@ -1,5 +1,6 @@
 """The command that compares two bundles, or the peaks of two traces."""
 
+import math
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,8 @@ def compare(arguments: Namespace) -> int:
     if bundles.is_trace(before) and bundles.is_trace(after):
         moved = what_moved(before, after)
         names = (str(before), str(after))
-        return int(print_moved(moved, names, allowed, arguments.json))
+        is_above = print_moved(moved, names, allowed, arguments.json)
+        return int(is_above)
     if allowed is not None:
         raise WrongUse(
             f"--allow {arguments.allow}: {before} is no trace; expected two traces"
@@ -43,9 +45,10 @@ def share_of(text: str) -> float | None:
     try:
         share = float(text.rstrip("%"))
     except ValueError:
-        share = -1.0
+        share = math.nan
     if text.endswith("%"):
         share /= 100
+    # A million times the peak is a slip of the pen; infinite and nan are refused with it.
     if not 0 <= share < 1e6:
         raise WrongUse(f"--allow {text}: expected a share from 0 up, such as 1%")
     return share
@@ -54,19 +57,22 @@ def share_of(text: str) -> float | None:
 def what_moved(
     before: Path, after: Path, sources: tuple[Sources, Sources] = ({}, {})
 ) -> Peaks:
-    """What moved at the peak from one trace to the other.
+    """What changed at the peak of live memory from one trace to the other.
 
-    ``sources``: the lines of the files of each, where they are known. Raises LinesError.
+    ``sources``: the lines of the program's files at the time of each, where they are known.
+    Raises LinesError.
     """
-    old, new = (with_record(read_trace(path), path) for path in (before, after))
+    old = with_record(read_trace(before), before)
+    new = with_record(read_trace(after), after)
     return compare_peaks(old, new, sources)
 
 
 def print_moved(
     moved: Peaks, names: tuple[str, str], allowed: float | None, as_json: bool
 ) -> bool:
-    """Print what moved at the peak of two traces of those names. Whether the peak rose by more than
-    is allowed.
+    """Print what changed at the peak between two traces of those ``names``.
+
+    Returns whether the peak rose by more than the share ``allowed``; None allows any rise.
     """
     is_above = allowed is not None and moved.share > allowed
     if as_json:
@@ -82,6 +88,8 @@ def print_moved(
         return is_above
     show(peaks_table(moved, names))
     if allowed is not None:
-        where = "above" if is_above else "within"
+        where = "within"
+        if is_above:
+            where = "above"
         print(f"{where} what is allowed: {allowed:.1%}")
     return is_above

@@ -1,4 +1,6 @@
-"""The command that says what fits: a model's own header or a server's log against a card or a box."""
+"""The command that says what fits: a model's own header or a server's log against a
+card or a box.
+"""
 
 import re
 from argparse import Namespace
@@ -29,7 +31,7 @@ from helpers.look.cards import find_card
 from helpers.look.text_file import read_text
 from helpers.rehearse.view import cards_table
 
-OF_RAM = (
+WITHOUT_HELD = (
     "This card's memory is the computer's RAM: what the system and its programs hold of it comes "
     "off; give that as --held."
 )
@@ -42,7 +44,13 @@ OPTIONS = {
     "gpu_memory_utilization": "utilisation",
     "mem_fraction_static": "utilisation",
 }
-"""Inputs of a sheet, each with the option that gives it."""
+"""Inputs of a sheet, each with the option that gives it: vLLM and SGLang name the share
+differently.
+"""
+TENSOR_PARALLEL = ("vLLM", "SGLang")
+"""Servers that divide each layer between cards, and that reserve a share of each card for
+themselves.
+"""
 
 
 def fits(arguments: Namespace) -> int:
@@ -77,26 +85,39 @@ def fits(arguments: Namespace) -> int:
 
 def answer_for(arguments: Namespace) -> FitsAnswer:
     """The answer to a command line. Raises ValueError in one line."""
-    if bool(arguments.what) == bool(arguments.inputs):
+    if bool(arguments.what) == bool(arguments.inputs):  # both, or neither
         raise WrongUse(
             "fits: expected a model's file or a server's log, or --inputs FILE"
         )
     _refuse_wrong_numbers(arguments)
+    server = _server(arguments)
+    _refuse_cache_of_another_server(arguments, server)
+    _refuse_pool_of_another_server(arguments, server)
+    cards = arguments.tp
+    if cards is None:
+        cards = 1
+    divides_layers = family_of(server.program) in TENSOR_PARALLEL
+    _refuse_cards_that_share_no_layer(cards, server, divides_layers)
+    if divides_layers:
+        server.inputs.update(_inputs(arguments, cards))
+    else:
+        server.inputs.update(_inputs(arguments))
+    return answer(server)
+
+
+def _server(arguments: Namespace) -> ServerFacts:
+    """The facts of the model or log, for the server and release that the options name, if any."""
     server = _read(arguments)
-    server.assumed = bool(server.path) and not arguments.server
-    server.program = arguments.server or server.program
-    server.version = arguments.release or server.version
     if arguments.server and not family_of(arguments.server):
         expected = "expected llama.cpp, ollama, vllm, sglang, transformers or diffusers"
         raise WrongUse(f"fits: --server {arguments.server!r:.40}; {expected}")
-    _refuse_cache_of_another_server(arguments, server)
-    _refuse_pool_of_another_server(arguments, server)
-    alike = 0
-    if family_of(server.program) in ("vLLM", "SGLang"):
-        alike = arguments.tp or 1
-    _refuse_cards_that_share_no_layer(arguments, server, alike)
-    server.inputs.update(_inputs(arguments, alike))
-    return answer(server)
+    is_model_file = bool(server.path)
+    server.assumed = is_model_file and not arguments.server
+    if arguments.server:
+        server.program = arguments.server
+    if arguments.release:
+        server.version = arguments.release
+    return server
 
 
 def _read(arguments: Namespace) -> ServerFacts:
@@ -114,7 +135,7 @@ def _read(arguments: Namespace) -> ServerFacts:
 
 
 def _refuse_wrong_numbers(arguments: Namespace) -> None:
-    """Raises WrongUse for an option that cannot be."""
+    """Raises WrongUse for a value that is impossible on any server."""
     for option in MOST_COUNTS:
         try:
             check_count(option, getattr(arguments, option))
@@ -144,8 +165,11 @@ def _refuse_wrong_numbers(arguments: Namespace) -> None:
 def _refuse_cache_of_another_server(arguments: Namespace, server: ServerFacts) -> None:
     """Raises WrongUse for a type of the cache that the server does not take."""
     kinds = Sheet(server.program, server.version, {}).option("cache_types").split()
-    kind = (arguments.kv or "").lower()
-    if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
+    kind = arguments.kv.lower()
+    # turbo2 to turbo4 are types of llama.cpp's TurboQuant forks, which no server's list has.
+    if not kind or not kinds or kind.startswith("turbo"):
+        return
+    if kind not in kinds:
         takes = ", ".join(kinds)
         raise WrongUse(
             f"fits: --kv {kind}; expected one that {server.program} takes: {takes}"
@@ -155,7 +179,7 @@ def _refuse_cache_of_another_server(arguments: Namespace, server: ServerFacts) -
 def _refuse_pool_of_another_server(arguments: Namespace, server: ServerFacts) -> None:
     """Raises WrongUse for the size of a pool where the server takes none."""
     family = family_of(server.program)
-    if arguments.utilisation is not None and family not in ("vLLM", "SGLang"):
+    if arguments.utilisation is not None and family not in TENSOR_PARALLEL:
         seen = f"--utilisation for {server.program}, which takes no share of the card"
         raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
     if arguments.tokens is not None and family != "SGLang":
@@ -164,36 +188,37 @@ def _refuse_pool_of_another_server(arguments: Namespace, server: ServerFacts) ->
 
 
 def _refuse_cards_that_share_no_layer(
-    arguments: Namespace, server: ServerFacts, alike: int
+    cards: int, server: ServerFacts, divides_layers: bool
 ) -> None:
-    """Raises WrongUse for --tp where the server divides no layer, or not so many heads."""
-    cards = arguments.tp or 1
-    if cards > 1 and not alike:
+    """Raises WrongUse for --tp where the server divides no layer, or the model's heads cannot be
+    divided by so many ``cards``.
+    """
+    if cards > 1 and not divides_layers:
         seen = f"--tp {cards} for {server.program}, which divides no layer"
         raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
-    heads = whole_number(server.inputs.get("n_head")) or 0
-    if heads % cards:
+    heads = whole_number(server.inputs.get("n_head"))
+    if heads and heads % cards:
         raise WrongUse(
             f"fits: --tp {cards}; expected a divisor of the model's {heads} heads"
         )
 
 
-def _inputs(arguments: Namespace, alike: int) -> dict[str, Any]:
-    """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
+def _inputs(arguments: Namespace, alike: int = 0) -> dict[str, Any]:
+    """What the options say, as inputs of a sheet.
+
+    ``alike``: between how many cards of a box each layer is divided (0: not divided).
+    """
     inputs: dict[str, Any] = {}
     if arguments.box:
         inputs = cards_of(open_box(arguments.box), alike)
     if arguments.gpu or arguments.capacity:
         card = find_card(arguments.gpu, arguments.capacity, arguments.held)
         say_other_sizes(arguments)
-        inputs.update(
-            card_total_bytes=card.total_bytes,
-            ceiling_words=card.name if arguments.gpu else card.words,
-        )
+        inputs.update(card_total_bytes=card.total_bytes, ceiling_words=card.words)
         if arguments.gpu:
-            inputs["card_arch"] = card.arch
+            inputs.update(ceiling_words=card.name, card_arch=card.arch)
         if card.is_shared:
-            inputs["held_words"] = OF_RAM
+            inputs["held_words"] = WITHOUT_HELD
     if arguments.held:
         inputs["others_bytes"] = parse_size(arguments.held)
         inputs.pop("held_words", None)
@@ -201,7 +226,6 @@ def _inputs(arguments: Namespace, alike: int) -> dict[str, Any]:
         inputs[name] = getattr(arguments, option)
     kept = {name: value for name, value in inputs.items() if value not in (None, "")}
     if "card_total_bytes" in kept:
-        kept["card_free_bytes"] = (
-            None  # what was free of the log's own card is not of this one
-        )
+        # A log says what was free of its own card, not of this one.
+        kept["card_free_bytes"] = None
     return kept

@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from helpers.commands.card import card_of, say_which_card
 from helpers.commands.signs import says_it_runs
@@ -45,8 +44,10 @@ from helpers.trials.record import TrialError
 from helpers.trials.targets import Target
 from helpers.trials.user_program import check_script
 
-DEEP = 5_000
-"""Calls in each other: a sum of many terms is a deep tree."""
+MOST_NESTED_CALLS = 5_000
+"""Python's own limit is 1,000. A sum of a few hundred terms in the user's source is a tree as deep
+as it is long, and libcst visits a tree with several calls a level.
+"""
 
 
 def fix(arguments: Namespace) -> int:
@@ -70,7 +71,7 @@ def fix(arguments: Namespace) -> int:
     command -- COMMAND: the program and its arguments
     Example: fix --gpu 4090 -- python train.py
     """
-    sys.setrecursionlimit(DEEP)
+    sys.setrecursionlimit(MOST_NESTED_CALLS)
     command = words_of_command(arguments)
     if arguments.notebook:
         command = _of_notebook(arguments, command)
@@ -81,7 +82,9 @@ def fix(arguments: Namespace) -> int:
         _refuse_changed_files()
     card = card_of(arguments)
     say_which_card(arguments, card)
-    target = _free_gpu() if arguments.live else None
+    target = None
+    if arguments.live:
+        target = _free_gpu()
     torches = TorchChoice(arguments.torch, arguments.torch_python, arguments.cache)
     settings = settings_of(arguments.box)
     for line in settings.taken:
@@ -117,14 +120,14 @@ def fix(arguments: Namespace) -> int:
 
 
 def _of_notebook(arguments: Namespace, command: list[str]) -> list[str]:
-    """The command that runs the cells of --notebook. Raises WrongUse."""
+    """The command that runs the cells of --notebook by papermill. Raises WrongUse."""
     name = arguments.notebook
     if command:
         raise WrongUse(
             f"fix: seen --notebook {name} and a command; expected one of them"
         )
     try:
-        Notebook(name, Path(name).read_bytes())
+        Notebook(name, Path(name).read_bytes())  # raises where it is no notebook
     except OSError as error:
         raise WrongUse(
             f"--notebook {name}: {error.strerror}; expected an .ipynb file"
@@ -168,10 +171,12 @@ def _runs_for_real(
 
 
 def _say(line: str) -> None:
+    """Print a line of progress to standard error, apart from the program's own output."""
     print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
 def _say_start(start: Start) -> None:
+    """Print which change is tried now, what is left of the limits, and which change comes next."""
     left = f"tries left: {start.tries}, seconds left: {start.seconds:.0f}"
     _say(f"trying: {start.change.title} ({left})")
     if start.following:
@@ -181,12 +186,13 @@ def _say_start(start: Start) -> None:
 def _run(
     run_in_silence: Callable[..., Rehearsal], *words: object, **options: object
 ) -> Rehearsal:
-    """Rehearse a command, and say so where that takes long."""
+    """Rehearse a command, with signs of life where that takes long."""
     with says_it_runs():
         return run_in_silence(*words, **options)
 
 
 def _prove(prover: Prover, program: Program, change: Change) -> Proof:
+    """Compare the results of the program with and without a change."""
     _say("    fits; comparing what it computes with your program, on the CPU")
     with says_it_runs():
         return prover.prove(program, change)
@@ -195,6 +201,7 @@ def _prove(prover: Prover, program: Program, change: Change) -> Proof:
 def _print_answer(
     failure: FailedProgram, winner: TriedChange | None, trials: list[TriedChange]
 ) -> None:
+    """Print the cause, the change that fits or that none was found, and what was tried."""
     print(failure.verdict.title)
     print()
     if winner is None:
@@ -209,11 +216,14 @@ def _print_answer(
 
 def _shape(
     failure: FailedProgram, winner: TriedChange | None, trials: list[TriedChange]
-) -> dict[str, Any]:
-    """The answer as --json prints it."""
+) -> dict[str, object]:
+    """The answer as --json prints it: the cause, the change that fits (or None), and all tries."""
+    winner_shape = None
+    if winner:
+        winner_shape = as_shape(failure, winner)
     return {
         "verdict": as_dict(failure.verdict),
-        "found": as_shape(failure, winner) if winner else None,
+        "found": winner_shape,
         "tried": [as_shape(failure, trial) for trial in trials],
     }
 
@@ -234,7 +244,9 @@ def _refuse_changed_files() -> None:
 
 
 def _write(failure: FailedProgram, winner: TriedChange) -> None:
-    """Make the change in the folder's own files."""
+    """Write the changed files into the folder. Raises WrongUse; if one is read-only, none is
+    written.
+    """
     files = changed_files(failure.program, winner.change)
     for name in files:
         if not os.access(name, os.W_OK):
@@ -248,8 +260,7 @@ def _write(failure: FailedProgram, winner: TriedChange) -> None:
             raise WrongUse(
                 f"fix --write: {name}: {error.strerror}; see git status"
             ) from error
-    _say(
-        f"changed: {', '.join(files)}"
-        if files
-        else "no file is to be changed; start it as shown"
-    )
+    if files:
+        _say(f"changed: {', '.join(files)}")
+    else:
+        _say("no file is to be changed; start it as shown")

@@ -39,9 +39,9 @@ def gate(arguments: Namespace) -> int:
     try:
         if since:
             before = read_state(files.read_whole(since))
-            if gpus:
+            if gpus:  # the RAM is not compared, because other jobs may run
                 before = replace(before, available_bytes=None)
-        os.stat(arguments.disk)
+        os.stat(arguments.disk)  # raises where there is no such folder
         state = box_state.measure(gpus, folder=arguments.disk, since=before)
         if arguments.save:
             files.write_atomic(Path(arguments.save), to_json(state))
@@ -52,18 +52,22 @@ def gate(arguments: Namespace) -> int:
         raise WrongUse(f"{name or since}: {why}; {expected}") from error
 
     def looks() -> Iterator[BoxState]:
-        """The look that was taken, then ever another since the latest one."""
+        """The look that was taken above, then one after another, each with what happened since."""
         nonlocal state
         while True:
             yield state
             state = box_state.measure(gpus, folder=arguments.disk, since=state)
 
+    # A job says itself how much RAM it needs; here only GPUs, processes and the disk count.
     limits = Gates(settle_s=arguments.settle, host_free_bytes=0)
     look = partial(next, looks())
-    troubles = [*clean.settle(before or clean.idle(state), limits, look)]
+    if before is None:
+        troubles = [*clean.settle(clean.idle(state), limits, look)]
+    else:
+        troubles = [*clean.settle(before, limits, look)]
     troubles += clean.missing(state, gpus, arguments.gpus)
     exit_code = int(bool(troubles))
-    if not (state.gpus or troubles) and arguments.gpus is None:
+    if not troubles and not state.gpus and arguments.gpus is None:
         troubles = [clean.NOTHING_SEEN]
         exit_code = 3
     _print_gate(arguments, [gpu.pci for gpu in state.gpus], troubles, exit_code)
@@ -76,7 +80,9 @@ def gate(arguments: Namespace) -> int:
 def _print_gate(
     arguments: Namespace, seen: list[str], troubles: list[Trouble], exit_code: int
 ) -> None:
-    """Whether the box is ready, or a line for each reason why not."""
+    """Print that the box is ready, with the ``seen`` GPUs by PCI address, or a line for each
+    trouble.
+    """
     if arguments.json:
         reasons = [asdict(trouble) for trouble in troubles]
         answer = {
@@ -89,8 +95,12 @@ def _print_gate(
         return
     for trouble in troubles:
         print(f"not clean: {trouble.scope}: {trouble.why}")
-    if not troubles:
-        print(f"clean: {', '.join(seen) or 'no GPU, as expected'}")
+    if troubles:
+        return
+    if seen:
+        print(f"clean: {', '.join(seen)}")
+    else:
+        print("clean: no GPU, as expected")
 
 
 def monitor(arguments: Namespace) -> int:
@@ -107,6 +117,7 @@ def monitor(arguments: Namespace) -> int:
         raise WrongUse(
             f"monitor: seen --every {arguments.every:g}; expected 0.1 to 3600 seconds"
         )
-    return terminal.watch(
-        int(arguments.pid or 0), arguments.every, arguments.count, arguments.json
-    )
+    pid = 0  # none
+    if arguments.pid:
+        pid = int(arguments.pid)
+    return terminal.watch(pid, arguments.every, arguments.count, arguments.json)

@@ -13,13 +13,18 @@ GONE: dict[str, str] = data("commands/gone")
 def instead(argv: Sequence[str]) -> str:
     """What to use in place of the verb or an option of a command line, as one line of an error.
 
-    Returns an empty text where nothing of ``argv`` is gone.
+    ``argv``: the verb and its words. Returns an empty text where nothing of it is gone.
     """
-    name = ""
-    for word in argv:
-        if word == "--":
+    if not argv:
+        return ""
+    verb, *words = argv
+    names = [verb]
+    for word in words:
+        if word == "--":  # the user's own command follows
             break
-        name = f"{argv[0]} {word.partition('=')[0]}" if name else word
+        option, _, _ = word.partition("=")
+        names.append(f"{verb} {option}")
+    for name in names:
         if name in GONE:
             return f"{name} is gone; {GONE[name]}"
     return ""

@@ -1,8 +1,8 @@
 """How the docstring of a verb becomes its options and its help.
 
-A verb is one function: the first sentence of its docstring says what it does, and each line below the
-blank one is an option as ``--help`` shows it, with a colon before its help (an indented line goes on
-with it)::
+A verb is one function: the first sentence of its docstring says what it does, and each line below
+the blank one is an option as ``--help`` shows it, with a colon before its help (an indented line
+goes on with it)::
 
     plan: a word that must be there            [batch]: one that may be, "" without it
     folders DIR ...: one word or more          [what ...]: any number, none too
@@ -13,8 +13,10 @@ with it)::
     command -- COMMAND: all that follows       --engine {a,b} = a: hidden
     Example: what follows `casebook`
 
-A line ``<trace>`` stands for the options that SHARED has under that name. Docstrings are read without
-importing the verb's file, which loads what its work needs.
+An option whose help is the word ``hidden`` works, and ``--help`` does not show it. A line
+``<trace>`` stands for the options that SHARED has under that name. Docstrings are read without
+    importing the
+verb's file, which loads what its work needs.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from typing import Any
 
 from helpers.ground.places import PROGRAM
 
-KINDS = {"<int>": int, "<float>": float}
+NUMBERS = {"<int>": int, "<float>": float}
+"""The words for an option that takes a number, each with the type of that number."""
 
 EXAMPLE = "\nExample: "
+"""How the last line of a verb's docstring begins; other functions have no such line."""
+
 SHARED = {
     "<recording>": """\
 --out TRACE: the trace file (default: in outputs)
@@ -50,20 +55,26 @@ trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet
 
 
 def verbs_of(module: str) -> dict[str, str]:
-    """The docstring of each verb of a file in helpers/commands: of each function with an example."""
+    """The docstring of each verb of a file in helpers/commands: of each function with
+    an example.
+    """
     source = pkgutil.get_data("helpers.commands", f"{module}.py") or b""
-    docstrings = {
-        node.name: ast.get_docstring(node) or ""
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    return {verb: text for verb, text in docstrings.items() if EXAMPLE in text}
+    verbs = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring and EXAMPLE in docstring:
+                verbs[node.name] = docstring
+    return verbs
 
 
 def says(docstring: str) -> str:
-    """What a verb does, as the first sentence of its docstring has it."""
-    sentence = " ".join(docstring.partition("\n\n")[0].split())
-    return sentence[0].lower() + sentence[1:].rstrip(".")
+    """The first sentence of a verb's docstring, as help has it: in lower case, without
+    a full stop.
+    """
+    sentence, _, _ = docstring.partition("\n\n")
+    words = " ".join(sentence.split())
+    return words[0].lower() + words[1:].rstrip(".")
 
 
 def described(parser: argparse.ArgumentParser, docstring: str) -> None:
@@ -72,10 +83,11 @@ def described(parser: argparse.ArgumentParser, docstring: str) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON instead of text"
     )
-    lines = docstring.partition("\n\n")[2]
+    _, _, lines = docstring.partition("\n\n")
     for name, options in SHARED.items():
         lines = lines.replace(name, options)
-    for line in re.sub(r"\n\s+", " ", lines).splitlines():
+    unwrapped = re.sub(r"\n\s+", " ", lines)  # an indented line goes on with the help
+    for line in unwrapped.splitlines():
         form, _, words = line.partition(": ")
         if form == "Example":
             parser.epilog = f"example: {PROGRAM} {words}"
@@ -90,31 +102,33 @@ def _add(parser: argparse.ArgumentParser, form: str, words: str) -> None:
     is_optional = form.startswith("[")
     if is_optional:
         form = form[1:-1]
-    name, *behind = form.split()
+    name, *marks = form.split()
     if name.startswith("-"):
-        parser.add_argument(name, help=words, **_option(behind))
+        parser.add_argument(name, help=words, **_option(marks))
     else:
-        parser.add_argument(name, help=words, **_positional(behind, is_optional))
+        parser.add_argument(name, help=words, **_positional(marks, is_optional))
 
 
-def _option(behind: list[str]) -> dict[str, Any]:
-    """What argparse is told of an option, by the words behind its name."""
-    if not behind:
+def _option(marks: list[str]) -> dict[str, Any]:
+    """The keywords of ``add_argument`` for an option; ``marks`` are the words after its name."""
+    if not marks:
         return {"action": "store_true"}
-    value = behind[0]
+    value = marks[0]
     if value.startswith("["):
         return {"nargs": "?", "const": "", "metavar": value[1:-1]}
     keywords: dict[str, Any] = {"default": ""}
-    for word, number in KINDS.items():
-        if word in behind:
+    for word, number in NUMBERS.items():
+        if word in marks:
             keywords = {"default": None, "type": number}
-    if "=" in behind:
-        default = behind[behind.index("=") + 1]
-        # argparse makes a number of it where the option takes one.
-        keywords["default"] = None if default == "None" else default
-    if "..." in behind:
+    if "=" in marks:
+        # A text: argparse makes a number of it where the option takes one.
+        default = marks[marks.index("=") + 1]
+        keywords["default"] = default
+        if default == "None":
+            keywords["default"] = None
+    if "..." in marks:
         keywords.update(action="append", default=[])
-    if "!" in behind:
+    if "!" in marks:
         keywords["required"] = True
     if value.startswith("{"):
         keywords["choices"] = value[1:-1].split(",")
@@ -123,15 +137,15 @@ def _option(behind: list[str]) -> dict[str, Any]:
     return keywords
 
 
-def _positional(behind: list[str], is_optional: bool) -> dict[str, Any]:
-    """What argparse is told of a word without a dash, by the words behind its name."""
-    if behind[:1] == ["--"]:
-        return {"nargs": argparse.REMAINDER, "metavar": " ".join(behind)}
+def _positional(marks: list[str], is_optional: bool) -> dict[str, Any]:
+    """The keywords of ``add_argument`` for a word without a dash; ``marks`` follow its name."""
+    if marks[:1] == ["--"]:
+        return {"nargs": argparse.REMAINDER, "metavar": " ".join(marks)}
     keywords: dict[str, Any] = {}
-    if "..." in behind:
+    if "..." in marks:
         keywords["nargs"] = "*" if is_optional else "+"
     elif is_optional:
         keywords = {"nargs": "?", "default": ""}
-    if behind and behind[0] != "...":
-        keywords["metavar"] = behind[0]
+    if marks and marks[0] != "...":
+        keywords["metavar"] = marks[0]
     return keywords

@@ -33,20 +33,21 @@ def record(arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
-    decides = _deciding_rehearsal(recording, command, arguments.torch_python)
+    rehearsal = _deciding_rehearsal(recording, command, arguments.torch_python)
+    # The reason for no trace is said at the end.
     notes = [note for note in recording.notes if note != recording.why_no_trace]
     print_notes(*notes)
-    _print_end_of_recording(recording, command, decides)
+    _print_end_of_recording(recording, command, rehearsal)
     return recording.exit_code
 
 
 def _recording(arguments: Namespace, command: list[str]) -> Recording:
-    """The program run to its end and recorded. Raises WrongUse where it cannot be."""
+    """Run the program to its end and record it. Raises WrongUse where that is impossible."""
     if not command:
         raise WrongUse(
             "record: no command; expected: record [OPTIONS] -- python train.py"
         )
-    # The stacks of a hang are worth having on the CPU, too.
+    # Without a GPU there are no requests to record, but the stacks of a hang are of use.
     check_torch(command, arguments.torch_python, needs_gpu=not arguments.hang_after)
 
     record_at = partial(
@@ -60,32 +61,36 @@ def _recording(arguments: Namespace, command: list[str]) -> Recording:
 
 
 def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -> str:
-    """The rehearsal that decides why a recorded program ran out of memory; empty where it did not
-    or went on.
+    """The command that decides by a rehearsal why a recorded program ran out of memory.
 
-    A program on a real card is never repeated there.
+    Empty where the program did not run out, or went on afterwards. The program itself is not run
+    again on the real card.
     """
-    rows = [row for row in recording.processes if row["ooms"] and row["devices"]]
-    if not rows or not recording.exit_code:
+    ran_out = [row for row in recording.processes if row["ooms"] and row["devices"]]
+    if not ran_out or not recording.exit_code:
         return ""
-    devices = rows[0]["devices"]
+    devices = ran_out[0]["devices"]
     fullest = max(devices, key=lambda device: device["stats"].get("num_ooms", 0))
     options = card_options(recording.processes, fullest["total_bytes"])
     words = [*PROGRAM.split(), "rehearse", *options]
     if python:
         words += ["--torch-python", python]
     words.append("--")
-    for word, shown in zip(command, redacted(command), strict=True):
-        words.append(shown if "***" in shown else word)
+    # Only words with a secret are replaced: `redacted` also writes the home folder as ~, which a
+    # shell does not expand inside quotes.
+    for word, without_secrets in zip(command, redacted(command), strict=True):
+        if "***" in without_secrets:
+            word = without_secrets
+        words.append(word)
     return shell.line(words)
 
 
 def _print_end_of_recording(
-    recording: Recording, command: list[str], decides: str
+    recording: Recording, command: list[str], rehearsal: str
 ) -> None:
-    """Why the recorded program failed, or that it did not, and where its recording is.
+    """Print why the recorded program failed, or that it did not, and where its recording is.
 
-    ``decides``: the command that makes sure of the cause; empty where none is needed.
+    ``rehearsal``: the command that makes sure of the cause; empty where none is needed.
     """
     trace = recording.trace
     if not trace:
@@ -98,6 +103,6 @@ def _print_end_of_recording(
         more = f"All evidence: {PROGRAM} diagnose {shell.word(str(trace))} --wide"
         print(brief(verdict, more), file=sys.stderr)
     print_notes(where_recorded(trace))
-    if decides:
+    if rehearsal:
         print_notes("to be sure of the cause, rehearse the program:")
-        print(f"    {decides}", file=sys.stderr)
+        print(f"    {rehearsal}", file=sys.stderr)

@@ -1,6 +1,4 @@
-"""What `record` and `rehearse` share: the command that they run, the name of its recording, and the
-verdict on that.
-"""
+"""What `record` and `rehearse` share: checking the command, naming the recording, judging it."""
 
 import time
 from argparse import Namespace
@@ -20,13 +18,14 @@ from helpers.judge.diagnosis import diagnose
 from helpers.trials.user_program import check_script
 
 Recorded = TypeVar("Recorded")
+"""What a caller's ``record`` returns: a recording, rehearsals, or the traces of a comparison."""
 ANALYSED = "its recording is being analysed"
 
 
 def checked_command(arguments: Namespace) -> list[str]:
     """The command to run; empty without one.
 
-    Raises WrongUse where the command or the name for its trace cannot be meant.
+    Raises WrongUse where its script does not exist, or where --out is not a name for a snapshot.
     """
     command = words_of_command(arguments)
     check_script(command)
@@ -42,8 +41,10 @@ def checked_command(arguments: Namespace) -> list[str]:
 def recorded(
     arguments: Namespace, kind: str, record: Callable[[Path], Recorded]
 ) -> Recorded:
-    """What ``record`` makes of the place where its trace goes: the one that --out names, else one
-    in outputs of its own, also where several recordings begin in the same second.
+    """Call ``record`` with the place for its trace, and return its result.
+
+    The place is the one that --out names, else a new one in outputs, named by ``kind`` and the
+    time. Recordings that begin in the same second are numbered: ``trace-...``, ``trace-...-2``.
     """
     if arguments.out:
         out = Path(arguments.out)
@@ -52,33 +53,33 @@ def recorded(
             remove(out)
         return record(out)
     OUTPUTS.mkdir(parents=True, exist_ok=True)
-    second = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
-    name = second
+    named_by_time = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = named_by_time
     number = 1
     while True:
         try:
             return record(OUTPUTS / name)
         except (NameTakenError, FileExistsError):
             number += 1
-            name = f"{second}-{number}"
+            name = f"{named_by_time}-{number}"
 
 
 def record_folder(trace: Path) -> Path:
-    """The folder beside a trace, in which its recording keeps everything else."""
+    """The folder beside a trace with everything else of its recording, such as record.json."""
     return trace.absolute().with_suffix(".record")
 
 
 def verdict_on_recording(trace: Path, command: Sequence[str]) -> Verdict | None:
     """The verdict on a recording that was just made; None where it cannot be read.
 
-    The change that ``fix`` would try first is the advice. It is kept beside the recording, so
-    that ``diagnose`` and ``whatif`` give the same.
+    Its next step is the change that ``fix`` would try first. That change is written beside the
+    recording, so that ``diagnose`` and ``whatif`` give the same verdict.
     """
     try:
         evidence = evidence_from_trace(trace)
     except TraceError:
         return None
-    # libcst takes long to load, and `--gpu list` and refusals do not come here.
+    # Imported here, because libcst takes long to load and `--gpu list` does not need it.
     from helpers.fix.answer import first_change
 
     verdict = diagnose(evidence)

@@ -47,14 +47,15 @@ def rehearse(arguments: Namespace) -> int:
         program itself, without torchrun; --gpus is then the number of GPUs of a node
     --ranks LIST: with --world: which ranks, such as 0,7 (default: the first and the last)
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
-    --seconds S <float>: end after S seconds, with the verdict so far
+    --seconds S <float> = 0: end after S seconds, with the verdict so far
     --values {least,typical,most,between} = typical: the size of whatever depends on values that are
         not computed (typical: half of the bound; between: both ends)
     --compile: compile what the program gives to torch.compile, beside a run without it; this takes
         minutes, and needs a torch with Triton: --torch-python
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --torch VER: the release of torch (default: your own CUDA torch, else 2.14.1)
-    --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer
+    --cudnn-workspace SIZE = 0: memory that each cuDNN call uses, such as 512MiB (default: 0; the
+        answer
         gives a range)
     --cache FOLDER: the folder of the files that rehearsals need (default: vram-casebook in
         XDG_CACHE_HOME)
@@ -84,7 +85,8 @@ def rehearse(arguments: Namespace) -> int:
         return 0
     if not command:
         return _set_up(arguments, cache)
-    card = _card(arguments)  # a wrong name is said before anything is fetched
+    # What is wrong in the options is said before _torch fetches or builds anything.
+    card = _card(arguments)
     if arguments.against_commit:
         commits.commit_of(arguments.against_commit)
     if model:
@@ -96,7 +98,7 @@ def rehearse(arguments: Namespace) -> int:
 
 
 def _set_up(arguments: Namespace, cache: Path) -> int:
-    """Install what is missing, and say what there is. Raises WrongUse without --setup."""
+    """Install what a rehearsal needs, without a command. Raises WrongUse without --setup."""
     if not arguments.setup:
         raise WrongUse(
             "rehearse: no command; expected: rehearse --gpu 4090 -- python train.py"
@@ -107,7 +109,7 @@ def _set_up(arguments: Namespace, cache: Path) -> int:
 
 
 def _card(arguments: Namespace) -> GpuCard:
-    """The card of the options; one of ample size where the program is to find its own."""
+    """The card of the options; one of ample size for --gpu all, and for --find-capacity alone."""
     is_named = arguments.gpu or arguments.capacity or arguments.box
     if arguments.gpu == "all" or (arguments.find_capacity and not is_named):
         return find_card(capacity=str(AMPLE_BYTES), held_by_others=arguments.held)
@@ -115,12 +117,12 @@ def _card(arguments: Namespace) -> GpuCard:
 
 
 def _torch(arguments: Namespace, command: Sequence[str], cache: Path) -> torches.Torch:
-    """The torch to rehearse a command under, ready to be used.
+    """The torch that runs a rehearsed command, with the simulated card built for it.
 
     Raises WrongUse for a wrong --torch or --compile, and NotReady where a torch would have to be
-    installed first.
+    installed first, or where there is no C compiler.
     """
-    build.tools()
+    build.tools()  # raises without a compiler, before anything is fetched
     python = torches.interpreter(command, arguments.torch_python)
     if arguments.torch and not release(arguments.torch):
         raise WrongUse(
@@ -138,7 +140,7 @@ def _torch(arguments: Namespace, command: Sequence[str], cache: Path) -> torches
 
 
 def _what_is_missing(python: str, version: str, cache: Path) -> str:
-    """That there is no torch to rehearse under, its size, and how to get it."""
+    """The message that no torch was found: what is needed, of what size, and how to install it."""
     missing = f"{python} has no CUDA build of torch {version}".rstrip()
     needed = f"a rehearsal needs one alone, {torches.SIZE_WORDS}, in {cache}"
     again = "run this again with --setup (--remove deletes it)"
@@ -146,7 +148,10 @@ def _what_is_missing(python: str, version: str, cache: Path) -> str:
 
 
 def _refuse_without_triton(torch: torches.Torch | None, python: str) -> None:
-    """Raises WrongUse where nothing can be compiled; a torch that is installed here lies alone."""
+    """Raises WrongUse where Triton is not installed beside torch, in the same site-packages.
+
+    ``torch`` is None where it would have to be installed first, which installs torch alone.
+    """
     if torch is not None and (torch.folder / "triton").is_dir():
         return
     where = f"for {python}"

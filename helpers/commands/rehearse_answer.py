@@ -1,4 +1,6 @@
-"""The answer of `rehearse` for one card: whether the program fits, why not, and what to run next."""
+"""The answer of `rehearse` for one card: whether the program fits, why not, and what to
+run next.
+"""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -31,17 +33,22 @@ from helpers.rehearse.counterfactual import Counterfactual, Repeats, why_no_repe
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 
 LAST_LINES = 20
-"""Of the output of a program that failed by itself."""
+"""How many lines are shown of the output of a program that failed by itself: enough for the end of
+a traceback.
+"""
 
 
 def answer_for_card(bench: RehearsalBench) -> int:
-    """Rehearse the program on the card, and print whether it fits. The program's exit code; 1 where
-    its processes together need more than the card has.
+    """Rehearse the program on the card, and print whether it fits.
+
+    Returns the program's exit code, or 1 where its processes together need more than the card has.
     """
     arguments = bench.arguments
-    out, runs = recorded(
-        arguments, "rehearsal", lambda out: (out, all_runs(bench, out))
-    )
+
+    def rehearse_at(out: Path) -> tuple[Path, list[Rehearsal]]:
+        return out, all_runs(bench, out)
+
+    out, runs = recorded(arguments, "rehearsal", rehearse_at)
     rehearsal = runs[-1]
     out = trace_of_run(out, rehearsal.limits, bench.limits)
     counterfactual = _counterfactual(bench, rehearsal, out)
@@ -61,13 +68,15 @@ def answer_for_card(bench: RehearsalBench) -> int:
 def _counterfactual(
     bench: RehearsalBench, first: Rehearsal, out: Path
 ) -> Counterfactual:
-    """What became of the program without a limit and with expandable segments, where it ran out
-    of memory; kept in the record of the first run.
+    """Run a program that ran out of memory twice more: without a limit and with expandable
+    segments.
+
+    The result, or why there is none, is also added to the record of the first run.
     """
     why_not = why_no_repeats(first, Path.cwd())
     if bench.arguments.no_counterfactual:
         why_not = "--no-counterfactual left it out"
-    after = Counterfactual(why_not=why_not)
+    counterfactual = Counterfactual(why_not=why_not)
     if not why_not:
         repeats = Repeats(
             run=bench.run,
@@ -79,28 +88,32 @@ def _counterfactual(
         )
         if not bench.arguments.json:
             print_notes(repeats.announcement())
-        after = repeats.both()
-    add_to_record(out, counterfactual=after.as_shape())
-    return after
+        counterfactual = repeats.both()
+    add_to_record(out, counterfactual=counterfactual.as_shape())
+    return counterfactual
 
 
 def _print_json(
     runs: Sequence[Rehearsal], counterfactual: Counterfactual, verdict: Verdict | None
 ) -> None:
-    """A run as one object; several as a list, the last with the answer."""
+    """Print one run as an object, several as a list of objects; only the last has the answer."""
     rehearsal = runs[-1]
+    verdict_shape = None
+    if verdict:
+        verdict_shape = as_dict(verdict)
     answer = {
         "says": view.headline(rehearsal, verdict),
         **as_shape(rehearsal),
         "fits": rehearsal.fits and not view.will_run_out(rehearsal, verdict),
         "may_not_fit": view.may_not_fit(rehearsal),
         "counterfactual": counterfactual.as_shape(),
-        "verdict": as_dict(verdict) if verdict else None,
+        "verdict": verdict_shape,
     }
     if len(runs) == 1:
         print_json(answer)
-    else:
-        print_json([*map(as_shape, runs[:-1]), answer])
+        return
+    earlier = [as_shape(run) for run in runs[:-1]]
+    print_json([*earlier, answer])
 
 
 def _print_text(
@@ -110,16 +123,17 @@ def _print_text(
     verdict: Verdict | None,
     output: Path,
 ) -> None:
-    """The answer, and where the recording and the program's output are; of a program that failed by
-    itself, the last lines of that.
+    """Print the answer, and where the recording and the program's output are.
+
+    If the program failed for another reason than memory, the end of its output follows.
     """
     rehearsal = runs[-1]
-    beside = view.several(runs)
+    remarks = view.several(runs)
     missing = counterfactual.what_is_missing
     if missing and rehearsal.ooms and not bench.arguments.no_counterfactual:
-        beside.append(missing)
+        remarks.append(missing)
     run_next = what_to_run_next(bench.arguments, bench.command)
-    lines = view.answer(rehearsal, verdict, run_next, beside)
+    lines = view.answer(rehearsal, verdict, run_next, remarks)
     if rehearsal.trace:
         recording = shell.word(str(rehearsal.trace))
         lines.append(f"All evidence: {PROGRAM} diagnose {recording} --wide")
@@ -131,8 +145,10 @@ def _print_text(
 
 
 def what_to_run_next(arguments: Namespace, command: list[str]) -> tuple[str, str]:
-    """What a command does about a program that does not fit, and that command; of a model that was
-    built here, there is no source to change.
+    """What can be done about a program that does not fit: a lead-in, and the command that does it.
+
+    Both are empty for --world: neither `fix` nor a search rehearses ranks. For --model the command
+    is a search, because there is no source that `fix` could change.
     """
     if arguments.world:
         return "", ""
@@ -155,7 +171,7 @@ def what_to_run_next(arguments: Namespace, command: list[str]) -> tuple[str, str
 
 
 def _options(arguments: Namespace, *names: str) -> list[str]:
-    """Options as they were given; those that were not are left out."""
+    """The words of those of the named options that were given, as for a command line."""
     words = []
     for name in names:
         value = getattr(arguments, name.replace("-", "_"))

@@ -1,5 +1,7 @@
-"""Rehearsals of one command line, under the card and the settings that its options name: of several
-ranks, with the least and the most values, without and with compiling, or a single one.
+"""Rehearsals of one command line, on the card and under the settings that its options name.
+
+One command line asks for one run, for a run of each of several ranks, for a run at each end of what
+depends on values, or for a run without and one with torch.compile.
 """
 
 from argparse import Namespace
@@ -41,14 +43,16 @@ class RehearsalBench:
         self.card = card
         self.settings = settings_of(arguments.box, arguments.conf)
         values = arguments.values
-        if values == "between":
+        if (
+            values == "between"
+        ):  # the run with the least values is added by _limits_of_runs
             values = "most"
         self.limits = RehearsalLimits(
             steps=arguments.steps,
-            seconds=arguments.seconds or 0.0,
+            seconds=arguments.seconds,
             values=values,
             gpus=arguments.gpus,
-            cudnn_bytes=parse_size(arguments.cudnn_workspace or "0"),
+            cudnn_bytes=parse_size(arguments.cudnn_workspace),
         )
         self._rehearse: Callable[..., Rehearsal] = partial(
             rehearsing.rehearse,
@@ -68,11 +72,14 @@ class RehearsalBench:
         name: str = "",
         **options: object,
     ) -> Rehearsal:
-        """Rehearse a command, and say that it runs where that takes long, by ``name`` where it is
-        one of several runs. ``options`` are those of ``rehearse.run.rehearse`` that are to be others
-        than the command line has.
+        """Rehearse a command, with signs of life where that takes long.
 
-        Where chance decides whether buckets are held, it runs once more, with them.
+        ``name`` tells one of several runs apart. ``options`` replace what the command line says for
+        ``rehearse.run.rehearse``, such as its ``limits``.
+
+        Whether NCCL still holds the first buckets of DistributedDataParallel in the second step
+        depends on timing (FirstBuckets in helpers/rehearse/under_torch/ranks.py). A program that
+        fits without them is rehearsed once more with them, and the answer is a range.
         """
         first = self._watched(command, card, out, name, options)
         if not first.has_buckets or not first.fits:
@@ -80,6 +87,7 @@ class RehearsalBench:
         trace = record_folder(out) / "held-buckets.pickle"
         options["log"] = trace.with_suffix(".log")
         options["limits"] = replace(first.limits, holds_buckets=True)
+        # On a larger card it cannot run out, so its whole peak is seen.
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
         with_buckets = self._watched(command, ample, trace, name, options)
         both = between_buckets(first, with_buckets)
@@ -99,8 +107,10 @@ class RehearsalBench:
 
 
 def all_runs(bench: RehearsalBench, out: Path) -> list[Rehearsal]:
-    """The program on the card, as often as was asked for. The last is the one that is compiled, a
-    run that failed, or the one with the highest peak.
+    """Rehearse the program on the card as often as the options ask, for traces at or beside
+    ``out``.
+
+    Returns the runs in the order of ``_severity``; the last one is the answer.
     """
     arguments = bench.arguments
     runs: list[Rehearsal] = []
@@ -126,8 +136,8 @@ def all_runs(bench: RehearsalBench, out: Path) -> list[Rehearsal]:
 
 
 def worst_run(bench: RehearsalBench, folder: Path, card: GpuCard) -> Rehearsal:
-    """On a card, a run that failed, else the one with the highest peak; what they print is put
-    aside.
+    """Rehearse the program on ``card`` as often as the options ask, and return the run that is last
+    by ``_severity``. Its output goes to files in ``folder``.
     """
     runs = []
     out = folder / card.name.replace("/", "-") / "run"
@@ -145,10 +155,12 @@ def output_file(out: Path) -> Path:
 
 
 def trace_of_run(out: Path, limits: RehearsalLimits, of_bench: RehearsalLimits) -> Path:
-    """The trace of a run: of a rank, compiled, or of the other end of what depends on values."""
+    """The trace of one of several runs: ``out`` itself for the run with the limits of the bench,
+    else a name beside it that says how the run differs.
+    """
     if limits == of_bench:
         return out
-    name = limits.values
+    name = limits.values  # least
     if limits.world:
         name = f"rank{limits.rank}"
     elif limits.compiles:
@@ -157,6 +169,7 @@ def trace_of_run(out: Path, limits: RehearsalLimits, of_bench: RehearsalLimits) 
 
 
 def _limits_of_runs(bench: RehearsalBench) -> list[RehearsalLimits]:
+    """The limits of each run that the options ask for."""
     arguments = bench.arguments
     usual = bench.limits
     listed = ranks(arguments)
@@ -170,5 +183,13 @@ def _limits_of_runs(bench: RehearsalBench) -> list[RehearsalLimits]:
 
 
 def _severity(run: Rehearsal) -> tuple[bool, bool, int]:
-    """What is compiled is what the program does on a GPU: it comes last."""
-    return run.limits.compiles, run.exit_code != 0, run.peak_reserved_bytes or 0
+    """The key that sorts runs, the one that decides last.
+
+    A compiled run does what the program does on a GPU, so it decides. Then a run that failed, then
+    the one with the highest peak (unknown: 0).
+    """
+    failed = run.exit_code != 0
+    peak_bytes = run.peak_reserved_bytes
+    if peak_bytes is None:
+        peak_bytes = 0
+    return run.limits.compiles, failed, peak_bytes

@@ -13,8 +13,9 @@ from helpers.trials.user_program import check_script
 
 
 def compare_with_commit(bench: RehearsalBench) -> int:
-    """Rehearse the program at a commit and as it is now, and print what moved at the peak. The exit
-    code: 1 where the peak rose by more than is allowed.
+    """Rehearse the program at a commit and as it is now, and print what changed at the peak.
+
+    Returns the exit code: 1 where the peak rose by more than --allow.
     """
     arguments = bench.arguments
     allowed = share_of(arguments.allow)
@@ -23,6 +24,7 @@ def compare_with_commit(bench: RehearsalBench) -> int:
 
     def run(words: list[str], trace: Path) -> Rehearsal:
         log = trace.with_suffix(".log")
+        # The words name the Python already.
         return bench.run(words, bench.card, trace, python="", log=log)
 
     with commits.checked_out(ref, OUTPUTS) as (commit, folder):
@@ -32,7 +34,8 @@ def compare_with_commit(bench: RehearsalBench) -> int:
         def both_traces(out: Path) -> tuple[Path, Path]:
             earlier_out = out.with_stem(f"{out.stem}-{commit}")
             before = commits.rehearsed(run, words_then, folder, earlier_out)
-            return before, commits.rehearsed(run, words, Path.cwd(), out)
+            after = commits.rehearsed(run, words, Path.cwd(), out)
+            return before, after
 
         before, after = recorded(arguments, "rehearsal", both_traces)
         sources = (commits.sources(folder), commits.sources(Path.cwd()))

@@ -1,4 +1,6 @@
-"""Which options of `rehearse` go together, the ranks that they name, and the training of --model."""
+"""Which options of `rehearse` can be combined, the ranks of --world, and the training
+of --model.
+"""
 
 import os
 from argparse import Namespace
@@ -9,18 +11,22 @@ from helpers.rehearse.model import Training
 from helpers.trials.user_program import LAUNCHERS
 
 MOST_GPUS = 16
+"""How many cards the simulated driver has room for: MAXDEV of helpers/rehearse/device.c."""
 MOST_RANKS = 1_000_000
+"""More processes than any job has; a larger number is a typing error."""
 NEEDED = {"train": "full, lora or qlora", "sequence": "4096", "batch": "8"}
-OPTIONS = (*NEEDED, "precision", "checkpointing")
+"""Options that --model cannot do without, each with what it can be."""
+OF_A_MODEL = (*NEEDED, "precision", "checkpointing")
+"""Options that have a meaning only beside --model."""
 
 
 def refuse_wrong_options(arguments: Namespace) -> None:
-    """Raises WrongUse for numbers that cannot be, and for options that exclude each other."""
+    """Raises WrongUse for impossible numbers and for options that exclude each other."""
     if not 1 <= arguments.gpus <= MOST_GPUS:
         expected = f"expected 1 to {MOST_GPUS}, one a process of torchrun"
         raise WrongUse(f"rehearse: seen --gpus {arguments.gpus}; {expected}")
     steps = arguments.steps
-    seconds = arguments.seconds or 0
+    seconds = arguments.seconds
     if min(steps, seconds) < 0:
         raise WrongUse(
             f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more"
@@ -30,17 +36,25 @@ def refuse_wrong_options(arguments: Namespace) -> None:
     if arguments.compile and (_is_search(arguments) or arguments.world):
         others = "--world, --values between, --against-commit, --gpu all or a search"
         raise WrongUse(f"rehearse: --compile cannot be combined with {others}")
-    ranks(arguments)
+    ranks(arguments)  # raises for wrong ranks
 
 
 def _is_search(arguments: Namespace) -> bool:
     """Whether several sizes, commits or values are rehearsed."""
-    sizes = arguments.find_capacity or arguments.find_batch or arguments.gpu == "all"
-    return bool(sizes or arguments.against_commit or arguments.values == "between")
+    searches = (
+        arguments.find_capacity,
+        arguments.find_batch,
+        arguments.gpu == "all",
+        arguments.against_commit,
+        arguments.values == "between",
+    )
+    return any(searches)
 
 
 def ranks(arguments: Namespace) -> list[int]:
-    """The ranks to rehearse; none without --world. Raises WrongUse for what cannot be."""
+    """The ranks to rehearse, ascending; none without --world. Raises WrongUse for
+    impossible ones.
+    """
     world = arguments.world
     if arguments.ranks and not world:
         raise WrongUse(
@@ -64,13 +78,14 @@ def ranks(arguments: Namespace) -> list[int]:
 
 
 def _refuse_what_excludes_a_world(arguments: Namespace) -> None:
-    """Raises WrongUse for what --world cannot be combined with, a launcher among it."""
+    """Raises WrongUse for options that exclude --world, and for a launcher in the command."""
     searches = ("find_batch", "find_capacity", "against_commit")
     _refuse_beside(arguments, "--world", searches)
     if arguments.values == "between":
         raise WrongUse(
             "rehearse: seen --world and --values between; give --values least or most"
         )
+    # A launcher is at most the fourth word: -- python -m torch.distributed.run
     for word in arguments.command[:4]:
         name = os.path.basename(word)
         if name in LAUNCHERS or name == "torch.distributed.run":
@@ -79,9 +94,11 @@ def _refuse_what_excludes_a_world(arguments: Namespace) -> None:
 
 
 def training(arguments: Namespace) -> Training | None:
-    """How --model is to be trained; None without it. Raises WrongUse for options that cannot be."""
+    """How --model is trained; None without it. Raises WrongUse for options that do not
+    go with it.
+    """
     if not arguments.model:
-        for name in OPTIONS:
+        for name in OF_A_MODEL:
             if getattr(arguments, name):
                 raise WrongUse(
                     f"rehearse: seen --{name} without --model; add --model config.json"
@@ -113,6 +130,9 @@ def training(arguments: Namespace) -> Training | None:
 
 
 def _refuse_what_excludes_a_model(arguments: Namespace) -> None:
+    """Raises WrongUse for a command, and for options that exclude --model or each other
+    beside it.
+    """
     if [word for word in arguments.command if word != "--"]:
         raise WrongUse("rehearse: seen --model and a command; expected one of the two")
     _refuse_beside(arguments, "--model", ["against_commit"])

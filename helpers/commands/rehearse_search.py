@@ -1,4 +1,6 @@
-"""Searches by rehearsals: the largest batch, the smallest card, or all cards with which a program fits."""
+"""Searches by rehearsals: the largest batch, the smallest card, or all cards with which a program
+fits.
+"""
 
 import sys
 import tempfile
@@ -17,7 +19,11 @@ from helpers.rehearse.view import outside_in_words, tried_table
 
 
 class _Tries:
-    """The rehearsals of a search for a batch or a card, under the value that each had."""
+    """The rehearsals of a search for a batch or for a card.
+
+    ``argument`` is the program's argument that --find-batch names; empty where the size of a card
+    is searched. ``rehearsals`` has every run so far, by the name of its value.
+    """
 
     def __init__(self, bench: RehearsalBench, folder: Path) -> None:
         self.argument: str = bench.arguments.find_batch
@@ -26,12 +32,13 @@ class _Tries:
         self.rehearsals: dict[str, Rehearsal] = {}
 
     def name_of(self, value: int) -> str:
+        """A tried value in words, such as ``batch 8`` or a card's size."""
         if self.argument:
             return f"{self.argument} {value}"
         return f"a card of {show_bytes(value)} ({value:,} bytes)"
 
     def attempt(self, value: int) -> Rehearsal:
-        """Rehearse with a value of the argument, or on a card of so many bytes."""
+        """Rehearse with ``value`` for the argument, or on a card of ``value`` bytes."""
         command = self.bench.command
         card = self.bench.card
         if self.argument:
@@ -45,14 +52,14 @@ class _Tries:
         return self.rehearsals[name]
 
     def find(self) -> search.ValueSearch:
-        """Try values until the one is found with which the program just fits."""
+        """Search for the largest batch, or the smallest card, with which the program fits."""
         if self.argument:
             start = search.start_of(self.bench.command, self.argument)
             return search.find_batch(self.attempt, start)
         return search.find_capacity(self.attempt, self.bench.card.held_bytes)
 
     def in_words(self, result: search.ValueSearch) -> str:
-        """With which value it fits, and with which it does not."""
+        """The value with which the program fits, and the next one, with which it does not."""
         beyond = "larger was not tried"
         if result.beyond:
             beyond = f"{self.name_of(result.beyond)} runs out"
@@ -62,9 +69,9 @@ class _Tries:
 
 
 def search_for_size(bench: RehearsalBench) -> int:
-    """Find a batch or a card, and print what was tried. The exit code: 1 where nothing fits.
+    """Find a batch or a card, and print what was tried, without the output of the program.
 
-    What the program prints is put aside.
+    Returns the exit code: 1 where nothing fits, STOPPED where SIGTERM ended the search.
     """
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
         tries = _Tries(bench, Path(folder))
@@ -74,7 +81,8 @@ def search_for_size(bench: RehearsalBench) -> int:
             says = tries.in_words(result)
         except search.SearchError:
             runs = tries.rehearsals.values()
-            if all(run.exit_code != STOPPED for run in runs):
+            was_stopped = any(run.exit_code == STOPPED for run in runs)
+            if not was_stopped:
                 raise
             exit_code = STOPPED
             says = "ended by SIGTERM: what follows was not tried"
@@ -87,14 +95,20 @@ def search_for_size(bench: RehearsalBench) -> int:
 
 
 def _print_search(rehearsals: dict[str, Rehearsal], says: str) -> None:
-    """The table of a search, what was found, and what the last rehearsal that fitted rests on."""
+    """Print the table of a search, what was found, and what the last rehearsal that
+    fits relies on.
+    """
     runs = list(rehearsals.values())
     print(tried_table(list(rehearsals), runs).text(0))
+    notes = [says]
+    last = runs[-1]
     fitting = [run for run in runs if run.fits]
-    shown = fitting[-1] if fitting else runs[-1]
-    notes = [says, f"measured by the real allocator, {shown.label}", *shown.trust[:-1]]
     if fitting:
-        notes.insert(1, outside_in_words(shown))
+        last = fitting[-1]
+        notes.append(outside_in_words(last))
+    notes.append(f"measured by the real allocator, {last.label}")
+    # The last line of trust is about memory outside the allocator, as is outside_in_words.
+    notes += last.trust[:-1]
     print_notes(*notes, file=sys.stdout)
 
 
@@ -109,7 +123,9 @@ def as_shape(rehearsal: Rehearsal) -> dict[str, object]:
 
 
 def answer_for_all_cards(bench: RehearsalBench) -> int:
-    """Print the cards on which the model can be trained. The exit code: 1 where there is none."""
+    """Print the cards on which the model can be trained. Returns the exit code: 1 where
+    none can.
+    """
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
         run = partial(worst_run, bench, Path(folder))
         rows = cards_that_fit(run, bench.card.held_bytes)

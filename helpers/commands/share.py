@@ -1,4 +1,4 @@
-"""The command that makes what may leave the box: share."""
+"""The command that writes a page for others: share."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ from helpers.share import (
 from helpers.share.subject import Subject
 from helpers.tell.pdf import write_pdf
 
-CHANGED = (
+UNKNOWN_CHOICES = (
     "Choices that match no text here: {}. The text has changed, or the choices are for another page. "
     "Review again, with the other ticks kept: --review --include"
 )
@@ -43,13 +43,15 @@ def share(arguments: Namespace) -> int:
     --force: replace files that are there
     Example: share 20260301T210000Z-quick --issue rocm
     """
-    # Figures are drawn in this process, and matplotlib would keep its list of fonts at home.
+    # Figures are drawn in this process; without this, matplotlib writes its list of fonts at home.
     os.environ.setdefault("MPLCONFIGDIR", str(OUTPUTS / "cache" / "matplotlib"))
     _refuse_wrong_use(arguments)
-    target = own_file(arguments.target) if arguments.target else named_batch("")
-    about = subject_of(
-        target, with_notebooks=bool(arguments.review or arguments.include)
-    )
+    if arguments.target:
+        target = own_file(arguments.target)
+    else:
+        target = named_batch("")
+    has_texts = bool(arguments.review or arguments.include)
+    about = subject_of(target, with_notebooks=has_texts)
     choices = _choices(about, arguments.include)
     if arguments.review:
         return _review(about, target, choices, arguments)
@@ -70,33 +72,44 @@ def share(arguments: Namespace) -> int:
 
 
 def _refuse_wrong_use(arguments: Namespace) -> None:
+    """Raises WrongUse for an unknown tracker, and for an --out that is no .html file in
+    a folder.
+    """
     tracker = arguments.issue
     if tracker and tracker not in TRACKERS:
         raise WrongUse(f"--issue {tracker}: expected one of {', '.join(TRACKERS)}")
+    if not arguments.out:
+        return
     out = Path(arguments.out)
-    if arguments.out and not (out.parent.is_dir() and out.suffix == ".html"):
+    if not out.parent.is_dir() or out.suffix != ".html":
         expected = "expected a file that ends in .html, in an existing folder"
         raise WrongUse(f"--out {out}: {expected}")
 
 
 def _choices(about: Subject, path: str) -> frozenset[str]:
-    """The texts that were ticked, of a file of choices; says how many of them are not here."""
+    """The digests of the texts that were ticked, from a file of choices; none without a ``path``.
+
+    Standard error says how many of them match no text of this subject.
+    """
     if not path:
         return frozenset()
     choices: frozenset[str] = read_choices(Path(path))
     unknown = review_of(about).unknown(choices)
     if unknown:
-        print(CHANGED.format(unknown), file=sys.stderr)
+        print(UNKNOWN_CHOICES.format(unknown), file=sys.stderr)
     return choices
 
 
 def _write_page(
     about: Subject, choices: frozenset[str], arguments: Namespace
 ) -> dict[str, Any]:
-    """Write the page, its PDF and the tracker's report; what --json prints of them."""
+    """Write the page, its PDF and the tracker's report. Returns what --json prints about them."""
     tracker = arguments.issue
     shared = page_of(about, choices)
-    out = Path(arguments.out) if arguments.out else _place(shared.name)
+    if arguments.out:
+        out = Path(arguments.out)
+    else:
+        out = _place(shared.name)
     pdf = out.with_suffix(".pdf")
     report = out.with_name(f"{out.stem}.{tracker}.md")
     files = [out]
@@ -114,7 +127,9 @@ def _write_page(
     if arguments.pdf:
         print("Chromium prints the PDF; this can take a minute.", file=sys.stderr)
         why_not = write_pdf(out, pdf)
-        answer["pdf"] = f"not available because {why_not}" if why_not else str(pdf)
+        answer["pdf"] = str(pdf)
+        if why_not:
+            answer["pdf"] = f"not available because {why_not}"
     if tracker:
         write_atomic(report, issue_text(tracker, about))
         answer["issue"] = str(report)
@@ -125,18 +140,21 @@ def _write_page(
 def _review(
     about: Subject, target: Path, choices: frozenset[str], arguments: Namespace
 ) -> int:
-    """Writes the page of a review, for its owner alone; what was chosen before is ticked."""
+    """Write the page on which the owner ticks texts; ``choices`` are ticked already.
+    The exit code.
+    """
     out = _place(f"{about.name}.review")
     if arguments.out:
         out = Path(arguments.out)
         _refuse_to_overwrite([out], force=arguments.force)
     review = review_of(about)
     command = f"casebook share {word(str(target))}"
-    before = os.umask(0o077)
+    # The page has all texts, so no other user may read it.
+    earlier_umask = os.umask(0o077)
     try:
         write_atomic(out, review.html(choices, command))
     finally:
-        os.umask(before)
+        os.umask(earlier_umask)
     if arguments.json:
         print_json({"review": str(out), "texts": len(review.rows)})
         return 0
@@ -146,7 +164,10 @@ def _review(
 
 
 def _refuse_to_overwrite(files: list[Path], force: bool) -> None:
-    """Raise WrongUse where one of the files is there and nobody said that it may be replaced."""
+    """Raise WrongUse where one of the files exists already, unless ``force`` allows to
+    replace it.
+    """
+    # A broken link does not exist, but writing would follow or replace it.
     existing = [path for path in files if path.exists() or path.is_symlink()]
     if existing and not force:
         raise WrongUse(
@@ -155,6 +176,7 @@ def _refuse_to_overwrite(files: list[Path], force: bool) -> None:
 
 
 def _place(name: str) -> Path:
+    """The file for a page of that name in outputs/shared, a folder that is made here."""
     folder = OUTPUTS / "shared"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.html"

@@ -17,37 +17,44 @@ from helpers.ground.units import show_bytes
 from helpers.tell.prose import within
 
 NOTE_COLUMNS = 100
+"""Fixed, not the terminal's width: notes stand among a program's own output, also in logs."""
 FIRST_SIGN_S = 5.0
+"""Silence that a person takes for a hang."""
 LOOKS_EVERY_S = 1.0
 CLEAR_LINE = "\r\x1b[K"
+"""To the first column, and erase to the end of the line (EL of ECMA-48)."""
 
 
 def print_notes(*notes: str, file: IO[str] | None = None) -> None:
-    """Notes beside a program's own output, each marked and wrapped: on standard error, unless
-    another file is named.
+    """Print notes among a program's own output, each behind our name and wrapped; empty ones are
+    left out. ``file``: standard error by default.
     """
+    if file is None:
+        file = sys.stderr
     for note in notes:
         if note:
-            marked = within(f"{PROGRAM}: {note}", NOTE_COLUMNS)
-            print(marked, file=file or sys.stderr)
+            print(within(f"{PROGRAM}: {note}", NOTE_COLUMNS), file=file)
 
 
 @contextmanager
 def waits_for(work: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Says on a terminal what is being done when that takes more than a second, and takes the line
-    back at its end.
+    """Show in one line of a terminal which work takes more than a second; erase the line at its
+    end.
 
-    Call it with how many are done of how many.
+    The block gets a function that it calls with how many parts are done and how many there are.
     """
     began = time.monotonic()
+    # helpers/cli.py wraps standard error to hide escape codes; these go to the stream below.
     terminal = getattr(sys.stderr, "drawn", sys.stderr)
     quiet = quiet or not sys.stderr.isatty()
 
     def tell(done: int = 0, total: int = 0) -> None:
-        count = f" {done} of {total}" if done else ""
-        if not quiet and time.monotonic() - began >= 1:
-            says = f"{CLEAR_LINE}{work}{count} ..."
-            print(says, end="", file=terminal, flush=True)
+        if quiet or time.monotonic() - began < 1:
+            return
+        says = f"{CLEAR_LINE}{work} ..."
+        if done:
+            says = f"{CLEAR_LINE}{work} {done} of {total} ..."
+        print(says, end="", file=terminal, flush=True)
 
     timer = threading.Timer(1, tell)
     try:
@@ -60,7 +67,7 @@ def waits_for(work: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
 
 @contextmanager
 def says_if_slow(line: str, quiet: bool = False) -> Iterator[None]:
-    """A line on standard error, once what is done takes longer than FIRST_SIGN_S seconds."""
+    """Print a line to standard error if the block takes longer than FIRST_SIGN_S seconds."""
     timer = threading.Timer(FIRST_SIGN_S, print_notes, [line])
     with _beside(timer, timer.cancel, quiet):
         yield
@@ -73,12 +80,12 @@ def says_it_runs(
     first_s: float = FIRST_SIGN_S,
     name: str = "",
 ) -> Iterator[None]:
-    """A line on standard error after ``first_s`` seconds, and after each doubling of that time: how
-    long a program has run, and the RAM of its processes.
+    """Print to standard error how long a program has run, and the RAM of its processes: after
+    ``first_s`` seconds, and after each doubling of that time.
 
-    ``record`` is the folder by which its processes are found; once they are gone, a line says that
-    the recording is read. Without it the time alone is said. ``name`` tells this run from others of
-    the program, such as batch 8.
+    ``record``: the folder of its recording, which the processes have in their environment; once
+    they are gone, a line says that the recording is read. Without it only the time is printed.
+    ``name`` tells this run from others of the program, such as batch 8.
     """
     ended = threading.Event()
     tell = threading.Thread(target=_tell, args=(record, first_s, name, ended))
@@ -90,8 +97,9 @@ def says_it_runs(
 def _beside(
     thread: threading.Thread, stop: Callable[[], None], quiet: bool
 ) -> Iterator[None]:
-    """Let a thread speak meanwhile, unless it is to be ``quiet``; then stop it, and wait for it, so
-    that no line of it comes below the answer.
+    """Run a thread that prints while the block runs, unless ``quiet``.
+
+    At the end the thread is stopped and waited for, so that it prints no line below the answer.
     """
     thread.daemon = True
     if not quiet:
@@ -107,17 +115,20 @@ def _beside(
 def _tell(
     record: Path | None, first_s: float, name: str, ended: threading.Event
 ) -> None:
-    """Say how a program gets on, until it has ``ended`` or its processes are gone."""
+    """Print how long a program runs, until ``ended`` is set or its processes are gone."""
     began = time.monotonic()
     next_line_s = first_s
     last_seen_s: float | None = None
-    of_run = f"{name}: " if name else ""
+    of_run = ""
+    if name:
+        of_run = f"{name}: "
     while not ended.wait(min(first_s, LOOKS_EVERY_S)):
         passed_s = time.monotonic() - began
         ram_bytes = _ram_bytes(record)
         if ram_bytes:
             last_seen_s = passed_s
         elif last_seen_s is not None and passed_s - last_seen_s >= first_s:
+            # A single look can miss processes that are being started.
             print_notes(f"{of_run}the program has ended; its recording is being read")
             return
         if passed_s < next_line_s:
@@ -131,7 +142,7 @@ def _tell(
 
 
 def _ram_bytes(record: Path | None) -> int:
-    """The RAM of the processes that a rehearsal with this record started; 0 where none is there."""
+    """The RAM of the processes of the rehearsal with this record; 0 where there are none."""
     if record is None:
         return 0
     pids = carrying(f"CASEBOOK_REHEARSE={record.absolute()}")
@@ -141,6 +152,7 @@ def _ram_bytes(record: Path | None) -> int:
 def _resident_bytes(pid: int) -> int:
     """The RAM of a process; 0 where it has ended."""
     try:
+        # Size in all, then what is resident, in pages (proc_pid_statm(5)).
         pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):
         return 0

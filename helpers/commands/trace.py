@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from helpers.allocator.circumstances import AMPLE_BYTES, agreement, with_record
 from helpers.allocator.edits.comparison import compare_edits, lines_that_save
@@ -38,6 +38,10 @@ from helpers.look.cards import find_card
 from helpers.settings.in_force import grid
 from helpers.settings.releases import behaviour, named_release
 
+LISTED_SETTINGS = 8
+"""How many other settings `whatif --smallest` searches: each search replays the trace many times.
+"""
+
 
 def replay(arguments: Namespace) -> int:
     """Replay a trace under other settings, to the byte.
@@ -45,8 +49,7 @@ def replay(arguments: Namespace) -> int:
     <trace>
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
     --policy NAME: where the driver puts segments: firstfit, topdown, monotonic or recorded
-        (default: as recorded, else the
-        lowest free range)
+        (default: as recorded, else the lowest free range)
     --results OUT: write one JSON line for each operation; - prints them
     --parquet OUT: write the trace as a small Parquet file, which replays the same and opens in
         DuckDB
@@ -57,11 +60,13 @@ def replay(arguments: Namespace) -> int:
     subject = Subject(arguments)
     study = subject.study
     results = arguments.results
-    _refuse_to_overwrite(
-        arguments, [results if results != "-" else "", arguments.parquet]
-    )
+    if results == "-":  # standard output
+        _refuse_to_overwrite(arguments, [arguments.parquet])
+    else:
+        _refuse_to_overwrite(arguments, [results, arguments.parquet])
     if arguments.parquet:
         to_parquet(study.trace, arguments.parquet)
+    # The addresses of a replay are needed for each result, and to compare with recorded ones.
     timeline = bool(results) or study.trace.address is not None
     outcome = study.replay(timeline=timeline, engine=arguments.engine)
     if results == "-":
@@ -70,28 +75,30 @@ def replay(arguments: Namespace) -> int:
     if results:
         with open(results, "w", encoding="utf-8") as file:
             _write_results(study, outcome, file)
-    check = agreement(study.trace, outcome) if subject.same_settings else None
+    check = None
+    if subject.same_settings:
+        check = agreement(study.trace, outcome)
     row = study.row(outcome)
     answer = as_dict(row)
     if check:
         answer["agreement"] = check._asdict()
     answer["notes"] = subject.notes
-    return say(
-        arguments,
-        answer,
-        replays.replay_text(outcome, row, study.card, check, subject.notes),
-    )
+    text = replays.replay_text(outcome, row, study.card, check, subject.notes)
+    return say(arguments, answer, text)
 
 
 def _refuse_to_overwrite(arguments: Namespace, paths: Sequence[str | Path]) -> None:
-    """Raises WrongUse where one of these files exists already, without --force."""
+    """Raises WrongUse where one of these files exists already, without --force; empty: no file."""
     for path in paths:
         if path and Path(path).exists() and not arguments.force:
             raise WrongUse(f"{path}: exists already; expected a new name, or --force")
 
 
 def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:
-    """One JSON line an operation, as the oracle writes them, behind a line of circumstances."""
+    """Write what was replayed as one JSON line, and then one line for each operation.
+
+    The form is that of the lines of torch's own allocator (tests/oracle), so that both compare.
+    """
     job = {
         "conf": study.conf,
         "vram": study.card.capacity_bytes,
@@ -115,8 +122,7 @@ def whatif(arguments: Namespace) -> int:
     --only: try only the default settings and those of --conf
     --smallest: find the smallest card that is enough, for each setting
     --edit CHANGE ...: replay with a line changed, such as "train.py:82 / 8"; checkpoint or drop
-        instead of / 8;
-        can be repeated
+        instead of / 8; can be repeated
     Example: whatif run.pickle --capacity 20GiB
     """
     capacities = arguments.capacity.split(",")
@@ -132,28 +138,47 @@ def whatif(arguments: Namespace) -> int:
     ]
     answers = [_league(arguments, study) for study in studies]
     if arguments.smallest:
-        row = answers[0]
-        others = [other.settings for other in row.rows if not other.flags][:8]
-        sizes = studies[0].smallest_cards(["", row.use or row.needs_settings, *others])
+        sizes = _smallest_cards(studies[0], answers[0])
         return say(arguments, sizes, replays.smallest_table(sizes))
     if len(answers) > 1:
         rows = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
         return say(arguments, rows, replays.sweep_table(answers), subject.remarks)
-    tried_all = not (arguments.conf or arguments.only)
-    verdict = trace_verdict.verdict(studies[0], answers[0] if tried_all else None)
-    lines, why_none = lines_that_save(studies[0], answers[0], verdict)
+    return _settings_of_one_study(arguments, subject, studies[0], answers[0])
+
+
+def _smallest_cards(study: Study, answer: WhatIf) -> dict[str, int]:
+    """The bytes of the smallest card, by setting: of the defaults, of the setting to use, and of
+    the first LISTED_SETTINGS others.
+    """
+    best = answer.use
+    if not best:
+        best = answer.needs_settings
+    without_flags = [row.settings for row in answer.rows if not row.flags]
+    return study.smallest_cards(["", best, *without_flags[:LISTED_SETTINGS]])
+
+
+def _settings_of_one_study(
+    arguments: Namespace, subject: Subject, study: Study, answer: WhatIf
+) -> int:
+    """Print the settings that were tried, their verdict, and the lines to change. The exit code."""
+    tried_usual_settings = not arguments.conf and not arguments.only
+    if tried_usual_settings:
+        verdict = trace_verdict.verdict(study, answer)
+    else:
+        verdict = trace_verdict.verdict(study)
+    lines, why_none = lines_that_save(study, answer, verdict)
     subject.notes += why_none
-    answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
+    answer = replace(answer, lines=lines, notes=subject.notes, verdict=verdict)
     answer = replace(answer, use=replays.setting_to_use(answer))
-    path = arguments.trace
-    texts: list[Any] = [*_lead(verdict), replays.league(answer, path=path)]
+    league = replays.league(answer, path=arguments.trace)
+    texts: list[object] = [*_lead(verdict), league]
     if lines:
         texts += ["", edits.lines(lines, subject.study.trace.ran_out)]
     return say(arguments, as_dict(answer), *texts, subject.remarks)
 
 
 def _lead(verdict: Verdict) -> list[str]:
-    """What a view of a trace begins with: its verdict, and of a leak what to do about it."""
+    """The first lines about a trace: its verdict, and after a leak what to do about it."""
     lines = [f"{verdict.headline}."]
     if verdict.cause == "user-leak":
         lines.append(f"Next step: {verdict.next_step.what}.")
@@ -161,27 +186,35 @@ def _lead(verdict: Verdict) -> list[str]:
 
 
 def _on_other(study: Study, release: str, capacity: str) -> Study:
-    """The study on another release and card, where they are named."""
+    """The study on another release and card; an empty name leaves that of the study."""
     card = study.card
     if capacity:
         card = replace(card, capacity_bytes=_capacity_named(capacity))
-    return replace(study, torch=named_release(release) or study.torch, card=card)
+    torch = named_release(release)
+    if not torch:
+        torch = study.torch
+    return replace(study, torch=torch, card=card)
 
 
 def _league(arguments: Namespace, study: Study) -> WhatIf:
-    """The what-if of a study; without settings named it tries the usual ones."""
-    confs = None
-    if arguments.conf or arguments.only:
-        usual = [] if arguments.only else grid(behaviour(study.torch, study.build))
-        confs = list(dict.fromkeys(["", *usual, *arguments.conf]))
-    with waits_for(
-        f"settings on torch {study.torch}", quiet=arguments.json
-    ) as progress:
+    """Replay a study under the usual settings and those of --conf, or with --only the
+    latter alone.
+    """
+    confs = None  # the usual ones
+    if arguments.only:
+        confs = ["", *arguments.conf]
+    elif arguments.conf:
+        usual = grid(behaviour(study.torch, study.build))
+        confs = ["", *usual, *arguments.conf]
+    work = f"settings on torch {study.torch}"
+    with waits_for(work, quiet=arguments.json) as progress:
         return study.what_if(confs, progress)
 
 
 def _edited(arguments: Namespace, subject: Subject) -> int:
-    """What edits of the program's own lines make of it."""
+    """Print how the trace replays with the program's lines changed as --edit says. The
+    exit code.
+    """
     comparison = compare_edits(subject.study, [parse(text) for text in arguments.edit])
     answer = {**comparison.as_dict(), "notes": subject.notes}
     return say(arguments, answer, edits.table(comparison), subject.remarks)
@@ -196,11 +229,11 @@ def leaks(arguments: Namespace) -> int:
     Example: leaks run.pickle --capacity 20GiB
     """
     subject = Subject(arguments)
-    recorded = growth_of_recording(subject.study.trace, subject.study.path)
-    runs_out, capacity_bytes = runs_out_on(subject.study, recorded)
-    table = growth_table(recorded, runs_out, capacity_bytes)
+    growth = growth_of_recording(subject.study.trace, subject.study.path)
+    runs_out, capacity_bytes = runs_out_on(subject.study, growth)
+    table = growth_table(growth, runs_out, capacity_bytes)
     verdict = trace_verdict.verdict(subject.study)
-    answer = growth_json(recorded, runs_out, capacity_bytes)
+    answer = growth_json(growth, runs_out, capacity_bytes)
     answer |= {"verdict": as_dict(verdict), "notes": subject.notes}
     return say(arguments, answer, *_lead(verdict), table, subject.remarks)
 
@@ -214,14 +247,14 @@ def shrink(arguments: Namespace) -> int:
     --smaller-card: also try smaller cards, if the failure depends on the layout: fewer requests
         fill them
     --seconds S <float> = 240: end the search after S seconds (default: 240)
-    --out NAME: write NAME.parquet and NAME.py (default: in the outputs folder of the
-        checkout)
+    --out NAME: write NAME.parquet and NAME.py (default: in the outputs folder of the checkout)
     --force: replace files that are there
     Example: shrink run.pickle --capacity 20GiB
     """
     subject = Subject(arguments)
-    out = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
-    base = Path(str(out).removesuffix(".parquet").removesuffix(".py"))
+    base = OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
+    if arguments.out:
+        base = Path(arguments.out.removesuffix(".parquet").removesuffix(".py"))
     files = {kind: base.with_name(f"{base.name}.{kind}") for kind in ("parquet", "py")}
     _refuse_to_overwrite(arguments, list(files.values()))
     shrunk = shrinking.shrink(
@@ -264,17 +297,19 @@ def _capacity_named(text: str) -> int:
 
 
 class Subject:
-    """The trace of a command with what it is replayed under, as named or else as recorded.
+    """The trace of a command line, with the card, release and settings to replay it on.
 
-    ``study`` holds both; ``same_settings``: the settings are those of the recording; ``notes``:
-    what was missing or inferred.
+    ``study`` holds all of that: what an option names, else what was recorded. ``same_settings``:
+    the settings are those of the recording. ``notes``: what was missing or inferred, a line each.
     """
 
     def __init__(self, arguments: Namespace) -> None:
         conf = arguments.conf
         self.same_settings = conf is None
         if arguments.verb == "whatif":
-            conf = None  # it tries its own beside those of the recording
+            conf = (
+                None  # its --conf is a list of settings to try beside the recorded ones
+            )
         held_bytes = None
         if arguments.held:
             held_bytes = _size(arguments.held, "held")
@@ -282,7 +317,7 @@ class Subject:
             _trace(arguments),
             Path(arguments.trace),
             held_bytes=held_bytes,
-            policy=getattr(arguments, "policy", ""),
+            policy=getattr(arguments, "policy", ""),  # an option of `replay` alone
             conf=conf,
             torch=named_release(arguments.torch),
             build=arguments.build,
@@ -300,14 +335,20 @@ class Subject:
 
 
 def _trace(arguments: Namespace) -> Trace:
-    most = MAX_FILE_BYTES
+    """The trace that the command line names, with what its recording says about the
+    circumstances.
+    """
+    max_bytes = MAX_FILE_BYTES
     if arguments.max_bytes:
-        most = _size(arguments.max_bytes, "max-bytes")
-    trace = read_trace(arguments.trace, device=arguments.device, max_bytes=most)
+        max_bytes = _size(arguments.max_bytes, "max-bytes")
+    trace = read_trace(arguments.trace, device=arguments.device, max_bytes=max_bytes)
     return with_record(trace, Path(arguments.trace))
 
 
 def _fraction(arguments: Namespace, recorded: float | None) -> float | None:
+    """The share of the card that torch may use: of --fraction, else the recorded one
+    (None: all).
+    """
     fraction: float | None = arguments.fraction
     if fraction is None:
         fraction = recorded
@@ -317,15 +358,21 @@ def _fraction(arguments: Namespace, recorded: float | None) -> float | None:
 
 
 def _capacity(arguments: Namespace, study: Study) -> int:
-    """The card's bytes: as named, else as recorded, else ample where the verb needs no card."""
+    """The card's bytes: as named, else as recorded, else AMPLE_BYTES where the verb needs no card.
+
+    Raises WrongUse where the size is unknown but needed, or too small for the start of the trace.
+    """
+    # These two show what happened; the others ask whether it fits a card.
     needs_card = arguments.verb not in ("replay", "leaks")
     capacity = study.card.capacity_bytes
+    is_known = 0 < capacity < AMPLE_BYTES  # AMPLE_BYTES: no size was recorded
     if arguments.gpu:
         capacity = find_card(arguments.gpu).total_bytes
+        is_known = capacity > 0
     if arguments.capacity:
         capacity = _capacity_named(arguments.capacity)
-    named = arguments.gpu or arguments.capacity
-    if needs_card and (capacity <= 0 or (capacity >= AMPLE_BYTES and not named)):
+        is_known = capacity > 0
+    if needs_card and not is_known:
         why = "the trace does not say how large the card was"
         raise WrongUse(f"--capacity: {why}; give it, such as --capacity 20GiB")
     if capacity <= 0:

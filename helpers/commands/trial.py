@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from helpers.commands.use import WrongUse, may_write, say
 from helpers.ground.places import OUTPUTS
@@ -38,7 +38,7 @@ from helpers.trials.workload import BUILT_IN, Parameter, Workload, command, work
 if TYPE_CHECKING:
     from optuna import distributions
 
-THERE = (
+WITHOUT_A_GPU = (
     "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that is not there"
 )
 
@@ -65,19 +65,24 @@ def trial(arguments: Namespace) -> int:
     """
 
     def on_trial(planned: Planned, record: TrialRecord | None) -> None:
-        outcome = record.outcome if record else "refused"
+        outcome = "refused"  # no trial was started
+        if record:
+            outcome = record.outcome
         says = f"{planned.arm.name}, repeat {planned.repeat}: {outcome}"
         print(says, file=sys.stderr)
 
     if arguments.gpu or arguments.box:
-        return _rehearsed(arguments)
+        return _rehearse_trials(arguments)
     if not arguments.preset:
         raise WrongUse(
-            f"trial: no --preset; expected one or more beside a control, or {THERE}"
+            f"trial: no --preset; expected one or more beside a control, or {WITHOUT_A_GPU}"
         )
     host_bytes = None
     if arguments.host_memory:
         host_bytes = parse_size(arguments.host_memory)
+    out = OUTPUTS / "trials"
+    if arguments.out:
+        out = Path(arguments.out)
     presets = [load(name) for name in arguments.preset]
     rows, remarks = preset_trials(
         _workload(arguments),
@@ -87,37 +92,50 @@ def trial(arguments: Namespace) -> int:
         seed=arguments.seed,
         limits=TrialLimits(seconds=arguments.seconds, host_bytes=host_bytes),
         python=arguments.torch_python or torch_interpreter(),
-        out=may_write(Path(arguments.out or OUTPUTS / "trials")),
+        out=may_write(out),
         target=_target(presets),
         on_trial=on_trial,
     )
-    cells = [
-        [row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows
-    ]
+    cells = []
+    for row in rows:
+        verdict = row["verdict"].replace("_", " ")
+        cells.append([row["preset"], verdict, row["why"]])
     shown = Shown("", ["preset", "verdict", "why"], cells, widest=None)
     say(arguments, rows, shown, "\n".join(remarks))
-    return int(any(row["verdict"] == "harmful" for row in rows))
+    is_harmful = any(row["verdict"] == "harmful" for row in rows)
+    return int(is_harmful)
 
 
 def _target(presets: Sequence[Preset]) -> targets.Target:
-    """What trials of these presets load: the CPU where no setting acts on a GPU, else the first GPU that nobody uses."""
+    """The CPU where no preset has a setting that acts on a GPU, else the first GPU that nobody
+    uses.
+
+    Raises WrongUse where no GPU is free.
+    """
     of_a_gpu = DROPPED - {*HOST_NAMES}
     acting = [preset.name for preset in presets if preset.environ.keys() & of_a_gpu]
     if not acting:
         return targets.CPU
     free, why = targets.free_targets(open_box("live"))
     if why:
-        raise WrongUse(f"trial: {acting[0]} acts on a GPU, and {why}; expected {THERE}")
+        raise WrongUse(
+            f"trial: {acting[0]} acts on a GPU, and {why}; expected {WITHOUT_A_GPU}"
+        )
     return free[0]
 
 
-def _rehearsed(arguments: Namespace) -> int:
-    """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
+def _rehearse_trials(arguments: Namespace) -> int:
+    """Rehearse presets, or each remedy that suits the card, beside a control on a simulated card.
+
+    Returns the exit code: 1 where a preset harms.
+    """
     if arguments.goal == "time":
         raise WrongUse(
             "trial: --goal time; a card that is not there takes none: expected memory"
         )
-    bundle = open_box(arguments.box) if arguments.box else None
+    bundle = None
+    if arguments.box:
+        bundle = open_box(arguments.box)
     card = find_card(arguments.gpu, bundle=bundle)
     # As in a trial, only the presets' settings act.
     for name in DROPPED & os.environ.keys():
@@ -126,10 +144,12 @@ def _rehearsed(arguments: Namespace) -> int:
     if arguments.preset:
         work = _workload(arguments)
         command = work.command
-        remedies = [
-            Remedy(load(preset).name, preset, "predicted", preset=preset, work=work)
-            for preset in arguments.preset
-        ]
+        remedies = []
+        for preset in arguments.preset:
+            name = load(preset).name
+            remedies.append(
+                Remedy(id=name, says=preset, how="predicted", preset=preset, work=work)
+            )
         predicted = fix_study(bundle or card, of=remedies)
     else:
         remedies = [*chosen(arguments.workload)]
@@ -144,19 +164,25 @@ def _rehearsed(arguments: Namespace) -> int:
     )
     cells = []
     for row in ranked(study):
-        saved = percent(row.saved) if row.saved else "-"
+        saved = "-"
+        if row.saved:
+            saved = percent(row.saved)
         cells.append([row.says, row.effect, saved, row.by, row.why])
     columns = ["tried", "on this card", "saves", "by", "why"]
     shown = Shown("", columns, cells, widest=None)
     note = f"{counted(study)} on {card.words}: predicted by one rehearsal each, and no trial"
     shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in study.rows]
     say(arguments, shapes, shown, note, *trust)
-    harms = [row for row in study.rows if row.effect == "harms"]
-    return int(bool(arguments.preset and harms))
+    harms = any(row.effect == "harms" for row in study.rows)
+    if arguments.preset and harms:
+        return 1
+    return 0
 
 
 def _workload(arguments: Namespace) -> Workload:
-    """The workload that the words name: a built-in and its parameters, or the user's command."""
+    """The workload that the words name: a built-in one such as ``training:batch=8,seq=512``, or the
+    user's command. Raises WrongUse.
+    """
     words = arguments.workload
     if not words:
         expected = f"expected one of {', '.join(BUILT_IN)}, or -- and a command"
@@ -170,6 +196,7 @@ def _workload(arguments: Namespace) -> Workload:
         key, equals, value = part.partition("=")
         if not equals:
             raise WrongUse(f"trial: {part!r} in the workload; expected name=value")
+        # An unknown name stays a text; `workload` refuses it.
         default: Parameter = ""
         if name in BUILT_IN:
             default = BUILT_IN[name].parameters.get(key, "")
@@ -202,17 +229,21 @@ def tune(arguments: Namespace) -> int:
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, with an existing file"
         raise WrongUse(f"tune: {arguments.objective}; {expected}")
+    direction: Literal["minimize", "maximize"] = "minimize"
+    if arguments.maximize:
+        direction = "maximize"
     settings = tuning.StudySettings(
         parallel=max(1, arguments.parallel),
         limit_s=arguments.seconds,
-        direction="maximize" if arguments.maximize else "minimize",
+        direction=direction,
         seed=arguments.seed,
     )
     python = arguments.torch_python or callers_python()
+    parameters = dict(_range(text) for text in arguments.param)
     study = tuning.tune(
         Path(arguments.study),
         partial(tuning.command, python, arguments.objective),
-        dict(map(_range, arguments.param)),
+        parameters,
         arguments.trials,
         settings,
         partial(print, file=sys.stderr),
@@ -227,15 +258,17 @@ def tune(arguments: Namespace) -> int:
 
 
 def _range(text: str) -> tuple[str, distributions.BaseDistribution]:
-    """A parameter's name and its Optuna distribution: lr=1e-5..1e-1:log, layers=2..8, optimizer=adam,sgd."""
+    """A parameter's name and its Optuna distribution, of a --param such as ``lr=1e-5..1e-1:log``,
+    ``layers=2..8`` or ``optimizer=adam,sgd``. Raises WrongUse.
+    """
     from optuna import distributions
 
     name, equals, values = text.partition("=")
-    low, ranged, high = values.removesuffix(":log").partition("..")
+    low, dots, high = values.removesuffix(":log").partition("..")
     if not equals or not values:
         expected = "expected NAME=A..B, NAME=A..B:log or NAME=this,that"
         raise WrongUse(f"tune: --param {text!r}; {expected}")
-    if not ranged:
+    if not dots:
         return name, distributions.CategoricalDistribution(values.split(","))
     log = values.endswith(":log")
     try:

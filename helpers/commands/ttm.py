@@ -22,7 +22,10 @@ def ttm(arguments: Namespace) -> int:
     --verify EARLIER: check a change against this bundle from before it
     Example: ttm strix-halo-3-gttsize --target 120GiB
     """
-    now = open_box(arguments.box or "live")
+    name = arguments.box
+    if not name:
+        name = "live"
+    now = open_box(name)
     reserve = wanted_bytes(arguments.reserve)
     target = wanted_bytes(arguments.target)
     if arguments.verify:
@@ -30,8 +33,10 @@ def ttm(arguments: Namespace) -> int:
         say(arguments, asdict(result), verify_table(result))
         return int(not result.took)
     answer = ttm_answer(now, reserve, target)
-    text = to_json(answer, indent=1) if arguments.json else as_text(answer)
-    print(text)
+    if arguments.json:
+        print(to_json(answer, indent=1))
+    else:
+        print(as_text(answer))
     return 0
 
 
@@ -42,7 +47,6 @@ def boxes(arguments: Namespace) -> int:
     """
     names = recorded_names()
     stories = json.loads((RECORDED / "stories.json").read_text(encoding="utf-8"))
-    width = max(map(len, names), default=0) + 2
-    return say(
-        arguments, names, *(listed(name, stories[name], width) for name in names)
-    )
+    width = max(map(len, names), default=0) + 2  # two blanks before the story
+    lines = [listed(name, stories[name], width) for name in names]
+    return say(arguments, names, *lines)

@@ -10,32 +10,44 @@ from pathlib import Path
 
 
 class WrongUse(ValueError):
-    """Bad input: one line with what was seen, what was expected and what to do. Exit 2, as for every ValueError of a verb."""
+    """Bad input: one line with what was seen, what was expected and what to do.
+
+    The exit code is 2, as after every ValueError of a verb.
+    """
 
 
 def words_of_command(arguments: Namespace) -> list[str]:
-    """The program of the user's own and its arguments, without the dashes before them."""
+    """The user's own program and its arguments, without the ``--`` that argparse leaves before
+    them.
+    """
     words: list[str] = arguments.command
-    return words[1:] if words[:1] == ["--"] else words
+    if words[:1] == ["--"]:
+        return words[1:]
+    return words
 
 
 def may_write(place: Path) -> Path:
-    """The place itself. Raises WrongUse, before any work is done, where it or the nearest folder above may not be written."""
-    existing = [path for path in (place, *place.absolute().parents) if path.exists()]
-    if not os.access(existing[0], os.W_OK):
+    """The place itself. Raises WrongUse, before any work is done, where nothing can be written
+    there: where it, or the nearest folder above that exists, is not writable.
+    """
+    upwards = (place, *place.absolute().parents)
+    nearest = next(path for path in upwards if path.exists())
+    if not os.access(nearest, os.W_OK):
         raise WrongUse(
-            f"{place}: {existing[0]} may not be written; choose a place that you may write to"
+            f"{place}: {nearest} may not be written; choose a place that you may write to"
         )
     return place
 
 
 def print_json(value: object) -> None:
-    """One JSON value, for people who read it too."""
+    """Print a value as JSON, indented for people; what JSON has no type for, such as a path, as
+    text.
+    """
     print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
 def listed(name: str, text: str, width: int = 10) -> str:
-    """A name and what it is, in lines of 80 columns: nothing is cut off."""
+    """A name in a column of ``width`` and beside it what it is, wrapped at 80 columns."""
     return textwrap.fill(
         text, 80, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width
     )
@@ -48,13 +60,15 @@ def show(*texts: object) -> None:
 
     for text in texts:
         if isinstance(text, Shown):
-            print(text.text(0))
+            print(text.text(0))  # 0: as wide as the terminal
         else:
             print(within(str(text)))
 
 
 def say(arguments: Namespace, value: object, *texts: object) -> int:
-    """Print an answer: as JSON where that was asked for, else its texts, each on lines of its own. The exit code: 0."""
+    """Print an answer: ``value`` as JSON with --json, else its ``texts``. Returns the
+    exit code, 0.
+    """
     if arguments.json:
         print_json(value)
     else:

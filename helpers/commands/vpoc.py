@@ -18,10 +18,12 @@ def vpoc(arguments: Namespace) -> int:
 
     file ...: CSV or Parquet with columns for price, volume, and time or session
     --tick SIZE = None: the tick size, or a product: 0.25, ES (default: guessed)
-    --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated (default: fused)
+    --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated
+        (default: fused)
     --device D = cpu: cpu or cuda:0, for the strategies that torch runs
     --zone ZONE: the time zone, if the times have none, such as America/Chicago
-    --column ROLE=NAME ...: the column of the price, volume, time, session or instrument, if the guess is wrong;
+    --column ROLE=NAME ...: the column of the price, volume, time, session or instrument, if the
+        guess is wrong;
         of a file without a header its place, as price=2
     --instrument NAME: the instrument, if the file has several (default: each by itself)
     --out NAME: write NAME.profiles.parquet and NAME.levels.parquet
@@ -42,8 +44,10 @@ def vpoc(arguments: Namespace) -> int:
         )
         for instrument, trades in instruments.items():
             profiles = profiles_of(trades, arguments.strategy, arguments.device)
-            out = _out_of(_out(arguments, Path(name)), instruments, instrument)
+            out = _out_of_file(arguments, Path(name))
+            out = _out_of_instrument(out, instruments, instrument)
             written = _written(profiles, out, arguments.force)
+            # val, vah: the low and the high end of the value area
             sessions = [
                 {"session": row.session, "poc": row.poc, "val": row.val, "vah": row.vah}
                 for row in view.usual_levels(profiles)
@@ -57,15 +61,19 @@ def vpoc(arguments: Namespace) -> int:
                 "written": written,
             }
             answers.append(answer)
-            title = name if len(instruments) == 1 else f"{name}, {instrument}"
+            title = name
+            if len(instruments) > 1:
+                title = f"{name}, {instrument}"
             views.append(view.levels_table(profiles, title, written))
     return say(arguments, answers, *views)
 
 
 def _columns(roles: Sequence[str]) -> dict[str, str]:
-    """Which column has which role, of words such as price=bid."""
-    columns = dict(text.partition("=")[::2] for text in roles)
-    for role in columns:
+    """The name of the column by its role, from words such as price=bid. Raises WrongUse."""
+    columns = {}
+    for text in roles:
+        role, _, column = text.partition("=")
+        columns[role] = column
         if role not in COLUMNS:
             raise WrongUse(
                 f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}"
@@ -73,8 +81,8 @@ def _columns(roles: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def _out(arguments: Namespace, file: Path) -> Path:
-    """Where the profiles of a file go: beside those of the others, where there are several."""
+def _out_of_file(arguments: Namespace, file: Path) -> Path:
+    """Where the profiles of a file go, without an ending; one of several files adds its name."""
     if not arguments.out:
         return OUTPUTS / file.stem
     out = Path(arguments.out)
@@ -83,18 +91,24 @@ def _out(arguments: Namespace, file: Path) -> Path:
     return out.with_name(f"{out.name}-{file.stem}")
 
 
-def _out_of(out: Path, instruments: Collection[str], instrument: str) -> Path:
-    """Where the profiles of an instrument go: beside those of the others, where there are several."""
+def _out_of_instrument(
+    out: Path, instruments: Collection[str], instrument: str
+) -> Path:
+    """Where the profiles of an instrument go; one of several instruments adds its name."""
     if len(instruments) == 1:
         return out
     letters = re.sub(r"[^A-Za-z0-9._-]+", "-", instrument)[:40]
     if letters != instrument:
-        letters += f"-{list(instruments).index(instrument) + 1}"
+        # Two names can become the same letters, so the place in the file is added.
+        place = list(instruments).index(instrument) + 1
+        letters += f"-{place}"
     return out.with_name(f"{out.name}-{letters}")
 
 
 def _written(profiles: Profiles, out: Path, force: bool) -> list[str]:
-    """The files in which profiles were written. Raises WrongUse where they are there already."""
+    """Write the profiles. Returns the files. Raises WrongUse where they exist, without
+    ``force``.
+    """
     try:
         return [str(file) for file in write(profiles, out, force)]
     except FileExistsError as error:

@@ -10,15 +10,16 @@ from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 
 SHAPES: dict[str, tuple[str, str]] = words("shapes")
-"""Where each is defined, and what it is."""
+"""By the name of a shape: the type that defines it, as module:name, and what it is."""
 
 
 def schema_text(name: str) -> str:
     """The JSON Schema of one of SHAPES (draft 2020-12), as text."""
     from pydantic import TypeAdapter
 
-    content = TypeAdapter(pkgutil.resolve_name(SHAPES[name][0])).json_schema()
-    return json.dumps(content, indent=1, sort_keys=True)
+    defined_in, _ = SHAPES[name]
+    adapter = TypeAdapter(pkgutil.resolve_name(defined_in))
+    return json.dumps(adapter.json_schema(), indent=1, sort_keys=True)
 
 
 def schema(arguments: Namespace) -> int:
@@ -34,9 +35,8 @@ def schema(arguments: Namespace) -> int:
     if arguments.shape:
         print(schema_text(arguments.shape))
         return 0
-    return say(
-        arguments, list(SHAPES), *(listed(name, row[1]) for name, row in SHAPES.items())
-    )
+    lines = [listed(name, meaning) for name, (_, meaning) in SHAPES.items()]
+    return say(arguments, list(SHAPES), *lines)
 
 
 def bench(arguments: Namespace) -> int:

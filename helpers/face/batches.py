@@ -26,16 +26,20 @@ class Batch(Result):
         return runs_table(self.folder)
 
     def verdict(self, box: Box | str) -> Answer | None:
-        """The verdict that leads among the runs on a box; None where none is about the box itself."""
+        """The verdict that leads among the runs on a box; None where none is about the
+        box itself.
+        """
         verdict = of_batch(self.folder, as_box(box).facts)
-        return None if verdict is None else Answer(verdict)
+        if verdict is None:
+            return None
+        return Answer(verdict)
 
 
 def open_batch(folder: str = "") -> Batch:
-    """The batch in a folder, or in one of that name below outputs; an empty name is a batch
-    without runs.
+    """The batch in a folder, given by its path or by its name below outputs.
 
-    Raises ValueError in one line for a folder that is no batch.
+    An empty name stands for a batch without runs. Raises ValueError in one line for a folder that
+    is no batch.
     """
     if not folder:
         return Batch("")

@@ -20,8 +20,8 @@ from helpers.tell.shown import Shown
 class Box:
     """A machine as it was captured, an error text, or both.
 
-    ``evidence`` is what the judge reads; ``bundle`` holds the facts of the machine, and is None for a
-    text alone.
+    ``evidence`` is the input of a diagnosis; ``bundle`` has the facts of the machine, and is None
+    for a text alone.
     """
 
     def __init__(self, evidence: CaseEvidence) -> None:
@@ -47,7 +47,7 @@ class Box:
 
     @cached_property
     def ledgers(self) -> tuple[GpuLedger, ...]:
-        """A ledger for each GPU, and one for the message that refuses memory of a device."""
+        """Who holds the memory, for each GPU, and as an out-of-memory message says it."""
         return message.books(self.evidence)
 
     @property
@@ -92,21 +92,25 @@ class Box:
     @property
     def claims(self) -> Shown | None:
         """What the case study of a recorded box claims, each with what became of it; else None."""
-        from helpers.tell.claims import (
-            claims_table,
-        )  # it needs PyYAML, which a bare box has not
+        # It needs PyYAML, which is missing where nothing is installed.
+        from helpers.tell.claims import claims_table
 
         table = claims_table(self.facts.box)
-        return table if table.cells else None
+        if not table.cells:
+            return None
+        return table
 
     def reader(self) -> None:
-        """Show a field that takes another error text and says what it comes to, else a sentence."""
+        """Show a field that takes another error text and adds up its numbers.
+
+        Where no widget can be shown, a sentence says so.
+        """
         from helpers.tell.panels import questions
 
         questions.reader.show()
 
     def monitor(self) -> None:
-        """Show the live monitor where somebody is there to use it, else a sentence."""
+        """Show the live monitor; where no widget can be shown, a sentence says so."""
         from helpers.tell.panels import monitor
 
         monitor.show(self.bundle)
@@ -129,7 +133,9 @@ def open_box(name: str = "live", message_text: str = "") -> Box:
 
 def as_box(box: Box | str) -> Box:
     """The box itself, or the one of that name."""
-    return open_box(box) if isinstance(box, str) else box
+    if isinstance(box, str):
+        return open_box(box)
+    return box
 
 
 def gpus(box: Box | str = "live") -> Shown:
@@ -143,7 +149,9 @@ def processes(box: Box | str = "live") -> Shown:
 
 
 def pools(box: Box | str = "live") -> Shown:
-    """What each layer says of each pool of memory, on one scale; sizes are bytes."""
+    """The size and use of each pool of memory as each layer reports them, on one scale,
+    in bytes.
+    """
     box = as_box(box)
     return figures.pools([*box.gpus, *host_pools(box.facts)])
 

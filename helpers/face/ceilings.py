@@ -50,19 +50,22 @@ class Ceilings(Result):
         lowest = self.binding_bytes
         if not lowest:
             return []
-        return [
-            row.name
-            for row in self.stack.rows
-            if row.layer and row.value.ok and near(row.value.bytes, lowest)
-        ]
+        # A row without a layer limits nothing that a program allocates.
+        limits_read = [row for row in self.stack.rows if row.layer and row.value.ok]
+        return [row.name for row in limits_read if near(row.value.bytes, lowest)]
 
     @property
     def mistaken(self) -> Shown | None:
-        """What is often set instead of TTM's limit, for a GPU that shares the RAM."""
-        return ttm.mistaken_table() if self.stack.kind == "apu" else None
+        """What is often set instead of TTM's limit; None where the GPU does not share the RAM."""
+        if self.stack.kind != "apu":
+            return None
+        return ttm.mistaken_table()
 
     @property
     def _room(self) -> limits.Room | None:
+        """What TTM's limit depends on, such as the RAM; None where the GPU does not
+        share the RAM.
+        """
         if self.stack.kind != "apu":
             return None
         return limits.room(self.box.facts, self.stack)
@@ -109,17 +112,24 @@ class TtmPlan(Result):
 
     @property
     def applies(self) -> bool:
-        """Whether TTM can limit the GPU of this box: one of AMD that shares the RAM, or may share it."""
+        """Whether TTM can limit the GPU of this box: one of AMD that shares the RAM, or may share
+        it.
+        """
         return ttm.applies(self.stack)
 
     def verdict(self) -> Answer:
-        """The verdict on the box; where its next step sets TTM's limit, to that of this plan."""
+        """The verdict on the box. If its next step sets TTM's limit, it sets the limit of this
+        plan.
+        """
         verdict = diagnose(self.box.evidence)
         usual = planned_step(self.box.facts, verdict.cause)
         ours = planned_step(
             self.box.facts, verdict.cause, self.reserve_bytes, self.target_bytes
         )
-        if ours and usual and verdict.next_step.command == usual.command:
+        if not ours or not usual:
+            return Answer(verdict)
+        sets_the_limit = verdict.next_step.command == usual.command
+        if sets_the_limit:
             verdict = replace(verdict, next_step=ours)
         return Answer(verdict)
 
@@ -141,9 +151,8 @@ class TtmPlan(Result):
             before = as_box(earlier).facts
         except BundleError as error:
             raise BundleError(f"earlier: {error}") from error
-        return ttm.verify_table(
-            verify(before, self.box.facts, target_bytes=self.target_bytes)
-        )
+        changes = verify(before, self.box.facts, target_bytes=self.target_bytes)
+        return ttm.verify_table(changes)
 
 
 def ceilings(box: Box | str = "live") -> Ceilings:
@@ -156,8 +165,8 @@ def ttm_plan(box: Box | str = "live", reserve: str = "", target: str = "") -> Tt
     """The safe limit of TTM for a box whose GPU shares its RAM, and how to set and undo it.
 
     ``reserve`` is the RAM to keep for the system, such as ``8GiB``; ``target`` the limit itself.
-    Raises ValueError in one line for a size that is not one or that the box has not.
+    Raises ValueError in one line for a text that is no size, and for more than the box has.
     """
-    return TtmPlan(
-        as_box(box), limits.wanted_bytes(reserve), limits.wanted_bytes(target)
-    )
+    reserve_bytes = limits.wanted_bytes(reserve)
+    target_bytes = limits.wanted_bytes(target)
+    return TtmPlan(as_box(box), reserve_bytes, target_bytes)

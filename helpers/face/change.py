@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.face.diagnosis import Answer
@@ -45,21 +46,23 @@ NO_COMMAND = 'No program was given. To look for a change: command = "python trai
 
 
 class ProgramFix(Result):
-    """The answer of a search: the change that fits, and all that were tried.
+    """The answer of a search for a change with which a program fits.
 
-    ``failure`` is None where nothing was looked for; ``why`` says why.
+    ``failure``: the program and why it fails; None where no search was made, and ``why`` says the
+    reason. ``winner``: the change that fits, None where there is none. ``trials``: all changes that
+    were tried, in this order.
     """
 
     def __init__(
         self,
         failure: FailedProgram | None = None,
         winner: TriedChange | None = None,
-        trials: list[TriedChange] | None = None,
+        trials: Sequence[TriedChange] = (),
         why: str = "",
     ) -> None:
         self.failure = failure
         self.winner = winner
-        self.trials = trials or []
+        self.trials = list(trials)
         self.why = why
 
     @property
@@ -90,17 +93,16 @@ class ProgramFix(Result):
         """The verdict: the change that was found, that none was, or why none was looked for."""
         if self.failure is not None:
             return Answer(verdict_on_change(self.failure, self.winner, self.trials))
-        title = f"No change was looked for: {self.why.partition(': ')[0]}"
-        return Answer(
-            Verdict(
-                "other",
-                "likely",
-                ASK_AGAIN,
-                state="aside",
-                title=title,
-                summary=self.why,
-            )
+        reason, _, _ = self.why.partition(": ")
+        verdict = Verdict(
+            cause="other",
+            confidence="likely",
+            next_step=ASK_AGAIN,
+            state="aside",
+            title=f"No change was looked for: {reason}",
+            summary=self.why,
         )
+        return Answer(verdict)
 
     @property
     def diff(self) -> str:
@@ -118,7 +120,8 @@ def _words(command: str) -> list[str]:
         expected = (
             "expected each quotation mark closed, and nothing behind the last backslash"
         )
-        raise ValueError(f"command {cut(command, 80)!r}: {expected}") from error
+        shown = cut(command, 80)  # enough to recognise it
+        raise ValueError(f"command {shown!r}: {expected}") from error
 
 
 def fix_program(
@@ -131,11 +134,12 @@ def fix_program(
     seconds: float = 180.0,
     tries: int = 9,
 ) -> ProgramFix:
-    """A change with which a command, typed in ``folder`` (by default here), fits a card.
+    """Find a change with which a command, run in ``folder`` (default: the current one), fits a
+    card.
 
-    ``gpu`` names the card; else it is the largest of ``box``, or has ``capacity``, such as 20GiB.
-    It ends after ``seconds`` or so many ``tries``. Without a command nothing runs. Raises ValueError
-    in one line.
+    The card is ``gpu`` by its name, else the largest of ``box``, else one of ``capacity``, such as
+    20GiB. The search ends after ``seconds`` or after so many ``tries``. Without a command nothing
+    runs. Raises ValueError in one line.
     """
     if not command:
         return ProgramFix(why=NO_COMMAND)
@@ -145,7 +149,9 @@ def fix_program(
         raise ValueError(
             f"folder {folder!r} is not there; expected the one of your program"
         )
-    bundle = open_box(box) if box else None
+    bundle = None
+    if box:
+        bundle = open_box(box)
     card = find_card(gpu, capacity, bundle=bundle)
     box_settings = settings_of(box)
     with (

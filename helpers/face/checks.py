@@ -12,10 +12,10 @@ from helpers.tell.next_steps import lead, steps
 from helpers.tell.shown import Shown
 from helpers.trials.checks import check_rows
 
-STATES = ("failed", "crashed", "timed out", "passed", "not run")
-"""How a check can end, what is worth a look first."""
 FAILED = ("failed", "crashed", "timed out")
-NOT_OF_A_CHECK = ("cannot-tell", "other", "context-corruption")
+STATES = (*FAILED, "passed", "not run")
+"""How a check can end, in the order in which they are counted: failures first."""
+ABOUT_OWN_PROGRAMS = ("cannot-tell", "other", "context-corruption")
 """Causes whose next step is about a program of one's own, and not about a check."""
 ON_GPU = (
     "Run the checks again with nothing else on the card: make check-gpu GPU={}. If they fail "
@@ -43,43 +43,53 @@ def check_torch(
     head, *rows = check_rows(
         bundle, wanted, gpu=gpu, ladder=ladder, torch_python=torch_python
     )
-    # One row alone says why no check ran.
-    counts = Counter(row[2] for row in rows)
-    result = ", ".join(
-        f"{counts[state]} {state}" for state in STATES if state in counts
-    )
+    has_run = len(rows) > 1  # a single row says why no check ran
+    result = ""
+    if has_run:
+        counts = Counter(state for _, _, state, *_ in rows)
+        seen = [state for state in STATES if state in counts]
+        result = ", ".join(f"{counts[state]} {state}" for state in seen)
     return Shown(
         "Functional checks",
         head,
         rows,
         notes=next_steps(rows),
         widest=None,
-        result=result if len(rows) > 1 else "",
+        result=result,
         label="Torch check",
-        applies=len(rows) > 1,
+        applies=has_run,
     )
 
 
 def next_steps(rows: Iterable[Sequence[str]]) -> list[str]:
-    """What to do about the checks that failed, once for all that failed alike on one GPU."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    """What to do about failed checks: a line for all that failed on one GPU with the
+    same message.
+    """
+    checks: dict[tuple[str, str], list[str]] = {}
     for gpu, check, state, *_, message in rows:
         if state in FAILED:
-            alike.setdefault((gpu, message), []).append(check)
-    return [
-        f"Next step for {', '.join(names)} on {gpu}: {_next_step(gpu, message)}"
-        for (gpu, message), names in alike.items()
-    ]
+            checks.setdefault((gpu, message), []).append(check)
+    lines = []
+    for (gpu, message), names in checks.items():
+        step = _next_step(gpu, message)
+        lines.append(f"Next step for {', '.join(names)} on {gpu}: {step}")
+    return lines
 
 
 def _next_step(gpu: str, message: str) -> str:
-    """That of the message's cause, else how to tell a broken card from a bad moment."""
+    """The next step for the cause that a check's message shows.
+
+    Where that is none of a check, a second run tells a broken card from a bad moment.
+    """
     verdict = diagnose(evidence_from_message(message))
-    if verdict.cause in NOT_OF_A_CHECK:
-        return ON_CPU if gpu == "cpu" else ON_GPU.format(gpu)
-    says = [lead(verdict)] if lead(verdict) else []
-    says += [
-        f"{step.says.rstrip(':')}: {step.command}".rstrip(": ")
-        for step in steps(verdict)
-    ]
-    return ". ".join(says)
+    if verdict.cause in ABOUT_OWN_PROGRAMS:
+        if gpu == "cpu":
+            return ON_CPU
+        return ON_GPU.format(gpu)
+    sentences = [lead(verdict)]
+    for step in steps(verdict):
+        says = step.says.rstrip(":")
+        if step.command:
+            says = f"{says}: {step.command}"
+        sentences.append(says)
+    return ". ".join(filter(None, sentences))

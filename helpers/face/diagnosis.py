@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from helpers.face.box import Box, as_box
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import VERDICT_MIME, Verdict
@@ -16,8 +14,8 @@ from helpers.tell.shown import Shown
 class Answer:
     """A verdict: its cause, how sure it is, the evidence for and against it, and one next step.
 
-    ``verdict`` holds them as data; ``sources``: whether ``against`` has a column of sources. As the
-    last line of a cell it shows the whole verdict.
+    ``verdict`` has them as data. ``sources``: whether the table ``against`` says where each reading
+    comes from. As the last line of a cell it shows the whole verdict.
     """
 
     def __init__(self, verdict: Verdict, sources: bool = True) -> None:
@@ -32,8 +30,8 @@ class Answer:
     def next_notebook(self, name: str = "", **parameters: str) -> NextNotebook:
         """A link to the notebook that looks further, and the command that runs it.
 
-        It is the one of that name with these parameters; without a name the one for the cause,
-        which takes ``box``, and ``here``, the notebook that asks.
+        It is the notebook of that name with these parameters. Without a name it is the one for the
+        cause; its parameters are ``box``, and ``here``, the name of the current notebook.
         """
         if name:
             return NextNotebook(name, parameters)
@@ -50,7 +48,7 @@ class Answer:
     def __repr__(self) -> str:
         return verdict.as_text(self.verdict)
 
-    def _repr_mimebundle_(self, **_options: object) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, object]:
         return {
             VERDICT_MIME: as_dict(self.verdict),
             "text/markdown": verdict.as_markdown(self.verdict),

@@ -1,4 +1,4 @@
-"""What an object holds, as a table: its fields with their values, and what else a cell can ask of it."""
+"""The content of an object as a table: its fields with their values, its properties and methods."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from helpers.ground.units import Quantity, cut, show_bytes
 from helpers.tell.shown import Shown
 
 WIDEST_VALUE = 72
+"""Characters after which a value is cut, so that each row stays on one line."""
 
 
 def fields_of(subject: object) -> Shown:
-    """The fields of an object with their values, and its properties and methods with what they give.
+    """The fields of an object with their values, and its properties and methods with what they
+    give.
 
-    Of a list or a tuple it is the first item. Fields without a value are named below the table.
+    For a list or a tuple, those of its first item. Fields without a value are named below the
+    table.
     """
+    columns = ["field", "value"]
     title = type(subject).__name__
     if isinstance(subject, (list, tuple)):
         if not subject:
-            return Shown(
-                "The fields", ["field", "value"], [], none="None here.", again=True
-            )
+            return Shown("The fields", columns, [], none="None here.", again=True)
         count = len(subject)
         subject = subject[0]
         title = f"{type(subject).__name__}, the first of {count}"
@@ -32,18 +34,21 @@ def fields_of(subject: object) -> Shown:
     empty = []
     for name, value in _values(subject).items():
         words = _words(name, value)
-        if words:
-            rows.append([f".{name}" if is_dataclass(subject) else repr(name), words])
-        else:
+        if not words:
             empty.append(name)
+        elif is_dataclass(subject):
+            rows.append([f".{name}", words])
+        else:
+            rows.append([repr(name), words])  # a key
     rows += [[name, says] for name, says in _properties_and_methods(subject)]
-    notes = [f"Without a value here: {', '.join(empty)}"] if empty else []
-    return Shown(
-        title, ["field", "value"], rows, notes, before=[title], widest=None, again=True
-    )
+    notes = []
+    if empty:
+        notes = [f"Without a value here: {', '.join(empty)}"]
+    return Shown(title, columns, rows, notes, before=[title], widest=None, again=True)
 
 
 def _values(subject: object) -> Mapping[str, object]:
+    """The items of a mapping, or the fields of a dataclass; nothing of another object."""
     if isinstance(subject, Mapping):
         return subject
     if is_dataclass(subject):
@@ -52,7 +57,9 @@ def _values(subject: object) -> Mapping[str, object]:
 
 
 def _properties_and_methods(subject: object) -> list[tuple[str, str]]:
-    """The public properties and methods of an object of ours, each with the first line of its help."""
+    """The public properties and methods of an object of this package, as a cell calls them, each
+    with the first sentence of its docstring.
+    """
     kind = type(subject)
     if not kind.__module__.startswith("helpers."):
         return []
@@ -62,13 +69,17 @@ def _properties_and_methods(subject: object) -> list[tuple[str, str]]:
         is_field = is_dataclass(subject) and name in _values(subject)
         if name.startswith("_") or is_field or not says:
             continue
-        is_called = inspect.isfunction(member) or inspect.ismethod(member)
-        rows.append((f".{name}()" if is_called else f".{name}", _first_sentence(says)))
+        attribute = f".{name}"
+        if inspect.isfunction(member) or inspect.ismethod(member):
+            attribute += "()"
+        rows.append((attribute, _first_sentence(says)))
     return rows
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.?!;])\s", " ".join(text.split()))[0]
+    """A text in one line, up to its first full stop, question mark or semicolon."""
+    in_one_line = " ".join(text.split())
+    return re.split(r"(?<=[.?!;])\s", in_one_line)[0]
 
 
 def _words(name: str, value: object) -> str:
@@ -95,6 +106,7 @@ def _words(name: str, value: object) -> str:
 
 
 def _counted(items: Sequence[object]) -> str:
+    """Texts and numbers as they are; of other items how many there are, and their type."""
     if not items:
         return ""
     if all(isinstance(item, (str, int, float)) for item in items):

@@ -22,12 +22,13 @@ from helpers.tell.values import Column
 
 MODELS = CHECKOUT / "env" / "models"
 YES_OR_NO = {True: "fits", False: "no", None: "cannot tell"}
+"""The word in a table for each value of ``Fit.fits``."""
 
 
 class Fit(Result):
-    """What a server needs of a model beside what a card can give.
+    """The memory that a server needs for a model, compared with the memory of a card.
 
-    ``answer`` holds the rows, the sum and what is solved for as data; sizes are bytes.
+    ``answer`` has the rows, the sum and the solved figures as data; sizes are bytes.
     """
 
     def __init__(self, server: ServerFacts) -> None:
@@ -45,7 +46,7 @@ class Fit(Result):
 
     @property
     def fits(self) -> bool | None:
-        """Yes, no, or None where it cannot be told."""
+        """Whether the model fits; None where that cannot be told."""
         return self.answer.fits
 
     @property
@@ -55,32 +56,39 @@ class Fit(Result):
 
     @property
     def start(self) -> str:
-        """The line that starts the server so, to paste; empty where the model does not fit or is cut off."""
+        """The line that starts the server with these inputs; empty where the model does not fit, or
+        its file is incomplete.
+        """
         return "\n".join(self.answer.start)
 
     @property
     def ways(self) -> Shown:
-        """What would work where the model or the context does not fit, the smallest change first."""
+        """Changes with which a model or context fits that does not fit now, the smallest first."""
         return view.ways_table(self.answer)
 
     @property
     def words(self) -> str:
-        """The server, what is solved for, in the steps in which it rounds, and what is to be said."""
+        """The server, the solved figures (such as the longest context), and the notes,
+        a line each.
+        """
         lines = [view.server_line(self.answer), *view.solved_lines(self.answer)]
         return "\n".join([*lines, *self.answer.notes])
 
     def at(self, **inputs: object) -> Fit:
         """The same with other inputs, such as ``n_ctx``, ``n_parallel`` or ``kv_type``."""
-        return Fit(replace(self.given, inputs={**self.given.inputs, **inputs}))
+        changed = {**self.given.inputs, **inputs}
+        return Fit(replace(self.given, inputs=changed))
 
     def contexts(self, tokens: Sequence[int], slots: Sequence[int]) -> Shown:
         """A map of what fits: tokens of each request against the requests at once."""
         rows: list[list[object]] = []
         for count in slots:
-            fits = [
-                self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens
-            ]
-            rows.append([count, *(YES_OR_NO[is_fitting] for is_fitting in fits)])
+            row: list[object] = [count]
+            for size in tokens:
+                # n_ctx is the sum over all slots.
+                fit = self.at(n_ctx=size * count, n_parallel=count)
+                row.append(YES_OR_NO[fit.fits])
+            rows.append(row)
         columns = ["at once", *(f"{size:,}" for size in tokens)]
         return Shown("What fits, by tokens of each request", columns, rows)
 
@@ -121,51 +129,66 @@ def what_fits(
     slots: int = 1,
     kv: str = "",
 ) -> Fit:
-    """What a server needs of a model, against the cards of a box or a card by its name.
+    """The memory that a server needs for a model, compared with the cards of a box or with one
+    card.
 
-    ``model`` is a file or folder, or a name from env/models; ``gpu`` a name such as ``4090`` or
-    ``capacity`` its memory such as ``20GiB``, in place of the box; ``context`` tokens (0: none
-    is asked for) over all ``slots`` of llama.cpp and ollama; ``kv`` the type of the cache.
-    Without a GPU only the need is told. Raises ValueError or OSError in one line.
+    ``model`` is a file or folder, or a name from env/models. The card is ``gpu`` by its name such
+    as ``4090``, or has ``capacity`` such as ``20GiB``; else the cards are those of ``box``. Without
+    any of them only the need is computed. ``server`` and ``release`` are by default those of the
+    model's file. ``context`` is in tokens (0: as the model's file says), for llama.cpp and ollama
+    over all ``slots``; ``kv`` is the type of the cache. Raises ValueError or OSError in one line.
     """
-    recorded = MODELS / model
-    path = recorded if recorded.exists() else Path(model)
-    if not path.exists():
-        raise ValueError(
-            f"model {model!r}: expected a file, a folder, or a name from env/models"
-        )
-    # The types of TurboQuant (turbo3) have a range of sizes, which element_bytes does not know.
-    if kv and not kv.startswith("turbo"):
-        try:
-            element_bytes(kv.lower())
-        except MissingFigure as missing:
-            raise ValueError(f"kv: {missing.why}") from None
+    path = _path_of(model)
+    inputs: dict[str, object] = {"n_parallel": slots}
     check_count("slots", slots)
-    check_count("context", context or None)
+    if context:
+        check_count("context", context)
+        inputs["n_ctx"] = context
+    if kv:
+        _refuse_unknown_type(kv)
+        inputs["kv_type"] = kv
     facts = read_model(path)
-    program = server or facts.program
-    wanted: Mapping[str, object] = {
-        "n_ctx": context,
-        "n_parallel": slots,
-        "kv_type": kv,
-    }
-    inputs = {
-        **facts.inputs,
-        **{name: value for name, value in wanted.items() if value},
-    }
+    inputs = {**facts.inputs, **inputs}
+    program = facts.program
+    if server:
+        program = server
     if gpu or capacity:
-        card = find_card(gpu, capacity)
-        inputs.update(
-            card_total_bytes=card.total_bytes,
-            card_arch=card.arch if gpu else None,
-            ceiling_words=card.name if gpu else card.words,
-        )
+        inputs.update(_inputs_of_card(gpu, capacity))
     elif box and as_box(box).gpus:
-        # How many cards have to give the same: vLLM and SGLang take the same of each, and the
-        # freest one counts.
-        alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0
+        # vLLM and SGLang take the same of so many cards; of one card, that is the freest one.
+        alike = 0
+        if family_of(program) in ("vLLM", "SGLang"):
+            alike = 1
         inputs.update(cards_of(as_box(box).facts, alike))
-    assumed = not server
-    return Fit(
-        replace(facts, program=program, version=release, inputs=inputs, assumed=assumed)
+    facts = replace(facts, program=program, version=release, inputs=inputs)
+    return Fit(replace(facts, assumed=not server))
+
+
+def _path_of(model: str) -> Path:
+    """The file or folder of a model. Raises ValueError where there is none."""
+    for path in (MODELS / model, Path(model)):
+        if path.exists():
+            return path
+    raise ValueError(
+        f"model {model!r}: expected a file, a folder, or a name from env/models"
     )
+
+
+def _refuse_unknown_type(kv: str) -> None:
+    """Raises ValueError for a type of the cache whose size is not known."""
+    # The types of TurboQuant (turbo3) have a range of sizes, which element_bytes does not know.
+    if kv.startswith("turbo"):
+        return
+    try:
+        element_bytes(kv.lower())
+    except MissingFigure as missing:
+        raise ValueError(f"kv: {missing.why}") from None
+
+
+def _inputs_of_card(gpu: str, capacity: str) -> dict[str, object]:
+    """The inputs that a card gives; of a size alone neither name nor chip is known."""
+    card = find_card(gpu, capacity)
+    inputs: dict[str, object] = {"card_total_bytes": card.total_bytes}
+    if gpu:
+        return {**inputs, "card_arch": card.arch, "ceiling_words": card.name}
+    return {**inputs, "card_arch": None, "ceiling_words": card.words}

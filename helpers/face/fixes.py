@@ -33,7 +33,9 @@ class Fixes(Result):
 
     @property
     def bars(self) -> Shown:
-        """The peak that is left with each remedy for which there is a figure."""
+        """The peak with each remedy, as a bar, for the remedies with a measured or
+        computed peak.
+        """
         return view.saved_bars(self.study)
 
     @property
@@ -66,12 +68,12 @@ def try_fixes(
     budget_s: float = 0.0,
     seed: int = 0,
 ) -> Fixes:
-    """Which remedies help on a box: predicted, and tried where it is this machine and there is time.
+    """Which remedies help on a box: predicted, and also tried where it is this machine.
 
-    ``remedies`` are names of env/remedies.yaml, by default all that are for this box; ``trace`` is
-    what settings are replayed on; ``capacity`` a card's memory such as ``24GiB``, by default the
-    box's own; ``repeats`` the trials of each arm; ``budget_s`` the seconds that all trials may
-    take (0: none runs). Raises ValueError in one line.
+    ``remedies`` are names of env/remedies.yaml (default: all that suit this box). Settings are
+    replayed on ``trace``. ``capacity`` is a card's memory such as ``24GiB`` (default: the box's
+    own). ``repeats`` is how often a remedy, and its control, is tried; ``budget_s`` the seconds
+    that all trials may take (0: none runs). Raises ValueError in one line.
     """
     box = as_box(box)
     study = fix_study(

@@ -21,13 +21,16 @@ from helpers.vpoc.store import stored
 from helpers.vpoc.trades import Trades, generated
 
 CHUNK_TRADES = 1 << 18
+"""Trades that are counted at once when ways of counting are compared: with it, a chunk's columns
+and indices take a few MiB, little beside the tables.
+"""
 
 
 class CountingCosts(Result):
-    """What each way of counting took on this machine, a process each.
+    """What each way of counting took on this machine, each in a process of its own.
 
-    ``rows`` hold the seconds, the peaks in bytes and whether the counts are those of the fused
-    pass.
+    ``rows`` have the seconds, the peaks in bytes, and whether the counts are the same as those of
+    the fused pass (see helpers/vpoc/counting.py).
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class VolumeProfiles(Result):
 
     @property
     def words(self) -> str:
-        """The trades and the free memory, a line each, and what is to be said of the trades."""
+        """The free memory, the trades, and notes about them, a line each."""
         return f"{self.free.words}\n{view.trades_words(self.profiles)}"
 
     def chart(self, session: int = 0) -> Shown:
@@ -85,6 +88,7 @@ class VolumeProfiles(Result):
         return view.rules_table([row for row in rows if row.session == label])
 
     def _check(self, session: int) -> None:
+        """Raises ValueError where there is no session with that number."""
         count = self.shape.sessions
         if not 0 <= session < count:
             raise ValueError(
@@ -111,18 +115,25 @@ class VolumeProfiles(Result):
         return view.chunks_table(study.chunk_curve(self.store, chunks, strategies))
 
     def under_limit(self, strategies: Sequence[str], beyond_mib: int = 16) -> Shown:
-        """Which ways pass with so many MiB of private memory beyond the trades themselves."""
+        """Which ways of counting finish with so many MiB of private memory beyond the trades."""
+        # rounded up
         inputs_mib = -(-self.shape.trades * self.shape.bytes_a_trade // MIB)
         rows = study.refusals(self.store, strategies, inputs_mib + beyond_mib)
         return view.refusals_table(rows)
 
     def verdict(self, costs: CountingCosts | None = None, sessions: int = 0) -> Answer:
-        """What blows up and which chunk to take, for as many ``sessions`` like these (0: these)."""
+        """Which ways of counting run out of memory, and which chunk to take.
+
+        ``costs``: measured ones beside the computed ones. ``sessions``: for so many sessions like
+        these; 0: for these themselves.
+        """
         shape = self.shape
         if sessions:
             trades = shape.trades * sessions // shape.sessions
             shape = replace(shape, trades=trades, sessions=sessions)
-        rows = costs.rows if costs else ()
+        rows: Sequence[study.StrategyRow] = ()
+        if costs:
+            rows = costs.rows
         return Answer(answer.verdict_on_chunks(shape, self.free, rows), sources=False)
 
 
@@ -142,10 +153,9 @@ def volume_profiles(
     """Volume profiles of a file of trades, or of generated ones, and the chunk that fits a box.
 
     ``trades`` is a CSV or Parquet file, or ``generated``: so many ``sessions`` of ``per_session``
-    trades from ``seed``. ``tick``, ``zone``, ``columns`` and ``instrument`` as the command vpoc
-    takes them.
-    ``free`` is the memory of a card in place of what the box has free, such as ``20GiB``. Raises
-    ValueError in one line.
+    trades from ``seed``. ``tick``, ``zone``, ``columns`` and ``instrument`` are as for the command
+    `casebook vpoc`. ``free`` is the memory of a card, such as ``20GiB``, in place of what the box
+    has free. Raises ValueError in one line.
     """
     if trades == "generated":
         ticks = generated(sessions, per_session, seed)

@@ -1,4 +1,4 @@
-"""What the objects of the face have in common: each shows itself by one view of its own."""
+"""The base of what the functions for notebooks return: objects that show themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Result(ABC):
-    """An answer that stands for its main view wherever it is printed or is the last line of a cell."""
+    """An answer that is shown as its main view, when printed or as the last line of a cell."""
 
     @property
     @abstractmethod

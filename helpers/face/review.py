@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,18 +20,20 @@ from helpers.tell.panels.frame import Frame, Panel, Part
 ASK = "In JupyterLab this is a list of the texts that a shared page leaves out, each with a tick box."
 Widget = Any
 """A widget of ipywidgets, which has no types."""
-AT_ONCE = 40
-"""Texts that are shown together: JupyterLab takes a second for so many tick boxes."""
+TEXTS_OF_A_PAGE = 40
+"""JupyterLab takes a second to show so many tick boxes."""
 PARAGRAPH = "\n\n"
 BORDER = "1px solid var(--jp-border-color2, #ccc)"
-ALL = {"display": "block", "max_height": "36em", "overflow": "auto", "border": BORDER}
+"""In the colour that JupyterLab's theme has for borders, else in grey."""
+LIST = {"display": "block", "max_height": "36em", "overflow": "auto", "border": BORDER}
+"""The layout of the list of texts, which scrolls."""
 SINGLE = {"max_height": "16em", "overflow": "auto"}
-"""The layouts of the list of texts, and of each text in it."""
+"""The layout of each text in the list, and of the preview."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What is shared, by its path, and the texts that its page leaves out."""
+    """The subject of a shared page, by its path, and the texts that the page leaves out."""
 
     path: str
 
@@ -46,52 +49,52 @@ class Shared:
         return f"casebook share {word(self.path)}"
 
     def parts(self) -> list[Part]:
-        """How many texts there are, and what opens them in a browser."""
+        """Without widgets: how many texts there are, and the command that shows them in
+        a browser.
+        """
         count = len(self.review.rows)
         return [f"{count} texts are left out. To tick some: {self.command} --review"]
 
 
 def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
-    """A search, the texts that it finds with tick boxes, and buttons to tick, look and save."""
+    """The panel: a search, a page of the texts that it finds with tick boxes, a preview, and a
+    button that saves the ticks.
+    """
     review = shared.review
     ticks: set[str] = set()
     search = frame.field("Text", "Search", "")
     page = frame.field("BoundedIntText", "Page", 1, min=1)
     preview = frame.widgets.HTML(layout=SINGLE)
-    texts = frame.widgets.VBox(layout=ALL)
+    texts = frame.widgets.VBox(layout=LIST)
 
     def matching_rows() -> list[ReviewRow]:
         words = search.value.lower()
         return [row for row in review.rows if words in row.shown.lower()]
 
-    def count() -> None:
-        rows = matching_rows()
-        first = AT_ONCE * (page.value - 1)
-        last = min(first + AT_ONCE, len(rows))
-        shown = f", {first + 1} to {last} shown" if rows else ""
-        frame.say(
-            f"{len(rows)} of {len(review.rows)} texts found{shown}, {len(ticks)} ticked"
-        )
+    def say_counts() -> None:
+        count = len(matching_rows())
+        says = f"{count} of {len(review.rows)} texts found"
+        frame.say(f"{says}{_shown_range(page.value, count)}, {len(ticks)} ticked")
 
     def tick(row: ReviewRow, is_ticked: bool) -> None:
         ticks.discard(row.digest)
         if is_ticked:
             ticks.add(row.digest)
-        preview.value = ""
-        count()
+        preview.value = ""  # it shows earlier ticks
+        say_counts()
 
     def show() -> None:
         rows = matching_rows()
-        page.max = max(1, len(range(0, len(rows), AT_ONCE)))
-        first = AT_ONCE * (page.value - 1)
-        part = Review(review.name, tuple(rows[first : first + AT_ONCE]))
+        page.max = max(1, math.ceil(len(rows) / TEXTS_OF_A_PAGE))
+        first = TEXTS_OF_A_PAGE * (page.value - 1)
+        part = Review(review.name, tuple(rows[first : first + TEXTS_OF_A_PAGE]))
         for view in texts.children:
             view.close()
         texts.children = [
             _group(frame, where, rows, ticks, tick)
             for where, rows in part.groups().items()
         ]
-        count()
+        say_counts()
 
     def show_first_page() -> None:
         page.value = 1
@@ -99,13 +102,12 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
 
     def look() -> None:
         preview.value = _preview(review.ticked(frozenset(ticks)))
-        count()
+        say_counts()
 
     def save() -> None:
         out = save_choices(OUTPUTS / "shared", review.name, frozenset(ticks))
-        frame.say(
-            f"{len(ticks)} ticked, saved. Then: {shared.command} --include {word(str(out))}"
-        )
+        command = f"{shared.command} --include {word(str(out))}"
+        frame.say(f"{len(ticks)} ticked, saved. Then: {command}")
 
     frame.changed(show, page)
     frame.changed(show_first_page, search)
@@ -117,11 +119,22 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
     return [frame.row(search, page, *buttons), preview, texts]
 
 
+def _shown_range(page: int, count: int) -> str:
+    """Which of ``count`` texts are on a page, numbered from 1; empty where there are none."""
+    if not count:
+        return ""
+    first = TEXTS_OF_A_PAGE * (page - 1)
+    last = min(first + TEXTS_OF_A_PAGE, count)
+    return f", {first + 1} to {last} shown"
+
+
 def _preview(rows: Iterable[ReviewRow]) -> str:
-    """What others would read of ticked texts, as markup."""
-    chosen = [f"{row.text.where}, {row.text.kind}:\n{row.shown}" for row in rows]
-    heading = "As others will read it" if chosen else "Nothing is ticked"
-    return f"<b>{heading}</b>{text_html(PARAGRAPH.join(chosen))}"
+    """The ticked texts as others would read them, as HTML."""
+    texts = [f"{row.text.where}, {row.text.kind}:\n{row.shown}" for row in rows]
+    heading = "As others will read it"
+    if not texts:
+        heading = "Nothing is ticked"
+    return f"<b>{heading}</b>{text_html(PARAGRAPH.join(texts))}"
 
 
 def _group(
@@ -131,14 +144,18 @@ def _group(
     ticks: Container[str],
     tick: Callable[[ReviewRow, bool], None],
 ) -> Widget:
-    """The texts of one place, with a button that ticks them all."""
+    """The texts of one place, such as a cell, each with a tick box, and a button that ticks them
+    all.
+
+    ``ticks``: the digests of the texts that are ticked now; ``tick`` is called for each change.
+    """
     boxes = [_box(frame, row, ticks, tick) for row in rows]
 
     def tick_all() -> None:
-        free = [box for box in boxes if not box.disabled]
-        is_any_left = not all(box.value for box in free)
-        for box in free:
-            box.value = is_any_left
+        enabled = [box for box in boxes if not box.disabled]
+        are_all_ticked = all(box.value for box in enabled)
+        for box in enabled:
+            box.value = not are_all_ticked
 
     button = frame.button(
         f"Tick all of {where}", tick_all, "those without a secret; again: untick them"
@@ -155,6 +172,7 @@ def _box(
     ticks: Container[str],
     tick: Callable[[ReviewRow, bool], None],
 ) -> Widget:
+    """The tick box of a text; what looks like a secret cannot be ticked."""
     words = row.about
     if row.is_secret:
         words += ": looks like a secret, and stays here"

@@ -17,13 +17,13 @@ from helpers.trials import stress
 
 
 class Trace(Result):
-    """A recorded program or a pattern, with the card, release and settings it is studied under.
+    """A recorded program or a generated pattern, with the card, release and settings of its replay.
 
-    ``study`` holds them as data; ``study.trace`` are the operations.
+    ``study`` has them as data; ``study.trace`` has the operations.
     """
 
-    def __init__(self, case: study.Study) -> None:
-        self.study = case
+    def __init__(self, studied: study.Study) -> None:
+        self.study = studied
 
     @cached_property
     def as_it_is(self) -> ReplayView:
@@ -32,7 +32,7 @@ class Trace(Result):
 
     @property
     def words(self) -> str:
-        """The trace in a line, and what is to be said of how it was recorded."""
+        """The trace in a line, and notes on how it was recorded."""
         return studies.words(self.study)
 
     @property
@@ -47,22 +47,21 @@ class Trace(Result):
         panel.show(self.study)
 
     def on_card(self, box: Box | str, limit: str) -> Shown:
-        """The pattern carried out on a free GPU of this machine, beside what the model says.
+        """Run the pattern on a free GPU of this machine, and show it beside the allocator model.
 
-        ``limit`` is the most memory to take, such as ``8GiB``; nothing runs without it, on a box
-        that is not this machine, or on a card in use, and the view says why.
+        ``limit`` is the most memory to take, such as ``8GiB``. Nothing runs without a limit, on a
+        box that is not this machine, or on a card in use, and the view says why.
         """
         result, figures = stress.live(as_box(box).facts, self.study, limit)
         columns = ["figure", "model", "card"]
-        return Shown(
-            "The pattern on the card", columns, figures, none=f"Not run: {result.why}."
-        )
+        why_none = f"Not run: {result.why}."
+        return Shown("The pattern on the card", columns, figures, none=why_none)
 
 
 class ReplayView(Result):
     """What the caching allocator does with a trace under one setting.
 
-    ``replayed`` holds the curves, the moment of the first failure and the state there as data.
+    ``replayed`` has as data the curves, and the state at the first failure, else at the peak.
     """
 
     def __init__(self, replayed: studies.View) -> None:
@@ -74,16 +73,18 @@ class ReplayView(Result):
 
     @property
     def memory(self) -> Shown:
-        """Reserved, allocated and stranded memory over the run."""
+        """Reserved and allocated memory over the run, and what is free but cannot be used or
+        returned.
+        """
         return studies.memory(self.replayed)
 
     @property
     def segments(self) -> Shown:
-        """The map of every reserved byte at that moment, a row for each segment."""
+        """A map of the reserved bytes in the state of ``replayed``, a row for each segment."""
         return studies.segments(self.replayed)
 
     def beside(self, other: ReplayView) -> Shown:
-        """The memory of two replays under each other, on one scale."""
+        """The curves of two replays, one below the other, on one scale."""
         return studies.memory(self.replayed, other.replayed)
 
 
@@ -109,7 +110,9 @@ class WhatIf(Result):
 
     @cached_property
     def _ranked(self) -> tuple[list[contracts.LineEdit], list[str]]:
-        """The lines ranked, and as a note why they are not, where the trace is too long."""
+        """The lines whose change saves the run, the best first; and notes on why there are none,
+        such as that the trace is too long.
+        """
         verdict = trace_verdict.verdict(self.trace.study, self.league)
         return comparison.lines_that_save(self.trace.study, self.league, verdict)
 
@@ -125,13 +128,13 @@ class WhatIf(Result):
         """The run before and after the first change of ``lines``."""
         ranking, _ = self._ranked
         changes = [parse(line.edit) for line in ranking if line.edit]
-        return edits.table(comparison.compare_edits(self.trace.study, changes[:1]))
+        compared = comparison.compare_edits(self.trace.study, changes[:1])
+        return edits.table(compared)
 
     def verdict(self) -> Answer:
         """Why the program fails on this card, or that it does not, and the one next step."""
-        return Answer(
-            trace_verdict.verdict(self.trace.study, self.league), sources=False
-        )
+        verdict = trace_verdict.verdict(self.trace.study, self.league)
+        return Answer(verdict, sources=False)
 
 
 def load_trace(
@@ -143,16 +146,16 @@ def load_trace(
     build: str = "",
     seed: int = 0,
 ) -> Trace:
-    """A trace file, a trace of env/traces by its name, or a pattern made from ``seed``.
+    """Load a trace file, a trace of env/traces by its name, or make a pattern from ``seed``.
 
     ``capacity`` is the card's memory, such as ``20GiB``; ``settings`` is PYTORCH_CUDA_ALLOC_CONF;
-    ``torch`` and ``build`` the release and the build (``cuda`` or ``rocmX.Y``). What is empty is
-    taken from the trace. Raises ValueError in one line.
+    ``torch`` and ``build`` are the release and the build (``cuda`` or ``rocmX.Y``). For an empty
+    one the trace's own is used. Raises ValueError in one line.
     """
-    case = study.open_study(
+    studied = study.open_study(
         source, capacity=capacity, conf=settings, torch=torch, build=build, seed=seed
     )
-    return Trace(case)
+    return Trace(studied)
 
 
 def replay(trace: Trace, settings: str | None = None) -> ReplayView:
@@ -168,5 +171,7 @@ def what_if(trace: Trace) -> WhatIf:
 
 
 def leaks(trace: Trace) -> Shown:
-    """What grows from step to step, by the program's own line in bytes a step, and its end."""
+    """The memory that grows: by line of the program, in bytes a step, and when it fills
+    the card.
+    """
     return growth.growing(trace.study)

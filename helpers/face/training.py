@@ -12,9 +12,9 @@ from helpers.trials.interpreter import torch_interpreter
 
 
 class TrainingPaths(Result):
-    """Ways to train that ran here: what each took, and whether it is the same training.
+    """Ways to train that ran here: the memory and time of each, and whether it computes the same.
 
-    ``results`` holds them as data, the single device first; sizes are bytes.
+    ``results`` has them as data, the training on a single device first; sizes are bytes.
     """
 
     def __init__(self, results: Sequence[training.PathResult]) -> None:
@@ -26,7 +26,9 @@ class TrainingPaths(Result):
 
     @property
     def costs(self) -> Shown:
-        """What each way took above the start of its process, and in how many seconds."""
+        """The memory that each way took beyond that of its process at the start, and
+        its seconds.
+        """
         return training_view.cost_table(self.results)
 
     def verdict(self) -> Answer:
