@@ -1,14 +1,25 @@
 """The steps that the card under an out-of-memory proposes: what keeps the memory, and how to let go of it."""
 
 import re
+from collections import Counter
 from unittest.mock import Mock
 
 import pytest
 from notebook_cells import SMALL_CARD, rows
 
+from helpers.magics import cards
+from helpers.magics.holder import Holder, Holdings
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 pytest.importorskip("torch", reason="the tests of the notebook's own tensors need torch")
+
+
+def test_the_row_of_all_further_names_counts_the_device_that_ran_out_alone():
+    sizes = Counter({"cuda:0": 1 << 20, "cpu": 1 << 30})
+    holders = [Holder(f"name{n}", "variable", bytes=sizes) for n in range(cards.MOST_ROWS + 2)]
+    table = cards._table(Holdings(holders, []), "cuda:0")
+    assert [row[:2] for row in table.rows[-2:]] == [("name11", "1.00 MiB"), ("2 more", "2.00 MiB")]
 
 
 def test_a_list_of_losses_is_the_first_step_though_only_their_graphs_are_large(cells):

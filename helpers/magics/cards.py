@@ -1,4 +1,4 @@
-"""The sentences and tables of each answer."""
+"""The sentences and tables of each answer, as cards that a cell shows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from .next_steps import how_to_empty, next_steps
 from .view import Notice, Row, Table
 
 MOST_ROWS = 12
+"""Holders that have a row of their own, so that a card fits on a screen."""
 SHARE_WORTH_SAYING = 0.02
-"""Of a card, what a sentence is for; less than that is rounding in torch's own text."""
+"""A share of the card; a smaller difference can come from torch's message, which has
+two decimals.
+"""
 MOST_OWNERS = 3
+"""Names in a sentence."""
 MOST_LINES = 12
+"""Lines of a cell that have a row of their own."""
 LEAST_WORTH_SAYING = 4096
 """Bytes at the peak. A device with fewer, beside one with more, has only counters of steps and
 single numbers.
@@ -27,6 +32,7 @@ DESCRIPTIONS = {
     "thread": "a function that runs",
     "widgets": "widgets that are not closed, with their callbacks",
 }
+"""By the kind of a holder; others are described by their value (kinds.described)."""
 OFF = "%vram off turns these cards off."
 
 
@@ -43,11 +49,11 @@ def of_failure(failure: CellFailure) -> Notice:
             f", of which {show_bytes(use.free)} of {show_bytes(use.total)} was free"
         )
         sentences.append(_use(use))
-        gone = failure.allocated - use.allocated
-        if gone > SHARE_WORTH_SAYING * use.total:
+        released = failure.allocated - use.allocated
+        if released > SHARE_WORTH_SAYING * use.total:
             sentences.append(
                 f"At that moment tensors took {show_bytes(failure.allocated)}: the failed "
-                f"line had {show_bytes(gone)} of its own, and has let go of it since."
+                f"line had {show_bytes(released)} of its own, and has let go of it since."
             )
     growth = failure.growth
     if growth.bytes_each:
@@ -110,34 +116,37 @@ def of_letting_go(result: LetGo) -> Notice:
 def of_cell(ledgers: Mapping[str, Ledger]) -> Notice:
     """The answer of ``%%vram``: what the cell asked for, by device."""
     largest = max(ledger.peak for ledger in ledgers.values())
-    least = max(1, min(largest, LEAST_WORTH_SAYING))
+    if not largest:
+        return Notice("This cell made no tensors.")
+    least = min(largest, LEAST_WORTH_SAYING)
     used = {
         device: ledger for device, ledger in ledgers.items() if ledger.peak >= least
     }
-    if not used:
-        return Notice("This cell made no tensors.")
     peaks = _by_device({device: ledger.peak for device, ledger in used.items()})
     kept = _by_device({device: ledger.total for device, ledger in used.items()})
     rows: list[Row] = []
     for device, ledger in used.items():
         for line, at_peak, now in ledger.lines()[:MOST_LINES]:
             rows.append((device, show_bytes(at_peak), show_bytes(now), line))
+    heads = ("on", "at the peak", "kept", "line")
     return Notice(
         title=f"At its peak this cell had {peaks} more than before.",
         sentences=[f"Of that it keeps {kept}."],
-        table=Table(
-            ("on", "at the peak", "kept", "line"), rows, numbers=frozenset([1, 2])
-        ),
+        table=Table(heads, rows, numbers=frozenset([1, 2])),
     )
 
 
 def _on(device: str) -> str:
+    """Where memory was asked for, to append to a sentence; empty where that is not known."""
     if device == "cpu":
         return " of host memory"
-    return f" on {device}" if device else ""
+    if device:
+        return f" on {device}"
+    return ""
 
 
 def _use(use: DeviceUse) -> str:
+    """How the memory of a GPU is used, as a sentence."""
     return (
         f"{use.name}: tensors {show_bytes(use.allocated)}, kept by torch for later "
         f"{show_bytes(use.cached)}, free {show_bytes(use.free)} of {show_bytes(use.total)}."
@@ -145,6 +154,7 @@ def _use(use: DeviceUse) -> str:
 
 
 def _process(process: OtherProcess) -> str:
+    """What another process holds, as a sentence."""
     size = "memory of unknown size"
     if process.bytes is not None:
         size = show_bytes(process.bytes)
@@ -152,6 +162,7 @@ def _process(process: OtherProcess) -> str:
 
 
 def _by_device(sizes: Mapping[str, int]) -> str:
+    """Bytes by device in words, such as "1.00 GiB on cuda:0 and 2.00 MiB on cpu"."""
     return " and ".join(
         f"{show_bytes(size)} on {device}" for device, size in sizes.items()
     )
@@ -159,12 +170,12 @@ def _by_device(sizes: Mapping[str, int]) -> str:
 
 def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table:
     """The holders, on one device or on all; ``lets_go``: with what lets go of each."""
+    sizes = [(holder, holder.total) for holder in holdings.holders]
+    if device:
+        on_device = [(holder, holder.bytes[device]) for holder in holdings.holders]
+        sizes = [(holder, size) for holder, size in on_device if size]
     rows: list[Row] = []
-    holders = [
-        holder for holder in holdings.holders if not device or holder.bytes.get(device)
-    ]
-    for holder in holders[:MOST_ROWS]:
-        size = holder.bytes.get(device, 0) if device else holder.total
+    for holder, size in sizes[:MOST_ROWS]:
         about = [_description(holder, holdings, after_free=lets_go)]
         if holder.other_names:
             about.append(f"also reached from {', '.join(holder.other_names)}")
@@ -172,61 +183,78 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
             about += _let_go_with(holder, holdings)
         devices = " and ".join(sorted(holder.bytes))
         rows.append((holder.name, show_bytes(size), devices, "\n".join(about)))
-    rest = holders[MOST_ROWS:]
+    rest = sizes[MOST_ROWS:]
     if rest:
-        size = sum(holder.total for holder in rest)
-        rows.append((f"{len(rest)} more", show_bytes(size), "", ""))
+        rest_bytes = sum(size for _, size in rest)
+        rows.append((f"{len(rest)} more", show_bytes(rest_bytes), "", ""))
     return Table(("name", "size", "on", "what"), rows, numbers=frozenset([1]))
 
 
 def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
-    """What a holder is, where in it most lies, and which line put that there."""
+    """What a holder is, which part of it has most of the memory, and which line put that there.
+
+    ``after_free``: `%vram free` has just let go of what it could.
+    """
     if holder.kind == "error":
         parts = [
             f"{part.name} in {in_a_sentence(part.where)}" for part in holder.parts[:2]
         ]
         return "; ".join([*parts, *_graph(holder)])
-    if holder.kind == "circle":
-        still = ", yet a library keeps" if after_free else ""
-        return f"{_tensors(holder.tensors)} that no name leads to{still}"
-    if holder.kind == "library":
-        return f"{_tensors(holder.tensors)} that no known object refers to"
-    if holder.kind == "graph":
-        owners = _owners_of_graphs(holdings)
-        return f"{_tensors(holder.tensors)} that a backward pass of {owners} would need"
+    if holder.kind in ("circle", "library", "graph"):
+        return _nameless(holder, holdings, after_free)
     words = DESCRIPTIONS.get(holder.kind, holder.description)
     if holder.lacks_model:
         return f"{words}; no model has its parameters"
     if not holder.parts:
         return words
     part = holder.main_part
-    # Where in it most lies is said of a model or an optimizer only where a collection has it.
+    # A weight of a model, or a state of an optimizer, is not named: all of them are needed.
     names_the_part = holder.may_grow
     if part.collection:
         names_the_part = part.tensors > 1
     if names_the_part and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
-    lines = [
-        f"put there by {in_a_sentence(line)}"
-        for line in holder.joining_lines + part.lines
-    ]
-    return "; ".join([words, *_graph(holder), *lines[:1]])
+    parts = [words, *_graph(holder)]
+    lines = holder.joining_lines + part.lines
+    if lines:
+        parts.append(f"put there by {in_a_sentence(lines[0])}")
+    return "; ".join(parts)
+
+
+def _nameless(holder: Holder, holdings: Holdings, after_free: bool) -> str:
+    """What tensors are that no name leads to, by the kind of their holder."""
+    tensors = _tensors(holder.tensors)
+    if holder.kind == "library":
+        return f"{tensors} that no known object refers to"
+    if holder.kind == "graph":
+        owners = _owners_of_graphs(holdings)
+        return f"{tensors} that a backward pass of {owners} would need"
+    words = f"{tensors} that no name leads to"
+    if after_free:
+        words += ", yet a library keeps"
+    return words
 
 
 def _graph(holder: Holder) -> list[str]:
-    """What the graph of a holder keeps, where it has one."""
+    """What the graphs of a holder keep, as one phrase; none where it has no graph."""
     size = sum(holder.graph_bytes.values())
     if size:
         return [f"graphs of autograd keep {show_bytes(size)} of that"]
-    return ["with graph"] if holder.has_graph else []
+    if holder.has_graph:
+        return ["with graph"]
+    return []
 
 
 def _tensors(count: int) -> str:
-    return f"{count:,} tensor" if count == 1 else f"{count:,} tensors"
+    if count == 1:
+        return "1 tensor"
+    return f"{count:,} tensors"
 
 
 def _owners_of_graphs(holdings: Holdings) -> str:
-    """The names of which one owns the graphs; before 2.13 torch does not show which."""
+    """The names of which one has the graphs, joined by "or": torch before 2.13 does not
+    show which.
+    """
     owners = [holder.name for holder in holdings.holders if holder.has_graph]
     if not owners:
         return "a variable"
@@ -234,7 +262,9 @@ def _owners_of_graphs(holdings: Holdings) -> str:
 
 
 def _let_go_with(holder: Holder, holdings: Holdings) -> list[str]:
-    """What lets go of what a holder has; empty where nothing known does."""
+    """The command or statement that lets go of what a holder has, as one phrase; none where none is
+    known.
+    """
     if holder.kind == "variable":
         way = f"%vram free {' '.join([holder.name, *holder.other_variables])}"
     elif holder.kind == "module":
@@ -251,6 +281,7 @@ def _let_go_with(holder: Holder, holdings: Holdings) -> list[str]:
 
 
 def _foot(holdings: Holdings, last: str = "") -> str:
+    """The last line of a card: what was not looked at or not counted, and then ``last``."""
     sentences = [holdings.stopped]
     if holdings.other_libraries:
         names = ", ".join(holdings.other_libraries)

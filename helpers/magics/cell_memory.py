@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
@@ -18,12 +18,13 @@ from .devices import initialised
 from .ledger import AllocatorEntry, Ledger, frames_of, line_of
 
 MOST_EVENTS = 1_000_000
+"""Entries of torch's memory history; beyond that it drops the oldest (max_entries)."""
 HOST = "cpu"
 """The name of host memory among the devices, as torch has it."""
 
 
 class Following:
-    """What a cell asks for, from here to ``end``."""
+    """Follows what a cell asks for, until ``end`` is called."""
 
     def __init__(self, torch: ModuleType):
         self._until_end = ExitStack()
@@ -31,7 +32,7 @@ class Following:
         self._on_gpus = self._until_end.enter_context(_followed_on_gpus(torch))
 
     def end(self) -> dict[str, Ledger]:
-        """Its ledgers, by device."""
+        """Stop following. Returns what the cell held, by device."""
         self._until_end.close()
         return {HOST: self._on_host, **self._on_gpus}
 
@@ -43,6 +44,7 @@ class _HostStorages:
         self.ledger = Ledger()
         self._torch = torch
         self._alive: dict[int, Any] = {}
+        """A weak reference to each storage, by the address of its StorageImpl."""
 
     def add_results(self, results: object) -> None:
         """Add the storages of what an operation returns: a tensor, or a nest of them."""
@@ -51,19 +53,20 @@ class _HostStorages:
                 self._add(result.untyped_storage())
 
     def _add(self, storage: Any) -> None:
+        """Add a storage that is not known yet, under the line of the cell that runs now."""
         key = storage._cdata
         if key in self._alive and not self._alive[key].expired():
             return
-        self.ledger.remove(key)  # a storage that is gone had the same address
+        self.ledger.remove(key)  # an earlier storage had the same address
         reference = self._torch.multiprocessing.reductions.StorageWeakRef(storage)
         self._alive[key] = reference
         self.ledger.add(key, storage.nbytes(), line_of(_running_lines()))
-        # To ask every reference is slow: it is done only where there may be a new peak.
+        # Asking every reference is slow, so it is done only where there may be a new peak.
         if self.ledger.total > self.ledger.peak:
-            self.remove_the_gone()
+            self.remove_expired()
             self.ledger.note_peak()
 
-    def remove_the_gone(self) -> None:
+    def remove_expired(self) -> None:
         """Take storages off the ledger that no tensor has any more."""
         for key, reference in list(self._alive.items()):
             if reference.expired():
@@ -76,18 +79,26 @@ def _followed_on_host(torch: ModuleType) -> Iterator[Ledger]:
     """Follow the storages in host memory that operations make."""
     storages = _HostStorages(torch)
 
+    # torch calls it with `self` first, once for each operation (torch/utils/_python_dispatch.py).
     def dispatch(
-        _mode: object, function: Any, _types: object, args: Any = (), kwargs: Any = None
+        _mode: object,
+        function: Callable[..., object],
+        _types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        results = function(*args, **(kwargs or {}))
+        if kwargs is None:
+            kwargs = {}
+        results = function(*args, **kwargs)
         storages.add_results(results)
         return results
 
-    # The class is made here: this module is loaded without torch.
-    mode = torch.utils._python_dispatch.TorchDispatchMode
-    with type("HostMode", (mode,), {"__torch_dispatch__": dispatch})():
+    # The class is made here, because this module is imported before torch.
+    base = torch.utils._python_dispatch.TorchDispatchMode
+    host_mode = type("HostMode", (base,), {"__torch_dispatch__": dispatch})
+    with host_mode():
         yield storages.ledger
-    storages.remove_the_gone()
+    storages.remove_expired()
 
 
 def _running_lines() -> Iterator[tuple[str, int]]:
@@ -98,9 +109,16 @@ def _running_lines() -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _followed_on_gpus(torch: ModuleType) -> Iterator[dict[str, Ledger]]:
-    """Have torch keep its memory history while the cell runs, and read it afterwards."""
+    """Have torch record its memory history while the cell runs, and read it afterwards.
+
+    Yields the ledgers by device, which are empty until the cell has ended. A history that the
+    program itself has on goes on, and only the events of the cell are read.
+    """
     ledgers: dict[str, Ledger] = {}
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+    is_cpu_build = torch.version.cuda is None and not getattr(
+        torch.version, "hip", None
+    )
+    if is_cpu_build:
         yield ledgers
         return
     lengths_before: dict[int, int] = {}
@@ -108,7 +126,7 @@ def _followed_on_gpus(torch: ModuleType) -> Iterator[dict[str, Ledger]]:
         lengths_before = dict(enumerate(map(len, _events(torch))))
     was_on = any(lengths_before.values())
     if not was_on:
-        # Waits for the first use of a GPU, where there was none yet (torch/cuda/__init__.py).
+        # torch calls this at the first use of a GPU, or now (_lazy_call of torch/cuda/__init__.py).
         torch.cuda._lazy_call(lambda: start_history(torch, MOST_EVENTS))
     yield ledgers
     if not initialised(torch):
@@ -127,7 +145,7 @@ def _events(torch: ModuleType) -> list[list[AllocatorEntry]]:
 
 
 def _read(events: list[AllocatorEntry]) -> Ledger:
-    """What the events of one device left behind. A free of what was there before is left out."""
+    """What the events of one device add up to. A free of an earlier block changes nothing."""
     ledger = Ledger()
     for event in events:
         if event["action"] == "alloc":

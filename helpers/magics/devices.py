@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from .workbook import WorkbookCommand
 
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Of NVIDIA's driver, AMD's, and Windows' in WSL."""
+"""Files that exist where NVIDIA's driver, AMD's driver, or a GPU of Windows in WSL does."""
 
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """One GPU: bytes of tensors, bytes that torch has reserved, and bytes of the card."""
+    """One GPU, such as ``cuda:0``, in bytes.
+
+    ``allocated``: of tensors of this kernel; ``reserved``: what torch holds for it; ``free`` and
+    ``total``: of the card.
+    """
 
     name: str
     allocated: int
@@ -75,31 +79,37 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
 def question_of_others() -> WorkbookCommand | None:
     """Begin to ask who else has a GPU of this box open; None where the box has none.
 
-    It runs beside the look at the notebook's objects; ``other_processes`` takes the answer.
+    It runs while the notebook's objects are looked at; ``other_processes`` takes the answer.
     """
     if not any(map(os.path.exists, DEVICE_FILES)):
         return None
-    from .workbook import WorkbookCommand  # here: the extension is loaded without it
+    # Imported here, so that the extension loads fast.
+    from .workbook import WorkbookCommand
 
     return WorkbookCommand("monitor", "--count", "1")
 
 
 def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
-    """The answer to ``question_of_others``, as far as this user may see them and as it came in time."""
+    """The other processes that ``question_of_others`` found and this user may see; none where no
+    answer came in time.
+    """
     if question is None:
         return []
     processes = {}
     for holder in question.answer().get("holders", ()):
         pid = holder.get("pid")
         if pid != os.getpid():
-            processes[pid] = OtherProcess(
-                pid, str(holder.get("name", "")), _size(holder)
-            )
+            name = str(holder.get("name", ""))
+            processes[pid] = OtherProcess(pid, name, _size(holder))
     return list(processes.values())
 
 
 def _size(holder: Mapping[str, object]) -> int | None:
-    """Bytes on the card and in the host memory that it maps, as far as they were measured."""
+    """The bytes that a process has on the card and in the host memory that the card maps (GTT of
+    amdgpu), as far as they were measured; None where neither was.
+    """
     pools = (holder.get("vram"), holder.get("gtt"))
     sizes = [size for size in pools if isinstance(size, int)]
-    return sum(sizes) if sizes else None
+    if not sizes:
+        return None
+    return sum(sizes)

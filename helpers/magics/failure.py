@@ -36,6 +36,10 @@ SIGNS = re.compile(
 """Texts of torch's own errors: c10/cuda/CUDACachingAllocator.cpp,
 aten/src/ATen/cuda/Exceptions.cpp, c10/core/impl/alloc_cpu.cpp, and the CUDA and HIP runtimes.
 """
+# Figures of torch's out-of-memory message, c10/cuda/CUDACachingAllocator.cpp: "Tried to allocate
+# 2.00 GiB. GPU 0 has a total capacity of ... Of the allocated memory 21.00 GiB is allocated by
+# PyTorch, and 300.00 MiB is reserved by PyTorch but unallocated." The CPU's says "you tried to
+# allocate 8000000 bytes" (c10/core/impl/alloc_cpu.cpp).
 REQUESTED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)? ?\w+)")
 ALLOCATED = re.compile(r"allocated memory (\d+(?:\.\d+)? ?\w+) is allocated by PyTorch")
 UNALLOCATED = re.compile(
@@ -43,9 +47,9 @@ UNALLOCATED = re.compile(
 )
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
 LARGE_SHARE = 0.25
-"""Of what all tensors took when it failed."""
+"""A holder with this share of what all tensors took is worth changing before others."""
 SHARE_WORTH_A_STEP = 0.05
-"""Of what was asked for; less than that is not worth a step."""
+"""A share of the request: letting go of less would not make it fit."""
 
 
 @dataclass
@@ -53,10 +57,11 @@ class CellFailure:
     """An out-of-memory in a cell.
 
     ``place`` and ``code``: the line of the notebook that asked. ``device``: "cuda:0", "cpu", or
-    empty where it is not known. By the error, in bytes, 0 where it does not say: ``requested``, and
-    when it failed ``allocated`` (tensors) and ``in_pieces`` (what torch kept for later); by now the
-    failed line has let go of its own. ``last_named``: the last cell with the name of each variable
-    that this cell does not name.
+    empty where it is not known. Three figures are those of the error's text, in bytes (0: not
+    said): ``requested``, ``allocated`` (by tensors) and ``in_pieces`` (free blocks that torch
+    keeps). ``holdings``, ``use`` (of that device) and ``others`` were read afterwards, when the
+    failed line had let go of its own tensors. ``last_named``: of each variable that this cell does
+    not name, the number of the last cell that does.
     """
 
     place: str
@@ -72,25 +77,31 @@ class CellFailure:
     last_named: dict[str, int] = field(default_factory=dict)
 
     def on_device(self, sizes: Mapping[str, int]) -> int:
-        """The bytes on the device that ran out, of sizes by device; on all where it is not known."""
+        """Of sizes by device, the bytes on the device that ran out; the sum where it is
+        not known.
+        """
         if not self.device:
             return sum(sizes.values())
         return sizes.get(self.device, 0)
 
     def is_worth_a_step(self, size: int) -> bool:
-        """Whether it is enough, beside what was asked for, for a step of its own."""
+        """Whether letting go of so many bytes would help the request."""
         return size > SHARE_WORTH_A_STEP * self.requested
 
     def is_large(self, size: int) -> bool:
-        """Whether it is much of what all tensors took."""
+        """Whether so many bytes are much of what all tensors took."""
         return size > LARGE_SHARE * self.allocated
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
-    """The out-of-memory in an error or in what it came from; None where there is none."""
+    """The out-of-memory among an error and the errors that it was raised from; None where there is
+    none.
+    """
     for link in linked_errors(error):
-        is_torchs = type(link).__name__ == "OutOfMemoryError"
-        if isinstance(link, RuntimeError) and (is_torchs or SIGNS.search(_text(link))):
+        if not isinstance(link, RuntimeError):
+            continue
+        # torch.cuda.OutOfMemoryError, by its name: its module differs between releases.
+        if type(link).__name__ == "OutOfMemoryError" or SIGNS.search(_text(link)):
             return link
     return None
 
@@ -102,7 +113,10 @@ def explained(
     shell: InteractiveShell,
     runs: CellRuns,
 ) -> CellFailure:
-    """Everything about an out-of-memory that this kernel knows. Takes some two seconds at most."""
+    """Everything about an out-of-memory that this kernel knows. Takes two seconds at most.
+
+    ``cell``: the text of the cell that failed.
+    """
     text = _text(error)
     device = _device(text)
     is_on_gpu = device != "cpu"
@@ -123,10 +137,11 @@ def explained(
         holdings=holdings,
         growth=runs.growth(cell),
     )
+    # In has the text of each cell by its number, from 1 on; the cell that failed is the last.
+    failed_cell = len(shell.user_ns.get("In", ())) - 1
     for holder in holdings.of_kind("variable"):
-        # The cell that failed is the last of In, whose number 0 is none.
         last = last_cell_naming(holder.name, shell)
-        if last < len(shell.user_ns.get("In", ())) - 1:
+        if last < failed_cell:
             failure.last_named[holder.name] = last
     if is_on_gpu:
         uses = devices_in_use(torch)
@@ -136,14 +151,18 @@ def explained(
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error of torch's: its first argument, no __str__ is called."""
+    """The text of an error: its first argument that is one. A __str__ of the person's is not
+    called.
+    """
     return next((part for part in error.args if isinstance(part, str)), "")
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int:
     """The bytes that a pattern finds in a text; 0 where it finds none."""
     match = pattern.search(text)
-    return parse_size(match[1]) if match else 0
+    if not match:
+        return 0
+    return parse_size(match[1])
 
 
 def _device(text: str) -> str:
@@ -151,11 +170,15 @@ def _device(text: str) -> str:
     if "DefaultCPUAllocator" in text:
         return "cpu"
     match = DEVICE.search(text)
-    return f"cuda:{match[1]}" if match else ""
+    if not match:
+        return ""
+    return f"cuda:{match[1]}"
 
 
 def _line_of(error: BaseException) -> tuple[str, str]:
-    """The innermost line of the notebook's own code that an error came through, and its text."""
+    """Where the innermost line of the notebook's own code is that an error came through, in words,
+    and the text of that line.
+    """
     calls = [
         (frame.f_code, line)
         for frame, line in traceback.walk_tb(error.__traceback__)

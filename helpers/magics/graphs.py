@@ -1,7 +1,7 @@
 """What graphs of autograd keep: the tensors that a backward pass of a name would need.
 
-Nothing of the person's is called: what a node has saved is read as it lies, and hooks of saved
-tensors do not run.
+No code of the person's runs: what a node has saved is read without unpacking it, so hooks of saved
+tensors are not called.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from ..allocator.under_torch.storages import Storage, storage_of
 from .holder import Holder, is_listed, sizes_by_device
 
 SAVED = "_raw_saved_"
-"""How torch's nodes name what they have saved (tools/autograd/gen_autograd_functions.py)."""
+"""How the attributes of torch's nodes begin that have saved tensors as SavedTensor, without
+unpacking them (tools/autograd/gen_autograd_functions.py).
+"""
 NODE_OF_A_PARAMETER = "AccumulateGrad"
 """The class of the node of a leaf: a parameter, or another tensor that wants a gradient."""
 DEVICES = ("cuda", "xpu", "mps", "cpu")
-SHARE_OF_NEARLY_ALL = 0.9
-"""Of the largest graph: one of so many bytes is nearly the same."""
+"""Types of torch's devices on which storages are counted."""
+NEARLY_THE_SAME = 0.9
+"""A graph with this share of the bytes of the largest one is taken for a part of it."""
 
 
 class Graph(NamedTuple):
@@ -39,23 +42,30 @@ def add_graphs(
     torch: ModuleType,
     ends_at: float,
 ) -> dict[int, Storage]:
-    """Count what only graphs keep for the holder of a tensor that carries them, as far as time
-    allows: for a name of the person before an output or an error, and for the largest graph first.
-    Returns what was counted, by the id of the tensor.
+    """Count tensors that only a graph keeps for the holder of the tensor whose graph it is.
 
-    ``with_graphs``: the holders, each with those of its tensors that carry a graph. ``counted``: the
-    addresses of storages that have a holder; those that are counted here are added to it.
+    A tensor that several graphs keep is counted for a name of the person before an output or an
+    error, and for a larger graph before a smaller one. Looking ends at the thread time ``ends_at``.
+
+    ``with_graphs``: the holders, each with those of its tensors that have a graph. ``counted``: the
+    addresses of storages that have a holder; those that are counted here are added. Returns what
+    was counted here, by the id of the tensor.
     """
     graphs = [
         _graph_of(holder, tensors, torch, ends_at)
         for holder, tensors in with_graphs
         if tensors
     ]
-    nearly_all = SHARE_OF_NEARLY_ALL * max((graph.size for graph in graphs), default=0)
+    largest = max((graph.size for graph in graphs), default=0)
 
     def turn(graph: Graph) -> tuple[bool, bool, int]:
-        """Of graphs that are nearly the same the inner one, which others go through, is first."""
-        if graph.size >= nearly_all:
+        """The key that sorts graphs: names of the person first, then by size, the largest first.
+
+        Among graphs nearly as large as the largest the smallest is first: of `loss = f(output)` the
+        graph of `loss` goes through that of `output`, and `output` shall have it.
+        """
+        is_nearly_the_largest = graph.size >= NEARLY_THE_SAME * largest
+        if is_nearly_the_largest:
             return graph.holder.is_left_over, False, graph.size
         return graph.holder.is_left_over, True, -graph.size
 
@@ -79,16 +89,17 @@ def add_graphs(
 def _graph_of(
     holder: Holder, tensors: list[Storage], torch: ModuleType, ends_at: float
 ) -> Graph:
-    """The graph behind some tensors of a holder, as far as there is time; how often it uses a
-    parameter is noted in the holder.
+    """The graphs of some tensors of a holder, looked at until the thread time ``ends_at``.
 
-    It has no storages where this torch does not show what a node has saved (before 2.13).
+    The largest number of uses of one parameter is noted in the holder. A graph has no storages
+    where torch does not show what a node has saved (before 2.13).
     """
-    kept: dict[int, Storage] = {}
-    uses: collections.Counter[int] = collections.Counter()
-    seen: dict[
-        int, object
-    ] = {}  # as long as a node is here, its id is that of no other
+    kept: dict[int, Storage] = {}  # by address
+    uses: collections.Counter[int] = (
+        collections.Counter()
+    )  # by the id of a parameter's node
+    # A node is kept here, so that no other one gets its id.
+    seen: dict[int, object] = {}
     waiting: list[Any] = [storage.tensor.grad_fn for storage in tensors]
     while waiting and time.thread_time() <= ends_at:
         node = waiting.pop()
@@ -99,19 +110,20 @@ def _graph_of(
             storage = storage_of(tensor, DEVICES)
             if storage is not None and is_listed(storage):
                 kept[storage.address] = storage
-        further = [step for step, _ in node.next_functions if step is not None]
-        uses.update(
-            id(step) for step in further if type(step).__name__ == NODE_OF_A_PARAMETER
-        )
-        waiting += further
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            waiting.append(following)
+            if type(following).__name__ == NODE_OF_A_PARAMETER:
+                uses[id(following)] += 1
     holder.parameter_uses = max(uses.values(), default=0)
     storages = list(kept.values())
     return Graph(holder, storages, sum(storage.bytes for storage in storages))
 
 
 def _saved_by(node: Any, torch: ModuleType) -> Iterator[Any]:
-    """The tensors that a node has saved; none of those that a backward pass has let go of. The node
-    of a parameter has the parameter.
+    """The tensors that a node has saved, except those that a backward pass has freed; of the node
+    of a parameter, the parameter.
     """
     kind: Any = type(node)
     if kind.__name__ == NODE_OF_A_PARAMETER:
@@ -120,11 +132,11 @@ def _saved_by(node: Any, torch: ModuleType) -> Iterator[Any]:
         try:
             saved = getattr(node, name)
         except RuntimeError:
-            continue  # a backward pass was there
+            continue  # freed by a backward pass
         if not isinstance(saved, tuple):
             saved = (saved,)
         for entry in saved:
-            # torch's own record of a saved tensor; other entries are no tensors.
+            # A SavedTensor has its tensor as ``data`` since 2.13; numbers have none.
             tensor = getattr(entry, "data", None)
             if isinstance(tensor, torch.Tensor):
                 yield tensor
@@ -132,4 +144,5 @@ def _saved_by(node: Any, torch: ModuleType) -> Iterator[Any]:
 
 @functools.cache
 def _names_of_saved(kind: type) -> tuple[str, ...]:
+    """The names of the attributes in which nodes of a class have what they saved."""
     return tuple(name for name in dir(kind) if name.startswith(SAVED))

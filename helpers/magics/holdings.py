@@ -38,16 +38,19 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 LONGEST_LOOK_S = 1.1
-"""From the first tensor to the last name. Seconds of work: a busy machine answers later."""
+"""For listing the tensors and finding their names. With the two shorter looks and the lines, an
+answer takes two seconds. Seconds of processor time: on a busy machine it takes longer.
+"""
 LONGEST_SECOND_LOOK_S = 0.4
+"""For the graphs, for other names, and for outputs, each."""
 STOPPED = (
-    "The look stopped after {seconds:.1f} s of work, when names had led to {found}: what a name "
+    "The look stopped after {seconds:.1f} s of work, when names had led to {progress}: what a name "
     "holds is at least its size, and the rest may have names."
 )
 
 
 def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
-    """Who holds the tensors of this kernel now. Takes two seconds at the most."""
+    """Who holds the tensors of this kernel now. Takes at most two seconds."""
     began = time.thread_time()
     with looking(torch):
         return holdings_of(large_storages(torch), torch, shell, began)
@@ -55,13 +58,15 @@ def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
 
 @contextmanager
 def looking(torch: ModuleType) -> Iterator[None]:
-    """No tensor class of the person's is asked, and no garbage is collected meanwhile."""
+    """While this is entered, torch calls no __torch_function__ of the person's classes, and no
+    garbage is collected, so ids stay valid.
+    """
     with torch._C.DisableTorchFunctionSubclass(), without_collection():
         yield
 
 
 def large_storages(torch: ModuleType) -> dict[int, Storage]:
-    """Of the GPU all storages, of host memory those worth listing, by the id of the tensor."""
+    """All storages on GPUs, and those in host memory that are listed, by the id of the tensor."""
     storages = storages_of(torch, *DEVICES)
     return {key: storage for key, storage in storages.items() if is_listed(storage)}
 
@@ -72,8 +77,9 @@ def holdings_of(
     shell: InteractiveShell,
     began: float,
 ) -> Holdings:
-    """Who holds these storages; the look ``began`` at that thread time. Those that only graphs keep
-    are added to them.
+    """Who holds these storages. Those that only graphs keep are added to ``storages``.
+
+    ``began``: the thread time at which the look began, for LONGEST_LOOK_S.
     """
     walk_roots = list(roots(torch, shell))
     walk = Walk(storages, began + LONGEST_LOOK_S - time.thread_time())
@@ -82,10 +88,10 @@ def holdings_of(
     with_graphs = []
     also_reached = []
     for root in walk_roots:
-        # ``reached`` keeps its order: what this root adds stands behind the first ``before``.
-        before = len(walk.reached)
+        # The walk appends what it reaches, so what this root adds follows the earlier entries.
+        earlier = len(walk.reached)
         references = walk.run_from(root.references)
-        reached = dict(itertools.islice(walk.reached.items(), before, None))
+        reached = dict(itertools.islice(walk.reached.items(), earlier, None))
         addresses = {storages[key].address for key in reached}
         also_reached.append((root.name, addresses & counted, references))
         if reached:
@@ -96,7 +102,7 @@ def holdings_of(
             with_graphs.append((holder, tensors))
     is_complete = walk.complete
     # Counted here, before add_graphs adds to the storages.
-    found = f"{len(walk.reached):,} of {len(storages):,} tensors"
+    progress = f"{len(walk.reached):,} of {len(storages):,} tensors"
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     storages |= add_graphs(with_graphs, counted, torch, ends_at)
     holders += _without_a_name(storages, counted, is_complete)
@@ -109,7 +115,7 @@ def holdings_of(
         _add_other_names(holders, also_reached, storages)
     else:
         seconds = time.thread_time() - began
-        holdings.stopped = STOPPED.format(seconds=seconds, found=found)
+        holdings.stopped = STOPPED.format(seconds=seconds, progress=progress)
     return holdings
 
 
@@ -120,7 +126,9 @@ def _holder(
     counted: set[int],
     torch: ModuleType,
 ) -> Holder:
-    """The holder of the tensors that were reached; storages counted before are not its own."""
+    """The holder for a root and the tensors that it ``reached``, by their ids, without those whose
+    storage is already ``counted``.
+    """
     new = {
         key: reference
         for key, reference in reached.items()
@@ -144,7 +152,7 @@ def _holder(
             if issubclass(type(storages[key].tensor), torch.nn.Parameter)
         ),
     )
-    # So a reference into an optimizer reads; a dictionary of the person's may read alike.
+    # A reference into an optimizer reads so; one into a dictionary of the person's may do so too.
     may_be_states = [key for key in new if ".state[" in new[key].name]
     if may_be_states:
         states = states_of_optimizers(torch)
@@ -157,9 +165,11 @@ def _holder(
 def _without_a_name(
     storages: dict[int, Storage], counted: set[int], complete: bool
 ) -> list[Holder]:
-    """The tensors that no name leads to: those that objects refer to, and those that only a
-    graph of autograd keeps, or a library where there is no graph. Where the look was not complete,
-    nobody knows whether a name does.
+    """Holders for the tensors that no name leads to.
+
+    They are a circle of objects for those that Python objects refer to, and one for the others,
+    which only C++ keeps: graphs of autograd, or a library where no tensor has a graph. If the look
+    was not ``complete``, names may lead to all of them, and there is one holder of unknown kind.
     """
     rest = [storage for storage in storages.values() if storage.address not in counted]
     if not rest:
@@ -186,10 +196,11 @@ def _add_other_names(
     also_reached: list[tuple[str, set[int], list[Reference]]],
     storages: dict[int, Storage],
 ) -> None:
-    """Say of each holder which later names reach some of its tensors, as far as time allows.
+    """Note in each holder the later names that reach some of its tensors, as far as time allows.
 
-    ``also_reached``: of each name the storages that earlier names had reached, by their addresses,
-    and the references to what these names had reached.
+    ``also_reached``: for each name, the addresses of storages that it reached and that were counted
+    for an earlier name, and the references at which its walk ended because an earlier name had
+    reached the object.
     """
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     for name, addresses, references in also_reached:
@@ -204,7 +215,9 @@ def _add_other_names(
 def outputs_with_tensors(
     storages: dict[int, Storage], shell: InteractiveShell
 ) -> list[int]:
-    """The numbers of the outputs of cells that reach a tensor, as far as time allows."""
+    """The numbers of the outputs of cells (the keys of Out) that reach a tensor, as far as time
+    allows.
+    """
     numbers = []
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     for number, value in list(shell.user_ns.get("Out", {}).items()):
@@ -216,8 +229,8 @@ def outputs_with_tensors(
 
 
 def add_lines(holders: list[Holder]) -> None:
-    """Find the lines of the notebook that put tensors where the parts of each lie, and those that
-    let a single tensor grow.
+    """Find the lines of the notebook that put tensors into each part, and the lines that join a
+    single large tensor with others.
     """
     parts = [part for holder in holders for part in holder.parts_worth_a_line]
     find_lines([part for part in parts if part.kind != OF_A_LIBRARY])

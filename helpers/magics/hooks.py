@@ -31,24 +31,28 @@ NO_TORCH = "%vram: torch has not been imported in this notebook"
 MEASURED = re.compile(r"%%vram\b")
 """The first line of a cell that is to be measured."""
 USAGE = "expected %vram, %vram free [NAME ...], %vram on or %vram off"
+LONGEST_ERROR = 200
+"""Characters: an error of torch may have a page of text."""
 _loaded: dict[str, Extension] = {}
 """The extension, under "extension", while it is loaded."""
 
 
 class Extension:
-    """The extension in one IPython."""
+    """The extension in one IPython. ``explains``: whether an out-of-memory gets a card."""
 
     def __init__(self, shell: InteractiveShell):
         self.shell = shell
         self.runs = CellRuns()
         self.explains = True
         self._following: Following | None = None
+        """The measurement of the running cell, if it begins with %%vram."""
         self._running: ExecutionInfo | None = None
+        """The outermost running cell."""
 
     def before_cell(self, info: ExecutionInfo) -> None:
         """Follow a cell that begins with ``%%vram``. IPython runs it as it runs any other."""
         if self._running is not None:
-            return  # a cell that the running one has IPython run
+            return  # a cell inside the running one, such as by run_cell
         self._running = info
         cell = getattr(info, "raw_cell", None)
         if not isinstance(cell, str) or not cell.lstrip().startswith("%%vram"):
@@ -65,7 +69,9 @@ class Extension:
             print(f"%vram: no answer, because of {_short(error)}")
 
     def after_cell(self, result: ExecutionResult) -> None:
-        """Keep what the cell left, and explain an out-of-memory under its traceback."""
+        """Note how much memory is in use after the cell, and explain an out-of-memory under its
+        traceback.
+        """
         following = None
         if result.info is self._running:
             self._running = None
@@ -88,7 +94,8 @@ class Extension:
             print(f"vram_casebook: no answer, because of {_short(error)}")
 
     def _explain(self, error: BaseException, cell: str, torch: ModuleType) -> None:
-        # Here and below: a notebook in which nothing fails imports none of it.
+        """Show a card if the error is an out-of-memory."""
+        # Imported here and below, so that a notebook in which nothing fails loads none of it.
         from . import failure
 
         out_of_memory = failure.out_of_memory(error)
@@ -100,16 +107,18 @@ class Extension:
         cards.of_failure(answer).show()
 
     def without_its_magic(self, lines: list[str]) -> list[str]:
-        """A transformation of IPython's: a cell without its first line ``%%vram``. An empty line
-        stands for it, so that the others keep their numbers; none before another magic, which must
-        come first.
+        """Transform a cell for IPython: an empty line replaces its first line ``%%vram``, so that
+        other lines keep their numbers. Before another magic, which has to be first, the line is
+        removed.
         """
         is_inner = self._running is not None
         if is_inner or not lines or not MEASURED.match(lines[0]):
             return lines
         rest = lines[1:]
         first = next((line for line in rest if line.strip()), "")
-        return rest if first.startswith("%%") else ["\n", *rest]
+        if first.startswith("%%"):
+            return rest
+        return ["\n", *rest]
 
     def vram(self, line: str, cell: str | None = None) -> None:
         """GPU memory of this notebook, by the names of its variables.
@@ -136,6 +145,7 @@ class Extension:
             print(f"%vram: no answer, because of {_short(error)}")
 
     def _answer(self, torch: ModuleType, words: list[str], cell: str | None) -> None:
+        """Do what the words after ``%vram`` say, or measure a cell."""
         if cell is not None:
             self._measure(cell, torch)
         elif not words:
@@ -146,6 +156,7 @@ class Extension:
             print(f"%vram: seen {' '.join(words)!r}; {USAGE}")
 
     def _list(self, torch: ModuleType) -> None:
+        """Show who holds memory now."""
         from . import cards, devices
         from .holdings import add_lines, find_holdings
         from .unnamed import add_unnamed
@@ -159,6 +170,7 @@ class Extension:
         cards.of_holdings(holdings, uses, others).show()
 
     def _free(self, torch: ModuleType, names: list[str]) -> None:
+        """Let go of what no variable holds, and of the named variables; show what came back."""
         from . import cards, letting_go
 
         try:
@@ -187,7 +199,7 @@ class Extension:
 
 
 def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
+    return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

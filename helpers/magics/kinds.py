@@ -1,4 +1,4 @@
-"""What a value of the notebook is, in a few words, and in which order names are asked.
+"""A value of the notebook in a few words, and the order in which names are asked what they reach.
 
 Only types are looked at, and what torch itself counts: nothing of the person's classes is called.
 """
@@ -14,9 +14,9 @@ from ..allocator.under_torch.storages import instances_of
 from .runs import COLLECTIONS
 
 MOST_PARAMETERS = 100_000
-"""Tensors of one module that are counted at most."""
+"""Parameters of one module that are added up at most, to bound the time."""
 OTHER_LIBRARIES = ("cupy", "jax", "jaxlib", "tensorflow", "numba.cuda", "cudf")
-"""Packages whose arrays may lie on the GPU; torch does not count them."""
+"""Packages whose arrays may be on the GPU; torch does not count them."""
 TENSOR, MODULE, OPTIMIZER, COLLECTION, OTHER, VIEW = range(6)
 """Kinds of a value, in the order in which names are asked (``rank``)."""
 
@@ -29,12 +29,14 @@ def name_of(kind: type) -> str:
 def rank(value: object, torch: ModuleType) -> int:
     """The place of a value in the order in which names are asked what they reach.
 
-    A tensor belongs to its own name before all others, a parameter to its module before the
-    optimizer that changes it, and a larger tensor to whatever has it before its views.
+    A tensor is counted for its own name before a collection or module that has it too, a parameter
+    for its module before the optimizer, and a storage for whatever else has it before a small view.
     """
     kind = type(value)
     if issubclass(kind, torch.Tensor):
-        return VIEW if _is_small_part(value) else TENSOR
+        if _is_small_part(value):
+            return VIEW
+        return TENSOR
     if issubclass(kind, torch.nn.Module):
         return MODULE
     if issubclass(kind, torch.optim.Optimizer):
@@ -62,16 +64,19 @@ def described(value: object, torch: ModuleType) -> str:
 
 
 def is_of_another_library(value: object) -> bool:
-    """Whether a value is an array of a library other than torch that may lie on a GPU."""
-    home = type.__getattribute__(type(value), "__module__")
-    is_other = isinstance(home, str) and home.startswith(OTHER_LIBRARIES)
+    """Whether a value is an array of a library other than torch that may be on a GPU."""
+    module = type.__getattribute__(type(value), "__module__")
+    is_other = isinstance(module, str) and module.startswith(OTHER_LIBRARIES)
     return is_other and hasattr(type(value), "shape")
 
 
 def _tensor(tensor: Any) -> str:
+    """A tensor in words: "tensor float32, 8 x 1,024"."""
     try:
-        shape = " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
-        element = str(tensor.dtype).partition(".")[2]
+        shape = "one number"
+        if tensor.dim():
+            shape = " x ".join(f"{size:,}" for size in tensor.shape)
+        _, _, element = str(tensor.dtype).partition(".")  # torch.float32
     except Exception:  # noqa: BLE001 - a class of the person's may answer with any error
         return name_of(type(tensor))
     if _is_small_part(tensor):
@@ -80,7 +85,7 @@ def _tensor(tensor: Any) -> str:
 
 
 def _is_small_part(tensor: Any) -> bool:
-    """Whether a tensor is a view of less than half of what it keeps."""
+    """Whether a tensor is a view of less than half of its storage."""
     try:
         size = tensor.numel() * tensor.element_size()
         return bool(size < tensor.untyped_storage().nbytes() / 2)
@@ -113,6 +118,7 @@ def states_of_optimizers(torch: ModuleType) -> frozenset[int]:
 
 
 def _count(module: object, torch: ModuleType) -> str:
+    """The number of elements of a module's parameters."""
     parameters = torch.nn.Module.parameters(module)
     counted = itertools.islice(parameters, MOST_PARAMETERS)
     return f"{sum(parameter.numel() for parameter in counted):,}"

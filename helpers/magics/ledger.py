@@ -1,4 +1,4 @@
-"""Which lines hold how much, while a cell runs and after it."""
+"""How many bytes each line of a cell holds, while the cell runs and after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class Frame(TypedDict):
 
 
 class AllocatorEntry(TypedDict, total=False):
-    """An event or a block of torch's memory snapshot; an event has an action, a block a state."""
+    """An event or a block of torch's memory snapshot; an event has an action, a block a state.
+
+    ``addr`` is an address; ``size`` is in bytes; ``frames`` are the calls, the innermost first.
+    """
 
     action: str
     state: str
@@ -31,7 +34,10 @@ class AllocatorEntry(TypedDict, total=False):
 
 @dataclass
 class Ledger:
-    """Bytes that are held now and were held at the peak, by the line that asked for them."""
+    """Bytes by the line that asked for them: held ``now`` and held ``at_peak``.
+
+    ``total`` and ``peak`` are the sums of these over all lines.
+    """
 
     now: dict[str, int] = field(default_factory=dict)
     at_peak: dict[str, int] = field(default_factory=dict)
@@ -40,36 +46,37 @@ class Ledger:
     _entries: dict[Hashable, tuple[str, int]] = field(default_factory=dict)
 
     def add(self, key: Hashable, size: int, line: str) -> None:
-        """Something is held from now on. ``note_peak`` counts it towards the peak."""
+        """Add a tensor or a block, known by ``key``. ``note_peak`` then compares with the peak."""
         self._entries[key] = (line, size)
         self.now[line] = self.now.get(line, 0) + size
         self.total += size
 
     def remove(self, key: Hashable) -> None:
-        """It is held no more; nothing happens where it was not known."""
+        """Remove a tensor or a block; nothing happens for an unknown key."""
         if key in self._entries:
             line, size = self._entries.pop(key)
             self.now[line] -= size
             self.total -= size
 
     def lines(self) -> list[tuple[str, int, int]]:
-        """Each line that has or had bytes, with those at the peak and now, most at the peak first."""
-        rows = [
-            (line, self.at_peak.get(line, 0), size) for line, size in self.now.items()
-        ]
-        rows.sort(key=lambda row: -row[1])
-        return [row for row in rows if any(row[1:])]
+        """Rows of a line, its bytes at the peak and its bytes now, most bytes at the peak first."""
+        rows = []
+        for line, size in self.now.items():
+            at_peak = self.at_peak.get(line, 0)
+            if at_peak or size:
+                rows.append((line, at_peak, size))
+        return sorted(rows, key=lambda row: row[1], reverse=True)
 
     def note_peak(self) -> None:
-        """Keep what is held now as the peak, where it is more than before."""
+        """Keep what is held now as the peak, if it is more than any earlier one."""
         if self.total > self.peak:
             self.peak = self.total
             self.at_peak = dict(self.now)
 
 
 def own_frame(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
-    """The innermost of the frames (file, line) of a call that is the notebook's own code; the
-    innermost frame comes first.
+    """The first of the frames, each a file and a line, that is code of the notebook; None where
+    none is. The innermost frame comes first.
     """
     for file, line in frames:
         is_python = file.endswith(".py") or file.startswith("<ipython")
@@ -79,11 +86,13 @@ def own_frame(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
 
 
 def line_of(frames: Iterable[tuple[str, int]]) -> str:
-    """The innermost line of the notebook's own code among the frames of a call."""
+    """The innermost line of the notebook's own code among frames, in words."""
     frame = own_frame(frames)
-    return place(*frame) if frame else ELSEWHERE
+    if frame is None:
+        return ELSEWHERE
+    return place(*frame)
 
 
 def frames_of(entry: AllocatorEntry) -> list[tuple[str, int]]:
-    """The frames of a block or an event of torch's memory snapshot."""
+    """The file and line of each frame of a block or an event."""
     return [(frame["filename"], frame["line"]) for frame in entry.get("frames", ())]

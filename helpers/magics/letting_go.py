@@ -1,8 +1,8 @@
-"""``%vram free``: lets go of the memory that is nobody's, and says who holds the rest.
+"""``%vram free``: lets go of memory that no variable holds, and says who holds the rest.
 
-Nobody's is what the notebook keeps by itself: the exception of the last failed cell with the
+It lets go of what the notebook keeps by itself: the exception of the last failed cell with the
 variables of its functions, outputs of cells, objects that only refer to each other, and blocks that
-torch keeps for later. A variable that the person named is deleted only if the command names it.
+torch keeps for later. A variable of the person is deleted only if the command names it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 
 OF_AN_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
+"""Where Python keeps the last exception that nobody caught: attributes of sys (last_exc since
+3.12).
+"""
 OF_THE_NOTEBOOK = re.compile(r"Out\[|_+$|the last error")
-"""Names that lead to no tensor any more once the outputs and the last error are let go of."""
+"""Names of holders that keep no tensor once the outputs and the last error are let go of."""
 
 
 class NoSuchVariable(Exception):
@@ -40,10 +43,10 @@ class NoSuchVariable(Exception):
 
 @dataclass
 class LetGo:
-    """What came back.
+    """What `%vram free` achieved.
 
-    ``tensors``: bytes of tensors by device. ``returned_bytes``: what torch gave back to the driver.
-    ``names``: what was let go of. ``left``: who holds the rest.
+    ``tensors``: bytes of the tensors that are gone, by device. ``returned_bytes``: what torch gave
+    back to the driver. ``names``: what was let go of. ``left``: who holds the rest.
     """
 
     tensors: dict[str, int]
@@ -53,7 +56,7 @@ class LetGo:
 
 
 def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetGo:
-    """Let go of what is nobody's, and of the variables named.
+    """Let go of what no variable holds, and of the variables named.
 
     Raises NoSuchVariable for a name that the notebook does not have.
     """
@@ -61,7 +64,9 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     for name in names:
         if name not in variables:
             raise NoSuchVariable(name)
-    del variables  # a reference from here would keep the tensors, here and below
+    del (
+        variables
+    )  # a reference in this frame would keep the tensors, as would `storages` below
     began = time.thread_time()
     with looking(torch):
         storages = large_storages(torch)
@@ -69,16 +74,9 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         outputs = outputs_with_tensors(storages, shell)
         followed = _followed(storages, _staying(holdings, names), torch)
     del storages
-    before = allocated_bytes(torch)
-    reserved = _reserved_bytes(torch)
-    dropped = _drop_error(shell)
-    for name in names:
-        _drop_aliases(shell, shell.user_ns.pop(name))
-        dropped.append(name)
-    for number in outputs:
-        if number in shell.user_ns["Out"]:
-            _drop_aliases(shell, shell.user_ns["Out"][number])
-            dropped.append(f"Out[{number}]")
+    allocated_before = allocated_bytes(torch)
+    reserved_before = _reserved_bytes(torch)
+    dropped = _drop(shell, names, outputs)
     gc.collect()
     _empty_caches(torch)
     gone = {
@@ -92,15 +90,31 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     tensors: collections.Counter[str] = collections.Counter()
     for address in gone:
         tensors[followed[address].device] += followed[address].bytes
-    # On a GPU torch's own count is exact, and takes the place of what was added up.
+    # On a GPU torch's own count is exact, and replaces the sum.
     for device, size in allocated_bytes(torch).items():
-        tensors[device] = before[device] - size
-    returned = max(0, reserved - _reserved_bytes(torch))
+        tensors[device] = allocated_before[device] - size
+    returned = max(0, reserved_before - _reserved_bytes(torch))
     return LetGo(tensors, returned, dropped, left)
 
 
+def _drop(shell: InteractiveShell, names: list[str], outputs: list[int]) -> list[str]:
+    """Drop the last error, the variables of these names, and the outputs of these numbers, wherever
+    IPython keeps them. Returns what was dropped, by the names of holders.
+    """
+    dropped = _drop_error(shell)
+    for name in names:
+        _drop_aliases(shell, shell.user_ns.pop(name))
+        dropped.append(name)
+    for number in outputs:
+        # A variable dropped above may have been this output too.
+        if number in shell.user_ns["Out"]:
+            _drop_aliases(shell, shell.user_ns["Out"][number])
+            dropped.append(f"Out[{number}]")
+    return dropped
+
+
 class Followed(NamedTuple):
-    """A storage that may go: a weak reference, its device and its size."""
+    """A storage that may be freed: a weak reference to it, its device and its size."""
 
     reference: Any
     device: str
@@ -108,7 +122,7 @@ class Followed(NamedTuple):
 
 
 def _staying(holdings: Holdings, names: list[str]) -> frozenset[int]:
-    """The addresses of the storages that stay: what holds them is not let go of."""
+    """The addresses of the storages that stay, because their holder is not let go of."""
     holders = holdings.of_kind("variable", "module", "thread", "widgets")
     kept = [holder.addresses for holder in holders if holder.name not in names]
     return frozenset().union(*kept)
@@ -117,7 +131,7 @@ def _staying(holdings: Holdings, names: list[str]) -> frozenset[int]:
 def _followed(
     storages: dict[int, Storage], staying: frozenset[int], torch: ModuleType
 ) -> dict[int, Followed]:
-    """The storages that may go, by their addresses. Keeps none of them."""
+    """The storages that may be freed, by their addresses, as weak references, which keep none."""
     reference_to = torch.multiprocessing.reductions.StorageWeakRef
     return {
         storage.address: Followed(
@@ -133,13 +147,16 @@ def _followed(
 def _left(
     holdings: Holdings, dropped: list[str], gone: set[int], alive: frozenset[int]
 ) -> Holdings | None:
-    """Who holds the rest, by the look from before; None where that cannot tell: something that was
-    let go of is kept by another name.
+    """Who holds the rest, from the holdings before; None where these cannot tell, because something
+    that was let go of is still alive, so another name keeps it.
+
+    ``gone`` and ``alive``: addresses of the storages that were freed, and that might have been.
     """
     left = []
     for holder in holdings.holders:
         was_dropped = holder.kind in ("output", "error") or holder.name in dropped
-        if holder.addresses.isdisjoint(gone) and not was_dropped:
+        is_whole = holder.addresses.isdisjoint(gone)
+        if is_whole and not was_dropped:
             holder.other_names = [
                 name for name in holder.other_names if not OF_THE_NOTEBOOK.match(name)
             ]
@@ -151,23 +168,27 @@ def _left(
 
 def _empty_caches(torch: ModuleType) -> None:
     """Have torch give back to the driver what it keeps for later."""
-    if initialised(torch):
-        clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-        if clear_workspaces is not None:
-            clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
-        torch.cuda.empty_cache()
+    if not initialised(torch):
+        return
+    # Workspaces stay allocated otherwise: "cuBLAS workspaces" in torch's notes on CUDA.
+    clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear_workspaces is not None:
+        clear_workspaces()
+    torch.cuda.empty_cache()
 
 
 def _reserved_bytes(torch: ModuleType) -> int:
+    """The bytes that torch has reserved on all GPUs."""
     if not initialised(torch):
         return 0
-    return sum(
-        torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count())
-    )
+    indices = range(torch.cuda.device_count())
+    return sum(torch.cuda.memory_reserved(index) for index in indices)
 
 
 def _drop_error(shell: InteractiveShell) -> list[str]:
-    """Drop the last exception wherever Python and IPython keep it."""
+    """Drop the last exception wherever Python and IPython keep it. Returns its name as a holder, or
+    nothing if there was none.
+    """
     errors = kept_errors(shell)
     for name in OF_AN_ERROR:
         if hasattr(sys, name):
@@ -182,14 +203,17 @@ def _drop_error(shell: InteractiveShell) -> list[str]:
         debugger.reset()  # %debug keeps the frames that it looked at
     for result in _results_with(errors, shell):
         result.error_in_exec = None
-    return ["the last error"] if errors else []
+    if not errors:
+        return []
+    return ["the last error"]
 
 
 def _results_with(
     errors: list[BaseException], shell: InteractiveShell
 ) -> list[ExecutionResult]:
-    """The results of IPython's cells that keep one of these errors, and are no variable's: frames
-    of IPython have them, and an exception that a variable keeps may have these frames.
+    """The results of cells that keep one of these errors, except those that are a variable's value.
+
+    Frames of IPython's own have them, and an exception in a variable may keep these frames.
     """
     if not errors:
         return []
@@ -205,16 +229,15 @@ def _results_with(
 def _drop_aliases(shell: InteractiveShell, value: object) -> None:
     """Drop a value wherever IPython keeps the outputs of cells (IPython/core/displayhook.py)."""
     outputs = shell.user_ns.get("Out", {})
-    for number in [
-        number for number, output in list(outputs.items()) if output is value
-    ]:
+    numbers = [number for number, output in outputs.items() if output is value]
+    for number in numbers:
         del outputs[number]
         shell.user_ns.pop(f"_{number}", None)
         shell.user_ns_hidden.pop(f"_{number}", None)
     for name in UNDERSCORES:
         for variables in (shell.user_ns, shell.user_ns_hidden):
             if variables.get(name) is value:
-                variables[name] = ""
+                variables[name] = ""  # as at IPython's start
         if getattr(shell.displayhook, name, None) is value:
             setattr(shell.displayhook, name, "")
     result = shell.last_execution_result

@@ -11,21 +11,24 @@ if TYPE_CHECKING:
 OF_IPYTHON = re.compile(
     r"_{1,3}|_i{1,3}|_i?\d+|_oh|_ih|_dh|In|Out|exit|quit|get_ipython|open"
 )
-"""Names that IPython gives (IPython/core/displayhook.py and history.py)."""
+"""Names that IPython gives: outputs and inputs of cells, their lists, the history of folders, and
+its functions (IPython/core/displayhook.py, history.py and interactiveshell.py).
+"""
 UNDERSCORES = ("_", "__", "___")
-"""Those of the last three outputs."""
+"""IPython's names of the last three outputs."""
 
 
 def names_of_the_person(shell: InteractiveShell) -> dict[str, Any]:
     """The variables of the notebook that the person named."""
     hidden = shell.user_ns_hidden
-    return {
-        name: value
-        for name, value in list(shell.user_ns.items())
-        if not OF_IPYTHON.fullmatch(name)
-        and not name.startswith("__")
-        and not (name in hidden and hidden[name] is value)
-    }
+    variables = {}
+    for name, value in list(shell.user_ns.items()):
+        is_ipythons = OF_IPYTHON.fullmatch(name) or name.startswith("__")
+        # IPython lists what it put there itself; a variable of that name may have replaced it.
+        is_hidden = name in hidden and hidden[name] is value
+        if not is_ipythons and not is_hidden:
+            variables[name] = value
+    return variables
 
 
 def last_cell_naming(name: str, shell: InteractiveShell) -> int:
@@ -37,6 +40,10 @@ def last_cell_naming(name: str, shell: InteractiveShell) -> int:
 
 
 def in_a_sentence(line: str) -> str:
-    """A line with its function, such as "cell 2, line 7 step", as a sentence has it."""
+    """A line with its function, such as "cell 2, line 7 step", in the form of a sentence: "cell 2,
+    line 7, in step()", or without the function for code outside of any.
+    """
     place, _, function = line.rpartition(" ")
-    return place if function == "<module>" else f"{place}, in {function}()"
+    if function == "<module>":
+        return place
+    return f"{place}, in {function}()"

@@ -13,6 +13,7 @@ from .failure import SHARE_WORTH_A_STEP, CellFailure
 from .holder import Holder
 from .names import in_a_sentence
 
+# By the kind of a part: objects that keep the frames of functions, and what to do about them.
 KEEPING_FRAMES = {
     "exception": "exceptions",
     "generator": "generators that have not ended",
@@ -23,24 +24,28 @@ INSTEAD_OF_FRAMES = {
 }
 CREATES_GRAPHS = re.compile(r"\bcreate_graph\s*=\s*True")
 FEWEST_USES = 5
-"""Of the same parameter in one graph: a network may use its weights a few times in one pass."""
+"""Uses of one parameter in one graph that show several steps: a network may use shared weights a
+few times in one pass.
+"""
 LARGEST_NUMBER = 16
-"""Bytes of a complex number."""
+"""Bytes of a complex number in double precision: a tensor of at most that size is a
+single number.
+"""
 MOST_NAMED = 3
+"""Variables that one sentence names."""
 
 
 def next_steps(failure: CellFailure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _let_go_of_leftovers(failure)
     steps = {}
-    for holder in failure.holdings.of_kind(
-        "variable", "module", "error", "thread", "widgets"
-    ):
-        most = failure.on_device(holder.bytes)
-        if holder.kind != "error":  # the bytes of an error hold those of its graphs
-            most += _most_in_graphs(holder, failure)
+    with_a_name = ("variable", "module", "error", "thread", "widgets")
+    for holder in failure.holdings.of_kind(*with_a_name):
+        most_bytes = failure.on_device(holder.bytes)
+        if holder.kind != "error":  # an error's bytes include those of its graphs
+            most_bytes += _most_in_graphs(holder, failure)
         step = step_of_holder(holder, failure)
-        if step and failure.is_worth_a_step(most):
+        if step and failure.is_worth_a_step(most_bytes):
             steps[holder.name] = step
     yield from steps.values()
     yield from _shrink_the_pass(failure, besides=steps)
@@ -51,7 +56,7 @@ def next_steps(failure: CellFailure) -> Iterator[str]:
 
 
 def step_of_holder(holder: Holder, failure: CellFailure) -> str:
-    """What to change about what a name holds; empty where it does not look as if it kept results."""
+    """What to change about a name that keeps more than it needs; empty where nothing shows that."""
     size = failure.on_device(holder.bytes)
     if holder.is_exception:
         return (
@@ -87,7 +92,9 @@ def step_of_holder(holder: Holder, failure: CellFailure) -> str:
 
 
 def _step_of_part(holder: Holder, part: Keeper, failure: CellFailure) -> str:
-    """What to change about the way in which a part keeps tensors; empty where there is none."""
+    """What to change about a part that keeps frames, gradients with graphs, states of optimizers, a
+    collection of results, or a running sum; empty for other parts.
+    """
     if part.name in holder.with_parameters:
         return ""
     if part.kind in KEEPING_FRAMES:
@@ -121,19 +128,24 @@ def _grows(holder: Holder, failure: CellFailure) -> bool:
 
 
 def _about_collection(holder: Holder, part: Keeper, failure: CellFailure) -> str:
-    name = part.collection or part.name
+    """A collection that keeps results of each step."""
+    name = part.name
+    if part.collection:
+        name = part.collection
     tensors = f"{part.tensors:,} tensors"
     size = part.bytes
+    # Of a collection with several kinds of entries, such as a dict of lists, all are counted.
     if holder.is_mutable and len(holder.parts) > 1 and not holder.has_graph:
         name = holder.name
         tensors = f"{holder.tensors:,} tensors"
         size = failure.on_device(holder.bytes)
-    in_graphs = 0
+    most_in_graphs = 0
     if part.graphs:
         tensors += " with their graphs"
-        in_graphs = _most_in_graphs(holder, failure)
-    if in_graphs:
-        sizes = f"{show_bytes(size)} and up to {show_bytes(in_graphs)} in those graphs"
+        most_in_graphs = _most_in_graphs(holder, failure)
+    if most_in_graphs:
+        in_graphs = show_bytes(most_in_graphs)
+        sizes = f"{show_bytes(size)} and up to {in_graphs} in those graphs"
     else:
         sizes = show_bytes(size + failure.on_device(holder.graph_bytes))
     step = (
@@ -146,6 +158,7 @@ def _about_collection(holder: Holder, part: Keeper, failure: CellFailure) -> str
 
 
 def _about_joined(holder: Holder) -> str:
+    """A tensor that is joined with new ones in each step (torch.cat)."""
     tensor = holder.parts[0]
     line = in_a_sentence(holder.joining_lines[0])
     return (
@@ -166,6 +179,7 @@ def _about_frames(holder: Holder, part: Keeper, failure: CellFailure) -> str:
 
 
 def _about_gradients(holder: Holder, failure: CellFailure) -> str:
+    """Gradients that have graphs of their own."""
     size = show_bytes(failure.on_device(holder.graph_bytes))
     where = ""
     line = only_line(CREATES_GRAPHS)
@@ -178,6 +192,7 @@ def _about_gradients(holder: Holder, failure: CellFailure) -> str:
 
 
 def _about_optimizers(holder: Holder, part: Keeper, failure: CellFailure) -> str:
+    """A collection of optimizers, each with its states."""
     size = show_bytes(failure.on_device(holder.bytes))
     return (
         f"{holder.name} keeps states of optimizers, {size}{_added_at(part)}: keep only the "
@@ -202,37 +217,42 @@ def _about_sum(holder: Holder, part: Keeper, failure: CellFailure) -> str:
 
 
 def _added_at(part: Keeper) -> str:
+    """The lines that add to a part, in brackets; empty where they are not known."""
     if not part.lines:
         return ""
     return f" (added to at {', '.join(map(in_a_sentence, part.lines))})"
 
 
 def how_to_empty(holder: Holder) -> str:
-    """A statement that lets go of what a name of a module holds."""
-    module = holder.name.rpartition(".")[0]
-    end = ".clear()" if holder.is_mutable else " = None"
-    return f"import {module}; {holder.name}{end}"
+    """A statement that lets go of what a module's variable, ``module.variable``, holds."""
+    module, _, _ = holder.name.rpartition(".")
+    if holder.is_mutable:
+        return f"import {module}; {holder.name}.clear()"
+    return f"import {module}; {holder.name} = None"
 
 
 def _let_go_of_leftovers(failure: CellFailure) -> Iterator[str]:
-    """Nobody needs outputs and circles."""
+    """The step that lets go of outputs of cells and circles of objects, which nobody needs."""
     leftovers = failure.holdings.of_kind("output", "circle")
     sizes = {holder.name: failure.on_device(holder.bytes) for holder in leftovers}
     size = sum(sizes.values())
     if not failure.is_worth_a_step(size):
         return
     names = ", ".join(name for name, size in sizes.items() if size)
-    least = "at least " if failure.holdings.of_kind("graph") else ""
+    amount = show_bytes(size)
+    if failure.holdings.of_kind("graph"):  # some of these may be of an output
+        amount = f"at least {amount}"
     again = "Then run the cell again."
     if failure.holdings.of_kind("circle") and not gc.isenabled():
         again = "Python's garbage collector is off: gc.enable() has it let go of such objects."
-    yield (
-        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). {again}"
-    )
+    yield f"%vram free lets go of {amount} that no variable holds ({names}). {again}"
 
 
 def _shrink_the_pass(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
-    """A forward pass that is too large for the card, ``besides`` names that have a step."""
+    """The step for a forward pass that is too large for the card.
+
+    ``besides``: the names that have a step of their own; their graphs are not counted.
+    """
     size = 0
     if not besides:
         size = _in_graphs_of_unknown_owner(failure)
@@ -248,6 +268,7 @@ def _shrink_the_pass(failure: CellFailure, besides: Collection[str]) -> Iterator
 
 
 def _end_others(failure: CellFailure) -> Iterator[str]:
+    """A step for each other process with much of the card."""
     for process in failure.others:
         if process.bytes is not None and failure.is_worth_a_step(process.bytes):
             yield (
@@ -257,6 +278,7 @@ def _end_others(failure: CellFailure) -> Iterator[str]:
 
 
 def _join_the_pieces(failure: CellFailure) -> Iterator[str]:
+    """The step against fragmentation: torch kept enough, but in pieces that are too small."""
     if failure.requested and failure.in_pieces >= failure.requested:
         yield (
             f"torch had {show_bytes(failure.in_pieces)} in pieces, none of them large enough. "
@@ -266,7 +288,9 @@ def _join_the_pieces(failure: CellFailure) -> Iterator[str]:
 
 
 def _delete_variables(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
-    """The largest variables, ``besides`` those that have a step."""
+    """The step that names the largest variables, ``besides`` those that have a step of
+    their own.
+    """
     variables = failure.holdings.of_kind("variable")
     sizes = {holder.name: failure.on_device(holder.bytes) for holder in variables}
     least = SHARE_WORTH_A_STEP * max([*sizes.values(), failure.requested])
@@ -284,10 +308,14 @@ def _delete_variables(failure: CellFailure, besides: Collection[str]) -> Iterato
         )
     if not named:
         return
-    are = "variables are" if len(named) > 1 else "variable is"
-    which = "next largest" if besides else "largest"
+    which = "largest"
+    if besides:
+        which = "next largest"
+    subject = f"The {which} variable is"
+    if len(named) > 1:
+        subject = f"The {which} variables are"
     yield (
-        f"The {which} {are} {', '.join(named)}. %vram free NAME deletes one that you no longer "
+        f"{subject} {', '.join(named)}. %vram free NAME deletes one that you no longer "
         f"need; if you need them all, {smaller}."
     )
 
@@ -304,7 +332,7 @@ def _named(holder: Holder, failure: CellFailure) -> str:
 
 
 def _let_go_of_failed_call(failure: CellFailure) -> Iterator[str]:
-    """What the failed call has, the next one needs again: it comes last."""
+    """The last step, because the next try needs as much again as the failed call still has."""
     errors = failure.holdings.of_kind("error")
     size = sum(failure.on_device(holder.bytes) for holder in errors)
     if failure.is_worth_a_step(size):
@@ -315,8 +343,10 @@ def _let_go_of_failed_call(failure: CellFailure) -> Iterator[str]:
 
 
 def _most_in_graphs(holder: Holder, failure: CellFailure) -> int:
-    """What its graphs may keep where this torch does not show whose graph keeps what. A failed
-    call has several variables, and nobody knows whose graph it is.
+    """The most bytes that the graphs of a holder may keep.
+
+    Torch before 2.13 does not show which graph keeps a tensor, so any holder with a graph may keep
+    all of them. An error's graphs are those that were counted for it.
     """
     if holder.kind == "error":
         return failure.on_device(holder.graph_bytes)
@@ -326,6 +356,6 @@ def _most_in_graphs(holder: Holder, failure: CellFailure) -> int:
 
 
 def _in_graphs_of_unknown_owner(failure: CellFailure) -> int:
-    """What only graphs keep, of which nobody knows whose they are."""
+    """Bytes that only graphs keep, where torch does not show whose graphs they are."""
     graphs = failure.holdings.of_kind("graph")
     return sum(failure.on_device(holder.bytes) for holder in graphs)

@@ -1,5 +1,5 @@
-"""Where the tensors of a kernel are looked for: names of the person first, then what the notebook
-keeps by itself.
+"""The objects from which the tensors of a kernel are looked for: variables of the person first,
+then what the notebook keeps by itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 OF_A_LIBRARY = "variable of a library"
-"""The kind of what a library's function has: no line of the notebook puts anything there."""
+"""The kind of a reference from a library's function, which no line of the notebook assigns."""
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where the look begins: an object, and the name and the kind under which it is listed.
+    """An object from which tensors are looked for, with the name and the kind of its holder.
 
-    ``references``: the object itself, or where to begin inside it.
+    ``references``: the object itself, or the places inside it from which to begin.
     """
 
     value: object
@@ -43,7 +43,7 @@ def _root(value: object, name: str, kind: str) -> Root:
 
 
 def roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
-    """Where tensors are looked for, in the order in which they are counted."""
+    """The roots, in order: a tensor that several of them reach is counted for the first."""
     variables = names_of_the_person(shell)
     for name in sorted(variables, key=lambda name: _turn(variables[name], torch)):
         yield _root(variables[name], name, "variable")
@@ -67,15 +67,18 @@ def roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
 
 
 def _turn(value: object, torch: ModuleType) -> tuple[int, int]:
-    """The key by which variables are sorted: a collection of many comes after those of few, since
-    time may end before it.
+    """The key that sorts variables: by rank, and long collections after short ones, because the
+    look may run out of time in a long one.
     """
     order = rank(value, torch)
-    return order, length_of(value) if order == COLLECTION else 0
+    length = 0
+    if order == COLLECTION:
+        length = length_of(value)
+    return order, length
 
 
 def _threads() -> Iterator[Root]:
-    """The variables of the program's own functions that run in other threads."""
+    """A root for each other thread that runs functions of the notebook: their variables."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, innermost in sys._current_frames().items():
         if ident == threading.get_ident():
@@ -90,7 +93,7 @@ def _threads() -> Iterator[Root]:
 
 
 def _open_widgets() -> Iterator[Root]:
-    """ipywidgets keeps each widget, with its callbacks, until it is closed
+    """The widgets that are not closed: until then ipywidgets keeps each one with its callbacks
     (ipywidgets/widgets/widget.py: _instances).
     """
     module = sys.modules.get("ipywidgets.widgets.widget")
@@ -100,7 +103,7 @@ def _open_widgets() -> Iterator[Root]:
 
 
 def kept_errors(shell: InteractiveShell) -> list[BaseException]:
-    """The exceptions that Python and IPython keep of cells that failed, each once."""
+    """The exceptions of failed cells that Python and IPython still keep, each once."""
     return linked_errors(
         getattr(sys, "last_exc", None),
         getattr(sys, "last_value", None),

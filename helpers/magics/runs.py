@@ -1,6 +1,6 @@
-"""What each run of a cell left behind: how much memory, and how long the collections were.
+"""Memory in use after each run of a cell, and the lengths of the collections then.
 
-Costs well under a millisecond: torch's counters, and the lengths of the notebook's own collections.
+This takes well under a millisecond: it reads torch's counters and the lengths of collections.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ if TYPE_CHECKING:
 
 
 COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque)
-"""Of these the lengths are compared; here, since the extension is loaded without the rest."""
+"""Types whose lengths are compared. They stand here, because the extension loads this
+file first.
+"""
 MOST_CELLS = 500
+"""Cells whose runs are kept; of others the oldest are dropped."""
 MOST_RUNS = 20
+"""The latest runs that are kept of a cell."""
 FEWEST_RUNS = 3
+"""The first run makes what later ones replace, so two differences are needed to call it growth."""
 
 
 @dataclass(frozen=True)
 class CellRun:
-    """After a run: bytes of tensors on the GPUs, and entries by name."""
+    """After a run: bytes of tensors on all GPUs, and the lengths of collections by name."""
 
     allocated: int
     lengths: dict[str, int]
@@ -34,8 +39,8 @@ class CellRun:
 
 @dataclass(frozen=True)
 class CellGrowth:
-    """What grew with every one of the last ``runs`` runs of one cell: bytes a run, and entries a
-    run of each collection.
+    """What grew with each of the last ``runs`` runs of one cell, at the least: ``bytes_each`` (0:
+    no growth), and ``entries_each`` by the name of the collection.
     """
 
     runs: int
@@ -47,7 +52,7 @@ NO_GROWTH = CellGrowth(0, 0, {})
 
 
 class CellRuns:
-    """The last runs of each cell, by its text."""
+    """The latest runs of each cell, by the text of the cell."""
 
     def __init__(self) -> None:
         self._of_cell: collections.OrderedDict[str, collections.deque[CellRun]] = (
@@ -55,7 +60,7 @@ class CellRuns:
         )
 
     def add(self, cell: str, torch: ModuleType, shell: InteractiveShell) -> None:
-        """Keep how things are after a run of a cell."""
+        """Note memory and lengths after a run of a cell; nothing where no GPU is in use."""
         allocated = allocated_bytes(torch)
         if not allocated:
             return
@@ -66,7 +71,9 @@ class CellRuns:
         runs.append(CellRun(sum(allocated.values()), _lengths(shell)))
 
     def growth(self, cell: str) -> CellGrowth:
-        """What grew with each of the last runs of a cell, where it ran three times."""
+        """What grew with each of the latest runs of a cell; NO_GROWTH for fewer than
+        FEWEST_RUNS.
+        """
         runs = list(self._of_cell.get(cell, ()))
         if len(runs) < FEWEST_RUNS:
             return NO_GROWTH
@@ -88,6 +95,7 @@ def _steps(values: list[int | None]) -> list[int]:
 
 
 def _lengths(shell: InteractiveShell) -> dict[str, int]:
+    """The length of each variable that is a collection; no __len__ of the person's is called."""
     variables = names_of_the_person(shell)
     return {
         name: type(value).__len__(value)

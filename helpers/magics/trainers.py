@@ -18,24 +18,27 @@ from ..allocator.under_torch.recording import BlockRecording, recording
 
 PROGRAM = Path(__file__).resolve().parents[1] / "__main__.py"
 LONGEST_S = 120
+"""Seconds for `casebook diagnose` on a large snapshot."""
 
 
 class _Watch:
-    """The memory history of one training."""
+    """The memory history of one training; ``recording`` is None while none is recorded."""
 
     def __init__(self, out: str):
         self.out = out
         self.recording: BlockRecording | None = None
 
     def begin(self) -> None:
-        if self.recording is None:
-            self.recording = recording(self.out)
-            self.recording.__enter__()
-            # No callback hears of an error in Hugging Face's Trainer.
-            atexit.register(self.end)
+        """Start recording, unless it was started before."""
+        if self.recording is not None:
+            return
+        self.recording = recording(self.out)
+        self.recording.__enter__()
+        # Hugging Face's Trainer calls no callback after an error.
+        atexit.register(self.end)
 
     def end(self) -> None:
-        """Stop, and print the answer where memory ran out."""
+        """Stop recording, and print a diagnosis if memory ran out."""
         ended = self.recording
         self.recording = None
         if ended is None:
@@ -44,11 +47,8 @@ class _Watch:
         ended.__exit__()
         if ended.facts["ooms"] and ended.trace:
             command = [sys.executable, "-I", str(PROGRAM), "diagnose", ended.trace]
-            print(
-                f"out of memory: torch's snapshot is {ended.trace}",
-                file=sys.stderr,
-                flush=True,
-            )
+            says = f"out of memory: torch's snapshot is {ended.trace}"
+            print(says, file=sys.stderr, flush=True)
             subprocess.run(command, stdout=sys.stderr, timeout=LONGEST_S, check=False)
 
 
@@ -69,8 +69,10 @@ def lightning_callback(out: str = "out_of_memory.pickle") -> object:
 
 
 def _callback(base: type, **hooks: Callable[[], None]) -> object:
-    """An object of a trainer's own class of callbacks, with some of its methods: whatever the
-    trainer passes to them, they take it and call their hook.
+    """An object of a class derived from ``base``, a trainer's class of callbacks.
+
+    ``hooks``: what to call by the name of the method; arguments that the trainer passes are
+    ignored.
     """
 
     def method(hook: Callable[[], None]) -> Callable[..., None]:

@@ -1,6 +1,6 @@
-"""Blocks of torch's allocator that belong to no tensor of Python: what only graphs of autograd
-keep, and the workspaces of libraries. Where torch kept a history, with the lines that asked for
-them.
+"""Blocks of torch's allocator that no tensor in Python has: tensors that only graphs of autograd
+keep, and workspaces of libraries. If torch recorded its memory history, the lines that asked for
+them are known.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from .ledger import frames_of, own_frame
 
 NAME = "no name in Python"
 MOST_LINES = 3
+"""Lines that a description names, those of most bytes."""
 
 
 def add_unnamed(torch: ModuleType, holdings: Holdings) -> None:
-    """Add to the holders what the allocator has given out beyond their tensors."""
+    """Add a holder for the allocated blocks that no other holder's tensors use."""
     if not initialised(torch):
         return
     of_tensors = frozenset().union(*(holder.addresses for holder in holdings.holders))
     holder = Holder(NAME, "unnamed")
     lines: collections.Counter[tuple[str, int]] = collections.Counter()
     for segment in _segments(torch):
-        address = segment["address"]
+        address = segment[
+            "address"
+        ]  # of each block in turn: blocks fill a segment without gaps
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and address not in of_tensors:
                 device = f"cuda:{segment['device']}"
@@ -46,7 +49,9 @@ def add_unnamed(torch: ModuleType, holdings: Holdings) -> None:
 
 
 def _segments(torch: ModuleType) -> Any:
-    """What torch has reserved; without the history of events, which may be long."""
+    """The segments of torch's memory snapshot, each with its blocks; where torch can leave the
+    history of events out, which may be long, without it.
+    """
     snapshot = torch.cuda.memory_snapshot
     if "include_traces" in inspect.signature(snapshot).parameters:
         return snapshot(include_traces=False)

@@ -1,7 +1,7 @@
-"""Tables and cards of this extension: HTML for a notebook, aligned words for a terminal.
+"""Cards of this extension with their tables: HTML for a notebook, aligned words for a terminal.
 
-Both come from one ``Notice``. Colours are the front end's own, so that light and dark themes keep
-their contrast; there is no script in it.
+Both are made of one ``Notice``. Text has the front end's own colours, so that it is readable in
+light and dark themes; there is no script in the HTML.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ from dataclasses import dataclass, field
 Row = tuple[str, ...]
 
 UNLIMITED = 1_000_000
+"""A width in characters that no text reaches."""
 NARROWEST = 24
-"""Characters that a line, and a last column, have in a narrower window, too."""
+"""Characters of a line, and of the last column in HTML, even where the window is narrower."""
 NARROWEST_COLUMN = 40
-"""Characters for the last column beside the others; in fewer, nearly each word would stand on a line
-of its own.
+"""Characters that the last column needs beside the others; with fewer, most lines would have a
+single word.
 """
+BELOW_INDENT = 4
+"""Blanks before the last column's text where it stands below its row."""
 
 WIDTH_EM = 0.6
-"""Of a character in a front end's font, on average; a word gets one character more than it has."""
+"""The average width of a character in the fonts of front ends, in em."""
 
 STYLE = (
     "border-left:4px solid {colour};padding:.3em .8em;margin:.4em 0;"
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);color:inherit;max-width:60em"
 )
 RED = "#d1453b"
+"""The bar beside a failure."""
 BLUE = "#3b82c4"
+"""The bar beside any other answer."""
 CELL = (
     "display:block;flex:{flex};min-width:0;text-align:{align};padding:.15em .5em .15em 0;"
     "white-space:pre-line;overflow-wrap:anywhere"
@@ -39,7 +44,9 @@ CELL = (
 
 @dataclass
 class Table:
-    """A table; columns in ``numbers`` are aligned to the right. The last one may have lines."""
+    """A table. The columns with these ``numbers`` are aligned to the right; cells of the last
+    column may have several lines.
+    """
 
     heads: Row
     rows: list[Row]
@@ -77,7 +84,10 @@ class Notice:
 
     def html(self) -> str:
         """The card as HTML, every text escaped."""
-        style = STYLE.format(colour=RED if self.is_failure else BLUE)
+        colour = BLUE
+        if self.is_failure:
+            colour = RED
+        style = STYLE.format(colour=colour)
         parts = [f'<div style="{style}"><div><b>{html.escape(self.title)}</b></div>']
         if self.code:
             parts.append(f"<div><code>{html.escape(self.code)}</code></div>")
@@ -93,7 +103,7 @@ class Notice:
 
     def show(self) -> None:
         """Show the card as the output of the running cell."""
-        # Here: the package is imported without IPython, too.
+        # Imported here, because tests and pytest's fixture use this package without IPython.
         from IPython.display import display
 
         width = UNLIMITED  # a notebook wraps by itself
@@ -104,7 +114,7 @@ class Notice:
 
 
 def _wrapped(text: str, width: int, first: str = "") -> list[str]:
-    """Lines of a text; those after the first one stand below the text, not below ``first``."""
+    """The lines of a text that begins with ``first``; later lines are indented by its length."""
     return textwrap.wrap(
         text,
         max(width, NARROWEST),
@@ -116,27 +126,38 @@ def _wrapped(text: str, width: int, first: str = "") -> list[str]:
 
 
 def _aligned(table: Table, width: int) -> list[str]:
-    """The rows for a terminal: the lines of the last column stay below it, or stand below the row
-    where the others leave it too little.
+    """The rows for a terminal. The text of the last column is beside the others, or below the row
+    where they leave it less than NARROWEST_COLUMN.
     """
     *widths, _ = _widths(table)
-    before = sum(widths) + 2 * len(widths)
+    before = sum(widths) + 2 * len(widths)  # two blanks after each column
     is_below = width - before < NARROWEST_COLUMN
-    indent = " " * (4 if is_below else before)
+    indent = " " * before
+    if is_below:
+        indent = " " * BELOW_INDENT
     lines = []
     for *row, last in (table.heads, *table.rows):
-        cells = [
-            cell.rjust(size) if number in table.numbers else cell.ljust(size)
-            for number, (cell, size) in enumerate(zip(row, widths))
-        ]
-        texts = [
-            line for text in last.split("\n") for line in _wrapped(text, width, indent)
-        ]
-        start = "  ".join([*cells, ""])
+        texts = []
+        for text in last.split("\n"):
+            texts += _wrapped(text, width, indent)
+        start = "".join(_padded(row, widths, table.numbers))
         if texts and not is_below:
             start += texts.pop(0)[before:]  # the cells take the place of its indent
         lines += [start.rstrip(), *texts]
     return lines
+
+
+def _padded(row: list[str], widths: list[int], numbers: frozenset[int]) -> list[str]:
+    """Cells of a row, each as wide as its column and two blanks; ``numbers``: those to
+    the right.
+    """
+    cells = []
+    for number, (cell, width) in enumerate(zip(row, widths)):
+        if number in numbers:
+            cells.append(f"{cell:>{width}}  ")
+        else:
+            cells.append(f"{cell:<{width}}  ")
+    return cells
 
 
 def _widths(table: Table) -> list[int]:
@@ -145,8 +166,8 @@ def _widths(table: Table) -> list[int]:
 
 
 def _table_html(table: Table) -> str:
-    """A table whose last column stands below the others where these leave it too little width. A
-    front end that takes styles away shows an ordinary table.
+    """A table whose last column moves below the others where they leave it too little width (each
+    row is a flex box that wraps). A front end that removes styles shows an ordinary table.
     """
     styles = _cell_styles(table)
     lines = [_row_html(table.heads, "th", styles)]
@@ -163,16 +184,16 @@ def _cell_styles(table: Table) -> list[str]:
         align = "left"
         if number in table.numbers:
             align = "right"
-        styles.append(
-            CELL.format(flex=f"0 1 {(width + 1) * WIDTH_EM:.1f}em", align=align)
-        )
-    return [
-        *styles,
-        CELL.format(flex=f"1 1 {NARROWEST * WIDTH_EM:.1f}em", align="left"),
-    ]
+        # A column keeps the width of its longest cell and one character.
+        flex = f"0 1 {(width + 1) * WIDTH_EM:.1f}em"
+        styles.append(CELL.format(flex=flex, align=align))
+    # The last one takes the rest.
+    last_flex = f"1 1 {NARROWEST * WIDTH_EM:.1f}em"
+    return [*styles, CELL.format(flex=last_flex, align="left")]
 
 
 def _row_html(row: Row, tag: str, styles: list[str]) -> str:
+    """A row; ``tag`` is th or td."""
     cells = [
         f'<{tag} style="{style}">{html.escape(cell)}</{tag}>'
         for cell, style in zip(row, styles)

@@ -1,5 +1,5 @@
-"""What the workbook says of a text or of the box, asked in a child: the notebook's own folder may
-have a package named helpers, and nothing of the workbook is imported into the kernel for it.
+"""Commands of the workbook, run in a child process: nothing of the workbook is imported into the
+kernel for them, and a package named helpers in the notebook's folder is not in the way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 CHECKOUT = str(Path(__file__).resolve().parents[2])
 LONGEST_S = 1.2
-"""A driver that is sick does not answer; the cell does not wait for it."""
+"""Seconds until an answer is given up, while LONGEST_LOOK_S of holdings.py passes: a driver that
+hangs must not hold the cell up.
+"""
 START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from helpers.cli import main; sys.exit(main())"
@@ -37,7 +39,7 @@ class WorkbookCommand:
         )
 
     def answer(self) -> dict[str, Any]:
-        """The JSON that it printed; empty where there is none in time."""
+        """The JSON object that the command printed; empty where it printed none in time."""
         left_s = max(0.0, self._ends_at - time.monotonic())
         try:
             printed, _ = self._child.communicate(timeout=left_s)

@@ -16,6 +16,7 @@ HELPERS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 def _module(name: str) -> types.ModuleType:
+    """A module of helpers/magics, loaded as a part of PACKAGE."""
     if PACKAGE not in sys.modules:
         package = types.ModuleType(PACKAGE)
         package.__path__ = [HELPERS]
@@ -41,5 +42,5 @@ def transformers_callback(out: str = "out_of_memory.pickle") -> object:
 
 
 def lightning_callback(out: str = "out_of_memory.pickle") -> object:
-    """The same for Lightning's ``Trainer``."""
+    """A callback for Lightning's ``Trainer`` that does the same."""
     return _module("trainers").lightning_callback(out)

@@ -25,7 +25,8 @@ from typing import Any
 
 import pytest
 
-# What the line says where this machine lacks what a rehearsal needs (helpers/rehearse).
+# Parts of the messages that say that this machine lacks what a rehearsal needs: of NotReady in
+# helpers/rehearse/build.py, and of helpers/commands/rehearse.py.
 NOT_READY = (
     "--setup",
     "is missing; install",
@@ -41,7 +42,7 @@ def vram_peak(tmp_path: Path) -> Callable[[FunctionType, str], int]:
 
     ``function`` takes no arguments and is defined at the top of its file. ``limit`` is the memory
     of the card. The test fails where the function runs out of it or raises, and is skipped where
-    no CUDA build of torch is at hand: nothing is ever installed.
+    there is no CUDA build of torch: nothing is ever installed.
     """
 
     def peak(function: FunctionType, limit: str) -> int:
@@ -52,7 +53,9 @@ def vram_peak(tmp_path: Path) -> Callable[[FunctionType, str], int]:
 
 
 def _rehearsed_peak(function: FunctionType, limit: str, recording: Path) -> int:
-    if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
+    """The peak of a function in bytes; fails the test where the function does not fit or raises."""
+    is_nested = function.__qualname__ != function.__name__
+    if is_nested or function.__name__ == "<lambda>":
         seen = f"seen {function.__qualname__}"
         raise ValueError(
             f"vram_peak: {seen}; expected a function at the top of its file"
@@ -68,7 +71,7 @@ def _rehearsed_peak(function: FunctionType, limit: str, recording: Path) -> int:
 
 
 def _rehearsal(arguments: list[str]) -> dict[str, Any]:
-    """The JSON of a rehearsal; the test is skipped where there can be none."""
+    """The JSON object of a rehearsal; skips the test where this machine cannot rehearse."""
     folders = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
     casebook = shutil.which("casebook", path=os.pathsep.join(folders))
     if casebook is None:
@@ -76,7 +79,9 @@ def _rehearsal(arguments: list[str]) -> dict[str, Any]:
     command = [casebook, "rehearse", "--json", "--no-counterfactual", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != WRONG_USE:
-        answer: dict[str, Any] = json.loads(done.stderr[done.stderr.rindex("\n{\n") :])
+        # The JSON follows the output of the program and our notes.
+        start = done.stderr.rindex("\n{\n")
+        answer: dict[str, Any] = json.loads(done.stderr[start:])
         return answer
     reason = done.stderr.strip().splitlines()[-1]
     if any(words in reason for words in NOT_READY):
@@ -85,7 +90,7 @@ def _rehearsal(arguments: list[str]) -> dict[str, Any]:
 
 
 def _call(file: str, name: str) -> None:
-    """Call a function of a test file, in the rehearsed process; stdout takes nothing."""
+    """Call a function of a test file, in the rehearsed process; what it prints goes to stderr."""
     sys.path.insert(0, os.path.dirname(file))
     module = importlib.import_module(os.path.splitext(os.path.basename(file))[0])
     with contextlib.redirect_stdout(sys.stderr):
