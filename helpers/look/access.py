@@ -22,7 +22,9 @@ from . import files, hanging
 _SIGNS = data("look/access")
 NODES = tuple(_SIGNS["nodes"])
 OPEN_LIMIT_S = 10.0
-"""Longer than other reads have: opening a node may first wake a GPU from runtime suspend."""
+"""Twice as long as other reads have: opening a node wakes a suspended GPU (amdgpu_driver_open_kms in
+drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c).
+"""
 NO_REASON = "no reason given"
 CONTAINER_VARIABLE = "container"
 """The variable that systemd-nspawn and podman set inside (systemd.io, CONTAINER_INTERFACE)."""

@@ -20,7 +20,8 @@ from helpers.ground.places import PROGRAM
 
 from .files import opened, read_whole
 
-# The largest real bundles, of nodes with eight GPUs, have a tenth of each of these.
+# Chosen so that every capture fits, which keeps to them (helpers/look/collection.py), and a bundle
+# that is a bomb does not fill the RAM.
 MEMBER_LIMIT_BYTES = 32 << 20
 BUNDLE_LIMIT_BYTES = 128 << 20
 MEMBER_LIMIT_COUNT = 100_000

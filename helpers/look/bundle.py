@@ -77,10 +77,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Text:
-    """The text of one source, or why there is none.
-
-    ``ok`` is also true for a text that was cut (status ``truncated``).
-    """
+    """The text of one source, or why there is none. ``ok``: there is one; its end may be cut off."""
 
     text: str
     status: str
@@ -98,9 +95,7 @@ class Text:
         return seen(value, unit, self.source, self.item)
 
     def missing(self, odd: str = "", unit: str = "text") -> Reading:
-        """The reading for a value that this text does not contain. It says why: the text could not
-        be read, or else ``odd``, which is what is wrong with it.
-        """
+        """The reading of a value that is missing, since the text could not be read, or for ``odd``."""
         if self.ok:
             return absent("", odd, unit, self.source, self.item)
         why = self.why
@@ -130,9 +125,7 @@ class Text:
         return self.missing(odd, unit)
 
     def refused(self, status: object, why: str, unit: str = "text") -> Reading:
-        """A reading without a value, also if the text itself was read: not allowed if ``status`` is
-        NOT_ALLOWED, else not available.
-        """
+        """A reading without a value, whether the text was read or not, by its own ``status``."""
         return absent(status, why, unit, self.source, self.item)
 
     def of(self, source: str) -> Text:
@@ -311,9 +304,7 @@ class BundleWriter:
         seconds: float = 0.0,
         constructed: bool = False,
     ) -> Item:
-        """Add one source. ``content`` None means that there is no text; then ``status`` and ``why``
-        say why. ``exit`` is a command's exit code.
-        """
+        """Add one source; ``content`` None: it has no text. ``exit`` is a command's exit code."""
         if isinstance(content, str):
             content = _raw(content)
         name = self._name(kind, source)
@@ -391,9 +382,7 @@ class BundleWriter:
 
 
 def _raw(text: str) -> bytes:
-    """The bytes from which a text was decoded with surrogateescape; of another text with lone
-    surrogates UTF-8 with question marks in their place.
-    """
+    """UTF-8; the bytes that surrogateescape kept as they were, question marks for other surrogates."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -52,16 +52,26 @@ if TYPE_CHECKING:
 
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
+"""Without persistence mode the first client initialises each GPU, which takes 1 to 3 seconds (NVIDIA
+driver persistence).
+"""
 TORCH_LIMIT_S = 90.0
+"""For ``import torch`` from a slow disk, which reads gigabytes of libraries."""
 HANGS_LIMIT = 2
+"""After so many hung calls of one vendor tool its other calls are left out."""
 PRODUCER_LIMIT_S = 15.0
+"""For a table that is read in a child process; three times as long as a single file has."""
+INTERRUPTED = 130
+"""The exit code that a shell shows for a program that SIGINT ended: 128 + 2."""
 
 
 @dataclass(frozen=True)
 class Options:
     """What to look at.
 
-    A ``root`` other than / is a tree copied or mounted from a box; no command runs for one.
+    A ``root`` other than / is a file tree copied or mounted from a box; no command runs then.
+    ``torch_devices``: ask torch for its devices, too, for which it takes a context on each GPU.
+    ``torch_python``: the Python that has torch; empty: find it. ``box``: a name for it, or empty.
     """
 
     root: str = "/"
@@ -70,6 +80,8 @@ class Options:
     torch_devices: bool = False
     torch_python: str = ""
     box: str = ""
+
+    # Why a part of the capture is left out; empty if it is not.
 
     @property
     def not_this_box(self) -> str:
@@ -91,7 +103,8 @@ class Options:
 
 
 def in_child(produce: Callable[[], Rows], limit_s: float = PRODUCER_LIMIT_S) -> Rows:
-    """The rows of a producer that runs in a child. Raises NoRows."""
+    """The rows that ``produce`` returns when it runs in a child process. Raises NoRows."""
+    # read_each calls it for each key of a list; which key does not matter here.
     for _, rows, why in hanging.read_each((0,), lambda _: produce(), limit_s):
         if rows is None:
             raise NoRows(why)
@@ -99,7 +112,7 @@ def in_child(produce: Callable[[], Rows], limit_s: float = PRODUCER_LIMIT_S) -> 
 
 
 def capture(options: Options = Options()) -> Bundle:
-    """This box, or the tree at ``options.root``, as a bundle in memory."""
+    """A bundle in memory of this box, or of the file tree at ``options.root``."""
     collection = measure(options)
     if collection.interrupted:
         raise KeyboardInterrupt
@@ -109,30 +122,19 @@ def capture(options: Options = Options()) -> Bundle:
 def measure(
     options: Options, say: Callable[[str], None] = lambda _line: None
 ) -> Collection:
-    """Take everything; each step's line goes to ``say``.
+    """Collect everything that ``options`` ask for; ``say`` gets a line about each step.
 
-    Ctrl-C ends it early: what was not reached is then not in the bundle.
+    Ctrl-C ends it early; the bundle then lacks the steps that were not reached.
     """
-    kind = "recorded" if options.not_this_box else "live"
-    name = options.box or box_name(options.root)
-    collection = Collection(BundleWriter(name, kind, __version__, now()))
-    tables = _tables(options)
-    nvml = partial(nvidia.collect_nvml, NVML_LIMIT_S)
-    torch = partial(_torch, options)
-    # What may open a device comes after what only reads, torch's own child last.
-    steps: dict[str, Callable[[], None]] = {
-        "kernel and driver files": partial(_files, collection, options),
-        **{
-            table: partial(collection.table, table, rows, unless)
-            for table, (rows, unless) in tables.items()
-        },
-        "kernel log": partial(_kernel_log, collection, options),
-        "vendor tools": partial(_commands, collection, options),
-        "NVML": partial(collection.table, "nvml", nvml, options.no_commands),
-        "torch": partial(collection.table, "torch", torch, options.no_torch),
-    }
+    kind = "live"
+    if options.not_this_box:
+        kind = "recorded"
+    box = options.box
+    if not box:
+        box = box_name(options.root)
+    collection = Collection(BundleWriter(box, kind, __version__, now()))
     try:
-        for name, step in steps.items():
+        for name, step in _steps(collection, options).items():
             before = len(collection.items)
             began = time.monotonic()
             try:
@@ -148,20 +150,39 @@ def measure(
     return collection
 
 
+def _steps(collection: Collection, options: Options) -> dict[str, Callable[[], None]]:
+    """The steps of a capture by their names, in their order: first those that only read, then
+    those that may open a device, and torch, which may take memory of one, last.
+    """
+    nvml = partial(nvidia.collect_nvml, NVML_LIMIT_S)
+    torch = partial(_torch, options)
+    steps: dict[str, Callable[[], None]] = {}
+    steps["kernel and driver files"] = partial(_files, collection, options)
+    for table, (rows, unless) in _tables(options).items():
+        steps[table] = partial(collection.table, table, rows, unless)
+    steps["kernel log"] = partial(_kernel_log, collection, options)
+    steps["vendor tools"] = partial(_commands, collection, options)
+    steps["NVML"] = partial(collection.table, "nvml", nvml, options.no_commands)
+    steps["torch"] = partial(collection.table, "torch", torch, options.no_torch)
+    return steps
+
+
 def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
-    """The tables that only read, in their order: what makes the rows, and why it shall not, or
-    empty.
+    """The tables for which no device is opened but in ``access``, in their order: for each the
+    function that returns its rows, and why it must not be called, or empty.
     """
     elsewhere = options.not_this_box
     root = options.root
-    bus = "" if os.path.isdir(root.rstrip("/") + pci.DEVICES) else "no such file"
+    no_pci = ""
+    if not os.path.isdir(root.rstrip("/") + pci.DEVICES):
+        no_pci = "no such file"
 
     def child(read: Callable[[Path], Rows]) -> Callable[[], Rows]:
         return partial(in_child, partial(read, Path(root)))
 
     return {
         "host": (child(machine.collect_host), ""),
-        "pci_devices": (child(pci.collect_pci), bus),
+        "pci_devices": (child(pci.collect_pci), no_pci),
         "initramfs": (child(ttm.collect_initramfs), ""),
         "processes": (partial(processes.walk_processes, root), ""),
         "device_files": (partial(processes.walk_device_files, root), ""),
@@ -173,6 +194,7 @@ def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
 
 
 def _files(collection: Collection, options: Options) -> None:
+    """Add every file of sources.json and of this process's control groups."""
     by_source: dict[str, files.FoundPath] = {}
     groups = machine.cgroup_files(Path(options.root))
     for pattern in sorted({*files.sources("files"), *groups}):
@@ -184,6 +206,7 @@ def _files(collection: Collection, options: Options) -> None:
             collection.add(item.source, None, item.status, item.why)
     began = time.monotonic()
     read = partial(files.read, options.root)
+    # Files of one folder belong to one device: after two of them hung the others are not read.
     for source, answer, why in hanging.read_each(readable, read, group=os.path.dirname):
         content = None
         status = lost_status(why)
@@ -194,6 +217,7 @@ def _files(collection: Collection, options: Options) -> None:
 
 
 def _commands(collection: Collection, options: Options) -> None:
+    """Add the output of every command of sources.json."""
     hangs: Counter[str] = Counter()
     for source in files.sources("command"):
         argv = source.split()
@@ -215,17 +239,20 @@ def _commands(collection: Collection, options: Options) -> None:
 
 
 def _kernel_log(collection: Collection, options: Options) -> None:
+    """Add the kernel's log from every source that was tried: files of logs, and commands."""
     unless = options.no_commands
     if unless:
         collection.add("dmesg", None, "not_available", unless, kind="command")
         return
     for tried in kernel_log_capture.collect(KERNEL_LOG_LIMIT_BYTES):
-        kind = "file" if tried.name.startswith("/") else "command"
+        kind = "command"
+        if tried.name.startswith("/"):
+            kind = "file"
         collection.add(tried.name, tried.content, tried.status, tried.why, kind=kind)
 
 
 def _torch(options: Options) -> list[JsonRow]:
-    """What the interpreter that owns torch says of it, in a child of its own."""
+    """The table ``torch``, with the home folder in the path of its Python written ``~``."""
     rows = framework.collect(
         _torch_python(options), TORCH_LIMIT_S, options.torch_devices
     )
@@ -236,16 +263,24 @@ def _torch(options: Options) -> list[JsonRow]:
 
 
 def _torch_python(options: Options) -> str:
+    """The Python to ask for torch: the one of the options, else that of the set-up, else the first
+    on the path, else this one.
+    """
     if options.torch_python:
         return options.torch_python
     recorded = framework.recorded_python()
     if recorded and os.access(recorded, os.X_OK):
         return recorded
-    return shutil.which("python3", path=commands.search_path()) or sys.executable
+    on_path = shutil.which("python3", path=commands.search_path())
+    if on_path is None:
+        return sys.executable
+    return on_path
 
 
 def box_name(root: str) -> str:
-    """A name for the box: the same at each capture, and without its host name."""
+    """A name for the box, such as box-3f9a01: the same at each capture, and telling nothing of the
+    machine id (else the host name, else the path of the tree) from which it is made.
+    """
     identity = files.text(root, "/etc/machine-id").strip()
     if not identity and root == "/":
         identity = os.uname().nodename
@@ -260,20 +295,24 @@ class _Parser(argparse.ArgumentParser):
         usage = self.format_usage().partition("usage: ")[2].strip()
         raise BundleError(f"{message}; expected: {usage}")
 
-    # argparse is silent where it cannot be written.
     def print_help(self, _file: object = None) -> None:
+        # argparse's own is silent if it cannot write.
         print(self.format_help(), end="", flush=True)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
+    """The command line with the options of capture.json. Raises BundleError for wrong use."""
     name = f"{PROGRAM} capture"
     if not CHECKOUT.is_dir():
-        name = PROGRAM  # the one file that holds this command alone
-    about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
+        name = PROGRAM  # capture.pyz, which captures without a verb
+    paragraphs = str(__doc__).split("\n\n")
     parser = _Parser(
-        name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False
+        prog=name,
+        description="\n\n".join(textwrap.fill(part, 80) for part in paragraphs),
+        epilog=f"example: {name} --out box.tar.gz",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for option, words in data("look/capture")["options"].items():
         flag, _, value = option.partition(" ")
         if value:
@@ -284,31 +323,17 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
-    """Options and where to write; bad use is refused before anything is measured."""
-    root = os.path.abspath(arguments.root or "/")
-    if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
-        expected = "expected a tree with proc and sys in it"
-        raise BundleError(
-            f"--root {arguments.root}: no folder that can be listed; {expected}"
-        )
-    if os.path.samefile(root, "/"):
-        root = "/"
-    python = arguments.torch_python
-    if python:
-        program = shutil.which(python)
-        if program is None:
-            raise BundleError(
-                f"--torch-python {python}: no such program; expected a Python's path"
-            )
-        python = os.path.abspath(program)
+    """What to look at, and where to write. Raises BundleError for wrong use, so before anything is
+    captured.
+    """
     box = arguments.box
     if box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", box):
         raise BundleError(
             f"--box {box!r}: expected up to 64 letters, digits, dots, dashes"
         )
     options = Options(
-        root=root,
-        torch_python=python,
+        root=_checked_root(arguments.root),
+        torch_python=_checked_python(arguments.torch_python),
         commands=not arguments.no_commands,
         torch=not arguments.no_torch,
         torch_devices=arguments.torch_devices,
@@ -317,7 +342,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
     if arguments.out:
         out = Path(arguments.out)
     else:
-        os.umask(0o077)  # it holds what the kernel says to root alone
+        os.umask(0o077)  # it may have lines of the kernel that only root may read
         out = _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
         raise BundleError(
@@ -327,10 +352,40 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
     return options, out
 
 
+def _checked_root(named: str) -> str:
+    """The file tree of --root, or / without the option."""
+    if not named:
+        return "/"
+    root = os.path.abspath(named)
+    if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
+        expected = "expected a tree with proc and sys in it"
+        raise BundleError(f"--root {named}: no folder that can be listed; {expected}")
+    if os.path.samefile(root, "/"):
+        return "/"
+    return root
+
+
+def _checked_python(named: str) -> str:
+    """The path of --torch-python, or empty without the option."""
+    if not named:
+        return ""
+    program = shutil.which(named)
+    if program is None:
+        raise BundleError(
+            f"--torch-python {named}: no such program; expected a Python's path"
+        )
+    return os.path.abspath(program)
+
+
 def _default_out(options: Options) -> Path:
+    """A new name in the folder of the captures, which it makes; for capture.pyz, which a person
+    copies to a box, in the current folder.
+    """
+    box = options.box
+    if not box:
+        box = box_name(options.root)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    out = Path(f"{options.box or box_name(options.root)}-{stamp}.tar.gz")
-    # Without a checkout it is a file to copy to a box, and writes where it is started.
+    out = Path(f"{box}-{stamp}.tar.gz")
     if CHECKOUT.is_dir():
         out = OUTPUTS / "captures" / out
     try:
@@ -342,21 +397,22 @@ def _default_out(options: Options) -> Path:
 
 
 def _say(line: str) -> None:
+    """Show the progress to a person."""
     if sys.stderr.isatty():
         print(f"  {line}", file=sys.stderr)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command: 0 written, 2 wrong use in one line, 130 interrupted (what was measured until
-    then is written).
+    """Run the command; returns its exit code: 0 if the bundle was written, 2 for wrong use, which one
+    line explains, 130 if it was interrupted (what was captured until then is written).
     """
-    mask = os.umask(0o077)
-    os.umask(mask)
+    own_umask = os.umask(0o077)  # the only way to read it is to set it
+    os.umask(own_umask)
     try:
         arguments = _options(argv)
         options, out = _checked(arguments)
         began = time.monotonic()
-        # `timeout 60 ... capture` and a stopped job are interruptions too: keep what there is.
+        # `timeout 60 ... capture` and a stopped job send SIGTERM: write what there is, as at Ctrl-C.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             collection = measure(options, _say)
@@ -368,9 +424,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("capture: interrupted; nothing was written", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     finally:
-        os.umask(mask)
+        os.umask(own_umask)
     seconds = round(time.monotonic() - began, 1)
     if arguments.json:
         summary = {
@@ -386,7 +442,7 @@ def main(argv: list[str] | None = None) -> int:
         head = f"{collection.writer.box}, {seconds} s"
         print("\n".join([head, *collection.report(), f"Written to {out}"]))
     if collection.interrupted:
-        return 130
+        return INTERRUPTED
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Commands run within limits of time and output: without a shell, with stdin closed, found where
-GPU tools lie.
+"""Runs commands within limits of time and output, without a shell and without input.
 
-A Python program can be run the same way under another interpreter, and answers in JSON lines.
+They are looked for on the path and in the folders of GPU tools. A Python program can be run in the
+same way under another interpreter, and answers in JSON lines.
 """
 
 from __future__ import annotations
@@ -16,21 +16,27 @@ from helpers.look.bundle import JsonRow
 from helpers.look.files import fault
 
 COMMAND_LIMIT_S = 10.0
+"""Chosen so that a tool on a busy box still answers, and a hung one costs little."""
 COMMAND_LIMIT_BYTES = 4 << 20
 TERM_S = 0.2
 GRACE_S = 1.0
+"""How long a tool that has only read has to end after SIGTERM, and after SIGKILL."""
 LAST_WORDS_LINES = 3
+LAST_WORDS_LETTERS = 300
+"""What is quoted of the end of a program's stderr."""
 _LEFT_OUT = ("LANGUAGE", "PYTHONHOME", "SYSTEMD_COLORS", "SYSTEMD_LESS")
+"""Variables that would change the language or the form of a tool's output."""
 TOOL_FOLDERS = "/opt/rocm/bin /usr/local/cuda/bin /usr/lib/wsl/lib /usr/sbin /sbin /usr/bin /bin".split()
+"""Looked through after the path, which services and `sudo` shorten."""
 
 
 @dataclass(frozen=True)
 class CommandOutcome:
     """What a command did.
 
-    ``status`` is a bundle item's; ``exit`` is None where a signal ended it (``why`` names it),
-    where it was stopped at a limit, or never ran. ``stderr`` is the end of what it printed
-    there.
+    ``status`` is one of helpers.look.bundle.Status, and ``why`` its reason. ``exit`` is the exit
+    code; None if a signal ended the command (``why`` names it), if it was stopped at a limit, or
+    if it never ran. ``stderr`` is the end of what it printed there.
     """
 
     stdout: bytes
@@ -42,7 +48,7 @@ class CommandOutcome:
 
     @property
     def text(self) -> bytes:
-        """stdout, and stderr under a line of its own where there is any."""
+        """stdout, and below a line that says so stderr, if there is any."""
         if not self.stderr:
             return self.stdout
         printed = self.stdout
@@ -52,13 +58,13 @@ class CommandOutcome:
 
 
 def search_path() -> str:
-    """PATH with the folders that GPU tools live in, and without relative ones, which would run
-    whatever lies in a folder.
+    """PATH, with TOOL_FOLDERS at its end. Relative folders are left out: with them a program of the
+    current folder could run in place of a tool.
     """
-    folders = [
-        f for f in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(f)
-    ]
-    return os.pathsep.join(folders + [f for f in TOOL_FOLDERS if f not in folders])
+    on_path = os.environ.get("PATH", "").split(os.pathsep)
+    folders = [folder for folder in on_path if os.path.isabs(folder)]
+    folders += [folder for folder in TOOL_FOLDERS if folder not in folders]
+    return os.pathsep.join(folders)
 
 
 def run(
@@ -67,15 +73,15 @@ def run(
     limit_bytes: int = COMMAND_LIMIT_BYTES,
     feed: Callable[[bytes], None] | None = None,
 ) -> CommandOutcome:
-    """Run a command, and say what became of it; never raises for what the command does.
+    """Run a command, and say what it did; never raises, whatever the command does.
 
-    ``limit_s``: seconds (COMMAND_LIMIT_S by default), after which it and its children are ended;
-    what it leaves behind at its end is ended too. One that cannot even be killed (state D) is left
-    behind after a grace.
-    ``limit_bytes``: the most of its stdout that is kept; more of it ends the command.
-    ``feed``: gets stdout piece by piece, without a limit; nothing of it is kept then.
+    ``limit_s``: seconds (0: COMMAND_LIMIT_S) after which it and its children are ended. Children
+    that it leaves behind are ended, too. One that cannot be killed (state D) is left behind.
+    ``limit_bytes``: how much of its stdout is kept; more of it ends the command.
+    ``feed``: is called with stdout piece by piece, without a limit; then none of it is kept.
     """
-    limit_s = limit_s or COMMAND_LIMIT_S
+    if not limit_s:
+        limit_s = COMMAND_LIMIT_S
     path = search_path()
     program = shutil.which(argv[0], path=path)
     if program is None:
@@ -87,7 +93,9 @@ def run(
             feed(data)
         elif len(kept) <= limit_bytes:
             kept.extend(data)
-        return 0.0 if len(kept) > limit_bytes else None
+        if len(kept) > limit_bytes:
+            return 0.0  # no seconds are left
+        return None
 
     try:
         ended = child.watch(
@@ -105,8 +113,8 @@ def run(
             grace_s=GRACE_S,
         )
     except OSError as error:
-        why = f"{program} does not start: {error.strerror or error}"
         status, _ = fault(error)
+        why = f"{program} does not start: {error.strerror or error}"
         return CommandOutcome(b"", "", status, None, 0.0, why)
     code = ended.exit_code
     status = "ok"
@@ -118,22 +126,27 @@ def run(
     elif ended.how in ("timed_out", "stuck"):
         status = "timeout"
         why = f"stopped after {limit_s:g} s"
-    if ended.how == "stuck":
-        why += (
-            "; it could not be killed and was left behind (it waits inside the kernel)"
-        )
     return CommandOutcome(
         stdout=bytes(kept[:limit_bytes]),
         stderr=ended.last_words,
         status=status,
         exit=code,
         seconds=ended.seconds,
-        why=why,
+        why=why + _left_behind(ended),
     )
 
 
+def _left_behind(ended: child.Ended) -> str:
+    """A clause about a command that even SIGKILL did not end; else empty."""
+    if ended.how != "stuck":
+        return ""
+    return "; it could not be killed and was left behind (it waits inside the kernel)"
+
+
 def _remark(ended: child.Ended, name: str, program: str) -> str:
-    """Which signal ended a command, or that it is not the one that a shell would have run."""
+    """Which signal ended a command, or where ``program`` is if a shell would not run it for
+    ``name``; else empty.
+    """
     if ended.signal:
         return f"killed by {ended.signal}"
     if program != shutil.which(name):
@@ -142,6 +155,7 @@ def _remark(ended: child.Ended, name: str, program: str) -> str:
 
 
 def _not_executable(name: str, path: str) -> CommandOutcome:
+    """The outcome for a program that is not there, or that this user may not run."""
     if shutil.which(name, mode=os.F_OK, path=path):
         why = "the program is there, and this user may not execute it"
         return CommandOutcome(b"", "", "not_allowed", None, 0.0, why)
@@ -153,9 +167,9 @@ def run_python(
 ) -> list[JsonRow]:
     """The rows that a Python program prints as JSON lines under the interpreter ``python``.
 
-    ``program`` is its source. Where it hangs, dies or does not start there is one row
-    ``{status, why}``; a program that died after it answered is not believed: the row then holds
-    its end, its signal and its last words.
+    ``program`` is its source. If it hangs, dies or does not start, there is one row
+    ``{status, why}``; also if it answered before it died, since a program that crashes may have
+    answered wrongly.
     """
     ended = run([python, "-c", program.decode("utf-8"), *options], limit_s)
     printed = ended.stdout.decode("utf-8", "replace").split("\n")
@@ -165,11 +179,10 @@ def run_python(
     why = f"{python}: {ended.why}"
     if ended.status == "ok" and ended.exit is not None:
         why = f"{python}: ended with exit status {ended.exit} and no answer"
-    lines = [
-        " ".join(line.split()) for line in ended.stderr.splitlines() if line.strip()
-    ]
-    if lines:
-        words = " / ".join(lines[-LAST_WORDS_LINES:])[-300:]
+    lines = [" ".join(line.split()) for line in ended.stderr.splitlines()]
+    last_lines = list(filter(None, lines))[-LAST_WORDS_LINES:]
+    if last_lines:
+        words = " / ".join(last_lines)[-LAST_WORDS_LETTERS:]
         why += f"; its last words: {words}"
     status = "not_available"
     if ended.status == "not_allowed":

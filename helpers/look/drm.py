@@ -1,6 +1,6 @@
-"""What the kernel's DRM layer says of each card, and of each client that holds memory on one.
+"""What the kernel's DRM layer says about each card, and about each client that holds memory on one.
 
-Pools are files of one number in bytes
+Each pool of memory has files of one number in bytes
 (drivers/gpu/drm/amd/amdgpu/amdgpu_{vram,gtt,preempt}_mgr.c); they are world-readable and count
 every client, leaked memory included. Clients come from /proc/PID/fdinfo/FD
 (Documentation/gpu/drm-usage-stats.rst).
@@ -21,9 +21,16 @@ from .files import natural, sources
 
 FILES = sources("files", "drm")
 _CARDS = [path for path in FILES if path.endswith("]/device/uevent") and "card" in path]
+"""The patterns of the cards' folders: card0, and on a large node card10; not of connectors such as
+card0-DP-1.
+"""
 _RENDER = "/sys/class/drm/renderD[0-9][0-9][0-9]/device/uevent"
 _KINDS = ("resident", "memory", "total")
-# drm-total-cycles-ENGINE counts time, not memory.
+"""The kinds of a region's size, the best first: what is in the region now; the same under its
+deprecated name; what was allocated for it, which may have been evicted.
+"""
+# Groups: a key of one word; or the kind and the region of a size; the value. drm-total-cycles-ENGINE
+# counts time, not memory.
 _LINE = re.compile(
     r"^[ \t]*drm-(?:(driver|client-id|pdev)|(resident|memory|total)-(?!cycles-)([^\s:]+))"
     r"[ \t]*:[ \t]*(.*?)[ \t\r]*$",
@@ -36,8 +43,8 @@ _NO_MEMORY = "the driver prints no memory for this client"
 class DrmCard:
     """One DRM card.
 
-    ``pci`` is empty for a device not on PCI. Pools are in bytes; ids are as sysfs writes them
-    ("0x1002").
+    ``pci`` is empty for a device that is not on PCI. ``card`` and ``render`` are the names of its
+    nodes, such as card0 and renderD128. Pools are in bytes; ids are as in sysfs ("0x1002").
     """
 
     pci: str
@@ -55,10 +62,8 @@ class DrmCard:
 
 @dataclass(frozen=True)
 class Fdinfo:
-    """One fdinfo text.
-
-    ``regions`` maps regions (vram, gtt, cpu) to bytes: resident, else memory (its deprecated
-    name), else total.
+    """What one file /proc/PID/fdinfo/FD says. ``regions`` has the bytes in each region of memory
+    (vram, gtt, cpu).
     """
 
     driver: str
@@ -69,11 +74,10 @@ class Fdinfo:
 
 @dataclass(frozen=True)
 class Client:
-    """One open DRM client: who holds what on which card.
+    """One open DRM client: which processes hold how much memory on which card.
 
-    ``pids`` are all processes that have it open (forks inherit it).
-
-    ``regions`` is as of Fdinfo; memory that clients share is counted in each.
+    ``pids`` are all processes that have it open, since forks inherit it. ``regions`` are those of
+    Fdinfo; memory that clients share is counted for each of them. ``text`` is the evidence.
     """
 
     pci: str
@@ -82,7 +86,7 @@ class Client:
     text: Text
 
     def region(self, name: str) -> Reading:
-        """Bytes in a region."""
+        """The bytes in a region of memory, or why they are not known."""
         if name in self.regions:
             return self.text.seen(self.regions[name], "bytes")
         if self.regions:
@@ -103,25 +107,31 @@ def cards(bundle: Bundle) -> tuple[DrmCard, ...]:
 
     A pool that the driver does not have reads as not available.
     """
-    renders = {}
+    render_nodes = {}
     for source in bundle.sources(_RENDER):
         pci = pci_address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
         if pci:
-            renders[pci] = source.split("/")[4]
+            render_nodes[pci] = _node_name(source)
     drm_cards = []
     for pattern in _CARDS:
         for source in bundle.sources(pattern):
-            drm_cards.append(_card(bundle, source[: -len("/uevent")], renders))
+            drm_cards.append(_card(bundle, source[: -len("/uevent")], render_nodes))
     return tuple(drm_cards)
 
 
-def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> DrmCard:
+def _node_name(source: str) -> str:
+    """The folder below /sys/class/drm that a path leads through: card0, renderD128."""
+    return source.split("/")[4]
+
+
+def _card(bundle: Bundle, folder: str, render_nodes: dict[str, str]) -> DrmCard:
+    """The card of a folder /sys/class/drm/card0/device; ``render_nodes`` by PCI address."""
     uevent = _uevent(bundle, folder + "/uevent")
     pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
     return DrmCard(
         pci=pci,
-        card=folder.split("/")[4],
-        render=renders.get(pci, ""),
+        card=_node_name(folder),
+        render=render_nodes.get(pci, ""),
         driver=uevent.get("DRIVER", ""),
         vendor_id=bundle.read(f"{folder}/vendor").text.strip(),
         device_id=bundle.read(f"{folder}/device").text.strip(),
@@ -134,46 +144,45 @@ def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> DrmCard:
 
 
 def _uevent(bundle: Bundle, source: str) -> dict[str, str]:
-    return dict(
-        line.split("=", 1)
-        for line in bundle.read(source).text.splitlines()
-        if "=" in line
-    )
+    """The values of a file uevent, whose lines are NAME=value."""
+    values = {}
+    for line in bundle.read(source).text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals:
+            values[name] = value
+    return values
 
 
 def parse_fdinfo(text: str) -> Fdinfo:
-    """Read one /proc/PID/fdinfo/FD of a DRM file, as kernels write it since 5.19.
+    """Read one /proc/PID/fdinfo/FD of a DRM file, as kernels write it since 5.19. Never raises; the
+    text of another kind of file gives empty fields.
 
-    Never raises; a text of another kind of file gives empty fields.
-
-    Two generations of keys: drm-memory-REGION, and drm-{total,shared,active,resident,
-    purgeable}-REGION. Keys may carry a trailing blank; a size without a unit is in bytes.
+    There are two generations of keys: drm-memory-REGION, and drm-{total,shared,active,resident,
+    purgeable}-REGION. A key may have a blank behind it; a size without a unit is in bytes.
     """
-    words: dict[str, str] = {}
+    values: dict[str, str] = {}
     sizes_by_region: dict[str, dict[str, int]] = {}
-    for name, kind, region, value in _LINE.findall(text):
-        if name:
-            words[name] = value[:64]
+    for key, kind, region, value in _LINE.findall(text):
+        if key:
+            values[key] = value[:64]  # longer than any driver's name or address
             continue
-        with suppress(ValueError):  # a size that nobody can read is no zero
+        with suppress(ValueError):  # a size that cannot be read is unknown, not zero
             sizes_by_region.setdefault(region, {})[kind] = printed_size(value)
     regions = {}
     for region, sizes in sorted(sizes_by_region.items()):
-        kind = next(kind for kind in _KINDS if kind in sizes)
-        regions[region] = sizes[kind]
+        best_kind = next(kind for kind in _KINDS if kind in sizes)
+        regions[region] = sizes[best_kind]
     return Fdinfo(
-        driver=words.get("driver", ""),
-        pci=pci_address(words.get("pdev", "")),
-        client_id=words.get("client-id", ""),
+        driver=values.get("driver", ""),
+        pci=pci_address(values.get("pdev", "")),
+        client_id=values.get("client-id", ""),
         regions=regions,
     )
 
 
 def clients(bundle: Bundle) -> tuple[Client, ...]:
-    """Every DRM client that could be read, once, however many descriptors and processes share it.
-
-    A client is told by (PCI address, drm-client-id). Of several texts of one client, read moments
-    apart, the one with the most memory stands for it.
+    """Every DRM client that could be read. File descriptors and processes that share a client have
+    the same PCI address and drm-client-id, and count once.
     """
     text = bundle.read("device_files")
     files_by_client: dict[tuple[str, str], list[_OpenFile]] = {}
@@ -184,7 +193,7 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
         if pid is None or fd is None or not (info.driver or info.regions):
             continue
         client = f"client {info.client_id}"
-        if not info.client_id:
+        if not info.client_id:  # then each descriptor counts as a client
             client = f"fd {pid} {fd}"
         file = _OpenFile(pid, fd, info)
         files_by_client.setdefault((info.pci, client), []).append(file)
@@ -193,19 +202,22 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
 
 
 def _client(files: list[_OpenFile], text: Text) -> Client:
+    """One client of its open files. Their texts were read moments apart; the one with the most
+    memory counts, of equal ones the first.
+    """
     in_order = sorted(files, key=lambda file: (file.pid, file.fd))
-    best = max(in_order, key=lambda file: sum(file.info.regions.values()))
+    largest = max(in_order, key=lambda file: sum(file.info.regions.values()))
     return Client(
-        pci=best.info.pci,
+        pci=largest.info.pci,
         pids=tuple(sorted({file.pid for file in files})),
-        regions=best.info.regions,
-        text=text.of(f"/proc/{best.pid}/fdinfo/{best.fd}"),
+        regions=largest.info.regions,
+        text=text.of(f"/proc/{largest.pid}/fdinfo/{largest.fd}"),
     )
 
 
 def refused_pids(bundle: Bundle) -> tuple[int, ...]:
-    """Processes whose open files could not be read, so that what they hold is not attributable
-    from here.
+    """The processes whose open files the capture was not allowed to read: how much they hold cannot
+    be told.
     """
     refused = set()
     for row in bundle.table("device_files"):

@@ -1,8 +1,7 @@
-"""Settings that a process inherits and that change what a GPU program gets: environment
-variables and ulimits.
+"""Environment variables and ulimits that change how a GPU program runs.
 
-Variables are taken by allow-list (environment.json). A name that sounds like a secret is left
-out even where its prefix is allowed.
+Only variables of an allow-list (environment.json) are kept. One whose name sounds like a secret is
+left out even if its prefix is allowed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ _KNOWN = data("look/environment")
 NAMES = _KNOWN["names"].split()
 PREFIXES = tuple(_KNOWN["prefixes"].split())
 LIMITS: dict[str, str] = _KNOWN["limits"]
-"""Each ulimit, named as in limits.conf(5), with its unit."""
+"""The unit of each ulimit, by its name in limits.conf(5)."""
 VALUE_LIMIT = 4096
+"""Letters of a variable's value that are kept: the longest path that the kernel takes (PATH_MAX)."""
 UNLIMITED = "unlimited"
 
 
@@ -38,9 +38,8 @@ class Variable:
 
 @dataclass(frozen=True)
 class Limit:
-    """One ulimit, the soft one, which holds.
-
-    A limit that is not set reads as not available: unlimited.
+    """One ulimit: its soft value, which is in force. One that is not set reads as not available:
+    unlimited.
     """
 
     name: str
@@ -48,10 +47,7 @@ class Limit:
 
 
 def collect_environment() -> list[JsonRow]:
-    """The table ``environment``.
-
-    The home folder in a value is written ``~``; name and password in an address are left out.
-    """
+    """The table ``environment``: a row for each variable of the allow-list that is set."""
     names = filter(is_allowed, sorted(os.environ))
     return [{"name": name, "value": without_names(os.environ[name])} for name in names]
 
@@ -64,28 +60,29 @@ def is_allowed(name: str) -> bool:
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether the value of an option or a variable of that name is not to be shown: HF_TOKEN,
-    --api-key, dbPassword.
+    """Whether an option or a variable has a secret for a value, by its name: HF_TOKEN, --api-key,
+    dbPassword; but not MAX_TOKENS or bos_token.
     """
-    words = [
-        word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])", name)
-    ]
+    # The words of a name in any style: snake_case, kebab-case, camelCase, CAPITALS.
+    words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])", name)
+    words = [word.lower() for word in words]
     while len(words) > 1 and words[-1] in _KNOWN["after a secret"].split():
         words.pop()
     if any(re.fullmatch(_KNOWN["secret anywhere"], word) for word in words):
         return True
-    before, last = ["", "", *words][-2:]
+    word_before, last = ["", "", *words][-2:]
     if last in ("keys", "tokens"):
-        return before in _KNOWN["of secrets"].split()
-    of_alphabet = last == "token" and before in _KNOWN["of a tokenizer"].split()
-    return bool(re.fullmatch(_KNOWN["secret at the end"], last)) and not of_alphabet
+        return word_before in _KNOWN["of secrets"].split()
+    if last == "token" and word_before in _KNOWN["of a tokenizer"].split():
+        return False
+    return re.fullmatch(_KNOWN["secret at the end"], last) is not None
 
 
 def without_names(value: str) -> str:
-    """A value with the home folder written ``~`` and without a name and password in an address."""
-    value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[
-        :VALUE_LIMIT
-    ]
+    """A value with the home folder written ``~``, and without the user and password of a URL."""
+    # As a person sees it: bytes that are no UTF-8 become question marks.
+    value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    value = value[:VALUE_LIMIT]
     home = os.path.expanduser("~")
     if len(home) > 1:
         value = re.sub(re.escape(home) + r"(?=[/:;,=\s]|$)", "~", value)
@@ -93,37 +90,32 @@ def without_names(value: str) -> str:
 
 
 def collect_limits() -> list[JsonRow]:
-    """The table ``limits``, in bytes or counts; one that is not set is the word ``unlimited``."""
+    """The table ``limits``: the soft and the hard value of each ulimit in its unit, or the word
+    ``unlimited``.
+    """
     rows = []
     for name, unit in LIMITS.items():
         soft, hard = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
-        rows.append(
-            {
-                "name": name,
-                "soft": _in_words(soft),
-                "hard": _in_words(hard),
-                "unit": unit,
-            }
-        )
+        row = {"name": name, "soft": soft, "hard": hard, "unit": unit}
+        for kind in ("soft", "hard"):
+            if row[kind] == resource.RLIM_INFINITY:
+                row[kind] = UNLIMITED
+        rows.append(row)
     return rows
 
 
-def _in_words(limit: int) -> int | str:
-    return UNLIMITED if limit == resource.RLIM_INFINITY else limit
-
-
 def variables(bundle: Bundle) -> tuple[Variable, ...]:
-    """The environment variables that were kept, by name."""
+    """The environment variables that were kept, sorted by name."""
     item = bundle.read("environment").item
-    table = bundle.table("environment")
-    kept = {
-        str(row["name"]): str(row.get("value", "")) for row in table if "name" in row
-    }
-    return tuple(Variable(name, kept[name], item) for name in sorted(kept))
+    values = {}
+    for row in bundle.table("environment"):
+        if "name" in row:
+            values[str(row["name"])] = str(row.get("value", ""))
+    return tuple(Variable(name, values[name], item) for name in sorted(values))
 
 
 def limits(bundle: Bundle) -> tuple[Limit, ...]:
-    """The ulimits of the capturing process, by name."""
+    """The ulimits of the capturing process, sorted by name."""
     text = bundle.read("limits")
     readings = {}
     for row in bundle.table("limits"):
@@ -134,7 +126,10 @@ def limits(bundle: Bundle) -> tuple[Limit, ...]:
 
 
 def _limit(row: Row, text: Text) -> Reading:
-    unit = "bytes" if row.get("unit") == "bytes" else "count"
+    """The soft value of a row of the table ``limits``."""
+    unit = "count"
+    if row.get("unit") == "bytes":
+        unit = "bytes"
     value = row.number("soft")
     if value is not None:
         return text.seen(value, unit)
@@ -144,20 +139,22 @@ def _limit(row: Row, text: Text) -> Reading:
 
 
 def looks_secret(word: str) -> bool:
-    """Whether a word is a token by its own shape (secrets.json), or begins as one, or is a long
-    number in hexadecimal.
+    """Whether a word is a secret token by its form or by its beginning (secrets.json), or a long
+    hexadecimal number.
     """
-    shape, begins = _tokens()
-    begins_as_one = word.startswith(begins) and word[-1].isalnum()
-    return begins_as_one or bool(shape.fullmatch(word))
+    form, beginnings = _tokens()
+    if word.startswith(beginnings) and word[-1].isalnum():
+        return True
+    return form.fullmatch(word) is not None
 
 
 @lru_cache(1)
 def _tokens() -> tuple[Pattern[str], tuple[str, ...]]:
-    """The shape of a whole token, and how one begins that is known by it."""
-    shapes = ["[0-9a-f]{32,}"]
-    begins: list[str] = []
+    """The form of a whole token, and the beginnings that only tokens have, such as ``hf_``."""
+    forms = ["[0-9a-f]{32,}"]  # as long as a key of 128 bits
+    beginnings: list[str] = []
     for row in data("look/secrets")["tokens"]:
-        shapes.append(row["shape"])
-        begins += [start for start in row["begins"].split() if start[-1] in "_-"]
-    return re.compile("|".join(shapes)), tuple(begins)
+        forms.append(row["shape"])
+        # Without one of these signs at its end a beginning may be that of a word.
+        beginnings += [start for start in row["begins"].split() if start[-1] in "_-"]
+    return re.compile("|".join(forms)), tuple(beginnings)

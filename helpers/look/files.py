@@ -1,8 +1,8 @@
-"""Files of a box or of a tree copied from one, found by pattern and read with bounds, without
-following a path out of the tree; and a file of our own written whole or not at all.
+"""Files of a box, or of a file tree copied from one, found by pattern and read up to a limit, without
+following a link out of the tree; and a file of our own written in one step.
 
-Only regular files are opened: opening a device, a pipe or a socket can wait for ever or change
-what it belongs to.
+Only regular files are opened: to open a device, a pipe or a socket can take for ever, or change
+its state.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from helpers.ground.tables import data
 from helpers.ground.units import show_bytes
 
 FILE_LIMIT_BYTES = 1 << 20
+"""Of a file of the box that a capture takes; the rest of it is cut off."""
 TEXT_LIMIT_BYTES = 64 << 10
+"""Of a small file of the box, such as one of /proc or /sys."""
 WHOLE_LIMIT_BYTES = 256 << 20
-"""Of a record, a notebook, a case: read whole or not at all."""
+"""Of a record, a notebook or a case, which is refused if it is larger."""
 JSON_LIMIT_BYTES = 64 << 20
 MOST_VALUES = 1_000_000
+"""Of a JSON file, whose values take many times as much RAM as they take of the file."""
 MATCH_LIMIT = 5000
+"""Paths that one pattern gives: chosen far above what a box has of any kind."""
+READ_BYTES = 1 << 16
 _WILD = re.compile(r"[*?[]")
 
 _WORDS = {
@@ -37,6 +42,7 @@ _WORDS = {
     errno.ENOTDIR: "no such file",
     errno.ELOOP: "a loop of links",
 }
+"""Errors that are told in other words than the system's."""
 _SPECIAL = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -47,10 +53,11 @@ _SPECIAL = {
 
 
 def sources(kind: str, reader: str = "") -> tuple[str, ...]:
-    """What a capture takes, in its order (helpers/look/sources.json): the patterns of
-    ``files``, or each ``command`` line.
+    """The sources that a capture takes, in its order (helpers/look/sources.json): of kind ``files``
+    their patterns, of kind ``command`` the command lines.
 
-    ``reader``: those that one module of this folder reads. ``{a,b}`` in a row stands for either.
+    ``reader``: only those that this module of the folder reads. ``{a,b}`` in a row stands for
+    either.
     """
     patterns: list[str] = []
     for row in data("look/sources"):
@@ -60,23 +67,35 @@ def sources(kind: str, reader: str = "") -> tuple[str, ...]:
 
 
 def _expanded(pattern: str) -> list[str]:
+    """Every pattern that one with ``{a,b}`` stands for, as a shell expands it."""
     head, brace, rest = pattern.partition("{")
     if not brace:
         return [head]
     names, _, tail = rest.partition("}")
-    ends = _expanded(tail)
-    return [head + name + end for name in names.split(",") for end in ends]
+    patterns = []
+    for name in names.split(","):
+        patterns += [head + name + end for end in _expanded(tail)]
+    return patterns
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts card2 before card10 and never compares a number with a word."""
-    parts = re.findall("([0-9]+)|([^0-9])", text, re.DOTALL)
-    return [(0, int(digits), "") if digits else (1, 0, char) for digits, char in parts]
+    """A sort key that puts card2 before card10. Numbers come before letters, with which they cannot
+    be compared.
+    """
+    key = []
+    for digits, char in re.findall("([0-9]+)|([^0-9])", text, re.DOTALL):
+        if digits:
+            key.append((0, int(digits), ""))
+        else:
+            key.append((1, 0, char))
+    return key
 
 
 @dataclass(frozen=True)
 class FoundPath:
-    """A path that a pattern led to, or (``status`` not ok) where and why it led no further."""
+    """A path that matches a pattern; or, if ``status`` is not ok, the path or pattern where the
+    search ended, and why.
+    """
 
     source: str
     status: str
@@ -84,28 +103,28 @@ class FoundPath:
 
 
 def fault(error: OSError) -> tuple[str, str]:
-    """Status and reason of a refused or failed read.
-
-    EPERM and EACCES are refusals; anything else means there is no value.
+    """The status and the reason of a read that failed: EPERM and EACCES are refusals; after any
+    other error there is no value.
     """
-    number = error.errno or 0
     status = "not_available"
-    if number in (errno.EACCES, errno.EPERM):
+    if error.errno in (errno.EACCES, errno.EPERM):
         status = "not_allowed"
-    if number in _WORDS:
-        return status, _WORDS[number]
-    words = error.strerror or str(error)
-    if number in errno.errorcode:
-        words = f"{words} ({errno.errorcode[number]})"
+    if error.errno in _WORDS:
+        return status, _WORDS[error.errno]
+    words = error.strerror
+    if not words:
+        words = str(error)
+    if error.errno is not None and error.errno in errno.errorcode:
+        words = f"{words} ({errno.errorcode[error.errno]})"
     return status, words
 
 
 def find(root: str, pattern: str) -> Iterator[FoundPath]:
-    """The paths under ``root`` that match an absolute shell pattern, in natural order, as seen
-    from inside the tree.
+    """The paths under ``root`` that match an absolute shell pattern, in natural order, without
+    ``root`` before them.
 
-    A pattern that matches nothing is itself found as not available; one that meets a folder it
-    may not list, as not allowed.
+    If none does, the pattern itself is returned as not available; for each folder that may not be
+    listed, the rest of the pattern below it as not allowed.
     """
     matches = [FoundPath(pattern, "ok", "")]
     if _WILD.search(pattern):
@@ -120,6 +139,7 @@ def find(root: str, pattern: str) -> Iterator[FoundPath]:
 
 
 def _matches(top: str, pattern: str) -> list[FoundPath]:
+    """The matches of a pattern below the folder ``top``, found component by component."""
     matches = [FoundPath("", "ok", "")]
     parts = pattern.strip("/").split("/")
     for number, part in enumerate(parts):
@@ -132,11 +152,11 @@ def _matches(top: str, pattern: str) -> list[FoundPath]:
 
 
 def _below(top: str, folder: FoundPath, part: str, rest: str) -> list[FoundPath]:
-    """What in a folder one component of a pattern matches, or why that is not known; ``rest``:
-    it and what follows it.
+    """The entries of a folder that match one component of a pattern, or why they are not known;
+    ``rest`` is the pattern from this component on.
     """
     base = folder.source
-    if folder.status != "ok":
+    if folder.status != "ok":  # the search ended here already
         return [folder]
     try:
         if not _WILD.search(part):
@@ -147,31 +167,31 @@ def _below(top: str, folder: FoundPath, part: str, rest: str) -> list[FoundPath]
             return [
                 FoundPath(base + rest, "not_available", "a link leads outside --root")
             ]
-        with os.scandir(top + base or "/") as entries:
-            names = [
-                entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, part)
-            ]
+        names = os.listdir(f"{top}{base}/")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return []
         return [FoundPath(base + rest, *fault(error))]
-    if not part.startswith("."):
+    if not part.startswith("."):  # as a shell does
         names = [name for name in names if not name.startswith(".")]
+    names = [name for name in names if fnmatch.fnmatchcase(name, part)]
     return [FoundPath(f"{base}/{name}", "ok", "") for name in names]
 
 
 def _inside(top: str, source: str) -> bool:
+    """Whether a path, with its links followed, is in the file tree ``top``; empty: this box's."""
     if not top:
         return True
+    real_top = os.path.realpath(top)
     real = os.path.realpath(top + source)
-    return real == os.path.realpath(top) or real.startswith(os.path.realpath(top) + "/")
+    return real == real_top or real.startswith(f"{real_top}/")
 
 
 def read(
     root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES
 ) -> tuple[bytes | None, str, str]:
-    """Content, status and reason of one file; content is None exactly where there is none, and
-    cut at ``limit_bytes``.
+    """(content, status, reason) of one file. The content is cut off at ``limit_bytes``; it is None
+    if the file cannot be read.
     """
     top = root.rstrip("/")
     try:
@@ -186,14 +206,12 @@ def read(
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """A regular file to read from.
-
-    Raises OSError, whose ``strerror`` says it where the path leads to anything else.
-    """
+    """A regular file, open for reading. Raises OSError, also for anything but a regular file."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
         raise OSError(0, f"{kind}, not a regular file", str(path))
+    # By now another file may have taken its place: O_NONBLOCK does not wait for a pipe's writer.
     without_waiting = os.O_NONBLOCK | os.O_NOCTTY
     return open(
         path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)
@@ -201,10 +219,7 @@ def opened(path: str | Path) -> BinaryIO:
 
 
 def read_whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
-    """All of a regular file of at most so many bytes.
-
-    Raises OSError, whose ``strerror`` says what else it is.
-    """
+    """All of a regular file. Raises OSError, also for a larger file and for one of another kind."""
     content = _start(path, limit_bytes + 1)
     if len(content) > limit_bytes:
         raise OSError(0, f"larger than {show_bytes(limit_bytes)}", str(path))
@@ -212,12 +227,13 @@ def read_whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
 
 
 def json_of(path: str | Path) -> object:
-    """What a regular file of JSON holds, of bounded size and with a bounded number of values.
-
-    Raises OSError, whose ``strerror`` says what else it is, and ValueError in one line.
+    """The value in a JSON file of limited size. Raises OSError as ``read_whole`` does, and ValueError
+    in one line.
     """
     content = read_whole(path, JSON_LIMIT_BYTES)
-    if content.count(b",") > MOST_VALUES:
+    if (
+        content.count(b",") > MOST_VALUES
+    ):  # commas part them; counted before they take RAM
         raise ValueError(f"more than {MOST_VALUES:,} values")
     try:
         parsed: object = json.loads(content.decode("utf-8", "replace"))
@@ -226,23 +242,26 @@ def json_of(path: str | Path) -> object:
     return parsed
 
 
-def _start(path: str | Path, most: int) -> bytes:
+def _start(path: str | Path, limit_bytes: int) -> bytes:
+    """The first bytes of a regular file, read in pieces: its size may be wrong or unknown, as in
+    /proc.
+    """
     content = bytearray()
     with opened(path) as file:
-        block = file.read(min(1 << 16, most))
+        block = file.read(min(READ_BYTES, limit_bytes))
         while block:
             content += block
-            block = file.read(min(1 << 16, most - len(content)))
+            block = file.read(min(READ_BYTES, limit_bytes - len(content)))
     return bytes(content)
 
 
 def boot_id(root: str = "") -> str:
-    """The name that the kernel drew when it last started, or nothing."""
+    """The random id that the kernel gave itself when it started (random(4)), or an empty text."""
     return text(root, "/proc/sys/kernel/random/boot_id")
 
 
 def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
-    """The text of one small file without the white space around it; empty where there is none."""
+    """The text of one small file without the white space around it; empty if it cannot be read."""
     content, _, _ = read(root, source, limit_bytes)
     if content is None:
         return ""
@@ -250,10 +269,9 @@ def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, a killed writer or a power cut leaves the old content or
-    the new one, never a part.
-
-    Threads of a process may write the same file at once. Raises OSError.
+    """Write a file so that it has its old content or the new one at any time, never a part: for a
+    reader meanwhile, and after a kill or a power cut. Threads may write the same file at once.
+    Raises OSError.
     """
     temporary = path.with_name(
         f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp"
@@ -268,10 +286,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-            error.filename = str(path)  # the only one that anybody knows
+            error.filename = str(path)  # the caller does not know the temporary file
         with suppress(OSError):
             temporary.unlink()
         raise
+    # The new name of the file is on the disk only once its folder is (fsync(2)).
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

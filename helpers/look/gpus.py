@@ -1,5 +1,5 @@
-"""The GPUs of a box, each under its PCI address, with every layer's name, pools and holders for
-it side by side.
+"""The GPUs of a box by their PCI addresses: what each layer (kernel, ROCm, vendor tools, torch) says
+about the name, the memory and the holders of each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.look.bundle import Bundle
 
 from . import rocm, ttm
+from .framework import TorchDevice
 from .holders import Holder, blind_spots, holders_of, unattributed
 from .layers import Layers, layers_by_address
 from .machine import machine
@@ -18,12 +19,10 @@ from .nvidia import MigSlice, NvidiaGpu
 
 @dataclass(frozen=True)
 class Pool:
-    """One layer's account of one pool of memory, in bytes.
+    """What one layer says about one pool of memory, in bytes.
 
-    ``pci`` is empty for a pool of the host.
-
-    ``layer`` is the layer in its own words ("sysfs VRAM", "KFD bank", "TTM limit",
-    "nvidia-smi", "torch"); the readings carry the sources.
+    ``pci`` is the GPU's address, empty for a pool of the host. ``layer`` is the layer's own name
+    for the pool ("sysfs VRAM", "KFD bank", "TTM limit", "nvidia-smi", "torch").
     """
 
     pci: str
@@ -37,12 +36,11 @@ class Pool:
 class Gpu:
     """One GPU.
 
-    ``indices`` maps each index space (drm card, render node, kfd node, rocm-smi, torch, ...) to
-    its name there.
-
-    ``unattributed`` is what is in use and no process seen here accounts for; ``blind_spots``
-    say which holders cannot be seen. ``slices`` are MIG devices, each with memory of its own;
-    ``window`` is BAR1, through which the CPU and other devices reach the memory.
+    ``integrated`` is None if no layer says so. ``indices`` has its number or name in each layer
+    (drm card, render node, kfd node, rocm-smi, torch, ...). ``unattributed`` is the memory in use
+    that no process seen here holds; ``blind_spots`` say which holders cannot be seen. ``slices``
+    are MIG devices, each with memory of its own; ``window`` is BAR1, through which the CPU and
+    other devices reach the memory.
     """
 
     pci: str
@@ -71,7 +69,9 @@ class Gpu:
 
 
 _NAMES = "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
-"""The layers' names of a GPU, in the order in which they are useful to a person."""
+"""The fields of Layers with a GPU's name, the most useful name for a person first: those with the
+model before those with a board or a series.
+"""
 _INDICES = {
     "drm card": "card.card",
     "render node": "card.render",
@@ -84,13 +84,14 @@ _INDICES = {
     "nvidia-smi": "nvidia.index",
     "torch": "torch.index",
 }
-"""Each layer's own number for a GPU. They differ; visibility variables renumber some of them."""
+"""The fields of Layers with each layer's own number for a GPU. The numbers differ, and variables such
+as CUDA_VISIBLE_DEVICES change some of them.
+"""
 
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
-    """Every AMD or NVIDIA GPU that any layer knows, by PCI address.
-
-    A server's display chip is none.
+    """Every AMD or NVIDIA GPU that any layer knows, sorted by PCI address; not a server's display
+    chip.
     """
     return bundle.once("gpus", lambda: _gpus(bundle))
 
@@ -107,8 +108,12 @@ def _gpu(bundle: Bundle, address: str, layers: Layers) -> Gpu:
     integrated = _integrated(layers)
     holders = holders_of(bundle, address, layers, integrated)
     drivers = [device.driver for device in (layers.device, layers.card) if device]
+    slices: tuple[MigSlice, ...] = ()
+    window = None
     if layers.nvidia:
         drivers.append("nvidia")
+        slices = layers.nvidia.slices
+        window = _window(layers.nvidia)
     return Gpu(
         pci=address,
         vendor=layers.vendor,
@@ -120,31 +125,34 @@ def _gpu(bundle: Bundle, address: str, layers: Layers) -> Gpu:
         holders=holders,
         unattributed=unattributed(bundle, layers, integrated, holders),
         blind_spots=blind_spots(bundle, layers.vendor),
-        slices=layers.nvidia.slices if layers.nvidia else (),
-        window=_window(layers.nvidia) if layers.nvidia else None,
+        slices=slices,
+        window=window,
     )
 
 
 def _window(gpu: NvidiaGpu) -> Pool | None:
-    """BAR1 as a pool; None where nobody gives its size."""
+    """BAR1 as a pool; None if its size is not known."""
     if not gpu.bar1_total.ok:
         return None
     return _pool(gpu.pci, "BAR1 window", gpu.bar1_total, gpu.bar1_used)
 
 
 def _numbers(layers: Layers) -> dict[str, str]:
-    """The number of a GPU in each index space that has one."""
+    """The number of a GPU in each layer that has one for it."""
     numbers = {}
-    for space, place in _INDICES.items():
-        number = _field(layers, place)
+    for name, field in _INDICES.items():
+        number = _field(layers, field)
         if isinstance(number, Reading):
             number = number.value
         if number not in (None, ""):
-            numbers[space] = str(number)
+            numbers[name] = str(number)
     return numbers
 
 
 def _integrated(layers: Layers) -> bool | None:
+    """Whether a GPU uses the RAM as its memory; None if no layer says so. torch and ROCm ask the
+    driver, so they come first; any other GPU that NVIDIA's tools list is a card.
+    """
     if layers.torch and layers.torch.integrated is not None:
         return layers.torch.integrated
     if layers.agent and layers.agent.integrated:
@@ -157,23 +165,28 @@ def _integrated(layers: Layers) -> bool | None:
 
 
 def _name(layers: Layers) -> Reading:
-    """The first name that a layer has; else the target, or the PCI ids."""
-    for place in _NAMES:
-        reading = _field(layers, place)
+    """The first name that a layer has; else the gfx target, as in gfx1151; else the PCI ids, as in
+    1002:1586.
+    """
+    for field in _NAMES:
+        reading = _field(layers, field)
         if isinstance(reading, Reading) and reading.ok and str(reading.value).strip():
             return reading
     node = layers.node
     if node and node.gfx:
         return seen(node.gfx, "text", node.gpu_id.source, node.gpu_id.item)
     if layers.ids:
-        words = f"{layers.ids.vendor_id[2:]}:{layers.ids.device_id[2:]}"
-        return seen(words, "text", "PCI vendor and device id")
+        vendor_id = layers.ids.vendor_id.replace("0x", "")
+        device_id = layers.ids.device_id.replace("0x", "")
+        return seen(f"{vendor_id}:{device_id}", "text", "PCI vendor and device id")
     return not_available("no layer names it", "text", "")
 
 
-def _field(layers: Layers, place: str) -> object:
-    """What a layer says in one of its fields, such as ``card.product``; None for nothing."""
-    layer, _, field = place.partition(".")
+def _field(layers: Layers, path: str) -> object:
+    """The value of a layer's field such as ``card.product``; None if the layer does not know the
+    GPU.
+    """
+    layer, _, field = path.partition(".")
     return getattr(getattr(layers, layer), field, None)
 
 
@@ -184,6 +197,9 @@ def _pool(
     used: Reading | None = None,
     free: Reading | None = None,
 ) -> Pool:
+    """A pool of which a layer gives the total and what is in use, or free, or neither; the other is
+    computed. On a GPU used is not the rest of free: a driver also keeps some for itself.
+    """
     if used is None and free is not None and not pci:
         used = _less(total, free)
     if used is None:
@@ -195,6 +211,7 @@ def _pool(
 
 
 def _pools(bundle: Bundle, pci: str, layers: Layers) -> tuple[Pool, ...]:
+    """What every layer says about the memory of a GPU, from the kernel up to torch."""
     pools = []
     card = layers.card
     if card and card.driver == "amdgpu":
@@ -214,14 +231,19 @@ def _pools(bundle: Bundle, pci: str, layers: Layers) -> tuple[Pool, ...]:
         pools.append(_pool(pci, "nvidia-smi", gpu.total, gpu.used, gpu.free))
         if gpu.reserved.ok:
             pools.append(_pool(pci, "reserved by the driver", gpu.reserved))
-    torch = layers.torch
-    if torch:
-        free = torch.free if torch.free.ok else None
-        pools.append(_pool(pci, "torch", torch.total, free=free))
+    if layers.torch:
+        pools.append(_torch_pool(pci, layers.torch))
     return tuple(pools)
 
 
+def _torch_pool(pci: str, device: TorchDevice) -> Pool:
+    if device.free.ok:
+        return _pool(pci, "torch", device.total, free=device.free)
+    return _pool(pci, "torch", device.total)
+
+
 def _tool_pools(pci: str, name: str, card: rocm.SmiCard) -> list[Pool]:
+    """What rocm-smi or amd-smi, called ``name``, says about VRAM and GTT."""
     pools = []
     for pool in ("vram", "gtt"):
         total = card.pools[f"{pool} total"]
@@ -231,17 +253,19 @@ def _tool_pools(pci: str, name: str, card: rocm.SmiCard) -> list[Pool]:
     return pools
 
 
-def _less(total: Reading, used: Reading) -> Reading:
-    if total.ok and used.ok:
-        left = max(0, total.bytes - used.bytes)
-        return seen(left, "bytes", f"{total.source} - {used.source}", total.item)
-    missing = used if total.ok else total
-    return not_available(missing.why, "bytes", missing.source, missing.item)
+def _less(total: Reading, part: Reading) -> Reading:
+    """The difference of two sizes, or why one of them has no value."""
+    for reading in (total, part):
+        if not reading.ok:
+            return not_available(reading.why, "bytes", reading.source, reading.item)
+    # The two were read moments apart, so the part may be larger.
+    rest = max(0, total.bytes - part.bytes)
+    return seen(rest, "bytes", f"{total.source} - {part.source}", total.item)
 
 
 def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
-    """Memory of the host that a GPU may draw on: RAM, swap, the TTM limit, and the control
-    group's limit.
+    """The host's memory that a GPU can use, and its limits: RAM, swap, TTM's limit, the control
+    group's.
     """
     box = machine(bundle)
     pools = [

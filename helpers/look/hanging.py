@@ -1,8 +1,8 @@
-"""Readings that may hang, made one after another in a forked child that can be left behind.
+"""Reads that may hang, done one after another in a forked child process that can be left behind.
 
-A read of sysfs or of /proc/PID/fdinfo can wait inside a sick driver for ever, where no signal
-reaches it. Made in a child it costs its limit, not the capture. The parent must hold no device
-memory: forking a process that does can itself hang (ROCm/legacy-rocm-build #6630).
+A read of sysfs or of /proc/PID/fdinfo can wait for ever inside a driver that has failed, where no
+signal reaches it. In a child it costs the capture only its time limit. The parent must hold no
+device memory: forking a process that does can itself hang (ROCm/legacy-rocm-build #6630).
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 READ_LIMIT_S = 5.0
-"""A box that swaps is slow without being sick."""
+"""A read takes milliseconds; but a box that swaps may need seconds, and its drivers work."""
 GROUP_LIMIT = 2
+"""Lost reads of one device after which its others are given up."""
 LOST_LIMIT = 8
+"""Lost reads after which all others are given up: each costs its time limit."""
 GRACE_S = 1.0
 GIVEN_UP = "not read: others of its kind hung or died before it"
+SIZE = struct.Struct("<I")
+"""How an answer of the child begins: with the size of the rest."""
+READ_BYTES = 1 << 20
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 if TYPE_CHECKING:
     Frame = tuple[Any, str]
-    """What a read gave, or None and why it gave nothing."""
+    """An answer of the child: what a read returned, and ""; or None, and why it has no value."""
 
 
 def read_each(
@@ -39,22 +44,25 @@ def read_each(
     limit_s: float = 0.0,
     group: Callable[[Key], object] | None = None,
 ) -> Iterator[tuple[Key, Value | None, str]]:
-    """Yield ``(key, read(key), "")`` in order; ``(key, None, why)`` for a read that gave nothing.
+    """Yield ``(key, read(key), "")`` for each key in order, or ``(key, None, why)`` for a read that
+    hung, died or raised.
 
-    A read may take ``limit_s`` seconds (READ_LIMIT_S by default); its result is made of what
-    marshal carries. One that hangs, dies or raises costs itself alone. After GROUP_LIMIT reads of
-    one ``group`` hung or died, the rest of that group is not tried; after LOST_LIMIT of any group,
-    nothing more is.
+    A read may take ``limit_s`` seconds (0: READ_LIMIT_S), and returns what marshal can write. A
+    read that hangs or dies is lost. After GROUP_LIMIT lost reads of one ``group``, the others of
+    that group are given up; after LOST_LIMIT lost reads all others.
     """
-    limit_s = limit_s or READ_LIMIT_S
-    lost: list[Key] = []
+    if not limit_s:
+        limit_s = READ_LIMIT_S
+    lost = 0
     lost_of_group: Counter[object] = Counter()
     left = deque(keys)
 
     def is_given_up(key: Key) -> bool:
-        if len(lost) >= LOST_LIMIT:
+        if lost >= LOST_LIMIT:
             return True
         return group is not None and lost_of_group[group(key)] >= GROUP_LIMIT
+
+    # Each child reads all keys that are left, until it is lost with one of them.
 
     while left:
         pid, pipe = _fork([key for key in left if not is_given_up(key)], read)
@@ -73,16 +81,18 @@ def read_each(
             os.close(pipe)
             _end(pid)
         if why:
-            lost.append(key)
+            lost += 1
             if group is not None:
                 lost_of_group[group(key)] += 1
             yield key, None, why
 
 
 def _fork(keys: Sequence[Key], read: Callable[[Key], object]) -> tuple[int, int]:
+    """Start a child that reads the keys; returns its process id and the pipe with its answers."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Inside a Jupyter kernel there are threads; the child takes none of their locks.
+        # Python 3.12 warns of forks in a process with threads, such as a Jupyter kernel, whose
+        # locks the child might wait for. This one takes none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -92,7 +102,9 @@ def _fork(keys: Sequence[Key], read: Callable[[Key], object]) -> tuple[int, int]
 
 
 def _serve(keys: Sequence[Key], read: Callable[[Key], object], pipe: int) -> NoReturn:
+    """The child: read each key, and write what it gave to the pipe."""
     try:
+        # Ctrl-C goes to the parent, which ends this child.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # A child left behind must not keep the user's terminal or pipeline open.
@@ -105,30 +117,31 @@ def _serve(keys: Sequence[Key], read: Callable[[Key], object], pipe: int) -> NoR
             except Exception as error:  # noqa: BLE001 - a fault in one reading must cost that reading alone
                 frame = (None, f"{type(error).__name__}: {error}")
             raw = marshal.dumps(frame)
-            data = memoryview(struct.pack("<I", len(raw)) + raw)
+            data = memoryview(SIZE.pack(len(raw)) + raw)
             while data:
-                data = data[os.write(pipe, data) :]
+                written = os.write(pipe, data)
+                data = data[written:]
     finally:
         os._exit(0)
 
 
 def _frames(pipe: int, limit_s: float) -> Iterator[tuple[Frame, str]]:
-    """What the child answers, one frame a read; last an empty one, and why no more come."""
+    """Yield (answer, "") for each read of the child, and at its end ((None, ""), why no more come)."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     data = bytearray()
     while True:
-        if len(data) >= 4:
-            size = 4 + struct.unpack_from("<I", data)[0]
-            if len(data) >= size:
-                frame = marshal.loads(bytes(data[4:size]))
-                del data[:size]
+        if len(data) >= SIZE.size:
+            end = SIZE.size + SIZE.unpack_from(data)[0]
+            if len(data) >= end:
+                frame = marshal.loads(bytes(data[SIZE.size : end]))
+                del data[:end]
                 yield frame, ""
                 continue
-        if not poll.poll(limit_s * 1000):
+        if not poll.poll(limit_s * 1000):  # milliseconds
             yield (None, ""), f"hung for {limit_s:g} s"
             return
-        more = os.read(pipe, 1 << 20)
+        more = os.read(pipe, READ_BYTES)
         if not more:
             yield (None, ""), "the process that read it died"
             return
@@ -136,7 +149,7 @@ def _frames(pipe: int, limit_s: float) -> Iterator[tuple[Frame, str]]:
 
 
 def _end(pid: int) -> None:
-    """Kill and reap the child; one that waits in the kernel is left to init after a grace."""
+    """Kill and reap the child; one that waits in the kernel is left behind after GRACE_S."""
     deadline = time.monotonic() + GRACE_S
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         while os.waitpid(pid, os.WNOHANG) == (0, 0):

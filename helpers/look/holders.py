@@ -1,5 +1,5 @@
-"""Who holds memory of a GPU, by every source that lists processes, and who cannot be seen from
-here.
+"""The processes that hold memory of a GPU, as every source lists them (fdinfo, KFD, vendor tools), and
+which processes the capture could not see.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from .layers import Layers
 
 HOST_PID = "a host PID"
 NUMBERED_BY_HOST = ("KFD", "nvidia-smi", "amd-smi")
-"""These list processes by the host's numbers, which name others inside a PID namespace."""
+"""The sources that list processes by the host's numbers. In a container, whose PID namespace has
+numbers of its own, the same number is another process.
+"""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds device memory, as one source saw it.
+    """A process that holds device memory, according to one source.
 
-    ``note`` says what is odd (a zombie, a host PID). ``gpu_instance`` is that of the MIG device
-    that it runs in; empty on a card that is not cut.
+    ``state`` is the kernel's letter, such as Z for a zombie. ``note`` says what is unusual about
+    it. ``gpu_instance`` is that of its MIG device; empty on a card without MIG.
     """
 
     pci: str
@@ -40,8 +42,8 @@ class Holder:
 
 
 def one_each(holders: Iterable[Holder]) -> list[Holder]:
-    """Each process once, with the most that any source saw it hold; largest first, those not
-    measured last.
+    """Each process once, by the source with the most memory for it; the largest first, those that
+    were not measured last.
     """
     first: dict[int, Holder] = {}
     for holder in sorted(holders, key=_largest):
@@ -50,22 +52,20 @@ def one_each(holders: Iterable[Holder]) -> list[Holder]:
 
 
 def _largest(holder: Holder) -> tuple[int, int, str]:
-    order = 1
+    """A sort key: the most memory first, those without a measured size last."""
     if holder.memory.ok:
-        order = -holder.memory.bytes
-    return order, holder.pid, holder.source
+        return -holder.memory.bytes, holder.pid, holder.source
+    return 1, holder.pid, holder.source
 
 
 def is_outside(bundle: Bundle) -> bool:
-    """Whether the capture ran in a PID namespace of its own, where a host's PID names another
-    process.
-    """
+    """Whether the capture ran in a PID namespace of its own, as in a container."""
     who = identity(bundle)
     return who is not None and who.init_pid_ns is False
 
 
 class _Holders:
-    """The holders of one GPU, gathered source by source."""
+    """Collects the holders of one GPU: ``by_source`` has each by its number and source."""
 
     def __init__(self, bundle: Bundle, address: str):
         self.bundle = bundle
@@ -85,13 +85,12 @@ class _Holders:
         note: str = "",
         gpu_instance: str = "",
     ) -> None:
-        """Add what one source says; its sizes for the same process add up."""
+        """Add a process as one source lists it; if the source lists it twice, the sizes add up."""
         process = self.processes.get(pid)
-        notes = [note]
         if self.is_outside and source in NUMBERED_BY_HOST:
-            # Inside a container a host PID says nothing about the process of this number here.
+            # The process that has this number here is another one.
             process = None
-            notes = [HOST_PID, note]
+            note = "; ".join(filter(None, [HOST_PID, note]))
         earlier = self.by_source.get((pid, source))
         if earlier and earlier.memory.ok and memory.ok:
             memory = sum_of([earlier.memory, memory])
@@ -99,9 +98,10 @@ class _Holders:
         uid = None
         state = ""
         if process:
-            name = name or process.name
             uid = process.uid
             state = process.state
+            if not name:
+                name = process.name
         self.by_source[pid, source] = Holder(
             pci=self.address,
             pid=pid,
@@ -110,7 +110,7 @@ class _Holders:
             state=state,
             memory=memory,
             source=source,
-            note="; ".join(filter(None, notes)),
+            note=note,
             gpu_instance=gpu_instance,
         )
 
@@ -118,22 +118,27 @@ class _Holders:
 def holders_of(
     bundle: Bundle, address: str, layers: Layers, integrated: bool | None
 ) -> tuple[Holder, ...]:
-    """Who holds memory of the GPU at a PCI address, by every source, the largest first."""
+    """The holders of the GPU at a PCI address according to every source, the largest first. A
+    process that several sources list is there several times.
+    """
     holders = _Holders(bundle, address)
     _add_drm_clients(holders, integrated=bool(integrated))
     if layers.node and layers.node.gpu_id.ok:
         _add_kfd_processes(holders, layers.node.gpu_id.bytes)
     for holder in nvidia.holders(bundle):
         if holder.pci == address:
-            instance = holder.gpu_instance
+            note = ""
+            if holder.gpu_instance:
+                note = f"GPU instance {holder.gpu_instance}"
             holders.add(
                 pid=holder.pid,
                 memory=holder.memory,
                 source="nvidia-smi",
                 name=holder.name,
-                note=f"GPU instance {instance}" if instance else "",
-                gpu_instance=instance,
+                note=note,
+                gpu_instance=holder.gpu_instance,
             )
+    # amd-smi lists processes once more: only those count that the kernel's own lists lack.
     listed = {pid for pid, _ in holders.by_source}
     for smi in rocm.processes(bundle):
         if smi.pci == address and smi.pid not in listed:
@@ -142,8 +147,12 @@ def holders_of(
 
 
 def _add_drm_clients(holders: _Holders, integrated: bool) -> None:
-    """Those of the DRM's fdinfo; an APU's have their memory in two places."""
-    source = "DRM fdinfo (VRAM and GTT)" if integrated else "DRM fdinfo"
+    """Add the processes of the kernel's DRM clients. On an APU their memory is in VRAM, the
+    carve-out, and in GTT.
+    """
+    source = "DRM fdinfo"
+    if integrated:
+        source = "DRM fdinfo (VRAM and GTT)"
     for client in drm.clients(holders.bundle):
         if client.pci != holders.address:
             continue
@@ -159,55 +168,61 @@ def _add_drm_clients(holders: _Holders, integrated: bool) -> None:
 
 
 def _add_kfd_processes(holders: _Holders, gpu_id: int) -> None:
-    """Those of KFD on the GPU with that number."""
+    """Add the processes that KFD lists for the GPU with that number."""
     for process in kfd.processes(holders.bundle):
         vram = process.vram.get(gpu_id)
-        if vram is not None:
-            is_idle = vram.ok and vram.value == 0
-            note = "only opened the device" if is_idle else ""
-            holders.add(process.pid, vram, "KFD", note=note)
+        if vram is None:
+            continue
+        note = ""
+        if vram.ok and vram.value == 0:
+            note = "only opened the device"
+        holders.add(process.pid, vram, "KFD", note=note)
 
 
 def unattributed(
     bundle: Bundle, layers: Layers, integrated: bool | None, holders: tuple[Holder, ...]
 ) -> Reading:
-    """What is in use less what processes hold; each process counts once, with the most that any
-    source saw it hold.
+    """The memory in use that no process holds, in bytes, or why it cannot be told. Each process
+    counts once, by the source with the most memory for it.
 
-    In a PID namespace of its own one process has another number in each source (KFD and
-    nvidia-smi count the host's), so there the source that explains most stands for all.
+    In a PID namespace of its own, the sources have different numbers for a process (KFD and
+    nvidia-smi use the host's); then only the source with the most memory in all counts.
     """
-    card = layers.card
-    used = not_available("no layer says how much is in use", "bytes", "")
-    if card and card.vram_used.ok:
-        sizes = [card.vram_used]
-        if integrated and card.gtt_used.ok:
-            sizes.append(card.gtt_used)
-        used = sum_of(sizes)
-    elif layers.nvidia:
-        used = layers.nvidia.used
+    used = _used(layers, integrated)
     if not used.ok:
         return used
     measured = [holder for holder in holders if holder.memory.ok]
-    unmeasured = {holder.pid for holder in holders} - {
-        holder.pid for holder in measured
-    }
-    if unmeasured:
-        why = f"what {len(unmeasured)} process(es) hold was not measured"
+    measured_pids = {holder.pid for holder in measured}
+    unmeasured_pids = {holder.pid for holder in holders} - measured_pids
+    if unmeasured_pids:
+        why = f"what {len(unmeasured_pids)} process(es) hold was not measured"
         return not_available(why, "bytes", used.source, used.item)
-    by_source: Counter[str] = Counter()
-    for holder in measured:
-        by_source[holder.source] += holder.memory.bytes
-    explained = sum(holder.memory.bytes for holder in one_each(measured))
     if is_outside(bundle):
-        explained = max(by_source.values(), default=0)
-    rest = max(0, used.bytes - explained)
+        held_by_source: Counter[str] = Counter()
+        for holder in measured:
+            held_by_source[holder.source] += holder.memory.bytes
+        held = max(held_by_source.values(), default=0)
+    else:
+        held = sum(holder.memory.bytes for holder in one_each(measured))
+    rest = max(0, used.bytes - held)
     return seen(rest, "bytes", f"{used.source} less the processes above", used.item)
 
 
+def _used(layers: Layers, integrated: bool | None) -> Reading:
+    """The bytes in use on a GPU; of an APU in both places where its memory can be."""
+    card = layers.card
+    if card and card.vram_used.ok:
+        if integrated and card.gtt_used.ok:
+            return sum_of([card.vram_used, card.gtt_used])
+        return card.vram_used
+    if layers.nvidia:
+        return layers.nvidia.used
+    return not_available("no layer says how much is in use", "bytes", "")
+
+
 def holding(holders: Iterable[Holder]) -> list[Holder]:
-    """Those that hold something of a GPU, as far as that was measured; one with nothing only
-    opened it (ROCm#4411).
+    """The holders without those of 0 bytes, which only opened the device (ROCm#4411). One that was
+    not measured may hold memory.
     """
     return [
         holder for holder in holders if not holder.memory.ok or holder.memory.bytes > 0
@@ -215,44 +230,42 @@ def holding(holders: Iterable[Holder]) -> list[Holder]:
 
 
 def numbered_by_host(holder: Holder) -> bool:
-    """Whether its number is the host's, which here, in another PID namespace, names another
-    process or none.
-    """
+    """Whether its number is the host's, while the capture ran in a PID namespace of its own."""
     return holder.note.startswith(HOST_PID)
 
 
 def in_sight(
     bundle: Bundle, vendor: str, listed: Iterable[Holder]
 ) -> tuple[list[Holder], list[Holder], list[Holder]]:
-    """Each holder of a GPU once: those that can be matched with /proc, those that only the host's lists
-    name, and who is elsewhere.
+    """(matched, by_host, elsewhere): the holders of a GPU, each once, that can be matched with
+    processes in /proc; those that only have a number of the host's; and those of either that are
+    certainly not among the processes in /proc.
 
-    In a PID namespace of its own KFD and nvidia-smi number processes as the host does, so they
-    cannot be matched with those in /proc; whom they name is elsewhere where all could be looked
-    at and none here has the GPU open.
+    In a PID namespace of its own, those that KFD and nvidia-smi list have the host's numbers. They
+    are elsewhere if every open file could be read and no process here has the GPU open.
     """
     holders = holding(listed)
-    who = identity(bundle)
-    if who is None or who.init_pid_ns is not False:
+    if not is_outside(bundle):
         alive = {process.pid for process in processes.processes(bundle)}
         matched = one_each(holders)
-        gone = [
-            h for h in matched if h.source == "KFD" and alive and h.pid not in alive
-        ]
+        gone = []
+        if alive:  # else the capture could not list processes
+            gone = [h for h in matched if h.source == "KFD" and h.pid not in alive]
         return matched, [], gone
+    matched = one_each(h for h in holders if h.source not in NUMBERED_BY_HOST)
     by_host = one_each(h for h in holders if h.source in NUMBERED_BY_HOST)
-    prefix = "/dev/nvidia" if vendor == "NVIDIA" else "/dev/kfd"
-    opened = (str(row.get("target", "")) for row in bundle.table("device_files"))
+    device = "/dev/kfd"
+    if vendor == "NVIDIA":
+        device = "/dev/nvidia"
+    opened = [row.text("target") for row in bundle.table("device_files")]
     all_seen = bundle.read("device_files").ok and not drm.refused_pids(bundle)
-    elsewhere = all_seen and not any(path.startswith(prefix) for path in opened)
-    inside = one_each(h for h in holders if h.source not in NUMBERED_BY_HOST)
-    if not elsewhere:
-        return inside, by_host, []
-    return inside, by_host, by_host
+    if not all_seen or any(path.startswith(device) for path in opened):
+        return matched, by_host, []
+    return matched, by_host, by_host
 
 
 def blind_spots(bundle: Bundle, vendor: str) -> tuple[str, ...]:
-    """Which holders cannot be seen from where the capture ran, and why."""
+    """Which holders the capture could not see, and why, a clause for each reason."""
     spots = []
     who = identity(bundle)
     if is_outside(bundle):

@@ -1,9 +1,9 @@
-"""What the AMD compute driver (KFD) says: its nodes and their memory banks, and which process
-holds how much on which GPU.
+"""What the AMD compute driver (KFD) says about its nodes and their memory banks, and about the
+memory that each process holds on each GPU.
 
 Sources: drivers/gpu/drm/amd/amdkfd/kfd_topology.c (nodes), kfd_process.c (proc) and kfd_crat.h
 (heap types) of the kernel. In a container the node of a GPU that was not passed in answers
-EPERM (kfd_devcgroup_check_permission), which is a finding.
+EPERM (kfd_devcgroup_check_permission), which is itself evidence.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FRAMEBUFFER = (1, 2)
 
 @dataclass(frozen=True)
 class KfdNode:
-    """One node of a GPU or CPU; of a refused one only the number and ``gpu_id`` (not allowed)
-    are known.
+    """One node, which is a GPU or a CPU. If it was refused, only its number is known, and ``gpu_id``
+    is not allowed.
 
-    ``gfx`` is the target as compilers name it ("gfx1100"), empty for a CPU. ``framebuffer`` is
-    the pool behind HIP's total memory, its banks together; on an APU what the kernel lets HIP
-    allocate from, carve-out or GTT.
+    ``gfx`` is the target as compilers name it ("gfx1100"), empty for a CPU. ``framebuffer`` is the
+    sum of the memory banks that HIP reports as total memory; on an APU they are the carve-out or
+    GTT.
     """
 
     node: int
@@ -46,11 +46,10 @@ class KfdNode:
 class KfdProcess:
     """One process that has /dev/kfd open, or had it and was not cleaned up.
 
-    ``vram`` is in bytes by KFD gpu_id.
-
-    ``pid`` counts in the HOST's PID namespace even inside a container (rocm-systems#3752). On
-    an APU ``vram`` includes what was redirected to GTT. A process with 0 bytes on every GPU
-    merely opened the device (ROCm#4411).
+    ``pid`` is its number in the host's PID namespace, also inside a container
+    (rocm-systems#3752). ``vram`` is in bytes by KFD's gpu_id; on an APU it includes allocations
+    that the kernel moved to GTT. A process with 0 bytes on every GPU only opened the device
+    (ROCm#4411).
     """
 
     pid: int
@@ -58,41 +57,37 @@ class KfdProcess:
 
 
 def gfx_name(version: int) -> str:
-    """The target of a gfx_target_version: 110501 is gfx1151, 90010 is gfx90a; empty for 0 (a
-    CPU node).
+    """The target of a gfx_target_version, in which major, minor and stepping have two decimal digits
+    each: 110501 is gfx1151, 90010 is gfx90a. Empty for 0, a CPU node.
     """
-    if not 10000 <= version < 1000000:
+    if not 1_00_00 <= version <= 99_99_99:
         return ""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def nodes(bundle: Bundle) -> tuple[KfdNode, ...]:
-    """Every node of the topology, CPU nodes included, by number."""
-    sources = bundle.sources(f"{_NODES}/*/gpu_id") + bundle.sources(
-        f"{_NODES}/*/properties"
-    )
-    numbers = {source.split("/")[7] for source in sources}
+    """Every node of the topology, CPU nodes included, in the order of their numbers."""
+    sources = bundle.sources(f"{_NODES}/*/gpu_id")
+    sources += bundle.sources(f"{_NODES}/*/properties")
+    names = {source[len(_NODES) + 1 :].partition("/")[0] for source in sources}
     card_addresses = {card.pci for card in cards(bundle)}
-    in_order = sorted(
-        (n for n in numbers if re.fullmatch(r"[0-9]{1,9}", n)), key=natural
-    )
-    return tuple(_node(bundle, number, card_addresses) for number in in_order)
+    numbers = [name for name in names if re.fullmatch("[0-9]{1,9}", name)]
+    numbers.sort(key=natural)
+    return tuple(_node(bundle, number, card_addresses) for number in numbers)
 
 
 def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
     folder = f"{_NODES}/{number}"
     gpu_id = bundle.number(folder + "/gpu_id", "count")
-    read = bundle.read(folder + "/properties")
-    if read.status == "not_allowed" and not gpu_id.ok:
-        gpu_id = read.missing(unit="count")
-    values = _properties(read.text)
+    properties = bundle.read(folder + "/properties")
+    if properties.status == "not_allowed" and not gpu_id.ok:
+        gpu_id = properties.missing(unit="count")
+    values = _properties(properties.text)
     gfx = gfx_name(values.get("gfx_target_version", 0))
-    # Only GPUs are checked against the container's device list, so a refused node is one.
-    is_gpu = (
-        values.get("simd_count", 0) > 0
-        or gpu_id.status == "not_allowed"
-        or gpu_id.bytes != 0
-    )
+    has_simds = values.get("simd_count", 0) > 0
+    # Only GPUs are checked against the container's device list, so a refused node is one. A CPU has
+    # the gpu_id 0.
+    is_gpu = has_simds or gpu_id.status == "not_allowed" or gpu_id.bytes != 0
     pci = ""
     if is_gpu and "location_id" in values:
         pci = _address(values, gfx, card_addresses)
@@ -102,72 +97,79 @@ def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
 def _address(values: dict[str, int], gfx: str, card_addresses: set[str]) -> str:
     """The PCI address in location_id and domain. ``card_addresses`` are those of DRM cards.
 
-    Of an Instinct GPU that is split into several nodes the node's number is mixed in: by some
-    kernels into bits 28 to 31, by others into the function's bits (kfd_topology_add_device, for
-    gfx 9.4.3).
+    An Instinct GPU can be split into several nodes, whose numbers are mixed in: by some kernels
+    into bits 28 to 31, by others into the bits of the function (kfd_topology_add_device, for gfx
+    9.4.3). Then the card has function 0.
     """
+    # Bits 8 to 15 are the bus, 3 to 7 the device, 0 to 2 the function (pci_dev_id).
     location = values["location_id"]
+    bus = location >> 8 & 0xFF
+    device = location >> 3 & 0x1F
+    function = location & 7
     domain = values.get("domain", 0) & 0xFFFFFFFF
-    device = f"{domain:04x}:{location >> 8 & 0xFF:x}:{location >> 3 & 0x1F:x}"
-    pci = pci_address(f"{device}.{location & 7}")
-    first_function = pci_address(f"{device}.0")
-    is_split = first_function in card_addresses or gfx.startswith(("gfx94", "gfx95"))
-    if is_split and pci not in card_addresses:
-        return first_function
+    place = f"{domain:04x}:{bus:x}:{device:x}"
+    pci = pci_address(f"{place}.{function}")
+    function_0 = pci_address(f"{place}.0")
+    may_be_split = function_0 in card_addresses or gfx.startswith(("gfx94", "gfx95"))
+    if may_be_split and pci not in card_addresses:
+        return function_0
     return pci
 
 
 def _properties(text: str) -> dict[str, int]:
-    pairs = (line.split() for line in text.splitlines())
-    return {
-        p[0]: int(p[1])
-        for p in pairs
-        if len(p) == 2 and re.fullmatch(r"-?[0-9]{1,20}", p[1])
-    }
+    """The numbers of a file properties, whose lines are a name and a number."""
+    values = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2 and re.fullmatch(r"-?[0-9]{1,20}", words[1]):
+            values[words[0]] = int(words[1])
+    return values
 
 
 def _framebuffer(bundle: Bundle, folder: str) -> Reading:
+    """The sum of a node's memory banks that are framebuffer."""
     sizes = []
     for source in bundle.sources(f"{folder}/mem_banks/*/properties"):
-        got = bundle.read(source)
-        values = _properties(got.text)
+        text = bundle.read(source)
+        values = _properties(text.text)
         if values.get("heap_type") in _FRAMEBUFFER:
-            size = values.get("size_in_bytes")
-            if size is None:
-                sizes.append(got.missing("no size_in_bytes line", "bytes"))
+            size_bytes = values.get("size_in_bytes")
+            if size_bytes is None:
+                sizes.append(text.missing("no size_in_bytes line", "bytes"))
             else:
-                sizes.append(got.seen(size, "bytes"))
+                sizes.append(text.seen(size_bytes, "bytes"))
     if not sizes:
         return not_available("no framebuffer bank", "bytes", folder + "/mem_banks")
     return sum_of(sizes)
 
 
 def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
-    """Every process KFD knows, by PID.
+    """Every process that KFD lists, in the order of their numbers.
 
-    Bytes of its further contexts (context_N, in amdkfd since late 2025) are added.
+    Its files are proc/PID/vram_GPU and, for further contexts, proc/PID/context_N/vram_GPU (amdkfd
+    since late 2025); their bytes are added up.
     """
-    by_pid: dict[int, dict[int, list[Reading]]] = {}
-    sources: list[str] = []
+    parts_by_pid: dict[int, dict[int, list[Reading]]] = {}
     for pattern in FILES:
-        if pattern.startswith(_PROC):
-            sources += bundle.sources(pattern)
-    for source in sources:
-        pid = source.split("/")[6]
-        kind, _, gpu = source.rsplit("/", 1)[-1].partition("_")
-        if re.fullmatch(r"[0-9]{1,10}", pid):
-            by_gpu = by_pid.setdefault(int(pid), {})
-            if kind == "vram" and re.fullmatch(r"[0-9]{1,10}", gpu):
-                by_gpu.setdefault(int(gpu), []).append(bundle.number(source))
+        if not pattern.startswith(_PROC):
+            continue
+        for source in bundle.sources(pattern):
+            pid = source[len(_PROC) + 1 :].partition("/")[0]
+            kind, _, gpu_id = source.rpartition("/")[2].partition("_")
+            if not re.fullmatch(r"[0-9]{1,10}", pid):
+                continue
+            parts = parts_by_pid.setdefault(int(pid), {})
+            if kind == "vram" and re.fullmatch(r"[0-9]{1,10}", gpu_id):
+                parts.setdefault(int(gpu_id), []).append(bundle.number(source))
     listed = []
-    for number, by_gpu in sorted(by_pid.items()):
-        vram = {gpu_id: sum_of(parts) for gpu_id, parts in sorted(by_gpu.items())}
+    for number, parts in sorted(parts_by_pid.items()):
+        vram = {gpu: sum_of(sizes) for gpu, sizes in sorted(parts.items())}
         listed.append(KfdProcess(number, vram))
     return tuple(listed)
 
 
 def driver_version(bundle: Bundle) -> Reading:
-    """The version of an out-of-tree amdgpu ("6.14.14"); the inbox driver has none and goes by
-    its kernel.
+    """The version of an amdgpu driver that AMD ships apart from the kernel, such as "6.14.14"; the
+    kernel's own has none.
     """
     return bundle.word("/sys/module/amdgpu/version")

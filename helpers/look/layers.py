@@ -1,9 +1,8 @@
-"""What each layer of the system says of one GPU, side by side under its PCI address."""
+"""What each layer of the system says about one GPU, brought together by its PCI address."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.look.bundle import Bundle
 
@@ -11,12 +10,16 @@ from . import drm, framework, kfd, nvidia, pci, rocm
 from .archive import BundleHostile
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA"}
+"""By the PCI vendor id, as sysfs writes it."""
 MOST_GPUS = 256
+"""More than any box has; a bundle that somebody made may name millions, which would take hours."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """One GPU as each layer knows it; None where a layer does not."""
+    """One GPU as each layer knows it: the PCI bus, DRM, KFD, ROCm's runtime (``agent``), the vendors'
+    tools, torch. None if a layer does not know it.
+    """
 
     device: pci.PciDevice | None
     card: drm.DrmCard | None
@@ -29,12 +32,14 @@ class Layers:
 
     @property
     def ids(self) -> pci.PciDevice | drm.DrmCard | None:
-        """Who has read its PCI ids."""
-        return self.device or self.card
+        """The layer that has read its PCI ids; None if none has."""
+        if self.device is None:
+            return self.card
+        return self.device
 
     @property
     def vendor(self) -> str:
-        """AMD or NVIDIA; empty for another, such as a server's display chip."""
+        """AMD or NVIDIA; empty for another vendor, such as that of a server's display chip."""
         if self.nvidia:
             return "NVIDIA"
         if self.node or self.agent or self.rocm_smi or self.amd_smi:
@@ -45,32 +50,43 @@ class Layers:
 
 
 def layers_by_address(bundle: Bundle) -> dict[str, Layers]:
-    """The GPUs that any layer knows, by PCI address, in its order.
+    """Every GPU that any layer knows, by its PCI address, sorted by it. A GPU of which a layer does
+    not know the address is left out.
 
-    Raises BundleHostile for more than a box has.
+    Raises BundleHostile for more GPUs than a box has.
     """
-    by_layer: dict[str, dict[str, Any]] = {
-        "device": {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu},
-        "card": {c.pci: c for c in drm.cards(bundle)},
-        "node": {n.pci: n for n in kfd.nodes(bundle)},
-        "agent": {_address(a): a for a in rocm.agents(bundle) if a.kind == "gpu"},
-        "rocm_smi": {_address(c): c for c in rocm.cards(bundle)},
-        "amd_smi": {_address(g): g for g in rocm.gpus(bundle)},
-        "nvidia": {g.pci: g for g in nvidia.gpus(bundle)},
-        "torch": {d.pci: d for d in framework.framework(bundle).devices},
-    }
-    addresses = sorted(filter(None, set().union(*by_layer.values())))
+    devices = {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu}
+    cards = {c.pci: c for c in drm.cards(bundle)}
+    nodes = {n.pci: n for n in kfd.nodes(bundle)}
+    agents = {_address(a): a for a in rocm.agents(bundle) if a.kind == "gpu"}
+    rocm_smi = {_address(c): c for c in rocm.cards(bundle)}
+    amd_smi = {_address(g): g for g in rocm.gpus(bundle)}
+    nvidia_gpus = {g.pci: g for g in nvidia.gpus(bundle)}
+    torch_devices = {d.pci: d for d in framework.framework(bundle).devices}
+    addresses = {*devices, *cards, *nodes, *agents}
+    addresses.update(rocm_smi, amd_smi, nvidia_gpus, torch_devices)
+    addresses.discard("")
     if len(addresses) > MOST_GPUS:
         raise BundleHostile(
             f"{bundle.box}: {len(addresses)} GPUs, more than a box has; do not use it"
         )
-    return {
-        address: Layers(
-            **{name: by_pci.get(address) for name, by_pci in by_layer.items()}
+    gpus = {}
+    for address in sorted(addresses):
+        gpus[address] = Layers(
+            device=devices.get(address),
+            card=cards.get(address),
+            node=nodes.get(address),
+            agent=agents.get(address),
+            rocm_smi=rocm_smi.get(address),
+            amd_smi=amd_smi.get(address),
+            nvidia=nvidia_gpus.get(address),
+            torch=torch_devices.get(address),
         )
-        for address in addresses
-    }
+    return gpus
 
 
 def _address(device: rocm.Agent | rocm.SmiCard) -> str:
-    return str(device.pci.value) if device.pci.ok else ""
+    """The PCI address of a device, or an empty text."""
+    if not device.pci.ok:
+        return ""
+    return str(device.pci.value)

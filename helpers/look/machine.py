@@ -1,9 +1,9 @@
-"""The machine under the GPUs: kernel, distribution, CPU, RAM and swap, and the memory limits of
+"""The machine around the GPUs: kernel, distribution, CPU, RAM and swap, and the memory limits of
 this process's control group.
 
 All sizes are in bytes; the "kB" of /proc/meminfo is KiB (Documentation/filesystems/proc.rst).
-Control groups are read from this process's own up to the root, because a limit of any group
-above holds too (Documentation/admin-guide: cgroup-v2, cgroup-v1).
+Control groups are read from this process's own up to the root, because the limit of every group
+above applies, too (Documentation/admin-guide: cgroup-v2, cgroup-v1).
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from pathlib import Path
 
 from helpers.ground.child import memory_groups
 from helpers.ground.shapes import Reading
-from helpers.ground.units import KIB
+from helpers.ground.units import GIB, KIB
 from helpers.look.bundle import Bundle, JsonRow
 
 from .files import boot_id, sources, text
 
 FILES = sources("files", "machine")
 _TOPS = {1: "/sys/fs/cgroup/memory/", 2: "/sys/fs/cgroup/"}
-_GROUPS = {
-    version: [path[len(top) :] for path in FILES if path.startswith(top + "memory.")]
-    for version, top in _TOPS.items()
-}
-# v1 writes "no limit" as the largest page count in bytes, a little below 2**63.
+
+
+def _group_files(top: str) -> list[str]:
+    """The names of the files, such as memory.max, that sources.json has for a group's folder."""
+    return [path[len(top) :] for path in FILES if path.startswith(f"{top}memory.")]
+
+
+_GROUPS = {version: _group_files(top) for version, top in _TOPS.items()}
+"""Those names for each version of control groups."""
+# Version 1 has for "no limit" the largest number of pages in bytes, a little less than 2**63.
 _NO_LIMIT_BYTES = 1 << 60
 _DEPTH = 32
+"""Levels of groups that are read: more than systemd and Kubernetes make; somebody may make more."""
 _DISTRIBUTION = r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"
 _STALL = r"(?m)^full avg10=([0-9]{1,3}\.[0-9]{1,2})\b"
 _CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
@@ -42,12 +48,13 @@ class Machine:
     A limit that is not set reads as not available with the reason "no limit is set"; it is
     never 0.
 
-    ``kernel`` is the release. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is
-    RAM that ZFS gives back late and ``ram_available`` does not count; ``huge_pages`` is RAM set aside
-    for them. ``memory_stall`` is in how many percent of 10 s everything that could run waited
-    for memory (Documentation/accounting/psi.rst). ``overcommit`` is vm.overcommit_memory; of
-    ``commit_limit``, ``committed`` is promised (Documentation/mm/overcommit-accounting.rst).
-    ``cgroup_oom_kills`` counts since the group was made.
+    ``kernel`` is the release. ``zram_used`` is swap that is compressed in RAM; ``zfs_cache`` is
+    RAM that ZFS gives back late and that ``ram_available`` does not include; ``huge_pages`` is
+    RAM reserved for them. ``memory_stall`` is the percentage of the last 10 s in which no process
+    could run because all waited for memory (Documentation/accounting/psi.rst). ``overcommit`` is
+    vm.overcommit_memory; ``committed`` is the memory that the kernel has promised, at most
+    ``commit_limit`` (Documentation/mm/overcommit-accounting.rst). ``cgroup_oom_kills`` counts
+    since the group was made.
     """
 
     kernel: Reading
@@ -71,7 +78,7 @@ class Machine:
 
 
 def machine(bundle: Bundle) -> Machine:
-    """What the captured files say of the machine. Never raises; what is missing says why."""
+    """The machine of a bundle. Never raises; a value that is missing says why."""
     group = _Group(bundle)
     arcstats = bundle.read("/proc/spl/kstat/zfs/arcstats")
     return Machine(
@@ -99,6 +106,7 @@ def machine(bundle: Bundle) -> Machine:
 
 
 def _meminfo(bundle: Bundle, name: str) -> Reading:
+    """The bytes of a line of /proc/meminfo."""
     pattern = rf"(?m)^{name}:\s*([0-9]{{1,18}}) kB"
     return bundle.read("/proc/meminfo").find(
         pattern, f"no line {name} in it", "bytes", KIB
@@ -106,41 +114,46 @@ def _meminfo(bundle: Bundle, name: str) -> Reading:
 
 
 def _zram(bundle: Bundle) -> Reading:
+    """The bytes in use of all zram devices in /proc/swaps, whose columns are file name, type, size
+    and use in KiB, and priority.
+    """
     swaps = bundle.read("/proc/swaps")
     if not swaps.text.strip():
         return swaps.missing("the file is empty", "bytes")
     form = r"(?m)^/dev/zram[0-9]{1,3}\s+\S+\s+[0-9]{1,15}\s+([0-9]{1,15})\s"
-    used = re.findall(form, swaps.text + "\n")
-    return swaps.seen(sum(map(int, used)) * KIB, "bytes")
+    used_kib = re.findall(form, swaps.text + "\n")
+    return swaps.seen(sum(map(int, used_kib)) * KIB, "bytes")
 
 
 def page_size(bundle: Bundle) -> Reading:
-    """The page size in bytes that the table ``host`` names."""
+    """The page size in bytes, by the table ``host``."""
     table = bundle.read("host")
     for row in bundle.table("host"):
         size = row.number("page_size")
-        if size is not None and 0 < size <= 1 << 30:
+        if size is not None and 0 < size <= GIB:  # anything else is no page size
             return table.seen(size, "bytes")
     return table.missing("not captured", "bytes")
 
 
 def up_s(bundle: Bundle) -> int | None:
-    """How many seconds the kernel had run when the box was captured; None where nobody says."""
+    """How many seconds the kernel had run when the box was captured; None if that is not known."""
     for row in bundle.table("host"):
         return row.number("up_s")
     return None
 
 
 def memory_group(bundle: Bundle) -> str:
-    """The control group of the captured process, as the kernel names it; "" for the root."""
-    paths = (
-        path for _, _, path in memory_groups(bundle.read("/proc/self/cgroup").text)
-    )
-    return next((path for path in paths if path.strip("/")), "")
+    """The path of the capturing process's memory control group; empty for the root group."""
+    for _, _, path in memory_groups(bundle.read("/proc/self/cgroup").text):
+        if path.strip("/"):
+            return path
+    return ""
 
 
 class _Group:
-    """The memory control group of the captured process, and those above it, nearest first."""
+    """The memory control group of the capturing process. ``folders`` are its own and those of the
+    groups above it, the nearest first; empty if none could be read.
+    """
 
     def __init__(self, bundle: Bundle):
         self._bundle = bundle
@@ -148,49 +161,50 @@ class _Group:
         self.version = 0
         self.folders: list[str] = []
         for version, folder in _folders(self._cgroup.text):
-            files = (bundle.read(f"{folder}/{name}") for name in _GROUPS[version])
-            # On a mixed system the memory controller is in one hierarchy only.
-            if self.version in (0, version) and any(
-                f.status != "not_available" for f in files
-            ):
+            # Where both versions are mounted, the memory controller belongs to one of them only.
+            if self.version not in (0, version):
+                continue
+            files = [bundle.read(f"{folder}/{name}") for name in _GROUPS[version]]
+            if any(file.status != "not_available" for file in files):
                 self.version = version
                 self.folders.append(folder)
 
     def limit(self) -> Reading:
-        """The lowest limit of this group and of those above."""
+        """The lowest limit of the process's group and of those above it."""
         if self.version == 2:
             return self._lowest("memory.max")
-        # Version 1 also states it for the groups that are out of sight.
-        return self._lowest(
-            "memory.limit_in_bytes",
-            self._line("memory.stat", "hierarchical_memory_limit", "bytes"),
-        )
+        # Version 1 gives here the lowest of all groups above, also of those outside a container.
+        lowest_above = self._line("memory.stat", "hierarchical_memory_limit", "bytes")
+        return self._lowest("memory.limit_in_bytes", lowest_above)
 
     def used(self) -> Reading:
-        """What the first group uses."""
+        """The memory that the process's group uses."""
         if not self.folders:
             return self._absent()
-        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        name = "memory.usage_in_bytes"
+        if self.version == 2:
+            name = "memory.current"
         return self._bundle.number(f"{self.folders[0]}/{name}")
 
     def oom_kills(self) -> Reading:
-        """How often the first group killed for want of memory."""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        """How many processes of the process's group the OOM killer has ended."""
+        name = "memory.oom_control"
+        if self.version == 2:
+            name = "memory.events"
         return self._line(name, "oom_kill", "count")
 
     def _absent(self, unit: str = "bytes") -> Reading:
         return self._cgroup.missing("no memory control group is visible", unit)
 
     def _lowest(self, name: str, *more: Reading) -> Reading:
-        """The lowest of a file's numbers in this group and those above, and of ``more``; the root
-        group has fewer files than the others.
-        """
+        """The lowest limit in the file of that name in all folders, and of ``more``."""
         if not self.folders:
             return self._absent()
         numbers = [self._bundle.number(f"{folder}/{name}") for folder in self.folders]
         limits = [n for n in (*numbers, *more) if n.ok and n.bytes < _NO_LIMIT_BYTES]
         if limits:
             return min(limits, key=lambda limit: limit.bytes)
+        # The root group does not have the file, so its absence alone means nothing.
         for folder in self.folders:
             text = self._bundle.read(f"{folder}/{name}")
             if text.text.strip():
@@ -198,7 +212,7 @@ class _Group:
         return numbers[0]
 
     def _line(self, name: str, key: str, unit: str) -> Reading:
-        """The number behind a key, in the first group's file of several lines."""
+        """The number behind a key, in a file of the process's group with a key in each line."""
         if not self.folders:
             return self._absent(unit)
         text = self._bundle.read(f"{self.folders[0]}/{name}")
@@ -208,8 +222,8 @@ class _Group:
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:
-    """(version, folder) of each memory group from the process's own up to the root of the
-    mount, by /proc/self/cgroup.
+    """(version, folder) of each memory group from the process's own up to the root of its mount, by
+    the text of /proc/self/cgroup.
     """
     groups = []
     for version, top, path in memory_groups(cgroup):
@@ -220,21 +234,21 @@ def _folders(cgroup: str) -> list[tuple[int, str]]:
 
 
 def cgroup_files(root: Path) -> list[str]:
-    """The files to capture for the memory limits of this process: those that are there, nearest
-    group first.
+    """The files with the memory limits of this process's groups that exist in the file tree ``root``,
+    those of the nearest group first.
     """
     top = str(root).rstrip("/")
-    return [
-        f"{folder}/{name}"
-        for version, folder in _folders(text(str(root), "/proc/self/cgroup"))
-        for name in _GROUPS[version]
-        if os.path.exists(f"{top}{folder}/{name}")
-    ]
+    paths = []
+    for version, folder in _folders(text(str(root), "/proc/self/cgroup")):
+        for name in _GROUPS[version]:
+            if os.path.exists(f"{top}{folder}/{name}"):
+                paths.append(f"{folder}/{name}")
+    return paths
 
 
 def collect_host(root: Path) -> list[JsonRow]:
-    """The one row of the table host: the page size here, which boot of the tree's kernel it is,
-    and how long that ran, by the clock of its log.
+    """The table ``host``: one row with this machine's page size, the boot id in the file tree
+    ``root``, and, for this machine, how long its kernel has run, by the clock of the kernel's log.
     """
     row = {"page_size": os.sysconf("SC_PAGE_SIZE"), "boot_id": boot_id(str(root))}
     if str(root) == "/":

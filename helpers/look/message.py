@@ -13,16 +13,19 @@ REFUSALS = ("refused", "refused-by-limit", "workspace", "collective", "driver-re
 
 @dataclass(frozen=True)
 class Message:
-    """One failure found in a text. A number that the text does not give is None.
+    """One failure that a text names. A number that the text does not give is None.
 
-    ``row`` is the id of the table's row, ``side`` whose memory it is about, ``event`` what
-    happened (helpers/look/wordings.py has both lists). ``allocated`` of torch counts what tensors
-    hold plus, where ``private_pools`` is given, the idle blocks of private pools: torch adds
-    them (CUDACachingAllocator.cpp, get_size_block over the pools' free blocks).
-    ``reserved_unallocated`` is also what torch 1.0 to 1.3 called "cached". ``requested`` of
-    torch is a segment, not the tensor. ``pids`` goes with ``others``, entry by entry; NVML
-    gives host numbers, so in a container one of them may be this process itself. ``words`` is
-    the message as it stands, ``start`` where.
+    ``row`` is the id of its row in messages.json, ``side`` whose memory it is about (device, host,
+    ...), ``event`` what happened (refused, killed, ...).
+
+    Of torch, ``requested`` is a segment, not the tensor; ``allocated`` is what tensors hold plus,
+    if ``private_pools`` is given, the idle blocks of private pools, which torch adds
+    (CUDACachingAllocator.cpp, get_size_block over the pools' free blocks);
+    ``reserved_unallocated`` is also what torch 1.0 to 1.3 called "cached".
+
+    ``others`` are the sizes that other processes hold, and ``pids`` their numbers in the same
+    order; NVML gives the host's numbers, so in a container one of them may be this process.
+    ``words`` is the message as it was printed, ``start`` its place in the text.
     """
 
     row: str
@@ -62,17 +65,14 @@ class Message:
     def numbers(self) -> tuple[Quantity, ...]:
         """Every size that the message gives."""
         values = [getattr(self, field.name) for field in fields(self)]
-        return (
-            *(value for value in values if isinstance(value, Quantity)),
-            *self.others,
-        )
+        sizes = [value for value in values if isinstance(value, Quantity)]
+        return (*sizes, *self.others)
 
 
 @dataclass(frozen=True)
 class MessageReading:
-    """The failures of a text in its order.
-
-    ``unused`` says in one line what could not be used, and is empty where all was.
+    """The failures that a text names, in its order. ``unused`` says in one line which parts of it
+    could not be used, or is empty.
     """
 
     messages: tuple[Message, ...]
@@ -80,18 +80,16 @@ class MessageReading:
 
 
 def of_device(failure: Message | WordingRow | Line) -> bool:
-    """Whether it says that memory of a GPU was refused: by its driver, or a limit; a warning
-    about a workspace does not.
+    """Whether it says that memory of a GPU was refused, by its driver or by a limit. A warning about
+    a workspace does not: the program goes on without it.
     """
-    hints = getattr(failure, "hints", ())
-    refused = failure.event in REFUSALS and failure.side == "device"
-    return refused and "workspace_warning" not in hints
+    hints = getattr(failure, "hints", ())  # a Line has none
+    is_refused = failure.event in REFUSALS and failure.side == "device"
+    return is_refused and "workspace_warning" not in hints
 
 
 def of_host(failure: Message | WordingRow | Line) -> bool:
-    """Whether it says that the host's memory ran out, or that a process was killed for it or by
-    nobody knows whom.
-    """
+    """Whether it says that the host's memory ran out, or that a process was killed, perhaps for it."""
     if failure.event in ("killed", "sigkill"):
         return True
     return failure.event in REFUSALS and failure.side in ("host", "commit", "cgroup")

@@ -1,6 +1,6 @@
-"""What kind of GPU a part is: an APU, a card, or NVIDIA's unified memory.
+"""Tells what kind of GPU a text or a box means: an APU, a card, or one of NVIDIA's that shares the RAM.
 
-It goes by the GPU's own name or chip, never by the CPU's. The parts are data: parts.json.
+It is told by the GPU's own name or chip, never by the CPU's; parts.json has the names.
 """
 
 from __future__ import annotations
@@ -19,13 +19,23 @@ CARD = "card"
 UNIFIED = "nvidia-unified"
 UNKNOWN = "unknown"
 LONGEST = 60_000
-# Torch and drivers show a little less than the size on the box: firmware and, on NVIDIA's GDDR
-# cards, ECC take a share.
+"""Letters of a text that are read: posts name their GPU at the start, and logs are long."""
+LONGEST_LINE = 400
+"""Letters of a line of a device list that are read."""
 LEAST_SHARE = {"AMD": 0.985, "NVIDIA": 0.905}
+"""The least share of its nominal size that a driver shows of a card: firmware and, on NVIDIA's GDDR
+cards, ECC take the rest.
+"""
+LEAST_UNIFIED_SHARE = 0.9
+"""The same of a part that shares the RAM: the kernel keeps up to a tenth."""
+MOST_SHARE = 1.001
+"""The most, so that a rounded total still counts."""
 _BRAND = lazy(
     "^(?:(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan) )+", re.IGNORECASE
 )
 _MODEL = lazy(r"\d ?[A-Za-z]|[A-Za-z]\d{2}")
+"""Digits and a letter side by side, as in 7900 XTX and MI300: no other number looks like that."""
+# "Device 0", "GPU[1]", "cuda:0", or a number at the start of a line.
 _INDEX = lazy(
     r"(?:\b(?:device|gpu|rocm|hip|cuda|vulkan|index)[ #:\[(=]{0,3}|^[ \t]{0,8})"
     r"(\d{1,2})(?=[\]):=, ]|$)",
@@ -35,10 +45,8 @@ _INDEX = lazy(
 
 @dataclass(frozen=True)
 class Part:
-    """One row of parts.json: ``gib`` are the memory sizes of a card, its partitions' included.
-
-    For shared memory they are the sizes that no card has, so that a total alone tells; empty
-    where there is none.
+    """One row of parts.json. ``gib`` are the memory sizes of a card and of its partitions; of a part
+    with shared memory only those that no card has, so that a total alone tells them apart.
     """
 
     kind: str
@@ -51,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """A part that a text names, and where in the text."""
+    """A part that a text names, the words of the text for it, and their place."""
 
     start: int
     end: int
@@ -61,7 +69,7 @@ class Mention:
 
 @dataclass(frozen=True)
 class Listed:
-    """A GPU of a posted or captured device list, under the index that the list gives."""
+    """A GPU of a program's list of devices, with its index there."""
 
     index: int
     name: str
@@ -87,7 +95,9 @@ def parts() -> tuple[Part, ...]:
 
 @lru_cache(maxsize=1)
 def _names() -> dict[str, tuple[str, Part]]:
-    """The name of each part under its squeezed form, the longest first."""
+    """(name, part) by the squeezed name, the longest name first: in a pattern of alternatives the
+    first that fits is taken, and "RTX 4070" is the start of "RTX 4070 Ti".
+    """
     names: dict[str, tuple[str, Part]] = {}
     for part in parts():
         for name in (*part.names, *part.gfx):
@@ -101,32 +111,30 @@ def _names() -> dict[str, tuple[str, Part]]:
 
 @lru_cache(maxsize=64)
 def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    joined = "|".join(re.escape(name).replace(r"\ ", "[ _-]{0,2}") for name in names)
-    return re.compile(rf"(?<![A-Za-z0-9])(?:{joined})(?![A-Za-z0-9])", re.IGNORECASE)
+    """A pattern for any of the names as a word of its own, with any sign for a blank."""
+    spelt = [re.escape(name).replace(r"\ ", "[ _-]{0,2}") for name in names]
+    any_name = "|".join(spelt)
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{any_name})(?![A-Za-z0-9])", re.IGNORECASE)
 
 
 def _squeezed(words: str) -> str:
+    """The words in lower case without what people write or leave out between them."""
     return words.replace(" ", "").replace("_", "").replace("-", "").lower()
 
 
 def mentions(text: str) -> list[Mention]:
-    """Every known part that a text names, in its order.
-
-    Only the first 60,000 characters are read.
-    """
+    """Every known part that a text names in its first LONGEST letters, in its order."""
     text = text[:LONGEST]
     flat = _squeezed(text)
+    # Few of hundreds of names are in a text, and a pattern of these alone is fast.
     names = tuple(name for squeezed, (name, _) in _names().items() if squeezed in flat)
     if not names:
         return []
     mentioned = []
     for match in _pattern(names).finditer(text):
-        _, part = _names()[_squeezed(match.group())]
-        mentioned.append(
-            Mention(
-                start=match.start(), end=match.end(), words=match.group(), part=part
-            )
-        )
+        words = match.group()
+        _, part = _names()[_squeezed(words)]
+        mentioned.append(Mention(match.start(), match.end(), words, part))
     return mentioned
 
 
@@ -135,17 +143,12 @@ def gpu_kind(
     bundle: Bundle | None = None,
     total_bytes: int | None = None,
 ) -> str:
-    """apu, card, nvidia-unified or unknown. ``names`` are the GPU's own words, never the CPU's.
+    """The kind of GPU: APU, CARD, UNIFIED or UNKNOWN. ``names`` are texts about the GPU, not the CPU.
 
-    Where both a card and an APU are named, ``total_bytes`` (what the failing program sees)
-    decides; else the card, because a processor's small GPU stands beside it.
+    If both a card and an APU are named, ``total_bytes`` (the memory that the failing program sees)
+    decides; without it the card counts, because many processors have a small GPU beside it.
     """
-    mentioned = [mention for text in names for mention in mentions(text)]
-    # HSA_OVERRIDE_GFX_VERSION lends a chip another's number; a name is its own.
-    by_name = [
-        mention for mention in mentioned if not mention.words.lower().startswith("gfx")
-    ]
-    mentioned_parts = [mention.part for mention in by_name or mentioned]
+    mentioned_parts = _parts_in(names)
     kinds = {part.kind for part in mentioned_parts}
     if bundle is not None:
         kinds |= _kinds_of_box(bundle)
@@ -164,7 +167,25 @@ def gpu_kind(
     return UNKNOWN
 
 
+def _parts_in(texts: Iterable[str]) -> list[Part]:
+    """The parts that texts name; those that they name only by the number of a chip, such as gfx1100,
+    count if there are no others, since HSA_OVERRIDE_GFX_VERSION makes a chip claim another's.
+    """
+    by_name = []
+    by_chip = []
+    for text in texts:
+        for mention in mentions(text):
+            if mention.words.lower().startswith("gfx"):
+                by_chip.append(mention.part)
+            else:
+                by_name.append(mention.part)
+    if by_name:
+        return by_name
+    return by_chip
+
+
 def _kinds_of_box(bundle: Bundle) -> set[str]:
+    """The kinds of a box's GPUs."""
     from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
 
     kinds = set()
@@ -172,34 +193,42 @@ def _kinds_of_box(bundle: Bundle) -> set[str]:
         named = {mention.part.kind for mention in mentions(gpu.name.show())}
         if gpu.vendor == "NVIDIA" and (gpu.integrated or UNIFIED in named):
             kinds.add(UNIFIED)
+        elif gpu.integrated:
+            kinds.add(APU)
         elif gpu.integrated is not None:
-            kinds.add(APU if gpu.integrated else CARD)
+            kinds.add(CARD)
     return kinds
 
 
 def is_card_size(
     total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None
 ) -> bool:
-    """Whether a runtime's total is the memory size of a discrete card of that vendor (of the
-    sizes in ``gib``, if given).
+    """Whether a total, as a runtime reports it, is that of a card of the vendor; with ``gib``, of a
+    card with one of these sizes.
     """
     least = LEAST_SHARE.get(vendor, min(LEAST_SHARE.values()))
-    sizes = _sizes_of(CARD, vendor) if gib is None else set(gib)
-    return any(
-        least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in sizes
-    )
+    if gib is None:
+        gib = _sizes_of(CARD, vendor)
+    for size_gib in gib:
+        size = size_gib * GIB
+        if least * size <= total_bytes <= MOST_SHARE * size:
+            return True
+    return False
 
 
 def is_unified_size(total_bytes: int) -> bool:
-    """Whether a CUDA total is that of a part which shares the RAM, and of no card: the kernel
-    keeps up to a tenth.
-    """
-    sizes = _sizes_of(UNIFIED, "NVIDIA")
-    is_shared = any(0.9 * size * GIB <= total_bytes <= size * GIB for size in sizes)
-    return is_shared and not is_card_size(total_bytes, "NVIDIA")
+    """Whether a total, as CUDA reports it, is that of a part that shares the RAM, and of no card."""
+    if is_card_size(total_bytes, "NVIDIA"):
+        return False
+    for size_gib in _sizes_of(UNIFIED, "NVIDIA"):
+        size = size_gib * GIB
+        if LEAST_UNIFIED_SHARE * size <= total_bytes <= size:
+            return True
+    return False
 
 
 def _sizes_of(kind: str, vendor: str) -> set[int]:
+    """The memory sizes, in GiB, of all parts of a kind and a vendor."""
     sizes: set[int] = set()
     for part in parts():
         if part.kind == kind and part.vendor == vendor:
@@ -208,7 +237,7 @@ def _sizes_of(kind: str, vendor: str) -> set[int]:
 
 
 def card_sizes(names: Iterable[str]) -> tuple[int, ...]:
-    """The memory sizes, in GiB, that the cards named can have; empty where none is known."""
+    """The memory sizes, in GiB, that the cards in these texts can have; empty if none is known."""
     sizes: set[int] = set()
     for text in names:
         for mention in mentions(text):
@@ -218,24 +247,25 @@ def card_sizes(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def device_list(text: str) -> tuple[Listed, ...]:
-    """The GPUs that a text lists with an index: "Device 0: NAME, gfx1036" as well as "NAME at
-    device 1".
+    """The GPUs that a text lists with an index, in the order of the indices: "Device 0: NAME,
+    gfx1036" as well as "NAME at device 1". Of several for one index the first counts.
     """
     listed: dict[int, Listed] = {}
     for line in re.split(r"[\n;]", text[:LONGEST]):
-        line = line[:400]
-        numbers = [(match.start(), int(match[1])) for match in _INDEX.finditer(line)]
+        line = line[:LONGEST_LINE]
+        indices = list(_INDEX.finditer(line))
         mentioned = mentions(line)
-        if not numbers or not mentioned:
+        if not indices or not mentioned:
             continue
-        index_leads = numbers[0][0] < mentioned[0].start
+        index_leads = indices[0].start() < mentioned[0].start
         for mention in mentioned:
-            before = [number for at, number in numbers if at < mention.start]
-            behind = [number for at, number in numbers if at >= mention.end]
-            candidates = before[-1:] if index_leads else behind[:1]
-            if candidates:
+            if index_leads:
+                nearest = [i for i in indices if i.start() < mention.start][-1:]
+            else:
+                nearest = [i for i in indices if i.start() >= mention.end][:1]
+            for index in nearest:
                 gpu = Listed(
-                    index=candidates[0],
+                    index=int(index[1]),
                     name=mention.words,
                     kind=mention.part.kind,
                     vendor=mention.part.vendor,

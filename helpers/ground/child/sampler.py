@@ -11,7 +11,7 @@ from helpers.ground.child.bounded import watch
 from helpers.ground.child.proc import field, session_pids, thread_states
 
 SAMPLE_S = 0.02
-"""Between two samples of the processes' memory; one of them takes about a millisecond."""
+"""Between two samples of the processes' memory: chosen to catch short peaks at little cost."""
 SEARCH_EVERY = 5
 """Samples from one search for new processes, which reads all of /proc, to the next."""
 PY_SPY_S = 3.0
