@@ -1,19 +1,18 @@
-"""The table of what tools print about memory (figures.json): its rows, and their forms compiled.
+"""The forms in which tools print sizes of memory (figures.json), compiled to regular expressions.
 
-The language of forms is helpers/ground/grammar.py's. Case does not matter and a blank stands for
-any white space. Fields are sizes (``total used free limit wanted reserved``; ``{free@ram}`` is of
-another pool than the row's), ``{device}`` an index, and what is passed over: ``{gap}`` up to 24
-characters without a digit, ``{_}`` the punctuation between a key and its value, ``{word}``,
-``{pid}``, ``{share}`` and ``{other}``. Sizes that a tool prints with KB, MB or GB are binary.
+helpers/ground/grammar.py has the language of forms. Here case does not matter, and a blank stands
+for any white space. Fields are sizes (``total used free limit wanted reserved``; ``{free@ram}`` is
+about another pool than the row's), ``{device}`` is an index, and others are matched and not used:
+``{gap}`` up to 24 characters without a digit, ``{_}`` the punctuation between a key and its value,
+``{word}``, ``{pid}``, ``{share}`` and ``{other}``. Sizes in KB, MB or GB are binary.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from re import Pattern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from helpers.ground.grammar import (
     Alternatives,
@@ -23,9 +22,11 @@ from helpers.ground.grammar import (
     anchors,
     parsed,
 )
-from helpers.ground.tables import data
+from helpers.ground.tables import JsonRow, data
 
 SIZES = ("total", "used", "free", "limit", "wanted", "reserved")
+# A number with its unit, perhaps in quotes or brackets, or the words for "not measured". Each @ is
+# replaced with the name of the size's group: @printed has all of it, @ the number, @unit the unit.
 _NUMBER = (
     r"[\[\"'(]{0,3}(?P<@printed>(?P<@>-?\d{1,20}(?:,\d{3}){0,6}(?:\.\d{1,9})?) ?"
     r"(?P<@unit>[kmgt](?:i?b(?:ytes?)?|i)?|bytes?|b|pages)?(?![\w%]|\.\d)"
@@ -40,11 +41,14 @@ _PASSED_OVER = {
     "share": r"[\d.]{1,12}",
     "other": r"\d[\w.]{0,20}",
 }
+"""The expressions of the fields that are no sizes."""
 FIELDS = frozenset((*SIZES, *_PASSED_OVER))
 
 
 class Size(NamedTuple):
-    """A size of a form: the group of its number, its measure (one of SIZES), and of which pool it is."""
+    """A size of a form: the group of its number in the expression, its measure (one of SIZES), and its
+    pool of memory.
+    """
 
     group: str
     measure: str
@@ -54,17 +58,17 @@ class Size(NamedTuple):
 class FigureForm:
     """A row of figures.json.
 
-    ``each``: the first match is of device 0, the next of device 1.
+    ``unit`` is that of a number without one, ``sources`` are the tools whose output may have the
+    form. ``each``: the form has no index, its first match is about device 0, the next about device
+    1. ``inside``: it may begin within a word.
     """
 
-    def __init__(self, row: Mapping[str, Any]):
+    def __init__(self, row: JsonRow):
         self.id: str = row["id"]
         self.form: str = row["form"]
         self.pool: str = row["pool"]
         self.unit: str = row.get("unit", "")
-        self.sources: tuple[str, ...] = tuple(
-            word.lower() for word in row.get("of", ())
-        )
+        self.sources = tuple(map(str.lower, row.get("of", ())))
         self.each: bool = row.get("each", False)
         self.inside: bool = row.get("inside", False)
         self.sizes: list[Size] = []
@@ -72,25 +76,21 @@ class FigureForm:
         self._anchors = anchors(self._nodes, _longest_word)
 
     def among(self, lower: str) -> bool:
-        """Whether a text in lower case can hold the form at all."""
+        """Whether a text in lower case can contain the form at all: a fast test before the slow one."""
         return not self._anchors or any(map(lower.__contains__, self._anchors))
 
     def is_of(self, source: str) -> bool:
-        """Whether the row is for a source of that name: a word of it, or with ``=`` the whole
-        name.
+        """Whether the row is for a source with that name in lower case: one of ``sources`` is a part
+        of the name, or, if it begins with ``=``, the whole name.
         """
-        for word in self.sources:
-            if word.startswith("="):
-                is_named = source == word[1:]
-            else:
-                is_named = word in source
-            if is_named:
-                return True
-        return not self.sources
+        if not self.sources or f"={source}" in self.sources:
+            return True
+        return any(word in source for word in self.sources)
 
     @cached_property
     def pattern(self) -> Pattern[str]:
-        """The compiled form; sets ``sizes``."""
+        """The compiled form; ``sizes`` is filled meanwhile."""
+        # A form does not begin in the middle of a word or of a number.
         before = ""
         if self.form[0].isalnum() and not self.inside:
             before = r"(?<![\w.-])"
@@ -102,20 +102,30 @@ class FigureForm:
         return "".join(map(self._expression, nodes))
 
     def _expression(self, node: Node) -> str:
+        """The regular expression of one part of the form."""
         if isinstance(node, Gap):
-            character = r"[\s\S]" if node.over_lines else r"[^\n]"
+            character = r"[^\n]"
+            if node.over_lines:
+                character = r"[\s\S]"
             return f"{character}{{0,{node.characters}}}?"
         if isinstance(node, Field):
-            return _PASSED_OVER.get(node.name) or self._size(node)
+            if node.name in _PASSED_OVER:
+                return _PASSED_OVER[node.name]
+            return self._size(node)
         if isinstance(node, Alternatives):
             expression = f"(?:{'|'.join(map(self._sequence, node.branches))})"
             if node.optional:
                 expression += "?"
             return expression
-        return r"\s{0,40}".join(map(re.escape, re.split(" +", node)))
+        words = map(re.escape, re.split(" +", node))
+        return r"\s{0,40}".join(words)  # tools pad their columns
 
     def _size(self, field: Field) -> str:
-        size = Size(f"size{len(self.sizes)}", field.name, field.pool or self.pool)
+        """The expression of a size, which it adds to ``sizes``."""
+        pool = field.pool
+        if not pool:
+            pool = self.pool
+        size = Size(f"size{len(self.sizes)}", field.name, pool)
         self.sizes.append(size)
         return _NUMBER.replace("@", size.group)
 
@@ -124,12 +134,16 @@ def _longest_word(text: str) -> str:
     return max(text.lower().split(), key=len, default="")
 
 
-def rows() -> tuple[Mapping[str, Any], ...]:
-    """The table as it is written: id, form, pool, unit, example, reads, source."""
+def rows() -> tuple[JsonRow, ...]:
+    """The table figures.json, with the keys id, form, pool, unit, of, each, inside, example, reads and
+    source.
+    """
     return tuple(data("look/figures"))
 
 
 @lru_cache(maxsize=1)
 def figure_forms() -> tuple[FigureForm, ...]:
-    """Every row, in the table's order: a number belongs to the first that takes it."""
+    """Every row in the table's order, the most specific form first: a number belongs to the first
+    form that it fits.
+    """
     return tuple(map(FigureForm, rows()))

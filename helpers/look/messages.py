@@ -1,11 +1,10 @@
-"""What failures does a text name, and which numbers does each give?
+"""Reads any text (a pasted line, a long log, binary noise): which failures does it name, and which
+numbers does each give?
 
-Any text: a pasted line, a long log, or binary noise.
-
-Which wording means what is the table of helpers/look/messages.json. Reading takes linear time:
-a long text is read in stretches. Colours, quoting marks, log prefixes and line wraps are looked through; what
-programs print as standing advice is taken out first; lines of the kernel are read by the reader
-of its log. Nothing raises: what could not be used is said.
+helpers/look/messages.json has the wordings of failures. Reading takes linear time: a long text is
+read in stretches. Colours, quoting marks, log prefixes and line wraps do not matter; the advice that
+programs print under every failure is taken out first; lines of the kernel are read by the reader of
+its log. Nothing raises; a remark says what could not be used.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from helpers.ground.tables import data
+from helpers.ground.tables import JsonRow, data
 from helpers.ground.units import Quantity
 from helpers.look.message import Message, MessageReading
 from helpers.look.squeezed import Squeezed, lowered, prefix, undecorated
@@ -43,26 +42,30 @@ if TYPE_CHECKING:
 MESSAGES_LIMIT = 200
 """Different messages that are kept."""
 MENTIONS_LIMIT = 2000
-"""Mentions after which only the end of a text is still looked at."""
+"""Messages, repeats included, after which only the end of a text is read."""
 WORDS_LIMIT = 400
-"""Characters of a message that are quoted."""
+"""Letters of a message that are quoted."""
 QUOTED_BESIDE = 200
-"""Of a line longer than that, what is quoted on either side of a message."""
+"""Letters that are quoted on either side of a message in a longer line."""
 LONGEST_ALONE = 2048
-"""Characters of a line that stands alone which are looked at."""
+"""Letters that are read of a line for a row that has a regular expression."""
+UNREAD_LIMIT = 50
+"""Different sizes that could not be read, of which the remark names UNREAD_SHOWN."""
+UNREAD_SHOWN = 4
 NOTHING_KNOWN = "nothing in it names a failure known here"
 PARTS_WITHOUT_ROOM = ("no-room-for-model", "no-room-for-cache", "no-room-for-scratch")
+"""Events in which a program says which of its parts found no room, below the refusal itself."""
 _STRETCH = 1 << 16
-"""Characters of a long text that are read at once."""
+"""Letters of a long text that are read at once."""
 _READ_ON = 8192
 _READ_BEFORE = 400
-"""Behind and before a stretch, read with it: a message may reach over its ends."""
+"""Letters behind and before a stretch that are read with it, since a message may begin or end there."""
 _KERNEL_SIZES: dict[str, str] = data("look/message_words")["sizes of the kernel's log"]
-"""What a message calls a size that the reader of the kernel's log gives."""
+"""The field of a message for each size that the reader of the kernel's log gives."""
 
 
 def read_message(text: str) -> MessageReading:
-    """Every failure that a text names, each distinct one once. Never raises."""
+    """Every failure that a text names; equal ones once. Never raises."""
     reader = _Reader(text)
     for start in range(0, len(text), _STRETCH):
         reader.read(start, min(start + _STRETCH, len(text)))
@@ -71,10 +74,8 @@ def read_message(text: str) -> MessageReading:
 
 @lru_cache(16)
 def without_footers(text: str) -> str:
-    """The text with the standing advice of its programs blanked: it stands under every failure
-    and says nothing of this one.
-
-    Its length and its line breaks stay. Also for texts of any size that no message is read from.
+    """The text with blanks in place of the advice that programs print under every failure, which says
+    nothing about this one. Its length and its line breaks stay.
     """
     squeezed = Squeezed(text)
     advice = footers(squeezed.flat, rows_among(squeezed.flat))
@@ -86,49 +87,58 @@ _OWN_NOTE = re.compile(
     r"^(casebook|python3 -m helpers):(?: .*(?:\n {2}\S.*)*|\n(?:.*\n){0,120}?(?=\1: ))",
     re.MULTILINE,
 )
-"""A note of this workbook with the lines that it is wrapped to (commands/signs.py), or its answer
-under that name, up to the next note.
+"""A note of this workbook, with the lines into which it was wrapped (commands/signs.py); or, if the
+name stands alone in a line, its answer up to the next note.
 """
 
 
 def without_own_notes(text: str) -> str:
-    """The text with what this workbook printed into it blanked: a rehearsal's notes are no
-    evidence of what they say. Its length and its line breaks stay.
+    """The text with blanks in place of what this workbook printed into it: a rehearsal's note about
+    memory is no evidence. Its length and its line breaks stay.
     """
     spans = [note.span() for note in _OWN_NOTE.finditer(text)]
     return blanked(text, spans)
 
 
 class _Placed(NamedTuple):
-    """A failure and its place in the text; ``squeezed`` is None for a line read by itself."""
+    """A failure and its place in the text. ``values`` are fields of a Message by their names;
+    ``squeezed`` is None for a line that was read without squeezing the text.
+    """
 
     start: int
     end: int
-    values: dict[str, Any]
+    values: JsonRow
     squeezed: FoundRow | None = None
 
 
 class _Reader:
-    """Reads a text stretch by stretch, and counts what cannot be used."""
+    """Reads a text stretch by stretch.
+
+    ``kept`` are the different messages by their values, and ``read_until`` the place where the
+    last one ends. It counts ``repeats`` of messages, those ``over`` MESSAGES_LIMIT, and the letters
+    ``passed`` over; ``unread`` are sizes that could not be read.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.kept: dict[str, Message] = {}
-        self.covered = 0  # characters up to the end of the last message
+        self.read_until = 0
         self.repeats = 0
         self.over = 0
         self.passed = 0
         self.unread: dict[str, None] = {}
 
     def reading(self) -> MessageReading:
+        """The messages so far. A refusal without a number is left out if another one has the same
+        wording and numbers: it is a mention of that one.
+        """
         numbered = {message.row for message in self.kept.values() if message.numbers}
-        messages = [
-            message
-            for message in self.kept.values()
-            if message.numbers
-            or message.row not in numbered
-            or (message.event, message.side) != ("refused", "device")
-        ]
+        messages = []
+        for message in self.kept.values():
+            is_refusal = (message.event, message.side) == ("refused", "device")
+            is_mention = is_refusal and not message.numbers and message.row in numbered
+            if not is_mention:
+                messages.append(message)
         messages.sort(key=lambda message: message.start)
         return MessageReading(
             messages=tuple(_with_buffers(messages)),
@@ -136,13 +146,14 @@ class _Reader:
         )
 
     def unused(self, count: int) -> str:
-        """What could not be used, in one line, where ``count`` messages are given."""
+        """What could not be used, in one line; ``count`` is the number of messages."""
         remarks = []
+        # What a decoder puts in place of bytes that are no text, and NULs.
         not_text = self.text.count("\ufffd") + self.text.count("\x00")
         if not_text:
             remarks.append(f"{not_text} characters are not text")
         if self.unread:
-            shown = ", ".join(list(self.unread)[:4])
+            shown = ", ".join(list(self.unread)[:UNREAD_SHOWN])
             remarks.append(
                 f'{len(self.unread)} sizes are ambiguous or say "not measured": {shown}'
             )
@@ -167,7 +178,7 @@ class _Reader:
         return "; ".join(remarks)
 
     def read(self, start: int, stop: int) -> None:
-        """Keeps the messages that begin in a stretch and behind what earlier ones cover."""
+        """Keep the messages that begin in a stretch of the text, and behind the last one so far."""
         is_last = stop == len(self.text)
         mentions = len(self.kept) + self.repeats + self.over
         if mentions > MENTIONS_LIMIT and not is_last:
@@ -180,14 +191,15 @@ class _Reader:
             return
         squeezed = Squeezed(self.text, first, last)
         for failure in self._failures(squeezed, self.text[first:last], first):
-            if not max(start, self.covered) <= failure.start < stop:
+            if not max(start, self.read_until) <= failure.start < stop:
                 continue
-            self.covered = max(self.covered, failure.end)
+            self.read_until = max(self.read_until, failure.end)
             self._keep(failure)
 
     def _failures(self, squeezed: Squeezed, text: str, base: int) -> list[_Placed]:
-        """What one region names, in its order. A line of the kernel's belongs to the reader of
-        its log, a line that stands alone to whoever names more of it.
+        """The failures that one part of the text names, in its order; ``base`` is where the part
+        begins. What two readers claim belongs to the reader of the kernel's log, then to the forms
+        on squeezed text, then to the rows for single lines.
         """
         failures = list(self._events(text, base))
         claims = Claims((event.start, event.end) for event in failures)
@@ -203,12 +215,13 @@ class _Reader:
         return sorted(failures, key=lambda failure: (failure.start, failure.end))
 
     def _keep(self, failure: _Placed) -> None:
-        if failure.squeezed is not None and len(self.unread) < 50:
-            self.unread.update(dict.fromkeys(failure.squeezed.unread[:50]))
+        """Keep a failure, or count it as a repeat or as one too many."""
+        if failure.squeezed is not None and len(self.unread) < UNREAD_LIMIT:
+            unread = failure.squeezed.unread[:UNREAD_LIMIT]
+            self.unread.update(dict.fromkeys(unread))
         values = failure.values
-        key = repr(
-            sorted(item for item in values.items() if item[1] not in (None, (), ""))
-        )
+        given = [item for item in values.items() if item[1] not in (None, (), "")]
+        key = repr(sorted(given))
         if key in self.kept:
             self.repeats += 1
         elif len(self.kept) >= MESSAGES_LIMIT:
@@ -218,37 +231,38 @@ class _Reader:
             self.kept[key] = Message(start=failure.start, words=words, **values)
 
     def _events(self, text: str, base: int) -> Iterator[_Placed]:
-        """The lines of a kernel, read by the reader of its log."""
+        """The failures in lines of the kernel's log."""
         lower = lowered(text)
         if not any(line.literal in lower for line in lines(log=True)):
             return
         # It takes longer to load than a message to read, and few texts need it.
         from helpers.look import kernel_log
 
-        starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
+        # Line n, counted from 1, is from line_starts[n - 1] to before line_starts[n] - 1.
+        line_breaks = re.finditer("\n", text)
+        line_starts = [0, *(match.end() for match in line_breaks), len(text) + 1]
         bare = [line[prefix(line) :] for line in text.split("\n")]
         events = kernel_log.parse("\n".join(bare))
         if not events:
             # A terminal wraps the kernel's long lines anywhere: each is read with the next one.
-            wrapped = [
-                line + following for line, following in zip(bare, [*bare[1:], ""])
-            ]
+            wrapped = [line + after for line, after in zip(bare, [*bare[1:], ""])]
             events = kernel_log.parse("\n".join(wrapped))
         for event in events:
             row = kernel_log.rule(event.row)
-            if row.event == "note":
+            if row.event == "note":  # no failure, such as the start of a boot
                 continue
             self.repeats += event.count - 1
-            number = min(event.line, len(starts) - 1)
-            end = min(starts[number] - 1, len(text))
-            yield _Placed(base + starts[number - 1], base + end, _of_event(event, row))
+            number = min(event.line, len(line_starts) - 1)
+            start = line_starts[number - 1]
+            end = min(line_starts[number] - 1, len(text))
+            yield _Placed(base + start, base + end, _of_event(event, row))
 
 
 def _with_buffers(messages: list[Message]) -> Iterator[Message]:
-    """The messages, those of a part that found no room with the buffer that its program was
-    refused in a line above.
+    """The messages; one of PARTS_WITHOUT_ROOM gets as its ``buffer`` the size that its program was
+    refused in a line above, and that line's device.
     """
-    refusals: dict[str, Message] = {}
+    refusals: dict[str, Message] = {}  # the last one of each program
     for message in messages:
         refusal = refusals.get(message.program)
         if message.event == "refused":
@@ -261,19 +275,19 @@ def _with_buffers(messages: list[Message]) -> Iterator[Message]:
 
 
 def _may_hold_a_message(text: str) -> bool:
-    """Whether words of a known failure stand in a stretch of a long log; most hold none."""
+    """Whether a stretch of a long log has words of a known failure: a fast test, and most have none."""
     lower = lowered(text)
     return any(map(lower.__contains__, plain_anchors()))
 
 
-def _head(row: WordingRow | Line) -> dict[str, Any]:
+def _head(row: WordingRow | Line) -> JsonRow:
+    """The fields of a Message that every row has."""
     return {"row": row.id, "program": row.program, "side": row.side, "event": row.event}
 
 
 def _lines_alone(text: str, base: int) -> Iterator[_Placed]:
-    """What a line says that stands alone, such as a shell's.
-
-    ``base`` is where ``text`` begins in the text that is read.
+    """The failures that a line names by itself, such as a shell's "Killed"; ``base`` is where ``text``
+    begins in the whole text.
     """
     lower = lowered(text)
     for row in lines(log=False):
@@ -290,8 +304,8 @@ def _lines_alone(text: str, base: int) -> Iterator[_Placed]:
             position = lower.find(row.literal, end)
 
 
-def _of_event(event: Event, row: Line) -> dict[str, Any]:
-    """The fields of a message about something that the kernel logged."""
+def _of_event(event: Event, row: Line) -> JsonRow:
+    """The fields of a Message about an event of the kernel's log."""
     values = _head(row)
     for fact, size in event.facts.items():
         if not fact.endswith("_bytes") or not isinstance(size, int):
@@ -302,7 +316,9 @@ def _of_event(event: Event, row: Line) -> dict[str, Any]:
             values[name] = Quantity(size, 0, f"{size} bytes")
     if event.pid is not None:
         values["pids"] = (event.pid,)
-    values["name"] = event.process or event.detail
+    values["name"] = event.process
+    if not event.process:
+        values["name"] = event.detail
     values["backend"] = backend_of(event.text.lower())
     if event.kind == "xid":
         values["backend"] = "cuda"
@@ -312,12 +328,13 @@ def _of_event(event: Event, row: Line) -> dict[str, Any]:
 
 
 def _quoted(text: str, failure: _Placed) -> str:
-    """The words of a failure: from its start on where it has numbers, else its whole line; of a
-    long line what stands beside it.
+    """The words of a failure as they are quoted: if it has numbers, from its start on; else its whole
+    line, or, if that is long, the part around it.
     """
     start = failure.start
     end = failure.end
     if any(isinstance(value, Quantity) for value in failure.values.values()):
+        # Before blanks and colours are taken out, which may be most of the text.
         words = _words(text[start : min(end, start + 4 * WORDS_LIMIT)])
     else:
         words = _words(_in_its_line(text, start, end, LONGEST_ALONE))
@@ -329,7 +346,7 @@ def _quoted(text: str, failure: _Placed) -> str:
 
 
 def _in_its_line(text: str, start: int, end: int, beside: int) -> str:
-    """A stretch of a text with at most so many characters of its line on either side."""
+    """A stretch of a text with at most ``beside`` letters of its line on either side."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end)
     if line_end < 0:
@@ -338,4 +355,5 @@ def _in_its_line(text: str, start: int, end: int, beside: int) -> str:
 
 
 def _words(text: str) -> str:
+    """The text without colours, in one line."""
     return " ".join(undecorated(text).split())

@@ -1,9 +1,9 @@
-"""NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then NVML, then
-the kernel driver's list.
+"""NVIDIA GPUs and the processes on them, by nvidia-smi's XML (``-q -x``), NVML, and the kernel
+driver's list.
 
-nvidia-smi counts in MiB. ``N/A`` for a process is "not measured", never 0; a unified-memory part
-(GB10) prints it for the memory totals as well. The XML is read without its DTD, and refused when
-it declares an entity or is nested deeper than any that nvidia-smi writes.
+nvidia-smi counts in MiB. ``N/A`` means that it did not measure; a part that shares the RAM (GB10)
+prints it for the memory totals, too. The XML is read without its DTD, and refused if it declares an
+entity or is nested more deeply than nvidia-smi writes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ LISTED = "nvidia-smi -L"
 FRAMEBUFFER = ("total", "reserved", "used", "free")
 SIZES = (*FRAMEBUFFER, "bar1_total", "bar1_used")
 _NO_INSTANCE = (None, "N/A", 0xFFFFFFFF)
+"""What stands for no GPU instance: in XML "N/A", by nvml.h nvmlProcessInfo_t the largest number."""
 MOST_DEPTH = 32
+"""Elements within elements: chosen far above what nvidia-smi writes."""
+LONGEST_WHY = 400
 _PID = re.compile("[0-9]{1,10}")
 _MIG_LINE = re.compile(
     r"(?m)^ {1,8}MIG [^\n]{1,40}Device +[0-9]+: \(UUID: (MIG-[^)\n]{1,80})\)"
@@ -46,13 +49,12 @@ _DRIVER = re.compile(
 
 @dataclass(frozen=True)
 class NvidiaGpu:
-    """One GPU, in bytes.
+    """One GPU, its sizes in bytes.
 
-    ``used`` leaves ``reserved`` out since driver 510 and holds it before (then ``reserved`` is
-    missing).
-
-    ``cuda`` is the highest CUDA release that its driver can run. ``bar1_total`` and ``bar1_used``
-    are the window through which the CPU and other devices reach its memory.
+    Since driver 510 ``used`` does not include ``reserved``, the driver's own memory; before, it
+    does, and ``reserved`` is missing. ``cuda`` is the highest CUDA release that its driver can
+    run. ``bar1_total`` and ``bar1_used`` are the window through which the CPU and other devices
+    reach its memory.
     """
 
     pci: str
@@ -70,10 +72,10 @@ class NvidiaGpu:
 
 @dataclass(frozen=True)
 class MigSlice:
-    """One MIG device: a part of a GPU with memory of its own, in bytes. A process in one takes
-    nothing from another.
+    """One MIG device: a part of a GPU with memory of its own, in bytes, which processes in another
+    part cannot use.
 
-    ``index`` is its number on the GPU; processes are listed by ``gpu_instance``.
+    ``index`` is its number on the GPU; processes name their part by its ``gpu_instance``.
     """
 
     index: str
@@ -85,10 +87,8 @@ class MigSlice:
 
 @dataclass(frozen=True)
 class NvidiaHolder:
-    """A process on one GPU.
-
-    The PID is the host's also in a container, where ``name`` is often empty
-    (nvidia-docker#179).
+    """A process on one GPU. ``pid`` is the host's number, also in a container, where ``name`` is
+    often empty (nvidia-docker#179). ``gpu_instance`` is empty on a GPU without MIG.
     """
 
     pci: str
@@ -100,8 +100,8 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """One source's answer: readings by field of each GPU, by PCI address; the processes, and
-    whether it has a table of them at all; and the MIG devices by PCI address.
+    """What one source says: for each GPU, by its PCI address, the readings by the names of fields of
+    NvidiaGpu; the processes, and whether it lists processes at all; the MIG devices of each GPU.
     """
 
     text: Text
@@ -112,20 +112,17 @@ class Listing:
 
 
 def collect_nvml(timeout_s: float) -> list[JsonRow]:
-    """The table ``nvml``, taken in a child: one row per GPU, or one row with status and why.
-
-    Takes no CUDA context.
+    """The table ``nvml``, read by a child process: one row for each GPU, or one row with the status
+    and the reason why there is none. Takes no CUDA context.
     """
-    program = pkgutil.get_data(__package__, "nvml.py") or b""
+    program = pkgutil.get_data(__package__, "nvml.py")
+    assert program is not None  # only a loader that cannot read files gives None
     return commands.run_python(sys.executable, program, (), timeout_s)
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
-    """GPUs by PCI address.
-
-    Each field is the first that holds a value, in the order XML, NVML, kernel driver.
-
-    A GPU that only the kernel driver knows says in its memory fields why nvidia-smi gave nothing.
+    """Every GPU that a source lists. Each field has the first value in the order XML, NVML, kernel
+    driver. The memory of a GPU that only the kernel driver lists says why nvidia-smi does not.
     """
     by_pci: dict[str, dict[str, Reading]] = {}
     for listing in (*_listings(bundle), _of_driver(bundle)):
@@ -134,9 +131,9 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
             for name, reading in readings.items():
                 if not best[name].ok and reading.ok:
                     best[name] = reading
-    slices = _listings(bundle)[0].slices  # the XML alone has them
+    xml, _ = _listings(bundle)  # only the XML has MIG devices
     return tuple(
-        NvidiaGpu(pci, **readings, slices=slices.get(pci, ()))
+        NvidiaGpu(pci, **readings, slices=xml.slices.get(pci, ()))
         for pci, readings in by_pci.items()
     )
 
@@ -147,8 +144,8 @@ def mig_uuids(bundle: Bundle) -> tuple[str, ...]:
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
-    """Processes on every GPU, from the first source with a process table; empty may mean that
-    none gave one (``holder_count``).
+    """The processes on every GPU, by the first source that lists processes. Empty also if none does,
+    which ``holder_count`` tells.
     """
     listing = _with_processes(bundle)
     if listing is None:
@@ -157,8 +154,8 @@ def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
 
 
 def holder_count(bundle: Bundle) -> Reading:
-    """How many processes are on the GPUs. 0 is an empty process table: a container may be shown
-    one while others compute.
+    """How many processes are on the GPUs, or why that is not known. In a container it may be 0 while
+    processes outside of it compute.
     """
     listing = _with_processes(bundle)
     if listing is None:
@@ -168,28 +165,26 @@ def holder_count(bundle: Bundle) -> Reading:
 
 
 def driver(bundle: Bundle) -> Reading:
-    """Release of the loaded kernel module, with "(open)" for the open one, from
-    /proc/driver/nvidia/version.
-    """
+    """The release of the loaded kernel module, with "(open)" behind it if it is the open one."""
     text = bundle.read(VERSION)
     match = _DRIVER.search(text.text)
     if match is None:
         return why_nothing(text, "", "driver release").missing()
-    release = match.group(2)
-    if match.group(1):
+    is_open, release = match.groups()
+    if is_open:
         release += " (open)"
     return text.seen(release)
 
 
-def _listings(bundle: Bundle) -> tuple[Listing, ...]:
-    """The answers of nvidia-smi and NVML, in the order in which they are believed."""
+def _listings(bundle: Bundle) -> tuple[Listing, Listing]:
+    """What nvidia-smi's XML and NVML say; where they differ, the first counts."""
     return bundle.once(
         "nvidia", lambda: (parse_xml(bundle.read(XML)), _of_nvml(bundle))
     )
 
 
 def _with_processes(bundle: Bundle) -> Listing | None:
-    """The first answer with a process table."""
+    """The first listing with processes, which may be none; None if no source lists processes."""
     for listing in _listings(bundle):
         if listing.lists_processes:
             return listing
@@ -197,8 +192,8 @@ def _with_processes(bundle: Bundle) -> Listing | None:
 
 
 def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]:
-    """Each field from its raw value, or a reading as it is; a field that is not there reads as
-    not available.
+    """The readings of a GPU's fields from what a source has for them: words, numbers in ``unit``, or
+    readings. A field that it lacks reads as not available.
     """
     readings = {}
     for name in ("index", "name", *SIZES, "cuda"):
@@ -215,7 +210,7 @@ def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]
 
 
 def parse_xml(text: Text) -> Listing:
-    """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
+    """What ``nvidia-smi -q -x`` says; if its end is missing, the GPUs before it."""
     cuda, elements = _gpu_elements(stdout_of(text))
     readings: dict[str, dict[str, Reading]] = {}
     slices: dict[str, tuple[MigSlice, ...]] = {}
@@ -247,6 +242,7 @@ def parse_xml(text: Text) -> Listing:
 def _xml_processes(
     gpu: ElementTree.Element, address: str, text: Text
 ) -> Iterator[NvidiaHolder]:
+    """The processes in the element of a GPU."""
     for process in gpu.iterfind("processes/process_info"):
         pid = process.findtext("pid", "").strip()
         if _PID.fullmatch(pid):
@@ -260,7 +256,7 @@ def _xml_processes(
 
 
 def _instance(number: object) -> str:
-    """The GPU instance of a process; empty on a card that is not cut."""
+    """The GPU instance of a process as text; empty on a GPU without MIG."""
     if number in _NO_INSTANCE:
         return ""
     return str(number)
@@ -282,9 +278,13 @@ def _mig_slice(device: ElementTree.Element, text: Text) -> MigSlice:
 
 
 def _gpu_elements(words: str) -> tuple[str | None, list[ElementTree.Element]]:
-    """The CUDA release that the XML names, and the element of each GPU that is whole."""
+    """The CUDA release that the XML names, or None, and the complete elements of GPUs. None and none
+    if the XML is refused.
+    """
+    # Entities, also in a DTD within the document, can expand without end.
     if re.search(r"<!ENTITY|<!DOCTYPE[^>\[]{0,400}\[", words, re.IGNORECASE):
         return None, []
+    # A warning may come before it.
     start = words.find("<?xml")
     if start < 0:
         start = max(words.find("<nvidia_smi_log"), 0)
@@ -292,16 +292,16 @@ def _gpu_elements(words: str) -> tuple[str | None, list[ElementTree.Element]]:
     complete: list[ElementTree.Element] = []
     depth = 0
     source = io.BytesIO(words[start:].encode("utf-8", "replace"))
-    # Cut off, or followed by a warning: what was whole until there stands.
+    # If it is cut off, or a warning comes behind it, the elements before that count.
     with suppress(ElementTree.ParseError, ValueError):
-        # What is refused on the way is never built whole.
+        # Element by element, so that a text that is too deep is refused before it fills the RAM.
         for event, element in ElementTree.iterparse(source, ("start", "end")):
             if event == "start":
                 depth += 1
                 if depth > MOST_DEPTH:
                     return None, []
                 continue
-            depth -= 1
+            depth -= 1  # 1 for the children of the root
             if depth == 1 and element.tag == "gpu":
                 complete.append(element)
             elif depth == 1 and element.tag == "cuda_version":
@@ -310,7 +310,7 @@ def _gpu_elements(words: str) -> tuple[str | None, list[ElementTree.Element]]:
 
 
 def _of_nvml(bundle: Bundle) -> Listing:
-    """The table ``nvml``, in bytes; NVML gives no names of processes."""
+    """What the table ``nvml`` says, in which sizes are bytes and processes have no names."""
     text = bundle.read(TABLE)
     lists_processes = False
     readings: dict[str, dict[str, Reading]] = {}
@@ -325,8 +325,12 @@ def _of_nvml(bundle: Bundle) -> Listing:
         for column in row.inner("unread"):
             name = column.replace("_bytes", "")
             reason = row.inner("unread").inner(column)
-            unit = "bytes" if name in SIZES else "text"
-            why = str(reason.get("why") or NOT_READ)
+            unit = "text"
+            if name in SIZES:
+                unit = "bytes"
+            why = reason.text("why")
+            if not why:
+                why = NOT_READ
             raw[name] = text.refused(reason.get("status"), why, unit)
         readings[address] = _readings(raw, text, "B")
         if isinstance(row.get("compute"), list):
@@ -336,7 +340,7 @@ def _of_nvml(bundle: Bundle) -> Listing:
 
 
 def _nvml_processes(row: Row, address: str, text: Text) -> list[NvidiaHolder]:
-    """The processes of a GPU; one that computes and draws is in both lists."""
+    """The processes of a GPU, each once: one that computes and draws is in both lists of NVML."""
     by_place: dict[tuple[int, str], NvidiaHolder] = {}
     for process in rows(row.get("compute")) + rows(row.get("graphics")):
         pid = process.number("pid")
@@ -353,13 +357,14 @@ def _nvml_processes(row: Row, address: str, text: Text) -> list[NvidiaHolder]:
 
 
 def _of_driver(bundle: Bundle) -> Listing:
-    """What the kernel driver lists: names alone."""
+    """What the kernel driver says, which are addresses and names."""
     nothing = _failure(bundle)
     readings = {}
     unread = dict.fromkeys(SIZES, nothing.missing(unit="bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)
-        address = pci_address(source.split("/")[-2])
+        *_, folder, _ = source.split("/")
+        address = pci_address(folder)
         model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
         if not address:
             continue
@@ -371,7 +376,7 @@ def _of_driver(bundle: Bundle) -> Listing:
 
 
 def _failure(bundle: Bundle) -> Text:
-    """Why nothing was listed: nvidia-smi's own words, and NVML's where they add something."""
+    """nvidia-smi's output with the reason why it lists nothing, and NVML's reason if that is another."""
     nothing = why_nothing(bundle.read(XML), "nvidia-smi", "list of GPUs")
     row = next(iter(bundle.table(TABLE)), Row())
     why = row.text("why")
@@ -380,4 +385,4 @@ def _failure(bundle: Bundle) -> Text:
     words = f"nvidia-smi: {nothing.why}; NVML: {why}"
     if row.get("status") == NOT_ALLOWED:
         nothing = replace(nothing, status=NOT_ALLOWED)
-    return replace(nothing, why=words[:400])
+    return replace(nothing, why=words[:LONGEST_WHY])

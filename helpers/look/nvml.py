@@ -1,8 +1,8 @@
-"""What NVML says of every NVIDIA GPU, as JSON lines: a program of its own, run in a child by
-helpers.look.nvidia.
+"""Prints what NVML says about every NVIDIA GPU as JSON lines: a program that helpers.look.nvidia runs
+in a child process.
 
 Standard library only and no import of this package, so that any interpreter can run its text.
-Loading NVML takes no CUDA context, but it can hang in a sick driver, hence the child.
+Loading NVML takes no CUDA context, but it can hang in a driver that has failed, hence the child.
 Structures and error numbers are those of nvml.h, compared in a test with nvidia-ml-py 13.615.
 """
 
@@ -22,23 +22,30 @@ LIBRARIES = (
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 )
+"""The name for the loader, and the places of WSL, of Kubernetes' device plugin and of NixOS."""
 NO_PERMISSION = 4
 INSUFFICIENT_SIZE = 7
 FUNCTION_NOT_FOUND = 13
+"""NVML_ERROR_NO_PERMISSION and so on of nvml.h."""
 NOT_MEASURED = (1 << 64) - 1
+"""NVML_VALUE_NOT_AVAILABLE of nvml.h."""
+FIRST_PROCESSES = 32
 MOST_PROCESSES = 10_000
+"""For how many processes room is made, first and at most."""
+BUFFER_BYTES = 256
+"""More than the longest text of nvml.h needs (NVML_DEVICE_NAME_V2_BUFFER_SIZE, 96)."""
 OLD_DRIVER = "not in this driver; NVML is read from driver 525 on"
 SIZES = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes")
 WINDOW = ("bar1_total_bytes", "bar1_used_bytes")
 LINK = ("pcie_speed", "pcie_max_speed", "pcie_width", "pcie_max_width")
-"""Speeds are counted by PCIe's generation, widths are lanes."""
+"""A speed is the number of a generation of PCIe, a width a number of lanes."""
 
 _INT = ctypes.c_uint
 _LONG = ctypes.c_ulonglong
 
 
 class NvmlMemory(ctypes.Structure):
-    """nvmlMemory_v2_t: ``used`` leaves out what the driver reserves."""
+    """nvmlMemory_v2_t: ``used`` does not include what the driver reserves."""
 
     _fields_ = [
         ("version", _INT),
@@ -50,7 +57,7 @@ class NvmlMemory(ctypes.Structure):
 
 
 MEMORY_VERSION = ctypes.sizeof(NvmlMemory) | 2 << 24
-"""nvmlMemory_v2 of nvml.h: the size of the structure and its version."""
+"""nvmlMemory_v2 of nvml.h: the size of the structure, and from bit 24 on its version, 2."""
 
 
 class Window(ctypes.Structure):
@@ -85,7 +92,7 @@ class NvmlProcess(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """A call that NVML refused, with its number and its own words."""
+    """A call that NVML refused: its error number ``code``, and its words for it."""
 
     def __init__(self, code: int, words: str):
         super().__init__(words)
@@ -93,7 +100,7 @@ class NvmlError(Exception):
 
     @property
     def unread(self) -> dict[str, str]:
-        """Why a field has no value."""
+        """The status and the reason of a field that has no value."""
         status = "not_available"
         if self.code == NO_PERMISSION:
             status = "not_allowed"
@@ -101,27 +108,23 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The loaded library.
-
-    Raises OSError where there is none, NvmlError where it refuses to start.
-    """
+    """The loaded library. Raises OSError if there is none, NvmlError if it refuses to start."""
 
     def __init__(self) -> None:
-        why = []
+        reasons = []
         for name in LIBRARIES:
             try:
                 self._library = ctypes.CDLL(name)
                 break
             except OSError as error:
-                why.append(str(error))
+                reasons.append(str(error))
         else:
-            raise OSError(why[0])
+            raise OSError(reasons[0])
         self.call("nvmlInit_v2")
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call one function of the library.
-
-        Raises NvmlError for every answer but success, also for a function that this driver lacks.
+        """Call one function of the library. Raises NvmlError for every answer but success, also for a
+        function that this driver does not have.
         """
         function = getattr(self._library, name, None)
         if function is None:
@@ -133,6 +136,7 @@ class Nvml:
             raise NvmlError(code, f"{name}: {self._words(code)}")
 
     def _words(self, code: int) -> str:
+        """NVML's own words for an error number."""
         describe = self._library.nvmlErrorString
         describe.restype = ctypes.c_char_p
         words: bytes | None = describe(code)
@@ -141,20 +145,20 @@ class Nvml:
         return words.decode("utf-8", "replace")
 
     def text(self, name: str, *handle: object) -> str:
-        """The answer of a function that fills a buffer."""
-        buffer = ctypes.create_string_buffer(256)
-        self.call(name, *handle, buffer, ctypes.c_uint(256))
+        """The text that a function of the library writes into a buffer."""
+        buffer = ctypes.create_string_buffer(BUFFER_BYTES)
+        self.call(name, *handle, buffer, ctypes.c_uint(BUFFER_BYTES))
         return buffer.value.decode("utf-8", "replace")
 
     def number(self, name: str, *handle: object) -> int:
-        """The answer of a function that fills an int."""
+        """The number that a function of the library writes into an unsigned int."""
         value = ctypes.c_uint()
         self.call(name, *handle, ctypes.byref(value))
         return value.value
 
     def gpu(self, index: int) -> dict[str, Any]:
-        """One GPU as a row; a field that could not be read is null and named in ``unread`` with
-        its reason.
+        """The row of one GPU. A field that could not be read is null, and ``unread`` has its status
+        and its reason.
         """
         row: dict[str, Any] = {"index": index, "status": "ok", "unread": {}}
         handle = ctypes.c_void_p()
@@ -163,7 +167,7 @@ class Nvml:
             self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), pointer)
         except NvmlError as error:
             return {**row, **error.unread}
-        # Each of them gives one value for each of its fields.
+        # Each function returns one value for each of its fields.
         readers: dict[
             tuple[str, ...], Callable[[ctypes.c_void_p], Iterable[object]]
         ] = {
@@ -213,34 +217,37 @@ class Nvml:
     def _processes(
         self, kind: str, handle: ctypes.c_void_p
     ) -> list[list[dict[str, int | None]]]:
-        """The processes of one kind, ``Compute`` or ``Graphics``: one value, a list of rows."""
+        """The rows of the processes of one kind, ``Compute`` or ``Graphics``, as the value of its one
+        field.
+        """
         name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
-        size = 32
+        room = FIRST_PROCESSES
         while True:
-            count = ctypes.c_uint(size)
-            array = (NvmlProcess * size)()
+            count = ctypes.c_uint(room)
+            array = (NvmlProcess * room)()
             try:
                 self.call(name, handle, ctypes.byref(count), array)
                 return [[_process_row(process) for process in array[: count.value]]]
             except NvmlError as error:
-                if error.code != INSUFFICIENT_SIZE or size >= MOST_PROCESSES:
+                if error.code != INSUFFICIENT_SIZE or room >= MOST_PROCESSES:
                     raise
-                size = min(MOST_PROCESSES, max(size, count.value) * 2)
+                # It has said how many there are; until the next call there may be more.
+                room = min(MOST_PROCESSES, max(room, count.value) * 2)
 
 
 def _process_row(process: NvmlProcess) -> dict[str, int | None]:
-    used: int | None = process.usedGpuMemory
-    if used == NOT_MEASURED:
-        used = None
-    return {
+    row: dict[str, int | None] = {
         "pid": process.pid,
         "gpu_instance": process.gpuInstanceId,
-        "used_bytes": used,
+        "used_bytes": process.usedGpuMemory,
     }
+    if row["used_bytes"] == NOT_MEASURED:
+        row["used_bytes"] = None
+    return row
 
 
 def report() -> list[dict[str, Any]]:
-    """One row per GPU, or one row that says why there is none."""
+    """One row for each GPU, or one row that says why there is none."""
     try:
         nvml = Nvml()
         count = nvml.number("nvmlDeviceGetCount_v2")
@@ -250,7 +257,7 @@ def report() -> list[dict[str, Any]]:
         return [dict(error.unread)]
     release: dict[str, Any] = {"cuda_driver": None}
     with suppress(NvmlError):
-        cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2")
+        cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2")  # 12040 for 12.4
         release = {"cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}"}
     if not count:
         return [{"status": "not_available", "why": "NVML counts no GPU", **release}]

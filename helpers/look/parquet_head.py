@@ -1,4 +1,6 @@
-"""The end of a Parquet file, which describes its columns, looked at before a library reads it all."""
+"""Checks the size of the footer of a Parquet file, which describes its columns, before a library reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,25 @@ from typing import BinaryIO
 from helpers.ground.units import show_bytes
 
 MOST_DESCRIPTION_BYTES = 8 << 20
-"""Of columns and row groups: 100 bytes for each column of each group."""
+"""Of a footer, which has about 100 bytes for each column of each row group."""
+MAGIC = b"PAR1"
+"""How a Parquet file begins and ends (parquet.apache.org, file format)."""
+LENGTH_BYTES = 4
+"""Of the length of the footer, which stands before the last MAGIC."""
 
 
 def check_parquet(
-    file: BinaryIO, size: int, most_bytes: int = MOST_DESCRIPTION_BYTES
+    file: BinaryIO, size_bytes: int, most_bytes: int = MOST_DESCRIPTION_BYTES
 ) -> None:
-    """Refuse a description of more than ``most_bytes``, which would take far more to read.
-
-    Raises OSError, whose ``strerror`` says it. A file that is no Parquet is left to its reader.
+    """Raises OSError for a file whose footer is larger than ``most_bytes``: to read it would take many
+    times as much RAM. A file that is no Parquet passes; its reader will refuse it.
     """
-    if size < 12:
+    tail_bytes = LENGTH_BYTES + len(MAGIC)
+    if size_bytes < len(MAGIC) + tail_bytes:
         return
-    file.seek(-8, os.SEEK_END)
-    tail = file.read(8)
-    described = int.from_bytes(tail[:4], "little")
-    if tail[4:] == b"PAR1" and described > most_bytes:
-        words = f"its columns take {show_bytes(described)} to describe"
+    file.seek(-tail_bytes, os.SEEK_END)
+    tail = file.read(tail_bytes)
+    footer_bytes = int.from_bytes(tail[:LENGTH_BYTES], "little")
+    if tail.endswith(MAGIC) and footer_bytes > most_bytes:
+        words = f"its columns take {show_bytes(footer_bytes)} to describe"
         raise OSError(0, f"{words}, more than {show_bytes(most_bytes)}")

@@ -1,7 +1,6 @@
-"""The PCI devices that matter to a GPU: the GPUs themselves and the bridges above them.
+"""The GPUs on the PCI bus, and the bridges between them and the processor.
 
-Everything is keyed by the PCI address in one form: lower case, a domain of at least four digits
-("0000:03:00.0"). Source: Documentation/ABI/testing/sysfs-bus-pci of the kernel.
+Source: Documentation/ABI/testing/sysfs-bus-pci of the kernel.
 """
 
 from __future__ import annotations
@@ -16,23 +15,27 @@ from helpers.look.bundle import Bundle, JsonRow, Row
 from .files import find, text
 
 DEVICES = "/sys/bus/pci/devices"
-CLASSES = ("0x03", "0x0604", "0x12")
-"""Displays, PCI bridges and processing accelerators.
-
-A GPU without outputs is 0x0380 or 0x0302 or 0x1200.
+GPU_CLASSES = ("0x03", "0x12")
+"""The beginnings of the classes of displays and of processing accelerators; a GPU without outputs is
+0x0380, 0x0302 or 0x1200 (pci.ids).
 """
-
-AMD = "0x1002"  # of AMD's graphics; its processors have another
+BRIDGE = "0x06"
+CLASSES = (*GPU_CLASSES, "0x0604")
+"""And of bridges between PCI buses."""
+SECURITY_PROCESSOR = "0x1080"
+"""Of encryption controllers, as AMD's security processors are."""
+AMD = "0x1002"
+"""The vendor id of AMD's graphics; its processors have another one."""
 LINK = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 AWAKE = ("active", "unsupported", "")
-"""A device in another state sleeps: since Linux 6.18 a read of its link would wake it
-(pci_config_pm_runtime_get in drivers/pci/pci-sysfs.c).
+"""The power states in which a device's link is read: since Linux 6.18 that would wake a device in
+another state (pci_config_pm_runtime_get in drivers/pci/pci-sysfs.c).
 """
 
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One device; ``integrated`` is None where PCI does not tell."""
+    """One device. ``integrated``: it is a GPU inside the processor; None if PCI does not tell."""
 
     pci: str
     class_code: str
@@ -43,59 +46,67 @@ class PciDevice:
 
     @property
     def is_gpu(self) -> bool:
-        return self.class_code.startswith(("0x03", "0x12"))
+        return self.class_code.startswith(GPU_CLASSES)
 
 
 def collect_pci(root: Path) -> list[JsonRow]:
-    """Rows of the table pci_devices from /sys/bus/pci/devices under ``root``, without serial
-    numbers.
+    """The table ``pci_devices``: a row for each device of CLASSES in the file tree ``root``, sorted by
+    address, without serial numbers.
     """
     top = str(root)
     rows = []
     functions = _functions(top)
+    # A device is an address without the digit of the function.
+    with_security_processor = {
+        name.rpartition(".")[0]
+        for name, code in functions.items()
+        if code.startswith(SECURITY_PROCESSOR)
+    }
     for name, code in functions.items():
         if not code.startswith(CLASSES) or not pci_address(name):
             continue
         folder = f"{DEVICES}/{name}"
-        row: JsonRow = {
-            word: text(top, f"{folder}/{word}")
-            for word in ("vendor", "device", "class")
-        }
+        row: JsonRow = {}
+        for file in ("vendor", "device", "class"):
+            row[file] = text(top, f"{folder}/{file}")
         row["pci"] = pci_address(name)
-        row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
-        row["path"] = _target(top, folder) or folder
+        row["driver"] = _target(top, f"{folder}/driver").rpartition("/")[2]
+        row["path"] = _target(top, folder)
+        if not row["path"]:
+            row["path"] = folder
         # An AMD security processor shares its PCI device only with a GPU inside the CPU package.
-        row["with_security_processor"] = any(
-            other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0]
-            and kind.startswith("0x1080")
-            for other, kind in functions.items()
-        )
-        if row["vendor"] == AMD or not code.startswith("0x06"):
+        device = name.rpartition(".")[0]
+        row["with_security_processor"] = device in with_security_processor
+        if row["vendor"] == AMD or not code.startswith(BRIDGE):
             row.update(_link(top, folder))
         rows.append(row)
     return sorted(rows, key=lambda row: row["pci"])
 
 
 def _link(top: str, folder: str) -> dict[str, str]:
-    """The files about a device's PCIe link as they are; of one that sleeps only that it does."""
+    """The power state of a device, and, if it is awake, the texts of the files of its PCIe link."""
     status = text(top, f"{folder}/power/runtime_status")
-    names = LINK if status in AWAKE else ()
-    link = {name: text(top, f"{folder}/{name}") for name in names}
-    return {"runtime_status": status, **link}
+    link = {"runtime_status": status}
+    if status in AWAKE:
+        for name in LINK:
+            link[name] = text(top, f"{folder}/{name}")
+    return link
 
 
 def _functions(top: str) -> dict[str, str]:
-    """The class of each function on the bus, by its name there."""
-    classes = [
-        match.source
-        for match in find(top, f"{DEVICES}/*/class")
-        if match.status == "ok"
-    ]
-    return {source.split("/")[-2]: text(top, source) for source in classes}
+    """The class of each function on the bus, by the function's name in sysfs."""
+    classes = {}
+    for match in find(top, f"{DEVICES}/*/class"):
+        if match.status == "ok":
+            *_, name, _ = match.source.split("/")
+            classes[name] = text(top, match.source)
+    return classes
 
 
 def _target(top: str, source: str) -> str:
-    """Where a link leads, as a path inside the tree; empty where it is no link or leads out of it."""
+    """Where a link leads, as a path inside the file tree ``top``; empty if it is no link or leads out
+    of the tree.
+    """
     path = top.rstrip("/") + source
     base = os.path.realpath(top).rstrip("/")
     real = os.path.realpath(path)
@@ -105,7 +116,7 @@ def _target(top: str, source: str) -> str:
 
 
 def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
-    """The devices of the table pci_devices, by address. A row without an address is left out."""
+    """The devices of the table ``pci_devices``, sorted by address. Rows without one are left out."""
     rows = {pci_address(row.text("pci")): row for row in bundle.table("pci_devices")}
     rows.pop("", None)
     return tuple(
@@ -122,18 +133,17 @@ def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
 
 
 def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
-    if not row.text("class").startswith("0x03") or row.text("vendor") != AMD:
+    """Whether an AMD GPU is inside the processor; None if PCI does not tell. ``rows`` are those of all
+    devices by address.
+    """
+    is_display = row.text("class").startswith("0x03")
+    if not is_display or row.text("vendor") != AMD:
         return None
     if row.get("with_security_processor") is True:
         return True
-    # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and
-    # 1479 in pci.ids).
-    above = [
-        address
-        for address in map(pci_address, row.text("path").split("/"))
-        if address != pci
-    ]
-    parents = [rows[address] for address in above if address in rows]
-    if any(parent.text("vendor") == AMD for parent in parents):
-        return False
+    # AMD cards since RDNA have a PCIe switch of their own above the GPU, with the vendor id of
+    # AMD's graphics (1002:1478 and 1002:1479 in pci.ids).
+    for address in map(pci_address, row.text("path").split("/")):
+        if address != pci and rows.get(address, Row()).text("vendor") == AMD:
+            return False
     return None

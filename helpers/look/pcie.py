@@ -1,7 +1,7 @@
 """The PCIe link of each GPU: its speed and width now, and the most that the card can have.
 
-sysfs first (drivers/pci/pci-sysfs.c of the kernel), NVML where sysfs has none. An AMD card brings a
-switch of its own: what leads to the slot is the link of that switch, not the GPU's inside the card.
+They come from sysfs (drivers/pci/pci-sysfs.c of the kernel), or from NVML if sysfs has none. An AMD
+card has a PCIe switch of its own, whose link leads to the slot; the GPU's link is inside the card.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .nvml import LINK as NVML
 from .pci import AMD, AWAKE, DEVICES, LINK
 
 GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-"""The speed of a lane in each generation of PCIe, which NVML counts."""
+"""The speed of a lane in each generation of PCIe, by its number, which NVML gives."""
+MOST_LANES = 32
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s(?: PCIe)?")
-_WIDTH = re.compile(r"[1-9]|1[0-9]|2[0-9]|3[0-2]")  # 0, 63 and 255 stand for no link
 
 
 @dataclass(frozen=True)
 class PcieLink:
-    """The link of one GPU: GT/s of each lane, and lanes."""
+    """The link of one GPU: speeds in GT/s for each lane, widths in lanes."""
 
     pci: str
     speed: Reading
@@ -41,7 +41,7 @@ class PcieLink:
 
 
 def pcie_links(bundle: Bundle) -> tuple[PcieLink, ...]:
-    """The links of the GPUs that have one, by address; a GPU inside the processor has none."""
+    """The links of all GPUs that are cards and whose link is known."""
     devices = _by_address(bundle, "pci_devices")
     nvml = _by_address(bundle, "nvml")
     links = []
@@ -55,14 +55,16 @@ def pcie_links(bundle: Bundle) -> tuple[PcieLink, ...]:
             numbers = _of_nvml(nvml.get(gpu.pci, Row()))
             sources = ["nvml"] * len(LINK)
         if numbers:
-            both = zip(numbers, sources)  # noqa: B905 - Python 3.8
-            readings = [seen(number, "count", source) for number, source in both]
+            readings = [
+                seen(number, "count", source)
+                for number, source in zip(numbers, sources)  # noqa: B905 - Python 3.8
+            ]
             links.append(PcieLink(gpu.pci, *readings))
     return tuple(links)
 
 
 def asleep(bundle: Bundle) -> Iterator[str]:
-    """The GPUs whose link was not read, because that would have woken them."""
+    """The PCI addresses of the GPUs whose link was not read, because that would have woken them."""
     devices = _by_address(bundle, "pci_devices")
     for gpu in gpus(bundle):
         status = devices.get(_port(gpu.pci, devices), Row()).text("runtime_status")
@@ -71,32 +73,57 @@ def asleep(bundle: Bundle) -> Iterator[str]:
 
 
 def _by_address(bundle: Bundle, table: str) -> dict[str, Row]:
-    """The rows of a table that a machine printed."""
+    """The rows of a table by PCI address; none if a person wrote the table, who did not see links."""
     if bundle.read(table).constructed:
         return {}
     return {pci_address(row.text("pci")): row for row in bundle.table(table)}
 
 
 def _port(pci: str, devices: dict[str, Row]) -> str:
-    """The device whose link leads to the slot: of an AMD card the outermost of its own."""
-    way = map(pci_address, devices.get(pci, Row()).text("path").split("/"))
-    ours = (place for place in way if devices.get(place, Row()).text("vendor") == AMD)
-    return next(ours, pci)
+    """The device whose link leads to the slot: on the path from the processor to an AMD GPU the first
+    of AMD's graphics, which is the card's switch; else the GPU itself.
+    """
+    for address in map(pci_address, devices.get(pci, Row()).text("path").split("/")):
+        if devices.get(address, Row()).text("vendor") == AMD:
+            return address
+    return pci
 
 
 def _of_sysfs(row: Row) -> list[float]:
-    """The numbers of LINK as sysfs prints them; none where one of them is none."""
-    speeds = [_SPEED.fullmatch(row.text(name)) for name in LINK[:2]]
-    widths = [_WIDTH.fullmatch(row.text(name)) for name in LINK[2:]]
-    if not all(speeds) or not all(widths):
-        return []
-    return [float(m[1]) for m in speeds if m] + [int(m[0]) for m in widths if m]
+    """The numbers of LINK as sysfs prints them; empty if one of them is missing."""
+    numbers: list[float] = []
+    for name in LINK[:2]:
+        speed = _SPEED.fullmatch(row.text(name))
+        if speed:
+            numbers.append(float(speed[1]))
+    for name in LINK[2:]:
+        width = row.text(name)
+        if re.fullmatch("[0-9]{1,3}", width) and _is_width(int(width)):
+            numbers.append(int(width))
+    return _complete(numbers)
 
 
 def _of_nvml(row: Row) -> list[float]:
-    """The same numbers, as NVML gives them."""
-    generations = [row.number(name) for name in NVML[:2]]
-    widths = [row.number(name) for name in NVML[2:]]
-    speeds = [GT_PER_S[n] for n in generations if n in GT_PER_S]
-    lanes = [n for n in widths if n is not None and 1 <= n <= 32]
-    return [*speeds, *lanes] if len(speeds) == len(lanes) == 2 else []
+    """The same numbers as NVML gives them."""
+    numbers: list[float] = []
+    for name in NVML[:2]:
+        generation = row.number(name)
+        if generation in GT_PER_S:
+            numbers.append(GT_PER_S[generation])
+    for name in NVML[2:]:
+        width = row.number(name)
+        if width is not None and _is_width(width):
+            numbers.append(width)
+    return _complete(numbers)
+
+
+def _is_width(number: int) -> bool:
+    """Whether it is a number of lanes: 0, 63 and 255 stand for no link."""
+    return 1 <= number <= MOST_LANES
+
+
+def _complete(numbers: list[float]) -> list[float]:
+    """The numbers of LINK, or none of them if one is missing."""
+    if len(numbers) < len(LINK):
+        return []
+    return numbers

@@ -1,16 +1,15 @@
-"""What AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory pools),
+"""Reads what AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory pools),
 and ROCm's version files.
 
-An index of a tool is neither the DRM card number nor the HIP index. rocm-smi's JSON prints
-every value as a string, lower-cases process names and joins a process's fields by ``", "``
-(rocm_smi.py, print2DArray). amd-smi's JSON has two roots: a bare array (ROCm 6.x, distribution
-builds) and ``{"gpu_data": [...]}`` (7.x); a value is ``{"value": n, "unit": "MB"}``, where MB
-is MiB, or the text "N/A". On an APU its ``vram`` is the firmware carve-out only. Its process
-list comes from /proc/PID/fdinfo (ROCm/amdsmi src/amd_smi/fdinfo.cc): processes of other users
-(without root) and of other PID namespaces are not in it. Its Python package is never imported
-here: where its library is missing, the import raises KeyError and prints on stdout. rocminfo
-prints KB and means KiB (ROCm/rocminfo rocminfo.cc divides by 1024); pool 1 of a GPU agent is
-what HIP reports as the device's total. All may open /dev/kfd, so they run after sysfs was read.
+A tool's index of a GPU is neither the number of its DRM card nor its HIP index. rocm-smi's JSON has
+every value as a string. amd-smi's JSON has two roots: a bare array (ROCm 6.x, distribution builds)
+and ``{"gpu_data": [...]}`` (7.x); a value is ``{"value": n, "unit": "MB"}``, where MB is MiB, or the
+text "N/A". On an APU its ``vram`` is only the firmware's carve-out. Its process list comes from
+/proc/PID/fdinfo (ROCm/amdsmi src/amd_smi/fdinfo.cc): processes of other users (without root) and of
+other PID namespaces are missing. Its Python package is not used: without its library, the import
+raises KeyError and prints on stdout. rocminfo prints KB and means KiB (ROCm/rocminfo rocminfo.cc
+divides by 1024); pool 1 of a GPU agent is what HIP reports as the device's total. All of them may
+open /dev/kfd, so they run after sysfs was read.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ USAGE = "amd-smi metric --mem-usage --json"
 PROCESS = "amd-smi process --json"
 ROCMINFO = "rocminfo"
 POSTED = "rocm-smi --showmeminfo vram"
+"""The shorter command that people post, and that only recorded boxes have."""
 VERSION_FILES = "/opt/rocm*/.info/version*"
 _LABELS = {
     "vram total memory (b)": "vram total",
@@ -50,24 +50,26 @@ _LABELS = {
     "gtt total memory (b)": "gtt total",
     "gtt total used memory (b)": "gtt used",
 }
-"""What rocm-smi calls the figures of its pools, in lower case, and what they are called here."""
+"""The names here of the figures that rocm-smi prints, by its labels in lower case."""
 POOLS = tuple(_LABELS.values())
+# "GPU[0] XCP[1] :" before the label, where XCP is a partition.
 _CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\](?:\s+XCP\[[0-9]+\])?\s*:?")
-_CARD_KEY = re.compile(r"card[0-9]{1,4}")
+_CARD_KEY = re.compile(r"card([0-9]{1,4})")
 
+LONGEST_LINE = 400
+"""Letters of a line of rocminfo that are read."""
 _FIELD_LINE = re.compile(r" *([^:\n]{1,40}):+(.*)")
 _AGENT_LINE = re.compile(r"\s*Agent [0-9]{1,4}\s*")
 _POOL_LINE = re.compile(r"\s*Pool [0-9]{1,4}\s*")
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "DSP": "npu"}
 HIDDEN_NAMES = ("N/A", "UNKNOWN")
-"""What amd-smi prints for the name of another user's process."""
+"""What amd-smi prints for the name of another user's process, in capitals."""
 
 
 @dataclass(frozen=True)
 class SmiCard:
-    """One card as a tool numbers it.
-
-    ``pools`` maps POOLS to readings in bytes; ``hip`` is its HIP index, or empty.
+    """One card with a tool's index. ``pools`` has a reading in bytes for each of POOLS; ``hip`` is its
+    HIP index, or empty.
     """
 
     index: int
@@ -79,13 +81,8 @@ class SmiCard:
 
 @dataclass(frozen=True)
 class SmiProcess:
-    """A process on one card.
-
-    Its name may be kept from other users ("N/A", "UNKNOWN") and is then empty.
-
-    rocm-smi's PID is the host's, also inside a container (rocm-systems#3752), and it names no
-    card; a monitor that only opened the device is listed with a true zero of ``vram``
-    (ROCm#4411).
+    """A process on one card. ``name`` is empty if amd-smi does not show it to other users. ``vram`` is
+    0 for a process that only opened the device (ROCm#4411).
     """
 
     pci: str
@@ -95,7 +92,9 @@ class SmiProcess:
 
 
 class _PrintedAgent(NamedTuple):
-    """The lines of an agent, and of each of its pools, by their names."""
+    """An agent as rocminfo prints it: the values of its lines, and of those of each pool, by their
+    names.
+    """
 
     fields: dict[str, str]
     pools: list[dict[str, str]]
@@ -103,11 +102,11 @@ class _PrintedAgent(NamedTuple):
 
 @dataclass(frozen=True)
 class Agent:
-    """One HSA agent: ``kind`` is cpu, gpu, npu or empty where the output was cut.
+    """One HSA agent. ``kind`` is cpu, gpu, npu, or empty if the output lacks the line.
 
-    ``pci`` comes from the 16-bit BDFID, which holds no PCI domain: 0000 is taken.
-    ``integrated`` is None before the line "Memory Properties" existed (ROCm/rocminfo 7e159e6,
-    2023-11) and for what is no GPU. ``memory`` is its first global pool, which HIP makes the
+    ``pci`` comes from the BDFID, whose 16 bits have no PCI domain: 0000 is assumed. ``integrated``
+    is None for anything but a GPU, and for releases without the line "Memory Properties" (before
+    ROCm/rocminfo 7e159e6, 2023-11). ``memory`` is its first global pool, which HIP reports as the
     device's total (ROCm/clr rocdevice.cpp).
     """
 
@@ -120,9 +119,8 @@ class Agent:
 
 
 def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
-    """Releases of the system's ROCm trees, one per version file.
-
-    A pip or conda ROCm has no such file.
+    """The releases of the box's ROCm installations, one for each version file, or why there are none.
+    An installation by pip or conda has no such file.
     """
     versions = []
     for source in bundle.sources(VERSION_FILES):
@@ -136,11 +134,11 @@ def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
 
 
 def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
-    """Cards with memory pools, in rocm-smi's order; empty when it gave none."""
+    """The cards that rocm-smi lists with their pools, by index; empty if it lists none."""
     lines = bundle.read(MEMORY)
     answer = bundle.read(MEMORY_JSON)
     memory: dict[int, dict[str, Reading]] = {}
-    # What people post is often the short form, which has the VRAM alone.
+    # The best source last, since it replaces the values of those before it.
     for text in (bundle.read(POSTED), lines, answer):
         for index, pools in parse_memory(text).items():
             memory.setdefault(index, {}).update(pools)
@@ -152,14 +150,18 @@ def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
     named = _by_card(find_object(bus))
     listed = []
     for index in sorted(memory.keys() | named.keys()):
+        # By release in capitals or not.
         fields = {key.lower(): value for key, value in named.get(index, {}).items()}
+        name = fields.get("card series")
+        if not name:
+            name = fields.get("card model")
         pools = dict.fromkeys(POOLS, nothing)
         if index in memory:
             pools = {**dict.fromkeys(POOLS, no_pool), **memory[index]}
         card = SmiCard(
             index=index,
             pci=_address((bus, fields.get("pci bus"))),
-            name=word(fields.get("card series") or fields.get("card model"), bus),
+            name=word(name, bus),
             pools=pools,
         )
         listed.append(card)
@@ -168,24 +170,27 @@ def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
 
 def _by_card(answer: Row) -> dict[int, Row]:
     """The objects "card0", "card1" and so on of rocm-smi's JSON, by their numbers."""
-    return {
-        int(key[4:]): answer.inner(key) for key in answer if _CARD_KEY.fullmatch(key)
-    }
+    objects = {}
+    for key in answer:
+        match = _CARD_KEY.fullmatch(key)
+        if match:
+            objects[int(match[1])] = answer.inner(key)
+    return objects
 
 
-def _address(*places: tuple[Text, object]) -> Reading:
-    """The first PCI address among what texts say."""
-    for text, words in places:
-        address = pci_address(words)
+def _address(*candidates: tuple[Text, object]) -> Reading:
+    """The first PCI address among (text, value in it), or that there is none."""
+    for text, value in candidates:
+        address = pci_address(value)
         if address:
             return text.seen(address)
-    return places[0][0].refused("", "no PCI address reported")
+    first_text, _ = candidates[0]
+    return first_text.refused("", "no PCI address reported")
 
 
 def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
-    """Card index -> pool readings from ``--showmeminfo``, text or JSON.
-
-    A pool that rocm-smi could not read is named so.
+    """The pools of each card by its index, from the text or the JSON of ``--showmeminfo``. A pool that
+    rocm-smi could not read is there as not available.
     """
     printed: list[tuple[int, str, object]] = []
     for index, fields in _by_card(find_object(text)).items():
@@ -201,21 +206,21 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
 
 
 def _memory_lines(words: str) -> Iterator[tuple[int, str, str]]:
-    """The card, the label and the value of each line."""
+    """(card, label, value) of each line, such as "GPU[0] : VRAM Total Memory (B): 17163091968"."""
     for line in map(str.strip, words.splitlines()):
         card = _CARD_LINE.match(line)
-        if card:
-            label, colon, value = line[card.end() :].rpartition(":")
-            # rocm_smi.py, printLog: a pool that could not be read is printed without colon and
-            # value.
-            if not colon:
-                label = value
-                value = "N/A"
-            yield int(card[1]), label, value
+        if not card:
+            continue
+        label, colon, value = line[card.end() :].rpartition(":")
+        if not colon:
+            # rocm_smi.py, printLog: a pool that could not be read has neither colon nor value.
+            label = value
+            value = "N/A"
+        yield int(card[1]), label, value
 
 
 def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
-    """GPUs in amd-smi's order; empty when it gave none."""
+    """The GPUs that amd-smi lists with their pools, by index; empty if it lists none."""
     list_text = bundle.read(LIST)
     static_text = bundle.read(STATIC)
     usage_text = bundle.read(USAGE)
@@ -252,7 +257,9 @@ def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
 
 
 def _by_gpu(text: Text) -> dict[int, Row]:
-    """GPU index -> its object, from either JSON root; objects of CPUs and NICs are left out."""
+    """The object of each GPU by its index, from either root of the JSON; objects of CPUs and NICs,
+    which have no key ``gpu``, are left out.
+    """
     answer = find_json(stdout_of(text))
     if isinstance(answer, Row):
         answer = answer.get("gpu_data")
@@ -265,13 +272,13 @@ def _by_gpu(text: Text) -> dict[int, Row]:
 
 
 def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
-    """Processes that amd-smi sees on every GPU; empty may also mean that it gave none."""
+    """The processes that amd-smi lists on every GPU; empty also if it printed no list."""
     addresses = {gpu.index: str(gpu.pci.value) for gpu in gpus(bundle) if gpu.pci.ok}
     return parse_processes(bundle.read(PROCESS), addresses)
 
 
 def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, ...]:
-    """Processes from ``amd-smi process --json``; ``addresses`` maps indices to PCI."""
+    """The processes of ``amd-smi process --json``; ``addresses`` are the GPUs' PCI addresses by index."""
     listed = []
     for index, row in _by_gpu(text).items():
         for entry in rows(row.get("process_list")):
@@ -288,14 +295,12 @@ def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, 
 
 
 def agents(bundle: Bundle) -> tuple[Agent, ...]:
-    """The agents in rocminfo's order; empty when it gave none (then ``agent_count`` says why)."""
+    """The agents in rocminfo's order; empty if it lists none, and ``agent_count`` says why."""
     return parse_agents(bundle.read(ROCMINFO))
 
 
 def agent_count(bundle: Bundle) -> Reading:
-    """How many GPU agents there are (0 where only the CPU shows), or why rocminfo listed no
-    agent at all.
-    """
+    """How many of rocminfo's agents are GPUs, or why it lists no agent at all, not even the CPU."""
     text = bundle.read(ROCMINFO)
     listed = parse_agents(text)
     if listed:
@@ -304,30 +309,33 @@ def agent_count(bundle: Bundle) -> Reading:
 
 
 def parse_agents(text: Text) -> tuple[Agent, ...]:
-    """Agents of a text; of one that was cut or filtered (``rocminfo | grep``) what is left, an
-    agent for each "Pool Info".
+    """The agents of rocminfo's output. In one that was cut off or filtered (``rocminfo | grep``) every
+    "Pool Info" without the line "Agent 1" before it begins an agent of its own.
     """
     printed: list[_PrintedAgent] = []
-    section = ""
+    section = ""  # of the last agent: agent, pools or isas
     for line in stdout_of(text).splitlines():
-        match = _FIELD_LINE.match(line[:400])
-        name = match[1].strip() if match else ""
+        name = ""
+        value = ""
+        field = _FIELD_LINE.match(line[:LONGEST_LINE])
+        if field:
+            name = field[1].strip()
+            value = field[2].strip()
         if _AGENT_LINE.fullmatch(line):
             printed.append(_PrintedAgent({}, []))
             section = "agent"
         elif name == "Pool Info":
-            if not printed or section != "agent":
+            if section != "agent":
                 printed.append(_PrintedAgent({}, []))
             section = "pools"
         elif name == "ISA Info":
             section = "isas"
-        elif printed and section == "pools" and _POOL_LINE.fullmatch(line):
+        elif section == "pools" and _POOL_LINE.fullmatch(line):
             printed[-1].pools.append({})
-        elif match and printed and name != "Cache Info":
-            if section == "agent":
-                printed[-1].fields.setdefault(name, match[2].strip())
-            elif section == "pools" and printed[-1].pools:
-                printed[-1].pools[-1].setdefault(name, match[2].strip())
+        elif field and section == "agent" and name != "Cache Info":
+            printed[-1].fields.setdefault(name, value)
+        elif field and section == "pools" and printed[-1].pools:
+            printed[-1].pools[-1].setdefault(name, value)
     return tuple(_agent(agent, text) for agent in printed)
 
 
@@ -348,20 +356,23 @@ def _agent(printed: _PrintedAgent, text: Text) -> Agent:
 
 
 def _address_of_agent(kind: str, bdf: Reading, text: Text) -> Reading:
-    """The PCI address that the bits of a GPU's BDFID say: bus, device and function."""
+    """The PCI address in a GPU's BDFID: 8 bits of bus, 5 of device, 3 of function."""
     if not bdf.ok:
         return text.refused("", bdf.why)
     if kind == "gpu" and 0 < bdf.bytes < 1 << 16:
         bus = bdf.bytes >> 8
-        device = bdf.bytes >> 3 & 31
-        return text.seen(f"0000:{bus:02x}:{device:02x}.{bdf.bytes & 7}")
+        device = bdf.bytes >> 3 & 0x1F
+        function = bdf.bytes & 7
+        return text.seen(f"0000:{bus:02x}:{device:02x}.{function}")
     return text.refused("", "rocminfo prints none")
 
 
 def _first_global_pool(pools: list[dict[str, str]], text: Text) -> Reading:
+    """The size of the first pool whose segment is global, or that has lost that line."""
     for pool in pools:
         segment = pool.get("Segment", "").partition("; FLAGS:")[0].strip()
         if segment in ("GLOBAL", ""):
+            # "25149440(0x17fc000) KB", where KB means KiB.
             printed = re.sub(r"\(0x[0-9a-f]+\) ?KB.*", " KiB", pool.get("Size", ""))
             return size(printed, text)
     return text.refused("", "this agent has no global pool", "bytes")
