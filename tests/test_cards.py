@@ -7,7 +7,7 @@ from command_line import verb
 
 from helpers.look import cards
 from helpers.look.boxes import open_box
-from helpers.rehearse.run import WORDS
+from helpers.rehearse.words import WORDS
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 1 << 30

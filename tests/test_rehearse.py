@@ -37,9 +37,10 @@ from helpers.rehearse import (
 from helpers.rehearse import run as run_module
 from helpers.rehearse import trust as trust_module
 from helpers.rehearse.box_settings import BoxSettings, settings_of
+from helpers.rehearse.environment import environment
 from helpers.rehearse.holders import CardUse
 from helpers.rehearse.rehearsal import Oom, Rehearsal, RehearsalLimits
-from helpers.rehearse.run import environment
+from helpers.rehearse.words import PROGRAMS
 from helpers.settings.presets import Preset
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import Remedy
@@ -556,7 +557,7 @@ def library(tmp_path_factory):
 
 def started(*argv, **environ):
     """A Python with more in its environment, ended."""
-    more = {"CASEBOOK_PROGRAMS": run_module.PROGRAMS, **environ}
+    more = {"CASEBOOK_PROGRAMS": PROGRAMS, **environ}
     env = {**os.environ, **{name: str(value) for name, value in more.items()}}
     argv = [sys.executable, *map(str, argv)]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)

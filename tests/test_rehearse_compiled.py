@@ -9,8 +9,8 @@ from test_rehearse import CARD, MIB, QUIET, RUN
 
 from helpers.commands import rehearse_bench
 from helpers.rehearse import build, torches
+from helpers.rehearse.environment import environment
 from helpers.rehearse.rehearsal import RehearsalLimits
-from helpers.rehearse.run import environment
 from helpers.rehearse.trust import trust
 from helpers.rehearse.view import several
 

@@ -16,8 +16,8 @@ from test_rehearse import CARD, GIB, MIB, QUIET, RUN
 from helpers.allocator.program_facts import _options_again
 from helpers.commands import rehearse_bench
 from helpers.rehearse.buckets import between_buckets
+from helpers.rehearse.environment import environment
 from helpers.rehearse.rehearsal import RehearsalLimits
-from helpers.rehearse.run import environment
 from helpers.rehearse.trust import trust
 from helpers.rehearse.under_torch import ranks
 from helpers.rehearse.view import headline, several

@@ -13,9 +13,8 @@ from helpers.settings.table import CONF_NAMES
 
 @dataclass(frozen=True)
 class BoxSettings:
-    """The allocator's settings (``conf`` None: the program's own), and what else of a box's
-    environment decides what is allocated; ``taken`` says what was taken over from a box, a line
-    each.
+    """``conf``: the allocator's settings (None: the program's own); ``extra``: the other variables of
+    a box that decide what torch allocates; ``taken``: what was taken over from the box, a line each.
     """
 
     conf: str | None
@@ -24,12 +23,12 @@ class BoxSettings:
 
 
 def conf_name(variables: Mapping[str, str]) -> str:
-    """The name under which variables set the allocator; empty where none does."""
+    """The first of the allocator's variables (CONF_NAMES) that is set; empty where none is."""
     return next((name for name in CONF_NAMES if variables.get(name)), "")
 
 
 def settings_of(box: str, conf: str | None = None) -> BoxSettings:
-    """The allocator's settings ``conf``, else as the box had them."""
+    """The allocator's settings ``conf``, else those that the recorded ``box`` had (empty: no box)."""
     if not box:
         return BoxSettings(conf, {})
     on_box = {row.name: row.value for row in variables(open_box(box))}

@@ -1,5 +1,5 @@
-"""The peak of a rank whose gradients go in DistributedDataParallel's buckets: one of two, by chance
-(FirstBuckets in under_torch/ranks.py).
+"""The two peaks of a rank with DistributedDataParallel: by chance it holds the buckets of its first
+step for another one, or not (FirstBuckets in under_torch/ranks.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from helpers.rehearse.words import WORDS
 
 
 def between_buckets(first: Rehearsal, holding: Rehearsal) -> Rehearsal:
-    """The first run, with how much higher its peak may be: as high as that of the run ``holding``
-    the old buckets.
+    """The first run, whose peak may be as high as that of the run ``holding`` the old buckets; as it
+    is where that run did not fit, or reserved no more.
     """
-    least_bytes = first.peak_reserved_bytes or 0
-    most_bytes = holding.peak_reserved_bytes or 0
+    least_bytes = first.reserved_bytes
+    most_bytes = holding.reserved_bytes
     if not holding.fits or not least_bytes or most_bytes <= least_bytes:
         return first
     says = WORDS["says"]["buckets"]

@@ -1,8 +1,8 @@
-"""The device that is not there, built against a torch: the libraries that a rehearsal preloads.
+"""Builds the simulated card for a torch: the libraries that a rehearsal preloads.
 
-torch's own libraries are read for symbol names only. An empty library for each vendor library
-that they need, preloaded, is taken for the real one, whether that is installed or not;
-device.c, libraries.c and generated stand-ins answer in its place.
+torch's own libraries are read for symbol names only. For each vendor library that they need an
+empty one of its name is preloaded, which the loader takes for the real one, whether that is
+installed or not. device.c, libraries.c and generated stand-ins answer in its place.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from helpers.rehearse.torches import SIZE_WORDS, NotReady, Torch, find_torch
 from helpers.rehearse.words import HERE, WORDS
 
 TOOL_S = 300.0
+"""How long gcc, nm and objdump may take each: far more than the seconds that they need."""
 SOURCES = (
     "device.c",
     "libraries.c",
@@ -30,15 +31,21 @@ SOURCES = (
     "build.py",
     "words.json",
 )
+"""The files that decide what is built: where one changes, the libraries are built again."""
 SHARED = ("-shared", "-fPIC")
-# Whole numbers and addresses come in the same places however many there are (System V ABI, x86-64).
 ARGUMENTS = ", ".join(f"unsigned long a{number}" for number in range(20))
+"""Parameters of a stand-in. Whole numbers and addresses come in the same places however many a
+caller gives (System V ABI, x86-64); 20 are more than any function of "outputs" in words.json has.
+"""
 VENDOR_LIBRARY = re.compile(r"lib(cu|nv|nccl)")
+"""Names of NVIDIA's libraries: libcudart, libcublas, libnvrtc, libnccl and the like."""
 VENDOR_SYMBOL = re.compile(
     r"_*cu[A-Z]|_*cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|cupti|nccl|nvrtc|nvtx|nvJitLink|nvml"
     r"|nvshmem"
 )
+"""Names of the functions in them: the driver's begin with cu, the runtime's with cuda."""
 TEXT_OF_ERROR = ("GetErrorString", "GetErrorName", "GetLastError", "GetStatusString")
+"""Ends of the names of functions that return a text and no code."""
 
 
 def tools() -> None:
@@ -72,7 +79,8 @@ def build(torch: Torch, folder: Path) -> list[Path]:
     content += [f"{path.name} {path.stat().st_size}".encode() for path in libraries]
     digest = hashlib.sha256(b"".join(content)).hexdigest()[:12]
     place = folder / f"device-{torch.version}-{digest}"
-    if not (place / "preload").exists():
+    names = place / "preload"  # written last, so what is beside it is whole
+    if not names.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix="device-") as scratch:
             try:
@@ -81,11 +89,11 @@ def build(torch: Torch, folder: Path) -> list[Path]:
                 shutil.copytree(scratch, place, symlinks=True)
             except OSError as error:
                 raise NotReady(f"the device could not be built: {error}") from error
-    return [place / name for name in (place / "preload").read_text().split()]
+    return [place / name for name in names.read_text().split()]
 
 
 def device(folder: Path) -> Path:
-    """Build device.c alone into ``folder``; the library. Raises NotReady."""
+    """Build device.c alone into ``folder``. Returns the library; raises NotReady."""
     library = folder / "libdevice.so"
     flags = ("-std=gnu11", "-fvisibility=hidden", "-O2", "-Wall", "-Wextra")
     soname = "-Wl,-soname,libcuda.so.1"
@@ -96,7 +104,7 @@ def device(folder: Path) -> Path:
 def _build_all(libraries: Sequence[Path], folder: Path) -> None:
     """Build every library to preload into ``folder``, and the list of their names."""
     answered = _symbols(device(folder), "--defined-only")
-    # Triton looks for a file of that name.
+    # Triton looks for the driver as a file of this name.
     (folder / "libcuda.so.1").symlink_to("libdevice.so")
     versions = _vendor_symbols(libraries)
     _build_stand_ins(sorted((_listed_symbols() | set(versions)) - answered), folder)
@@ -108,7 +116,9 @@ def _build_all(libraries: Sequence[Path], folder: Path) -> None:
 
 
 def _vendor_symbols(libraries: Sequence[Path]) -> dict[str, str]:
-    """The functions of the vendor that torch's libraries call, each with its version or none."""
+    """The vendor's functions that torch's libraries call, each with the version of the symbol that
+    they ask for (nm: name@version), empty where they ask for none.
+    """
     versions = {}
     for library in libraries:
         for entry in _symbols(library, "--undefined-only"):
@@ -119,7 +129,7 @@ def _vendor_symbols(libraries: Sequence[Path]) -> dict[str, str]:
 
 
 def _vendor_libraries(libraries: Sequence[Path]) -> list[str]:
-    """The vendor's libraries that torch's need, but for the driver's, which device.c is."""
+    """The vendor's libraries that torch's need, without the driver's: device.c is that one."""
     needed = {"libnvidia-ml.so.1"}  # torch opens this one by name
     for library in libraries:
         headers = "\n".join(_lines("objdump", "-p", library))
@@ -136,7 +146,7 @@ def _listed_symbols() -> set[str]:
 
 
 def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
-    """Build a library of functions that nobody wrote by hand."""
+    """Build libvendor.so: a generated function for each name."""
     text = ["#include <stdlib.h>", "void fake_missing(const char *);"]
     text += map(_stand_in, names)
     source = folder / "vendor.c"
@@ -146,7 +156,7 @@ def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
 
 
 def _build_empty(name: str, folder: Path, versioned: bool) -> None:
-    """Build a library of that name without a function, which needs the stand-ins."""
+    """Build a library of that name without a function: with it the loader loads the stand-ins."""
     argv = [*SHARED, f"-Wl,-soname,{name}", "-o", f"{folder / name}"]
     argv += ["-x", "c", "/dev/null", "-Wl,--no-as-needed", *_beside(folder)]
     argv.append("-l:libvendor.so")
@@ -164,13 +174,12 @@ def _beside(folder: Path) -> tuple[str, ...]:
 
 
 def _stand_in(name: str) -> str:
-    """A function in C that nobody wrote by hand.
-
-    It notes that it was called, and answers what WORDS has for that library.
+    """A generated function in C: it notes that it was called, writes what "outputs" in words.json
+    has for it, and returns what "answers" has for its library.
     """
     if name.endswith(TEXT_OF_ERROR):
         return f'const char *{name}(void) {{ return "not part of a rehearsal"; }}'
-    code = 1
+    code = 1  # a failure in the codes of all these libraries
     for start, answer in WORDS["answers"].items():
         if name.startswith(start):
             code = answer
@@ -181,11 +190,13 @@ def _stand_in(name: str) -> str:
             for at in arguments:
                 writes.append(f"if (a{at}) *({kind} *)a{at} = {value};")
             break
-    call = f'static int s; if (!s) fake_missing("{name}"); s = 1; {" ".join(writes)}'
-    return f"int {name}({ARGUMENTS}) {{ {call} return {code}; }}"
+    notes = f'static int noted; if (!noted) fake_missing("{name}"); noted = 1;'
+    body = " ".join([notes, *writes, f"return {code};"])
+    return f"int {name}({ARGUMENTS}) {{ {body} }}"
 
 
 def _symbols(path: Path, which: str) -> set[str]:
+    """The symbols of a library, each with its version; ``which``: an option of nm."""
     lines = _lines("nm", "-D", which, path)
     return {line.split()[-1] for line in lines if line.strip()}
 

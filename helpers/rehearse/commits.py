@@ -1,4 +1,4 @@
-"""A program as it is now and at a commit, both rehearsed to compare what they hold at their peaks."""
+"""A program rehearsed as it is now and as it was at a commit, to compare their peaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from helpers.rehearse.rehearsal import Rehearsal
 from helpers.trials.user_program import script_of
 
 GIT_S = 120.0
+"""How long a command of git may take: a checkout of a large repository takes a minute."""
 Sources = dict[str, list[str]]
+"""The lines of Python files, by the names of the files without folders."""
 
 
 class CommitError(ValueError):
@@ -23,7 +25,7 @@ class CommitError(ValueError):
 
 
 def git(*words: str, cwd: Path | None = None) -> list[str]:
-    """What git prints. Raises CommitError with its last line where it fails."""
+    """The lines that git prints. Raises CommitError with the last one where it fails."""
     lines: list[str] = []
     ended = watch(["git", *words], GIT_S, cwd=cwd, on_line=lines.append)
     if ended.exit_code != 0:
@@ -35,7 +37,7 @@ def git(*words: str, cwd: Path | None = None) -> list[str]:
 
 
 def commit_of(ref: str) -> str:
-    """The commit of ``ref`` in short. Raises CommitError where there is none."""
+    """The short hash of the commit ``ref``. Raises CommitError where there is none."""
     top = git("rev-parse", "--show-toplevel")[0]
     try:
         return git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
@@ -46,8 +48,8 @@ def commit_of(ref: str) -> str:
 
 @contextmanager
 def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
-    """The commit of ``ref`` in short, and this folder as it was then, in a work tree below
-    ``outputs`` that goes at the end.
+    """The short hash of the commit ``ref``, and this folder as it was then, in a work tree of git
+    below ``outputs`` that is removed at the end. Raises CommitError.
     """
     top = Path(git("rev-parse", "--show-toplevel")[0])
     commit = commit_of(ref)
@@ -64,31 +66,33 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
 
 
 def as_it_was(command: Sequence[str], folder: Path) -> list[str]:
-    """The command with the full path of a script of this repository turned into that of the
-    work tree: else both would run the file that is here now.
+    """The command for the work tree around ``folder``: a script with a full path into this repository
+    gets its path there, else both runs would use the file that is here now.
     """
     top = git("rev-parse", "--show-toplevel")[0]
     tree = git("rev-parse", "--show-toplevel", cwd=folder)[0]
     script = script_of(command)
     if not script.startswith(f"{top}/"):
         return list(command)
-    script_then = tree + script.removeprefix(top)
-    return [script_then if word == script else word for word in command]
+    words = list(command)
+    words[words.index(script)] = tree + script.removeprefix(top)
+    return words
 
 
 def sources(folder: Path) -> Sources:
-    """The lines of each Python file that git knows in a folder's repository, by its name; of a
-    name that several have, of the one nearest to the folder, in which the program runs.
+    """The Python files that git knows in the repository of ``folder``, where the program runs. Of
+    several files of one name the nearest to that folder counts.
     """
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
     program_folder = folder.resolve()
+    # The nearest last, so that it replaces the others.
     paths.sort(key=lambda path: -os.path.relpath(path, program_folder).count("/"))
     lines = {}
     for path in paths:
         content, _, _ = files.read("", str(path))
-        text = content.decode("utf-8", "replace") if content else ""
-        lines[path.name] = text.splitlines()
+        if content is not None:
+            lines[path.name] = content.decode("utf-8", "replace").splitlines()
     return lines
 
 
@@ -98,16 +102,18 @@ def rehearsed(
     folder: Path,
     out: Path,
 ) -> Path:
-    """The trace of the command run in that folder.
+    """The trace of the command, run in that folder. ``run`` rehearses a command, with its trace at a
+    path.
 
     Raises CommitError where the program failed for another reason than memory.
     """
     program, *words = command
-    if os.path.dirname(program):
+    if os.path.dirname(program):  # a path from here
         program = os.path.abspath(program)
     done = run(["env", "-C", str(folder), program, *words], out)
     if done.trace is None or done.failed_otherwise:
-        why = done.error or done.why_no_trace or f"it ended with {done.exit_code}"
+        whys = (done.error, done.why_no_trace, f"it ended with {done.exit_code}")
+        why = next(filter(None, whys))
         output = f"; its output is in {out.with_suffix('.log')}"
         raise CommitError(
             f"in {folder}: {why}; expected a program that runs at both{output}"

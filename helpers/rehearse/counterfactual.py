@@ -1,8 +1,7 @@
-"""What else would have happened to a program that ran out of memory: rehearsed once more without
-a limit, and once more with expandable segments.
+"""A program that ran out of memory, repeated: once without a limit, once with expandable segments.
 
-These two are enough to tell capacity, a leak and fragmentation apart. The repeats run in a copy
-of the working folder, with uploads off.
+With these two a card that is too small, a leak and fragmentation can be told apart. The repeats run
+in a copy of the working folder, with uploads off.
 """
 
 from __future__ import annotations
@@ -24,16 +23,25 @@ from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 
 BUDGET_S = 60.0
-"""What the first run and both repeats may take together."""
+"""Seconds that the first run and both repeats may take together: what somebody waits for who asked
+for one run.
+"""
 TIMES_AS_LONG = 3
-"""A repeat is ended after so many times the seconds of the first run."""
+"""A repeat is ended after so many times the seconds of the first run, which stopped in the middle:
+a leak without a limit would run for ever.
+"""
 GRACE_S = 15.0
-"""Seconds after that, when SIGTERM ends a repeat that did not end by itself."""
+"""So many seconds later SIGTERM ends a repeat that did not end by itself: it may be writing its
+trace.
+"""
 TIMES_THE_CARD = 16
-"""A growth that would never end is ended at so many times the card."""
+"""How many times the card's memory a repeat without a limit has, so that a leak ends there."""
 SAME_SHARE = 0.9
-"""A repeat that allocated less than this share of the first run did something else."""
+"""A repeat that allocated less than this share of the first run did something else; a little less
+may come from batches of another size.
+"""
 ENDED_FROM_OUTSIDE = (128 + signal.SIGINT, 128 + signal.SIGKILL, STOPPED)
+"""Exit codes of a program that somebody ended by a signal."""
 UPLOADS_OFF = {
     "CLEARML_OFFLINE_MODE": "1",
     "COMET_START_MODE": "offline",
@@ -41,7 +49,7 @@ UPLOADS_OFF = {
     "SWANLAB_MODE": "offline",
     "WANDB_MODE": "offline",
 }
-"""What keeps the trackers that programs report to from sending anything (their documentations)."""
+"""Variables that keep trackers of experiments from sending anything (their documentations)."""
 MAY_WRITE = (
     "the repeats ran in a copy of this folder; where the program writes outside it or to other "
     "servers, it did so again"
@@ -50,7 +58,9 @@ EXPANDABLE = "expandable_segments:True"
 
 
 class NoRepeat(Exception):
-    """A repeat that was left out or says nothing; why, in words that go on after its name."""
+    """A repeat that was left out, or says nothing about the first run: why, in words that follow its
+    name and a colon.
+    """
 
 
 Run = Callable[..., Rehearsal]
@@ -59,11 +69,12 @@ Run = Callable[..., Rehearsal]
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """The repeats of a rehearsal that ran out of memory; None with ``why_not`` where one was
-    left out.
+    """The repeats of a rehearsal that ran out of memory; None for one that was left out.
 
+    ``why_not``: why one was; ``says``: what the repeats may have done outside their copy;
     ``whole_step_bytes``: the most that was allocated without a limit until the step in which the
-    first run failed had ended. Unlike a peak that a stopped run reached, another run has it too.
+    first run failed had ended. Every such run reaches it, unlike the peak at which a limit happened
+    to stop one.
     """
 
     without_limit: Rehearsal | None = None
@@ -73,10 +84,7 @@ class Counterfactual:
     whole_step_bytes: int = 0
 
     def as_shape(self) -> dict[str, Any]:
-        """As it stands in record.json.
-
-        ``stopped`` says which limit ended a repeat, so that its peaks are those reached until then.
-        """
+        """The entry ``counterfactual`` of record.json (see _shape)."""
         return {
             "without_limit": _shape(self.without_limit, self.whole_step_bytes),
             "expandable": _shape(self.expandable),
@@ -93,7 +101,7 @@ class Counterfactual:
 
 
 def why_no_repeats(first: Rehearsal, folder: Path) -> str:
-    """Why a rehearsal is not repeated; empty where it is."""
+    """Why a rehearsal should not be repeated; empty where it should."""
     if not first.ooms:
         return "it did not run out of memory"
     if not first.exit_code:
@@ -107,9 +115,8 @@ def why_no_repeats(first: Rehearsal, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Repeats:
-    """The repeats of the rehearsal ``first`` of a command, whose record is in a folder.
-
-    ``run`` rehearses as it was, with its ``conf`` and ``extra``.
+    """Runs the repeats of the rehearsal ``first`` of a command, as it was run: by ``run``, with its
+    ``conf`` and ``extra``. ``record``: the folder beside its trace, which takes theirs.
     """
 
     run: Run
@@ -120,7 +127,7 @@ class Repeats:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def announcement(self) -> str:
-        """What is about to run, for whoever waits."""
+        """What is about to run, for the user who waits."""
         runs = "it now runs once more without a memory limit"
         if not self.first.expandable:
             runs += " and once more with expandable segments"
@@ -132,7 +139,7 @@ class Repeats:
         )
 
     def both(self) -> Counterfactual:
-        """Both repeats. A signal ends them, and takes away what they kept."""
+        """Run both repeats. Where a signal ends them, their files are deleted."""
         try:
             with _signals_interrupt():
                 return self._both(time.monotonic() + BUDGET_S - self.first.seconds)
@@ -149,7 +156,7 @@ class Repeats:
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
         share_s = ends_at - time.monotonic()
         if share_s > 2 * self.first.seconds:
-            share_s /= 2  # there is time for both
+            share_s /= 2  # there is time for both: the other half is for the second
         try:
             without_limit = self._once("without-limit", ample, self.conf, share_s)
         except NoRepeat as why:
@@ -162,7 +169,8 @@ class Repeats:
             expandable = self._expandable(ends_at - time.monotonic())
         except NoRepeat as why:
             why_not = f"repeat with expandable segments: {why}"
-        # The step that failed has ended where the one after it begins to update the weights.
+        # The first run failed in step ``steps + 1``. That step is over for certain where the one
+        # after it begins to update the weights.
         whole_step_bytes = without_limit.peak_until_step(self.first.steps + 2)
         return Counterfactual(
             without_limit, expandable, why_not, MAY_WRITE, whole_step_bytes
@@ -175,13 +183,15 @@ class Repeats:
         conf = self.conf
         if conf is None:
             conf = os.environ.get(conf_name(os.environ), "")
-        conf = f"{conf},{EXPANDABLE}" if conf else EXPANDABLE
-        return self._once("expandable", self.first.device, conf, left_s)
+        with_expandable = ",".join(filter(None, (conf, EXPANDABLE)))
+        return self._once("expandable", self.first.device, with_expandable, left_s)
 
     def _once(
         self, name: str, card: GpuCard, conf: str | None, share_s: float
     ) -> Rehearsal:
-        """One repeat. Raises NoRepeat where it says nothing about the first run."""
+        """One repeat, of at most ``share_s`` seconds, with its trace under ``name``. Raises NoRepeat
+        where it says nothing about the first run.
+        """
         if share_s < self.first.seconds:
             raise NoRepeat("it did not run: no time was left")
         seconds = min(share_s, TIMES_AS_LONG * self.first.seconds)
@@ -219,18 +229,21 @@ class Repeats:
 def _why_another_run(first: Rehearsal, again: Rehearsal) -> str:
     """Why a repeat says nothing about the first run; empty where it does."""
     if again.failed_otherwise:
-        ending = again.error or f"exit code {again.exit_code}"
+        ending = f"exit code {again.exit_code}"
+        if again.error:
+            ending = again.error
         return f"it ended otherwise: {ending}"
-    allocated_bytes = again.peak_allocated_bytes or 0
-    least_bytes = SAME_SHARE * (first.peak_allocated_bytes or 0)
+    allocated_less = again.allocated_bytes < SAME_SHARE * first.allocated_bytes
     was_cut_short = again.stopped and again.allocations < first.allocations
-    if allocated_bytes < least_bytes or was_cut_short:
+    if allocated_less or was_cut_short:
         return "it did not get as far as the first run"
     return ""
 
 
 def _shape(run: Rehearsal | None, whole_step_bytes: int = 0) -> dict[str, Any] | None:
-    """A repeat as it stands in record.json; None for one that was left out."""
+    """A repeat as record.json has it; None for one that was left out. ``stopped``: the limit that
+    ended it, so that its peaks are those that it had reached.
+    """
     if run is None:
         return None
     return {
@@ -248,7 +261,7 @@ def _shape(run: Rehearsal | None, whole_step_bytes: int = 0) -> dict[str, Any] |
 
 
 def _take_away(trace: Path) -> None:
-    """Delete what a repeat kept, or was about to keep, at that name."""
+    """Delete the trace of a repeat, its record and its log, as far as they are there."""
     shutil.rmtree(trace.with_suffix(".record"), ignore_errors=True)
     trace.unlink(missing_ok=True)
     trace.with_suffix(".log").unlink(missing_ok=True)
@@ -256,9 +269,11 @@ def _take_away(trace: Path) -> None:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that all is taken away."""
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that the copy is deleted. A
+    signal that is ignored (nohup) stays so.
+    """
+    handlers = {}  # those that were there before
+    if threading.current_thread() is threading.main_thread():  # others may set none
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 handlers[number] = signal.signal(number, signal.default_int_handler)

@@ -17,10 +17,8 @@ from helpers.tell.values import Column
 
 @dataclass(frozen=True)
 class Fitting:
-    """A card on which a program fits, by its name in the table.
-
-    ``rehearsal`` took place on it, or on a larger one of its capability with no more at its peak
-    than this one has.
+    """A card on which a program fits. ``name``: its key in the table of cards; ``rehearsal``: on it,
+    or on a larger card of the same capability whose reserved peak this one can hold.
     """
 
     name: str
@@ -36,9 +34,11 @@ class Fitting:
 def cards_that_fit(
     run: Callable[[GpuCard], Rehearsal], held_bytes: int = 0
 ) -> list[Fitting]:
-    """The cards of the table on which a program fits, the smallest first.
+    """The cards of the table on which a program fits, the smallest first. ``run`` rehearses it on a
+    card.
 
-    ``held_bytes``: what others hold of each. Raises SearchError where the program fails otherwise.
+    ``held_bytes``: what others hold of each card. Raises SearchError where the program fails for
+    another reason than memory.
     """
     by_capability: dict[int, list[tuple[str, GpuCard]]] = defaultdict(list)
     for name, card in cards().items():
@@ -55,25 +55,27 @@ def cards_that_fit(
 def _fitting(
     group: Sequence[tuple[str, GpuCard]], run: Callable[[GpuCard], Rehearsal]
 ) -> list[Fitting]:
-    """Of cards of one capability, the largest first, those on which it fits.
+    """The cards on which a program fits, of a ``group`` of one capability, the largest first.
 
-    Where the card has more than a larger one needed, torch's allocator is asked the same and
-    answers the same.
+    Where a card has as much as the program reserved on a larger one, no rehearsal is needed: torch's
+    allocator gets the same requests and answers the same.
     """
     fitting: list[Fitting] = []
     last: Rehearsal | None = None
     for name, card in group:
         usable_bytes = card.total_bytes - card.held_bytes
         if last is None or last.most_reserved_bytes > usable_bytes:
-            if last is not None and (last.peak_allocated_bytes or 0) > usable_bytes:
-                break
+            if last is not None and last.allocated_bytes > usable_bytes:
+                break  # no allocator could fit that into this card, nor into a smaller one
             last = run(card)
             if last.exit_code == STOPPED:
                 raise SearchError(
                     f"SIGTERM ended it on {card.name}; the other cards were not tried"
                 )
             if last.failed_otherwise:
-                why = last.error or f"it ended with {last.exit_code}"
+                why = f"it ended with {last.exit_code}"
+                if last.error:
+                    why = last.error
                 raise SearchError(f"on {card.name} the program failed: {why}")
             if not last.fits:
                 break

@@ -13,12 +13,15 @@ from helpers.rehearse.words import WORDS
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
+"""How a last error says that memory ran out: the first row of "ends" in words.json."""
+SIGNAL_CODES = range(129, 193)
+"""Exit codes of a program that a signal ended, as a shell has them: 128 and its number, 1 to 64."""
 OF_LAUNCHERS = {"ChildFailedError", "CellExecutionError", "PapermillExecutionError"}
 """Errors of torchrun, nbconvert and papermill, which only repeat what another process raised."""
 
 
 def whose_fault(recording: Recording, reports: Reports, torch: str = "") -> str:
-    """Whose fault it is, and why, in one line; ``torch`` is the release that was run."""
+    """Whose fault it is, and why: "the program: it asked ...". ``torch``: the release that ran."""
     for process in recording.processes:
         trouble = refused_setting(process, torch)
         if trouble is not None:
@@ -38,10 +41,15 @@ def whose_fault(recording: Recording, reports: Reports, torch: str = "") -> str:
 
 
 def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble | None:
-    """The allocator's setting at which torch stopped, where it kept nothing of this process."""
+    """The allocator's setting at which torch ended a process of a recording; None where no setting
+    did. ``torch``: the release that ran, for a process that ended before it recorded its own.
+    """
     if process["snapshots"]:
-        return None
-    build = process["torch"] or {"version": torch, "cuda": "here"}
+        return None  # torch took the settings, and recorded
+    build = process["torch"]
+    if not build:
+        # Of which version its CUDA is does not matter, only that it is a CUDA build.
+        build = {"version": torch, "cuda": "here"}
     trouble = settings_trouble(process.get("allocator_variables", {}), {}, build)
     if trouble is None or not trouble.fatal:
         return None
@@ -49,30 +57,40 @@ def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble |
 
 
 def _fault_of_end(errors: str, signal: str, reports: Reports) -> dict[str, str]:
-    """What a program's last errors, else the signal that ended it, say of whose fault it is."""
+    """The row of words.json (``whose`` and ``says``) for a program's last errors, else for the signal
+    that ended it.
+    """
+    ending = errors
+    if not errors:
+        ending = signal
     row: dict[str, str]
     for row in WORDS["ends"]:
-        if re.search(row["seen"], errors or signal):
+        if re.search(row["seen"], ending):
             return row
-    if errors:
-        kind = "other" if is_exact(reports) else "sizes"
+    if errors and is_exact(reports):
+        kind = "other"
+    elif errors:
+        kind = "sizes"
     elif signal:
         kind = "crash"
+    elif unanswered(reports):
+        kind = "unanswered"
     else:
-        kind = "unanswered" if unanswered(reports) else "exit"
+        kind = "exit"
     return dict(WORDS[kind])
 
 
 def ended_by(recording: Recording) -> str:
-    """The name of the signal that ended it, or its child; empty: none did."""
+    """The name of the signal that ended the program, or its child; empty where none did."""
     if recording.signal:
         return recording.signal
-    code = recording.exit_code
-    return signal_name(code - 128) if 128 < code < 193 else ""
+    if recording.exit_code in SIGNAL_CODES:
+        return signal_name(recording.exit_code - 128)
+    return ""
 
 
 def errors_in_words(reports: Reports) -> list[str]:
-    """The last errors of the processes that raised one."""
+    """The last errors of the processes that raised one, as "ValueError: its text"."""
     return [f"{report['error']}: {report['message']}" for report in _failed(reports)]
 
 
@@ -85,7 +103,9 @@ def _failed(reports: Reports) -> list[Report]:
     """The processes that raised an error; without launchers, unless only they did."""
     failed = [report for report in reports if report["error"]]
     first_hand = [report for report in failed if report["error"] not in OF_LAUNCHERS]
-    return first_hand or failed
+    if not first_hand:
+        return failed
+    return first_hand
 
 
 def ran_out_in_words(reports: Reports) -> int:

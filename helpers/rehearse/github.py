@@ -1,4 +1,4 @@
-"""What moved at the peak, for GitHub Actions: a summary of the job, and a note at the line.
+"""What a branch changes at the peak, for GitHub Actions: a summary of the job, and notes at lines.
 
 The summary is Markdown (docs.github.com, "Adding a job summary"); a note is a workflow command, whose
 values are escaped as "Workflow commands for GitHub Actions" says.
@@ -14,13 +14,15 @@ from helpers.allocator.peaks import Peaks
 from helpers.ground.units import show_bytes
 
 MOST_LINES = 200
+"""Rows of the summary's table, which keep it well below the 1 MiB that GitHub allows."""
 MOST_NOTES = 10
-"""GitHub shows no more of one kind for a step of a job."""
+"""GitHub shows no more notes of one kind for a step of a job."""
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable that names the file of the summary."""
 PLACE = re.compile(r"([^\s:]+\.py):(\d+)")
+"""The file and line with which the name of a changed line begins: "train.py:36 evaluate"."""
 ESCAPES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"})
-"""What stands in a note for the signs that separate its parts."""
+"""How a note writes the characters that separate its parts."""
 
 
 def report(moved: Peaks, above: bool, ref: str, card_bytes: int) -> None:
@@ -73,17 +75,20 @@ def _headline(moved: Peaks) -> str:
     before, after = moved.live
     if before == after:
         return "as much as before"
-    more = "more" if after > before else "less"
-    return f"{show_bytes(abs(after - before))} {more} at the peak"
+    size = show_bytes(abs(after - before))
+    if after > before:
+        return f"{size} more at the peak"
+    return f"{size} less at the peak"
 
 
 def _verdict(moved: Peaks, above: bool) -> str:
     """Whether the peak rose, and by more than the check allows."""
     before, after = moved.live
-    if not above and after <= before:
+    if above:
+        return f"The peak rose by more than this check allows ({moved.share_words})."
+    if after <= before:
         return "The peak did not rise."
-    more = "more" if above else "no more"
-    return f"The peak rose by {more} than this check allows ({moved.share_words})."
+    return f"The peak rose by no more than this check allows ({moved.share_words})."
 
 
 def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
@@ -92,7 +97,9 @@ def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
     The first is an error where the peak rose ``above`` what the check allows.
     """
     lines: list[str] = []
-    kind = "error" if above else "notice"
+    kind = "notice"
+    if above:
+        kind = "error"
     for change in moved.lines:
         place = PLACE.match(change.name)
         if place is None or change.by <= 0:
@@ -118,17 +125,26 @@ def _only_file(folder: Path, name: str) -> Path | None:
 
 
 def _row(name: str, before: int | None, after: int | None) -> str:
-    """A row of the table; None: the line held nothing."""
-    change = (after or 0) - (before or 0)
-    sign = "-" if change < 0 else "+"
+    """A row of the table: the bytes before and after, and their difference. None: it held nothing."""
+    change = 0
+    if after is not None:
+        change += after
+    if before is not None:
+        change -= before
+    sign = "+"
+    if change < 0:
+        sign = "-"
     sizes = f"{_size(before)} | {_size(after)} | {sign}{show_bytes(abs(change))}"
     return f"| {name} | {sizes} |"
 
 
 def _size(size: int | None) -> str:
-    return "none" if size is None else show_bytes(size)
+    """Bytes in words; "none" where a line held nothing."""
+    if size is None:
+        return "none"
+    return show_bytes(size)
 
 
 def _code(text: str) -> str:
-    """Text as code in a cell of a table, which no sign of it leaves."""
+    """Text as code in a cell of a table, without the characters that would end the code or the cell."""
     return "`" + re.sub(r"[|`\n\r]", " ", text) + "`"

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# The file that all processes of a rehearsal write (struct holders in device.c) has numbers of 64 bits:
+# how many processes there were, and the most bytes of each card that all held together; then for each
+# process what ABOUT counts, what it holds of each card now, and the most that it held of each.
 MOST_CARDS = 16
 HEAD = 1 + MOST_CARDS
 ABOUT = 4
+"""Its number, its parent's, when it began, and when it last took or gave back memory."""
 EACH = ABOUT + 2 * MOST_CARDS
-"""How many numbers the file begins with, and each process has (holders in device.c)."""
 
 
 @dataclass(frozen=True)
 class RehearsedProcess:
-    """A process: its number and its parent's, when it began and last took or gave back memory
-    (nanoseconds), and the most bytes that it held of each card.
+    """A process. ``parent``: the number of the one that started it; ``born``, ``last``: when it
+    began, and when it last took or gave back memory (nanoseconds); ``peaks``: the most bytes that it
+    held of each card.
     """
 
     pid: int
@@ -29,10 +33,11 @@ class RehearsedProcess:
 
 @dataclass(frozen=True)
 class CardUse:
-    """What a rehearsal held of one card: the most bytes of each process that was there when it was
-    fullest, by its number, and what these need together.
+    """What a rehearsal held of the card ``index``.
 
-    ``in_step``: one parent started them side by side, so that the sum is that of their peaks.
+    ``peak_bytes``: the most that each process held that counts, by the number of the process;
+    ``sum_bytes``: what these need together; ``in_step``: they are taken to reach their peaks at the
+    same time, so that ``sum_bytes`` is the sum of the peaks.
     """
 
     index: int
@@ -42,8 +47,8 @@ class CardUse:
 
 
 def holders_of(folder: Path) -> tuple[list[RehearsedProcess], list[int]]:
-    """The processes that used a card, and the most bytes of each card that all held at one
-    moment. Both are empty where none did.
+    """The processes of the record in ``folder`` that used a card, and for each card the most bytes
+    that all held at one moment. Both are empty where no process used one.
     """
     path = folder / "holders"
     if not path.exists():
@@ -53,12 +58,9 @@ def holders_of(folder: Path) -> tuple[list[RehearsedProcess], list[int]]:
     holders = []
     for row in rows:
         pid, parent, born, last = row[:ABOUT]
-        if pid:
-            holders.append(
-                RehearsedProcess(
-                    pid, parent, born, last, tuple(row[ABOUT + MOST_CARDS :])
-                )
-            )
+        peaks = tuple(row[ABOUT + MOST_CARDS :])
+        if pid:  # else the row was not used
+            holders.append(RehearsedProcess(pid, parent, born, last, peaks))
     return holders, list(numbers[1:HEAD])
 
 
@@ -80,24 +82,21 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
         if not in_step:
             counted = holders
             sum_bytes = together[index]
-        peaks = {
-            holder.pid: holder.peaks[index] for holder in counted if holder.peaks[index]
-        }
-        uses.append(CardUse(index, peaks, sum_bytes, in_step))
+        peaks = {holder.pid: holder.peaks[index] for holder in counted}
+        held = {pid: peak for pid, peak in peaks.items() if peak}
+        uses.append(CardUse(index, held, sum_bytes, in_step))
     return tuple(uses)
 
 
 def _side_by_side(
     holders: Sequence[RehearsedProcess], index: int
 ) -> list[RehearsedProcess]:
-    """The siblings that ran at the same time and whose peaks are the highest sum."""
+    """The processes of one parent that ran at the same time; of several such groups the one whose
+    peaks on the card ``index`` have the highest sum.
+    """
     groups = []
     for newest in holders:
-        group = [
-            holder
-            for holder in holders
-            if holder.parent == newest.parent
-            and holder.born <= newest.born <= holder.last
-        ]
+        siblings = [row for row in holders if row.parent == newest.parent]
+        group = [row for row in siblings if row.born <= newest.born <= row.last]
         groups.append(group)
     return max(groups, key=lambda group: sum(holder.peaks[index] for holder in group))

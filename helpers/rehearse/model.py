@@ -1,4 +1,4 @@
-"""A model's config in place of a program: the command that trains it, and what is wrong with it."""
+"""A model's config.json in place of a program: the command that trains such a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ PROGRAM = (
     Path(__file__).resolve().parents[1] / "trials" / "under_torch" / "train_model.py"
 )
 CHECK_S = 300.0
+"""How long the check of a model may take: far more than its import of transformers and peft does."""
 WAYS = {"full": "mixed", "lora": "bf16", "qlora": "bf16"}
-"""What of a model is trained, and the precision where none is given."""
+"""What of a model is trained (--train), and the precision where none is given: mixed is float32
+weights computed in bfloat16, as people train whole models; bf16 as they train adapters.
+"""
 
 
 class ModelError(ValueError):
@@ -21,7 +24,10 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained: ``sequence`` tokens in each of ``batch`` sequences of a step."""
+    """How the model of a config.json is trained. ``train``: a key of WAYS; a step has ``batch``
+    sequences of ``sequence`` tokens; ``precision``: empty for that of WAYS; ``checkpointing``: its
+    blocks are computed again in the backward pass.
+    """
 
     config: str
     train: str
@@ -34,7 +40,10 @@ class Training:
         """The command that trains it."""
         words = ["python", str(PROGRAM), "--config", self.config, "--train", self.train]
         words += ["--sequence", str(self.sequence), "--batch", str(self.batch)]
-        words += ["--precision", self.precision or WAYS[self.train]]
+        precision = self.precision
+        if not precision:
+            precision = WAYS[self.train]
+        words += ["--precision", precision]
         if self.checkpointing:
             words.append("--checkpointing")
         return words

@@ -1,4 +1,4 @@
-"""Remedies rehearsed beside their controls, and what that says of each in the fix table."""
+"""Remedies rehearsed beside their controls, and the rows of the fix table that follow from it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from helpers.trials.targets import Target
 from helpers.trials.workload import argv
 
 ALLOCATOR = {*CONF_NAMES, *WORDS["decides"]}
+"""Variables that decide what torch allocates."""
 Arms = Mapping[str, "tuple[Arm, Arm]"]
 """By the remedy's name: its control and its treated arm."""
 
 
 def preset_settings(preset: Preset) -> tuple[str, dict[str, str]]:
-    """What a preset sets of the allocator, under whatever name, and its other variables.
-
-    A CUDA build reads the allocator's settings under its own name.
+    """A preset's settings of the allocator, whatever variable has them (a rehearsal gives them to a
+    CUDA build under its own name), and the preset's other variables.
     """
     conf = preset.environ.get(conf_name(preset.environ), "")
     other = dict(preset.environ)
@@ -49,14 +49,15 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
     """
     pairs = {}
     for remedy in wanted:
-        # No run decides what is argued. Of several processes each would have the simulated card
-        # to itself (unrehearsed).
+        # What is argued, no run decides; ``unrehearsed``: of several processes each would have the
+        # simulated card to itself.
         if remedy.how == "argued" or remedy.needs == "cpu" or remedy.unrehearsed:
             continue
         pair = remedy.pair()
         preset = pair.treated.preset
-        # Settings that a driver or a kernel reads change nothing on a simulated card.
-        if not preset.environ or preset.unknown or ALLOCATOR & {*preset.environ}:
+        sets_allocator = bool(ALLOCATOR & preset.environ.keys())
+        # Other known settings are read by a driver or a kernel: here they would change nothing.
+        if not preset.environ or preset.unknown or sets_allocator:
             pairs[pair.name] = (pair.control, pair.treated)
     return pairs
 
@@ -68,9 +69,10 @@ def rehearsed_arms(
     python: str = "",
     limits: RehearsalLimits = UNLIMITED,
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
-    """Each pair rehearsed on that card, an arm that several share once.
+    """Each remedy's name, and its control and its treated arm rehearsed on that card. An arm that
+    several pairs share runs once.
 
-    The traces are gone when the next pair is asked for. Raises NotReady and RecordError.
+    The traces are deleted at the end. Raises NotReady and RecordError.
     """
     rehearsals: dict[str, Rehearsal] = {}
     torch = build.ready_torch(python or torch_interpreter(), "", torches.cache_folder())
@@ -93,13 +95,20 @@ def _rehearsed(
     limits: RehearsalLimits,
     folder: str,
 ) -> Rehearsal:
-    """One arm; a workload that refuses ends with 1 and says why. ``folder`` is scratch."""
+    """Rehearse one arm. A built-in workload that refuses the card ends with exit code 1, and the
+    error says why. ``folder``: for its files.
+    """
     workload = arm.workload
+    # The simulated card is the first one; its address is any that a box may have.
     target = Target(device="cuda:0", pci="0000:01:00.0")
-    words = argv(workload, python or torch_interpreter(), 0, target)
+    own_python = python
+    if not python:
+        own_python = torch_interpreter()
+    words = argv(workload, own_python, 0, target)
     if not workload.command:
-        # It imports helpers from this checkout wherever it is run.
+        # A built-in workload imports helpers from this checkout, wherever it is run.
         words = ["env", "-C", str(CHECKOUT), *words]
+        python = ""
     conf, extra = preset_settings(arm.preset)
     log = Path(folder) / "log"
     rehearsal = run.rehearse(
@@ -110,7 +119,7 @@ def _rehearsed(
         cache=torches.cache_folder(),
         conf=conf,
         extra=extra,
-        python=python if workload.command else "",
+        python=python,
         log=log,
         limits=limits,
     )
@@ -131,11 +140,11 @@ def rehearse_study(
     limits: RehearsalLimits,
     on_row: Callable[[FixRow], None],
 ) -> tuple[FixStudy, list[str]]:
-    """The fix table with what the real allocator showed of each remedy that is for its box and
-    that a rehearsal can try.
+    """The fix table with what rehearsals showed of each remedy that is for its box and that a
+    rehearsal can try, and what these take for granted, a line each.
 
-    What a trial measured stays; ``on_row`` gets each row as it comes. Returns what the
-    rehearsals take for granted, too, a line each. Raises NotReady and RecordError.
+    What a trial measured stays; ``on_row`` gets each new row when it is known. Raises NotReady and
+    RecordError.
     """
     by_remedy = {row.remedy: row for row in study.rows}
     names = {
@@ -152,7 +161,8 @@ def rehearse_study(
             if control_arm.workload.command:
                 lines += rehearsal.trust
             else:
-                # The rest of what a built-in workload takes for granted is known to hold.
+                # The last line is about what no rehearsal counts. Of the rest a built-in workload is
+                # known to hold.
                 lines += rehearsal.trust[-1:]
         on_row(by_remedy[name])
     rows = tuple(by_remedy[row.remedy] for row in study.rows)
@@ -160,9 +170,8 @@ def rehearse_study(
 
 
 def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
-    """A row with what two rehearsals showed.
-
-    Unless an audit settled it, they say its effect too, as ``predicted``.
+    """A row of the fix table with what two rehearsals showed. The effect is ``predicted`` from them,
+    unless an audit settled it or one of the two has no peak that decides.
     """
     row = replace(row, measured=measured_words(control, treated))
     peak = _decided_peak(treated)
@@ -184,7 +193,7 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
 
 
 def _decided_peak(rehearsal: Rehearsal) -> PredictedPeak | None:
-    """Its peak, where it says by itself that the work fits, or does not; else None."""
+    """The reserved peak, and whether the work fits with it; None where this is not known for certain."""
     if rehearsal.failed_otherwise or rehearsal.between:
         return None
     if not rehearsal.peak_reserved_bytes:
@@ -193,7 +202,7 @@ def _decided_peak(rehearsal: Rehearsal) -> PredictedPeak | None:
 
 
 def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
-    """One rehearsal beside another in the words of the fix table's measured column."""
+    """Two rehearsals in the words of the fix table's column ``measured``."""
     both = f"{_in_words(treated)}; default {_in_words(control)}"
     return f"{both}; measured by the real allocator, {treated.label}"
 

@@ -17,10 +17,10 @@ rehearsal used the GPU after a fork.
 """
 Reports = Sequence[Report]
 ValueRead = Mapping[str, Any]
-"""One of its ``reads``: a value of the device that an operator ``op`` read back ``times`` times.
-``sizes``: the size of something hangs on it; ``inside``: the file of torch that read it; ``where``:
-the line of the program, empty in the backward pass; ``collective``: what gave it to a rank that is
-alone, else empty.
+"""One of a report's ``reads``: a value of the card that an operator ``op`` read back ``times`` times
+although nobody computed it. ``sizes``: the size of a result depends on it; ``inside``: the file of
+torch that read it; ``where``: the line of the program, empty in the backward pass; ``collective``:
+the one by which a rank without the others got it, else empty.
 """
 
 
@@ -37,12 +37,14 @@ def read_reports(folder: Path) -> list[Report]:
 
 
 def is_exact(reports: Reports) -> bool:
-    """Whether nothing that was allocated is known to hang on values that were not computed."""
+    """Whether nothing that was allocated is known to depend on values that were not computed."""
     return not reads(reports, sizes=True)
 
 
 def reads(reports: Reports, sizes: bool) -> list[ValueRead]:
-    """Reads of unknown values, the most frequent first: those that sizes hang on, or the others."""
+    """Reads of unknown values, the most frequent first: those on which the size of a result depends,
+    or the others.
+    """
     rows = chain.from_iterable(report["reads"] for report in reports)
     wanted = [row for row in rows if row["sizes"] is sizes]
     return sorted(wanted, key=lambda row: -row["times"])

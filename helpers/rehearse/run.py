@@ -1,9 +1,8 @@
-"""Would this program fit that card?
+"""Rehearses a program: runs it unchanged under torch's real allocator, on a simulated card that
+computes nothing.
 
-It is run unchanged under torch's real allocator, on a device that computes nothing.
-
-The allocator sees the requests that it sees on a GPU with those properties, and raises its own
-OutOfMemoryError at the card's size. The program's arguments, exit code and environment stay its
+The allocator gets the same requests as on a real card with these properties, and raises its own
+OutOfMemoryError where the card is full. The program's arguments, exit code and environment stay its
 own; its output goes to `<recording>.record/output.txt`, and the recorder of `record` writes the
 trace.
 """
@@ -24,7 +23,6 @@ from helpers.allocator import snapshot
 from helpers.allocator.circumstances import add_to_record
 from helpers.allocator.record import (
     DEFAULT_EVENTS,
-    INJECT,
     RecordError,
     Recording,
     record,
@@ -33,9 +31,9 @@ from helpers.allocator.record import (
 from helpers.allocator.stack_frames import frame_text
 from helpers.allocator.trace import TraceError
 from helpers.ground.child import watch
-from helpers.ground.units import MIB
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
+from helpers.rehearse.environment import COMPILED, environment
 from helpers.rehearse.fault import (
     errors_in_words,
     only_a_kernel_died,
@@ -52,109 +50,21 @@ from helpers.rehearse.rehearsal import (
     RehearsalLimits,
 )
 from helpers.rehearse.reports import Reports, is_exact, read_reports
-from helpers.rehearse.torches import NEEDS, Torch, interpreter
+from helpers.rehearse.torches import Torch, interpreter
 from helpers.rehearse.trust import cudnn_at_once, trust, workspace_bytes
-from helpers.rehearse.words import WORDS
 
-PROGRAMS = Path(__file__).resolve().parent / "under_torch"
-COMPILED = "compiled"
-"""What torch.compile makes in a run, in the folder of its record: each run compiles anew, since the
-peak of a run that compiles is another one.
-"""
 TERM_S = 3.0
-"""How long a rehearsal has to end after SIGTERM."""
+"""Seconds that a rehearsal has to end after SIGTERM: so long a user waits after Ctrl-C."""
+SETARCH_S = 10.0
+"""How long ``setarch true``, which ends at once, may take on a busy machine."""
 DIED = "killed or crashed"
 """How the recorder says that a process died (helpers/allocator/recorded_processes.py)."""
 RESERVED_PEAK = "reserved_bytes.all.peak"
+"""The key of the reserved peak in torch.cuda.memory_stats()."""
 MOST_OF_ERROR = 400
+"""Characters of an error that are shown: about five lines of a terminal."""
 NAMES_PYTHON = re.compile(r"python[0-9.]*|.*\.py")
 """A program that is Python itself, or a script that Python runs."""
-
-
-def environment(
-    torch: Torch,
-    preload: Sequence[Path],
-    device: GpuCard,
-    folder: Path,
-    conf: str | None,
-    extra: Mapping[str, str] | None = None,
-    limits: RehearsalLimits = UNLIMITED,
-) -> dict[str, str]:
-    """What the program's environment gets beside its own.
-
-    Nothing outside of the rehearsed process changes.
-    """
-    torch_folder = "" if torch.is_users else str(torch.folder)
-    paths = [str(INJECT), torch_folder, os.environ.get("PYTHONPATH", "")]
-    libraries = [*map(str, preload), os.environ.get("LD_PRELOAD", "")]
-    variables: dict[str, object] = {
-        "LD_PRELOAD": " ".join(filter(None, libraries)),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(limits.gpus))),
-        "FAKE_DEVICES": limits.gpus,
-        "CASEBOOK_REHEARSE": folder,
-        "CASEBOOK_PROGRAMS": PROGRAMS,
-        "CASEBOOK_NEEDS": torch.folder / NEEDS,
-        # Without these the order of dicts and of autocast's cache, by host address, changes
-        # from run to run (see also _same_addresses).
-        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
-        **WORDS["constant"],
-        **{name: getattr(device, field) for name, field in WORDS["card"].items()},
-        "FAKE_PEAKS": folder,
-        "FAKE_SM_SMEM": device.shared_kib << 10,
-        "FAKE_L2": int(device.l2_mib * MIB),
-        "FAKE_CUDNN_WS": limits.cudnn_bytes,
-        "CASEBOOK_STEPS": limits.steps,
-        "CASEBOOK_SECONDS": limits.seconds,
-        "CASEBOOK_VALUES": limits.values,
-        "TORCHDYNAMO_DISABLE": "1",
-        "TRITON_LIBCUDA_PATH": preload[0].parent if preload else "",
-    }
-    if limits.world:
-        variables |= _of_rank(limits)
-    if extra is not None:
-        variables |= extra
-    if limits.compiles:
-        variables |= _of_compiling(folder / COMPILED)
-    if conf is not None:
-        variables["PYTORCH_CUDA_ALLOC_CONF"] = conf
-    return {name: str(value) for name, value in variables.items()}
-
-
-def _of_compiling(folder: Path) -> dict[str, object]:
-    """What lets torch.compile compile. What it chooses by the time that kernels take, which are left
-    out here, must not come into the user's own caches.
-    """
-    return {
-        "TORCHDYNAMO_DISABLE": "",
-        "CASEBOOK_VALUES": "none",
-        "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
-        "TRITON_CACHE_DIR": folder / "triton",
-    }
-
-
-def _of_rank(limits: RehearsalLimits) -> dict[str, object]:
-    """What torchrun puts into the environment of one rank, on a node of ``limits.gpus`` GPUs."""
-    node, place_on_node = divmod(limits.rank, limits.gpus)
-    return {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": 29500,
-        "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": "none",
-        "RANK": limits.rank,
-        "LOCAL_RANK": place_on_node,
-        "GROUP_RANK": node,
-        "ROLE_RANK": limits.rank,
-        "WORLD_SIZE": limits.world,
-        "LOCAL_WORLD_SIZE": limits.gpus,
-        "GROUP_WORLD_SIZE": -(-limits.world // limits.gpus),
-        "ROLE_WORLD_SIZE": limits.world,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-        "OMP_NUM_THREADS": 1,
-        "CASEBOOK_WORLD": limits.world,
-        "CASEBOOK_HOLDS_BUCKETS": int(limits.holds_buckets),
-    }
 
 
 def rehearse(
@@ -174,15 +84,15 @@ def rehearse(
     max_events: int = DEFAULT_EVENTS,
     forks: Forks | None = None,
 ) -> Rehearsal:
-    """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a
-    folder beside it).
+    """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its record is a
+    folder of that name with .record). Raises RecordError and NotReady.
 
-    ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment,
-    ``python`` the interpreter in place of the ``python`` that the command names; ``log`` takes
-    the program's output, and its input is then the file it was given from the start, or
-    nothing. ``working_folder``: where it runs, if not here; ``ends_after_s`` above 0: when
-    SIGTERM ends it; ``max_events``: how long its trace may be; ``forks``: of what later runs of
-    it are forked. Raises RecordError and NotReady.
+    ``cache``: the folder of the card's libraries. ``conf``: PYTORCH_CUDA_ALLOC_CONF (None: the
+    program's own); ``extra``: more environment; ``python``: the interpreter in place of the
+    ``python`` that the command names. ``log`` takes the program's output; its input is then read
+    from the start, as runs that follow need it. ``working_folder``: where it runs, if not here;
+    ``ends_after_s``: when SIGTERM ends it (0: never); ``max_events``: how long its trace may be;
+    ``forks``: of which later runs are forked.
     """
     argv, search = _located(command, python, torch)
     out = out.absolute()
@@ -192,8 +102,9 @@ def rehearse(
     variables["PATH"] = search
     prefix = []
     if log:
+        # $0 is the log, and $@ the words that follow it.
         prefix = ["sh", "-c", f'exec "$@" > "$0" 2>&1 < {_input_again()}', str(log)]
-    prefix += [*_same_addresses(), "env"]
+    prefix += [*same_addresses(), "env"]
     if working_folder:
         prefix += ["-C", str(working_folder)]
         variables["PWD"] = str(working_folder)
@@ -223,21 +134,24 @@ def rehearse(
         limits=asdict(rehearsal.limits),
     )
     if forks is not None and rehearsal.ooms:
-        forks.learn(argv, variables, reports, _same_addresses())
+        forks.learn(argv, variables, reports, same_addresses())
     return rehearsal
 
 
 def _located(
     command: Sequence[str], python: str, torch: Torch
 ) -> tuple[list[str], str]:
-    """The command to run and the PATH to find it on. Raises RecordError where it is not there."""
+    """The command to run, and the PATH for it and for what it starts: last what came with torch,
+    such as torchrun. Raises RecordError where the command is not on it.
+    """
     folders = [os.environ.get("PATH", os.defpath), str(torch.folder / "bin")]
-    program = os.path.basename(command[0]) if command else ""
+    program = os.path.basename("".join(command[:1]))
     if python and program and not NAMES_PYTHON.fullmatch(program):
-        # A shell, or torchrun: what it starts by name is looked for beside that Python first, and
-        # in what came with torch last.
+        # A shell, or torchrun: it starts others by their names, first those beside that Python.
         argv = list(command)
-        folders.insert(0, os.path.dirname(shutil.which(python) or ""))
+        path_of_python = shutil.which(python)
+        if path_of_python is not None:
+            folders.insert(0, os.path.dirname(path_of_python))
     else:
         argv = under(python, command)
     search = os.pathsep.join(folders)
@@ -246,18 +160,22 @@ def _located(
         expected = "expected a program; give the command after --"
         raise RecordError(f"{argv[0]}: not found; {expected}")
     if os.path.dirname(path) == folders[-1]:
-        # Its first line names the Python that installed torch.
+        # The first line of such a script names the Python that installed torch: use another.
         argv = [interpreter(command, python), path, *argv[1:]]
     return argv, search
 
 
 def _input_again() -> str:
-    """Where a program that may run several times reads: a file from its start, else nothing."""
+    """From where a program that may run several times reads its input: where that is a file, from
+    its start each time, since /dev/stdin opens it anew; else nothing.
+    """
     try:
         is_file = stat.S_ISREG(os.fstat(0).st_mode)
     except OSError:
         is_file = False  # closed
-    return "/dev/stdin" if is_file else "/dev/null"
+    if is_file:
+        return "/dev/stdin"
+    return "/dev/null"
 
 
 def _rehearsal(
@@ -272,26 +190,32 @@ def _rehearsal(
     peaks = _peaks(recording)
     trace = _read_trace(recording)
     errors = errors_in_words(reports)
-    first_error = errors[0] if errors else ""
+    first_error = "".join(errors[:1])
     stopped = next((row["stopped"] for row in reports if row["stopped"]), "")
     exit_code = recording.exit_code
     if stopped and only_a_kernel_died(reports):
-        exit_code = 0
-    fault = whose_fault(recording, reports, torch.version) if exit_code else ""
+        exit_code = (
+            0  # a limit ended a notebook's kernel well, and the notebook complains
+        )
+    fault = ""
+    if exit_code:
+        fault = whose_fault(recording, reports, torch.version)
     torches = filter(None, (row.get("torch") for row in recording.processes))
     releases = [about["version"] for about in torches]
-    observed_ooms = sum(process["ooms"] for process in recording.processes)
+    ooms = sum(process["ooms"] for process in recording.processes)
+    if not ooms:
+        ooms = ran_out_in_words(reports)
     step_peaks = chain.from_iterable(report["step_peaks"] for report in reports)
     return Rehearsal(
         device=device,
-        torch=releases[0] if releases else torch.version,
+        torch=next(iter(releases), torch.version),
         conf=conf,
         exit_code=exit_code,
         seconds=recording.seconds,
         peak_allocated_bytes=peaks.allocated_bytes,
         peak_reserved_bytes=peaks.reserved_bytes,
         retries=peaks.retries,
-        ooms=observed_ooms or ran_out_in_words(reports),
+        ooms=ooms,
         oom=_first_oom(recording, reports, trace.frames),
         trace=recording.trace,
         why_no_trace=recording.why_no_trace,
@@ -317,7 +241,9 @@ def _rehearsal(
 
 @dataclass(frozen=True)
 class RunPeaks:
-    """The highest counters of any process (None: unknown), and the allocations of all."""
+    """The counters of the process with the highest reserved peak (None: unknown), and the number of
+    allocations of all processes. ``at_least``: the peak may have been higher (see _peaks).
+    """
 
     allocated_bytes: int | None
     reserved_bytes: int | None
@@ -327,26 +253,25 @@ class RunPeaks:
 
 
 def _peaks(recording: Recording) -> RunPeaks:
-    """torch's own counters, and what the card saw of processes that died without a word."""
-    cards = chain.from_iterable(
-        process.get("devices") or () for process in recording.processes
-    )
-    counters = [card["stats"] for card in cards]
-    highest: Mapping[str, int] = max(
-        counters, key=lambda counted: counted[RESERVED_PEAK], default={}
-    )
+    """The peaks by torch's own counters. Of a process that died before it could report them, the
+    card still knows what it held: where that is more, the peak was at least so high.
+    """
+    counters: list[
+        Mapping[str, int]
+    ] = []  # torch.cuda.memory_stats() of each process and card
+    for process in recording.processes:
+        counters += [card["stats"] for card in process.get("devices", ())]
+    highest = max(counters, key=lambda counted: counted[RESERVED_PEAK], default={})
     counted_bytes = highest.get(RESERVED_PEAK, 0)
     seen_bytes, lost_bytes = _peaks_of_holders(recording)
-    # What the card itself saw outlives the process: more than what its last word had is what
-    # was reached at least.
-    at_least = lost_bytes > 0 and lost_bytes >= counted_bytes
     allocated = highest.get("allocated_bytes.all.peak")
     reserved = highest.get(RESERVED_PEAK)
     if seen_bytes and not counted_bytes:
-        # Without its cache the allocator counts nothing, and how a driver packs small requests
-        # is not known.
+        # Without its cache (PYTORCH_NO_CUDA_MEMORY_CACHING) the allocator counts nothing, and how
+        # a driver packs small requests is not known.
         allocated = None
         reserved = None
+    at_least = lost_bytes > 0 and lost_bytes >= counted_bytes
     if at_least:
         reserved = lost_bytes
     return RunPeaks(
@@ -359,8 +284,8 @@ def _peaks(recording: Recording) -> RunPeaks:
 
 
 def _peaks_of_holders(recording: Recording) -> tuple[int, int]:
-    """The most bytes of a card that the card saw one process hold: of all processes, and of those
-    that died without a word.
+    """The most bytes of a card that any process held by the card's own count, and the most that one
+    held which died before it could report its counters.
     """
     complete_pids = {
         process["pid"]
@@ -374,22 +299,23 @@ def _peaks_of_holders(recording: Recording) -> tuple[int, int]:
 
 
 @once
-def _same_addresses() -> tuple[str, ...]:
-    """The command that starts a program with the same host addresses each time.
-
-    Empty where this machine does not allow that (containers may not).
+def same_addresses() -> tuple[str, ...]:
+    """The command that starts a program with the same host addresses each time: the order of
+    autocast's cache depends on them. Empty where this machine does not allow it, as containers may.
     """
-    allowed = (
-        shutil.which("setarch")
-        and watch(["setarch", "-R", "true"], 10.0).exit_code == 0
-    )
-    return ("setarch", "-R") if allowed else ()
+    command = ("setarch", "-R")
+    if not shutil.which("setarch"):
+        return ()
+    if watch([*command, "true"], SETARCH_S).exit_code != 0:
+        return ()
+    return command
 
 
 @dataclass(frozen=True)
 class TraceFacts:
-    """What the trace itself says: the frames of its last out-of-memory, how many streams it has
-    (0: not read), and whether the allocator's segments were expandable.
+    """What the trace itself says. ``frames``: the stack of its last out-of-memory, the innermost
+    first; ``streams``: how many of CUDA it has (0: it was not read); ``expandable``: whether the
+    allocator's segments were.
     """
 
     frames: tuple[str, ...] = ()
@@ -400,13 +326,13 @@ class TraceFacts:
 def _first_oom(
     recording: Recording, reports: Reports, frames: tuple[str, ...]
 ) -> Oom | None:
-    """The first out-of-memory; ``frames`` are those of the trace."""
+    """The first out-of-memory; None where there was none. ``frames``: those of the trace."""
     snapshots = chain.from_iterable(row["snapshots"] for row in recording.processes)
     ooms = [snapshot for snapshot in snapshots if snapshot["reason"] == "oom"]
     if not ooms:
         return None
     first = min(ooms, key=lambda snapshot: snapshot["at"])
-    # Backward runs on a thread without Python frames; where the program ended by it, the
+    # A backward pass runs on a thread without Python frames. Where the error ended the program, its
     # traceback has the line that called.
     message = ""
     for report in reports:
@@ -424,10 +350,8 @@ def _first_oom(
 
 
 def _read_trace(recording: Recording) -> TraceFacts:
-    """What the trace says.
-
-    A program may switch the history off; the observer's figures remain. Whoever stopped a
-    rehearsal does not wait for its trace to be read: then there are 0 streams.
+    """What the trace says; one stream and no more where there is none. The trace of a rehearsal that
+    SIGTERM ended is not read: whoever sent it does not want to wait.
     """
     if recording.exit_code == STOPPED:
         return TraceFacts(streams=0)
@@ -441,10 +365,11 @@ def _read_trace(recording: Recording) -> TraceFacts:
     frames: tuple[str, ...] = ()
     for event in reversed(content.events):
         if event.action == "oom":
-            frames = content.frames[event.frame] if event.frame >= 0 else ()
+            if event.frame >= 0:  # else torch recorded no frames
+                frames = content.frames[event.frame]
             break
     return TraceFacts(
         frames=frames,
-        streams=len(streams) or 1,  # none without a cache
+        streams=max(1, len(streams)),  # no event has one where there is no cache
         expandable=bool(content.settings.get("expandable_segments")),
     )

@@ -1,4 +1,4 @@
-"""A copy of the working folder, in which a program runs again and changes nothing of the original."""
+"""A copy of the working folder, in which a program runs again without changing the original."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from pathlib import Path
 from helpers.ground.units import MIB, show_bytes
 
 MOST_BYTES = 256 * MIB
+"""A folder of more, or of more files, is not copied: each rehearsal would wait seconds for it."""
 MOST_FILES = 20_000
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
-"""What marks the folder of a Python environment, which is linked and not copied."""
+"""An entry of one of these names marks the folder of a Python environment (venv, conda), which is
+linked and not copied.
+"""
 
 
 def why_not_copied(folder: Path) -> str:
@@ -35,7 +38,7 @@ def why_not_copied(folder: Path) -> str:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Make a folder the current one, and afterwards the one before."""
+    """Make a folder the current one, and go back at the end."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -46,10 +49,10 @@ def working_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def copied(folder: Path) -> Iterator[Path]:
-    """A copy of a folder, which goes at the end.
+    """A copy of a folder, deleted at the end. Raises OSError.
 
-    What lies around the folder is around the copy too, by links, so that a relative path leads
-    where it led. Raises OSError.
+    Links stand around the copy for what lies around the folder, so that a relative path such as
+    ``../data`` leads where it led.
     """
     with tempfile.TemporaryDirectory(prefix="repeat-") as scratch:
         copy = Path(scratch, *folder.parts[1:])
@@ -67,19 +70,22 @@ def copied(folder: Path) -> Iterator[Path]:
                 folders.append((Path(entry.path), target))
             else:
                 shutil.copy2(entry.path, target)
+        # The inner ones first: what is written into a folder changes its time.
         for original, target in reversed(folders):
             shutil.copystat(original, target)
         yield copy
 
 
 def in_copy(command: Sequence[str], folder: Path, copy: Path) -> list[str]:
-    """A command whose absolute paths into the folder lead into its copy."""
+    """A command in which absolute paths into the folder lead into its copy; paths that only begin
+    with the same characters stay as they are.
+    """
     inside = re.compile(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])")
     return [inside.sub(lambda _: str(copy), word) for word in command]
 
 
 def _link_surroundings(folder: Path, scratch: Path) -> None:
-    """Link what lies beside a folder, and beside each folder above it."""
+    """Link what lies beside a folder, and beside each folder above it except the root."""
     for child in (folder, *folder.parents[:-1]):
         above = Path(scratch, *child.parent.parts[1:])
         try:
@@ -87,17 +93,20 @@ def _link_surroundings(folder: Path, scratch: Path) -> None:
                 if sibling != child:
                     (above / sibling.name).symlink_to(sibling)
         except PermissionError:
-            continue  # a folder that may be passed through and not be listed
+            continue  # such a folder can be passed through, but not be listed
 
 
 def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """What is to be copied: a folder before what is in it, no recordings, sockets and pipes."""
+    """The entries to copy, a folder before what is in it; without recordings of this workbook,
+    sockets and pipes.
+    """
     with os.scandir(folder) as scanned:
         entries = {entry.name: entry for entry in scanned}
     for name, entry in entries.items():
         stem, suffix = os.path.splitext(name)
-        recorded = suffix in (".pickle", ".record") and f"{stem}.record" in entries
-        if recorded or not (entry.is_symlink() or entry.is_dir() or entry.is_file()):
+        is_recording = suffix in (".pickle", ".record") and f"{stem}.record" in entries
+        can_be_copied = entry.is_symlink() or entry.is_dir() or entry.is_file()
+        if is_recording or not can_be_copied:
             continue
         yield entry
         if entry.is_dir(follow_symlinks=False) and not _is_environment(entry):
@@ -105,4 +114,5 @@ def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_environment(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is the folder of a Python environment."""
     return any(os.path.lexists(os.path.join(entry.path, name)) for name in ENVIRONMENTS)

@@ -20,12 +20,17 @@ from helpers.rehearse.words import WORDS
 from helpers.trials.interpreter import torch_files, torch_interpreter
 
 DEFAULT_TORCH = "2.14.1"
-# Measured: torch 2.14.1 alone is 555 MB to download and 1.2 GB on disk, 2.6.0 alone 766 MB and
-# 1.6 GB.
+"""The release that is installed where none is asked for: the newest that was tested."""
 SIZE_WORDS = "0.6 to 0.8 GB to download, 1.2 to 1.6 GB on disk"
+"""Measured: torch 2.14.1 alone is 555 MB to download and 1.2 GB on disk, 2.6.0 alone 766 MB and
+1.6 GB.
+"""
 NEEDED_BYTES = 4 << 30
+"""Free disk that an installation asks for: the wheel and what is unpacked of it, and some to spare."""
 PIP_S = 3600.0
+"""How long pip may take: 0.8 GB over 2 Mbit/s."""
 NEEDS = "needs"
+"""The folder below a torch for the packages in pure Python that it imports."""
 
 
 class NotReady(ValueError):
@@ -34,8 +39,8 @@ class NotReady(ValueError):
 
 @dataclass(frozen=True)
 class Torch:
-    """A CUDA build of torch: the folder that holds it, its version as it prints itself;
-    ``is_users``: the user's own, not downloaded.
+    """A CUDA build of torch. ``folder``: it holds the folder torch; ``version``: as torch prints it;
+    ``is_users``: it is the user's own, and was not downloaded.
     """
 
     folder: Path
@@ -44,17 +49,20 @@ class Torch:
 
 
 def cache_folder(folder: str = "") -> Path:
-    """Where everything is kept: ``folder``, else vram-casebook/rehearse in XDG_CACHE_HOME."""
+    """The folder for all that rehearsals install or build: ``folder``, else vram-casebook/rehearse in
+    XDG_CACHE_HOME, else in ~/.cache.
+    """
     if folder:
         return Path(folder).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        base = str(Path.home() / ".cache")
     return Path(base, "vram-casebook", "rehearse")
 
 
 def remove(folder: Path) -> int:
-    """Take the folder away; the bytes that it held.
-
-    Raises NotReady where it holds what no rehearsal put there.
+    """Delete the cache folder. Returns the bytes that it held; raises NotReady where it holds what no
+    rehearsal put there.
     """
     if not folder.is_dir():
         return 0
@@ -68,20 +76,22 @@ def remove(folder: Path) -> int:
 
 
 def interpreter(command: Sequence[str], python: str = "") -> str:
-    """The Python whose torch a command uses: ``python``, else the one that the command names,
-    else the one that owns torch.
+    """The Python whose torch a command uses: ``python``, else the one that the command names, else
+    the one that the user chose for torch (torch_interpreter).
     """
-    first = python or "".join(command[:1])
+    first = python
+    if not first:
+        first = "".join(command[:1])
     if os.path.basename(first).startswith("python") and shutil.which(first):
         return first
     return torch_interpreter()
 
 
 def read_torch(folder: Path, is_users: bool = False) -> Torch | None:
-    """The CUDA torch in a folder, or None where there is none or another build."""
+    """The CUDA build of torch in a folder; None where there is no torch, or another build of it."""
     text = files.text("", f"{folder.absolute()}/torch/version.py")
     version = re.search(r"__version__ = '([^']+)'", text)
-    cuda = re.search(r"^cuda[^=]*= '([^']+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda[^=]*= '([^']+)'", text, re.MULTILINE)  # None in others
     library = folder / "torch/lib/libtorch_cuda.so"
     if not (version and cuda and library.exists()):
         return None
@@ -89,29 +99,33 @@ def read_torch(folder: Path, is_users: bool = False) -> Torch | None:
 
 
 def find_torch(python: str, version: str, folder: Path) -> tuple[Torch | None, Path]:
-    """The torch to rehearse under, and where it would be put.
-
-    It is the program's own CUDA torch where that is of the ``version`` that was asked for. Raises
-    NotReady.
+    """The torch to rehearse under, and the folder in the cache ``folder`` for it: the program's own
+    CUDA torch where that is of the ``version`` (empty: any), else the installed one, None where it
+    is still to be installed. Raises NotReady where ``python`` does not run.
     """
-    origin, tag = torch_files(python)
+    origin, tag = torch_files(
+        python
+    )  # its file torch/__init__.py, and a tag such as cp311
     if not tag:
         why = "it does not run; expected a Python; give one with --torch-python"
         raise NotReady(f"{python}: {why}")
     place = folder / f"torch-{version or DEFAULT_TORCH}-{tag}"
     if origin.endswith("__init__.py"):
         mine = read_torch(Path(origin).parents[1], is_users=True)
-        if mine and version in ("", mine.version.split("+")[0], mine.version):
-            return mine, place
+        if mine is not None:
+            release, _, _ = mine.version.partition("+")  # 2.14.1 of 2.14.1+cu130
+            if version in ("", release, mine.version):
+                return mine, place
     return read_torch(place), place
 
 
 def install(python: str, version: str, place: Path) -> Torch:
-    """Put torch alone into ``place``, and its pure-Python needs where only a Python that lacks
-    them looks. Raises NotReady.
+    """Install torch without its dependencies into ``place``, and those in pure Python (``needs`` in
+    words.json) into a folder there that comes last on the path of a program. Raises NotReady.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    version = version or DEFAULT_TORCH
+    if not version:
+        version = DEFAULT_TORCH
     free_bytes = shutil.disk_usage(place.parent).free
     if free_bytes < NEEDED_BYTES:
         expected = (
@@ -119,6 +133,7 @@ def install(python: str, version: str, place: Path) -> Torch:
         )
         raise NotReady(f"{place.parent}: {show_bytes(free_bytes)} free; {expected}")
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="torch-") as scratch:
+        # In a folder of its own: ``place`` appears at once, with all that belongs to it.
         target = Path(scratch) / "t"
         pip_install(python, [f"torch==={version}"], target)
         pip_install(python, WORDS["needs"], target / NEEDS)
@@ -133,7 +148,7 @@ def install(python: str, version: str, place: Path) -> Torch:
 
 
 def pip_install(python: str, packages: Sequence[str], target: Path) -> None:
-    """Install packages alone into a folder. Raises NotReady with pip's own words."""
+    """Install packages without their dependencies into a folder. Raises NotReady with pip's words."""
     flags = "-q --no-deps --no-cache-dir --disable-pip-version-check --target"
     argv = [*_installer(python), *flags.split(), str(target), *packages]
     ended = watch(argv, PIP_S)
@@ -141,13 +156,15 @@ def pip_install(python: str, packages: Sequence[str], target: Path) -> None:
         return
     lines = ended.last_words.splitlines()
     errors = [line for line in lines if "ERROR" in line or "No module" in line]
-    why = errors[-1] if errors else f"pip {ended.fate}"
+    why = f"pip {ended.fate}"
+    if errors:
+        why = errors[-1]
     raise NotReady(f"pip did not install {packages[0]} for {python}: {why}")
 
 
 def _installer(python: str) -> list[str]:
-    """What installs for a Python: its own pip, ours (since pip 22.3), or uv, whose environments have
-    no pip.
+    """The command that installs for a Python: its own pip, ours (--python: since pip 22.3), or uv,
+    whose environments have no pip; where there is none of them, its own pip, which says so.
     """
     for owner, options in ((python, []), (sys.executable, ["--python", python])):
         if watch([owner, "-c", "import pip"], PIP_S).exit_code == 0:

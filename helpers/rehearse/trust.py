@@ -1,4 +1,6 @@
-"""What a rehearsal takes for granted, a line each, and how much memory libraries may take."""
+"""What a rehearsal takes for granted, a line each, and how much memory libraries may take beside
+what it counts.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from helpers.rehearse.reports import Reports, ValueRead, reads, unanswered
 from helpers.rehearse.words import WORDS
 
 SHOWN = 6
+"""How many places of one kind are listed: the most frequent ones decide."""
 
 
 def trust(
@@ -21,9 +24,8 @@ def trust(
     streams: int,
     limits: RehearsalLimits = UNLIMITED,
 ) -> list[str]:
-    """What it took for granted, a line each, what hangs on device values first.
-
-    ``streams``: of the trace, 0: not read.
+    """What a rehearsal took for granted, a line each. First what depends on values of the card, last
+    what no rehearsal counts. ``streams``: how many the trace has; 0: it was not read.
     """
     sentences = WORDS["says"]
     lines = _assumed_sizes(reports, limits)
@@ -36,8 +38,10 @@ def trust(
     lines += [sentences["beside"].format(error=error) for error in errors if error]
     compiled = sum(report["compiled"] for report in reports)
     if compiled:
-        subject = "compiles" if limits.compiles else "compiled"
-        lines.append(sentences[subject].format(times=times_in_words(compiled)))
+        sentence = sentences["compiled"]
+        if limits.compiles:
+            sentence = sentences["compiles"]
+        lines.append(sentence.format(times=times_in_words(compiled)))
     lines += _values_read(reports)
     lines += _libraries_left_out(reports)
     for subject, count in _counts(reports, streams).items():
@@ -66,7 +70,9 @@ def _assumed_sizes(reports: Reports, limits: RehearsalLimits) -> list[str]:
 
 
 def _values_read(reports: Reports) -> list[str]:
-    """Values that were read back and are not computed: those of known effect, then the others."""
+    """Lines about values that the program read back and nobody computed: those whose effect is known,
+    by the file of torch that reads them, then the others, by their places.
+    """
     sentences = WORDS["says"]
     effects = WORDS["known"]
     lines: list[str] = []
@@ -90,12 +96,14 @@ def _values_read(reports: Reports) -> list[str]:
 
 
 def _place_of(row: ValueRead) -> str:
-    """The line of the program that a read stands in."""
-    return str(row["where"] or "the backward pass")
+    """The line of the program that read a value; a backward pass runs on a thread without one."""
+    if not row["where"]:
+        return "the backward pass"
+    return str(row["where"])
 
 
 def _libraries_left_out(reports: Reports) -> list[str]:
-    """What of the libraries is not rehearsed, by what the program called of them."""
+    """Lines about libraries of which the program called functions that nobody stands in for."""
     lines: list[str] = []
     for name in unanswered(reports):
         for start, says in WORDS["libraries"].items():
@@ -105,34 +113,41 @@ def _libraries_left_out(reports: Reports) -> list[str]:
 
 
 def _counts(reports: Reports, streams: int) -> dict[str, int]:
-    """What happened how often, by the key of the sentence that says so; 0: nothing to say."""
+    """The number in each of these sentences ("says" in words.json); 0: it is not said."""
 
     def total(name: str) -> int:
+        """The sum of a counter of device.c over all processes."""
         return sum(report["counts"].get(name, 0) for report in reports)
 
-    return {
+    counts = {
         "collectives": total("collectives"),
-        "managed": total("managed") >> 20,
-        "streams": streams if streams > 1 else 0,
+        "managed": total("managed") // MIB,
+        "streams": streams,
         "forks": sum(report["forks"] for report in reports),
+        # Each report has the number of the whole rehearsal.
         "forked": max((report["forked"] for report in reports), default=0),
     }
+    if streams == 1:
+        counts["streams"] = 0
+    return counts
 
 
 def workspace_bytes(reports: Reports, cudnn_bytes: int) -> int:
-    """How much higher the peak may be by what libraries take of which only a range is known."""
+    """How much higher the peak may be, since of what libraries take only a range is known."""
     return sum(most_bytes for most_bytes, _ in workspaces(reports, cudnn_bytes))
 
 
 def workspaces(reports: Reports, cudnn_bytes: int) -> Iterator[tuple[int, str]]:
-    """The most that each library may take beside what it was given, in bytes and as a line.
+    """The most that each library may take beside what was counted for it, in bytes and as a line.
 
-    ``cudnn_bytes``: what each call of cuDNN was given; above 0 the user said so, and it is no
-    range.
+    ``cudnn_bytes``: what was counted for each call of cuDNN; above 0 the user said how much it takes,
+    and no range is left.
     """
     for row in WORDS["workspaces"]:
         counts = [report["counts"].get(row["count"], 0) for report in reports]
-        count = max(counts, default=0) if row["times"] else sum(counts)
+        count = sum(counts)
+        if row["times"]:  # the largest request of a process, and no number of calls
+            count = max(counts, default=0)
         if not count:
             continue
         most_bytes = _most_bytes(row, count, cudnn_bytes)
@@ -148,9 +163,11 @@ def workspaces(reports: Reports, cudnn_bytes: int) -> Iterator[tuple[int, str]]:
 
 
 def _most_bytes(row: Mapping[str, Any], count: int, cudnn_bytes: int) -> int:
-    """The most that a library may take beside what it was given."""
+    """The most that a library may take beside what was counted for it. ``row``: of "workspaces" in
+    words.json; ``count``: its counter.
+    """
     most_mib = int(row["most_mib"])
-    cap = os.environ.get(row["cap"], "")
+    cap = os.environ.get(row["cap"], "")  # the user's own limit
     if most_mib and cudnn_bytes:
         return 0
     if most_mib and cap.isdigit():
@@ -159,11 +176,11 @@ def _most_bytes(row: Mapping[str, Any], count: int, cudnn_bytes: int) -> int:
 
 
 def cudnn_at_once(reports: Reports, cudnn_bytes: int) -> int:
-    """The most that one call of cuDNN may ask for where a card has it; 0 where there was none, or
-    ``cudnn_bytes`` says it.
+    """The most that one call of cuDNN may ask for where a card has so much; 0 where there was no
+    call, or where the user said what each takes (``cudnn_bytes``).
 
-    A plan that does not get its workspace makes room for a smaller one (Conv_v8.cpp), so this is no
-    need of the program.
+    The program does not need it: where a plan of cuDNN does not get its workspace, torch takes one
+    with a smaller workspace (ATen/native/cudnn/Conv_v8.cpp).
     """
     counts = [report["counts"] for report in reports if report["counts"].get("cudnn")]
     if not counts or cudnn_bytes:
@@ -172,5 +189,6 @@ def cudnn_at_once(reports: Reports, cudnn_bytes: int) -> int:
     most_bytes = _most_bytes(row, 1, cudnn_bytes)
     if os.environ.get(row["cap"], "").isdigit():
         return most_bytes
-    convolutions: list[int] = [row.get("convolution_bytes", 0) for row in counts]
-    return max(most_bytes, *convolutions)
+    # As large as what a convolution reads and writes: most plans copy that (see the row's source).
+    copies: list[int] = [row.get("convolution_bytes", 0) for row in counts]
+    return max(most_bytes, *copies)

@@ -18,7 +18,9 @@ from helpers.tell.values import Column
 from helpers.tell.verdict import label, why_lines
 
 UNEVEN = 1.25
-"""From how many times the emptiest card on the fullest one is worth a line."""
+"""The cards of a job are compared where the fullest has more than so many times what the emptiest
+has: a smaller difference costs no larger card.
+"""
 
 
 def answer(
@@ -27,11 +29,11 @@ def answer(
     run_next: tuple[str, str] = ("", ""),
     beside: Sequence[str] = (),
 ) -> list[str]:
-    """The answer in lines of a terminal: first whether it fits and why not, then what to do, then
-    the evidence, and last what the rehearsal rests on.
+    """The answer in lines of a terminal: whether the program fits and why not, then what to do, then
+    the evidence, and last what the rehearsal takes for granted.
 
-    ``run_next``: what a command does about a program that does not fit, and that command, where
-    there is one; ``beside``: more of what it rests on.
+    ``verdict``: on its recording; ``run_next``: for a program that does not fit, what a command does
+    about it, and that command, both empty for none; ``beside``: more lines for the end.
     """
     lines = [*map(bold, wrapped(headline(rehearsal, verdict), columns=SCREEN))]
     below: list[str] = []
@@ -50,7 +52,7 @@ def answer(
 
 
 def will_run_out(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
-    """Whether it fits so far, and memory grows that would fill the card."""
+    """Whether the program fits so far, but keeps more and more memory, which would fill the card."""
     return rehearsal.fits and verdict is not None and verdict.cause == "user-leak"
 
 
@@ -75,7 +77,7 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
 
 
 def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
-    """The headline without what makes it less certain."""
+    """The headline without the words that make it less certain."""
     usable = show_bytes(rehearsal.usable_bytes)
     if verdict is not None and will_run_out(rehearsal, verdict):
         return f"Will not fit in {usable} for long. {verdict.headline}"
@@ -83,7 +85,7 @@ def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
         return f"May not fit in {usable}. The peak is {peak_in_words(rehearsal)}"
     if rehearsal.fits:
         return _with_what_is_left(rehearsal)
-    if not rehearsal.ooms and rehearsal.exit_code:
+    if rehearsal.failed_otherwise:
         failed = "Failed"
         if rehearsal.rank_in_words:
             failed += f" as {rehearsal.rank_in_words}"
@@ -95,7 +97,7 @@ def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
     if rehearsal.peak_reserved_bytes is None:
         return f"Does not fit in {usable}"
     peak = show_bytes(rehearsal.peak_reserved_bytes)
-    if not rehearsal.exit_code:
+    if not rehearsal.exit_code:  # it reached its whole peak
         peak = peak_in_words(rehearsal)
     if rehearsal.at_least:
         return f"Does not fit in {usable}. The peak was at least {peak}"
@@ -109,11 +111,13 @@ def _with_what_is_left(rehearsal: Rehearsal) -> str:
     says = f"in {usable}. The peak is {peak_in_words(rehearsal)}, which leaves {left}"
     if depends_on_outside(rehearsal):
         return f"May not fit {says} for a GPU context that is not counted ({CONTEXT_IN_WORDS})"
-    return f"Fits so far {says}" if rehearsal.stopped else f"Fits {says}"
+    if rehearsal.stopped:
+        return f"Fits so far {says}"
+    return f"Fits {says}"
 
 
 def peak_in_words(rehearsal: Rehearsal) -> str:
-    """The reserved peak, and what of it libraries decide."""
+    """The reserved peak, and how much of it is not certain."""
     peak = show_bytes(rehearsal.peak_reserved_bytes)
     more = show_bytes(rehearsal.more_bytes)
     if rehearsal.has_buckets and rehearsal.more_bytes:
@@ -128,7 +132,7 @@ def peak_in_words(rehearsal: Rehearsal) -> str:
 
 
 def _change(verdict: Verdict, run_next: tuple[str, str]) -> list[str]:
-    """What to change, what that may harm, and one command."""
+    """What to change, what that may harm, and one command: that of the verdict, else ``run_next``."""
     step = verdict.next_step
     lines = wrapped(step.what, "  ", columns=SCREEN)
     if harm(step):
@@ -142,7 +146,9 @@ def _change(verdict: Verdict, run_next: tuple[str, str]) -> list[str]:
 
 
 def _noticed(rehearsal: Rehearsal, verdict: Verdict | None) -> list[str]:
-    """What a program that passes does with memory, where that is worth a line."""
+    """What the verdict noticed about a program that ended well: that it caught an out-of-memory, or
+    that its memory grows.
+    """
     if verdict is None:
         return _how_it_ended(rehearsal)
     if rehearsal.ooms:
@@ -155,7 +161,7 @@ def _noticed(rehearsal: Rehearsal, verdict: Verdict | None) -> list[str]:
 
 
 def _how_it_ran(rehearsal: Rehearsal) -> list[str]:
-    """What was run, the peaks, and what is not counted in them."""
+    """What was run and for how long, the peaks, and what is not counted in them."""
     ran = f"{rehearsal.label[0].upper()}{rehearsal.label[1:]}, in {rehearsal.seconds:.1f} s"
     if _saw_no_use(rehearsal):
         return [ran]
@@ -183,7 +189,7 @@ def _peaks(rehearsal: Rehearsal) -> str:
 
 
 def outside_in_words(rehearsal: Rehearsal) -> str:
-    """Whether a program that fits also fits with its context, which a rehearsal does not count."""
+    """Whether a program that fits also fits with its GPU context, which a rehearsal does not count."""
     if rehearsal.device.held_bytes:
         return "The GPU context is counted only as far as --held has it"
     most = CONTEXT_IN_WORDS
@@ -197,19 +203,21 @@ def outside_in_words(rehearsal: Rehearsal) -> str:
 
 
 def _processes(rehearsal: Rehearsal) -> int:
-    """How many processes share the card that most of them use."""
+    """How many processes share the card that the most of them use."""
     return max((len(use.peak_bytes) for use in rehearsal.devices), default=1)
 
 
 def depends_on_outside(rehearsal: Rehearsal) -> bool:
-    """It fits, and the context and the libraries of its processes may be too much."""
+    """Whether the program fits, but the GPU contexts of its processes may not, if --held did not
+    count them.
+    """
     may_take_bytes = _processes(rehearsal) * CONTEXT_MOST_BYTES
     too_little = rehearsal.left_bytes < may_take_bytes
     return rehearsal.fits and not rehearsal.device.held_bytes and too_little
 
 
 def may_not_fit(rehearsal: Rehearsal) -> bool:
-    """It fits, and what is not counted or known only as a range may be too much."""
+    """Whether the program fits, but not for certain: workspaces or GPU contexts may be too much."""
     return rehearsal.between or depends_on_outside(rehearsal)
 
 
@@ -229,23 +237,26 @@ def next_step(rehearsal: Rehearsal) -> str:
 
 
 def notes(rehearsal: Rehearsal) -> list[str]:
-    """What the answer rests on, and why nothing was recorded."""
+    """What was taken for granted, what the recorder says, and why nothing was recorded."""
+    # The last line is about the GPU context, of which outside_in_words says more.
     lines = [*_cards(rehearsal), *rehearsal.trust[:-1]]
     if rehearsal.trace:
         return [*lines, *rehearsal.notes]
     why_not = rehearsal.why_no_trace
     lines.append(f"nothing was recorded: {why_not}")
-    # Some notes say the same again.
+    # Some notes only repeat that.
     return [*lines, *(note for note in rehearsal.notes if note not in why_not)]
 
 
 def _saw_no_use(rehearsal: Rehearsal) -> bool:
-    """It ended well, and nothing of it used the GPU."""
+    """Whether the program ended well without any use of the GPU."""
     return rehearsal.peak_reserved_bytes is None and rehearsal.exit_code == 0
 
 
 def _cards(rehearsal: Rehearsal) -> list[str]:
-    """What a card that several processes share has to hold, and how the cards of one job compare."""
+    """A line for each card that several processes share, and one that compares the cards of a job
+    where they need different amounts.
+    """
     lines = []
     for use in rehearsal.devices:
         peaks = use.peak_bytes.values()
@@ -261,23 +272,29 @@ def _cards(rehearsal: Rehearsal) -> list[str]:
 
 
 def _beside_each_other(sums: Sequence[int]) -> str:
-    """What each card of one job needs, neighbours that need the same as one."""
+    """What each card of a job needs, by ``sums`` of bytes; neighbours that need the same together."""
     parts = []
-    first = 0
+    first = 0  # the number of the first of these neighbours
     for size, neighbours in groupby(sums):
         last = first + len(list(neighbours)) - 1
-        if first < last:
-            needs = f"need {show_bytes(size)}" if size else "hold nothing"
-            parts.append(f"cards {first} to {last} {needs}")
-        else:
-            needs = f"needs {show_bytes(size)}" if size else "holds nothing"
-            parts.append(f"card {first} {needs}")
+        cards = f"cards {first} to {last} "
+        needs = f"need {show_bytes(size)}"
+        holds_nothing = "hold nothing"
+        if first == last:
+            cards = f"card {first} "
+            needs = f"needs {show_bytes(size)}"
+            holds_nothing = "holds nothing"
+        if not size:
+            needs = holds_nothing
+        parts.append(cards + needs)
         first = last + 1
     return ", ".join(parts)
 
 
 def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
-    """Who is at fault that it failed, and with which request or error, where no verdict says so."""
+    """Whose fault a failure is, and the request or the error with which the program failed: for
+    rehearsals without a verdict that says so.
+    """
     lines = []
     culprit, _, why = rehearsal.whose.partition(": ")
     if why:
@@ -294,12 +311,15 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
 
 
 def where_recorded(trace: Path) -> str:
-    """Where a recording is, and the folder beside it, which verdicts read too."""
+    """The line about a recording and the folder beside it, which later commands read, too."""
     return f"recording: {trace} (keep {trace.with_suffix('.record').name} beside it)"
 
 
 def several(runs: Sequence[Rehearsal]) -> list[str]:
-    """The peaks of several runs in one line, the last the highest; none for one run."""
+    """The peaks of several runs of one program in a line: of ranks, without and with torch.compile,
+    or with few and many elements (--values between). Of ``runs``, the last one has the highest peak,
+    or is compiled. No line for one run.
+    """
     if len(runs) < 2:
         return []
     peaks = [_peak_and_outcome(run) for run in runs]
@@ -316,6 +336,7 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
 
 
 def _peak_and_outcome(run: Rehearsal) -> str:
+    """The reserved peak of a run, and whether it fits."""
     if _saw_no_use(run):
         return "no use of the GPU was seen"
     return f"{show_bytes(run.peak_reserved_bytes)} ({run.outcome})"
@@ -324,28 +345,27 @@ def _peak_and_outcome(run: Rehearsal) -> str:
 def cards_table(wide: bool = False) -> Shown:
     """The cards by name, one a line; ``wide`` adds their sources."""
     header = ["name", "card", Column("memory", "bytes"), "arch", "SMs", "source"]
-    rows = [
-        [
-            key,
-            card.name,
-            card.total_bytes or "by --capacity",
-            card.arch,
-            card.multiprocessors,
-            card.source,
-        ]
-        for key, card in cards().items()
-    ]
+    rows = []
+    for key, card in cards().items():
+        memory: int | str = card.total_bytes
+        if not card.total_bytes:
+            memory = "by --capacity"
+        about = [key, card.name, memory, card.arch, card.multiprocessors, card.source]
+        rows.append(about)
     note = "A card by another name: as nvidia-smi or rocminfo prints it. Another card: --capacity."
     table = Shown("", header, rows, notes=[note], widest=None)
-    return table if wide else table.without("source")
+    if wide:
+        return table
+    return table.without("source")
 
 
 def tried_table(names: Sequence[str], rehearsals: Sequence[Rehearsal]) -> Shown:
-    """Rehearsals under their names, one a row."""
+    """Rehearsals, one a row; ``names``: the value or the card of each."""
     rows = []
     for name, run in zip(names, rehearsals, strict=True):
-        size = run.peak_reserved_bytes
-        peak = "unknown" if size is None else f"{size:,}"
+        peak = "unknown"
+        if run.peak_reserved_bytes is not None:
+            peak = f"{run.peak_reserved_bytes:,}"
         rows.append([name, run.outcome, peak, run.retries, f"{run.seconds:.1f}"])
     heads = ["tried", "outcome", "peak reserved", "retries", "seconds"]
     return Shown("", heads, rows, widest=70)

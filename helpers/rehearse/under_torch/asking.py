@@ -1,7 +1,7 @@
-"""Stands for a program that forking.py runs: passes its signals on, and ends as the program does.
+"""Has forking.py run a program, and stands for it: passes signals on, and ends as it does.
 
-Called with the path of forking.py's socket and a command, which is run here where forking.py does not
-answer. Standard library alone.
+Called with the path of forking.py's socket and a command. Where forking.py does not answer, the
+command runs here. Standard library alone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ PASSED_ON = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Signals for the program that come here; SIGTERM and SIGKILL come to both (record.py)."""
+"""Signals that come to this process alone; the recorder (allocator/record.py) sends SIGTERM and
+SIGKILL to the program as well.
+"""
 MOST_BYTES = 64
+"""Room for an answer of forking.py: a number in decimal digits."""
 
 
 def ask(place: str, command: list[str]) -> tuple[socket.socket, int]:
-    """Have a command run; the socket on which its end is announced, and its PID. Raises OSError,
-    ValueError.
+    """Have forking.py run a command. Returns the socket on which its exit status will come, and its
+    PID. Raises OSError, and ValueError where forking.py ended before it answered.
     """
-    umask = os.umask(0)
+    umask = os.umask(0)  # to read it is to set it
     os.umask(umask)
     run = {
         "command": command,
@@ -43,7 +46,7 @@ def ask(place: str, command: list[str]) -> tuple[socket.socket, int]:
 
 
 def end_with(status: int) -> None:
-    """End as a process with that status ended."""
+    """End as a process ended that has this status (of waitpid): with its code, or by its signal."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler
@@ -66,7 +69,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for passed in PASSED_ON:
         signal.signal(passed, pass_on)
-    end_with(int(forking.recv(MOST_BYTES) or signal.SIGKILL))
+    status = forking.recv(MOST_BYTES)
+    if not status:  # the process that waits for the program was killed
+        end_with(signal.SIGKILL)
+    end_with(int(status))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""What compiled flex_attention allocates: unlike torch's own kernel for it, which a rehearsal
-runs, it never holds the scores (torch/_inductor/kernel/flex/flex_attention.py, read at torch 2.14).
+"""What compiled flex_attention allocates. A rehearsal without a compiler would run torch's uncompiled
+kernel, which holds the scores; the compiled one never does (torch/_inductor/kernel/flex/
+flex_attention.py, read at torch 2.14).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from .result_sizes import Value
 def forward(
     torch: Torch, query: Value, key: Value, value: Value, *rest: Value
 ) -> Value:
-    """The output, and two numbers for each query; until torch 2.8 one."""
+    """The results of the operator flex_attention: the output, and for each query the logarithm of its
+    sum and, since torch 2.9 (which has AuxOutput), its highest score.
+    """
     out = torch.empty_like(query)
     if value.shape[-1] != query.shape[-1]:
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
@@ -28,7 +31,9 @@ def forward(
 def backward(
     torch: Torch, query: Value, key: Value, value: Value, *rest: Value
 ) -> Value:
-    """The gradients of query, key, value, and of what the score function captured."""
+    """The results of flex_attention_backward: the gradients of query, key and value, and of the
+    buffers that the score function captured, which are the last but one of the arguments.
+    """
     *_, captured, _ = rest
     per_query = query.new_empty(query.shape[:-1], dtype=torch.float32)
     query_gradient = torch.empty_like(query)
@@ -36,10 +41,12 @@ def backward(
     value_gradient = value.new_empty((batch, *value.shape[1:]))
     key_gradient = key.new_empty((batch, *key.shape[1:]))
     del per_query  # the kernel has read it; what follows may lie in its place
-    captured_gradients = [
-        torch.zeros_like(buffer) if buffer.requires_grad else None
-        for buffer in captured
-    ]
+    captured_gradients = []
+    for buffer in captured:
+        gradient = None
+        if buffer.requires_grad:
+            gradient = torch.zeros_like(buffer)
+        captured_gradients.append(gradient)
     return (
         query_gradient,
         key_gradient.sum_to_size(key.shape),
@@ -49,3 +56,4 @@ def backward(
 
 
 FUSED = {"flex_attention": forward, "flex_attention_backward": backward}
+"""By the name of an operator, what allocates as its compiled kernel does."""

@@ -1,6 +1,8 @@
-"""torch.cond, flex_attention and similar operators have torch.compile trace the functions that
-they are given, to find what these close over, such as weights: only so do weights get gradients.
-No code is compiled for that, so it happens in a rehearsal, too.
+"""Lets torch.compile trace functions in a rehearsal, which otherwise leaves it out.
+
+torch.cond, flex_attention and similar operators have it trace the functions that they are given, to
+find the tensors in these, such as weights: only then do the weights get gradients. No code is
+compiled for that.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import Any
 
 from .operators import Torch
 
-Value = Any
+Value = Any  # whatever the program or torch has there
 Function = Callable[..., Value]
 EAGER = "torch._dynamo.backends.debugging"
-"""Where those backends of torch are that compile nothing."""
+"""The module of torch with the backends that compile nothing."""
 SWITCH = "TORCHDYNAMO_DISABLE"
+"""The variable of torch by which a rehearsal leaves torch.compile out."""
 
 
 def compiles_nothing(backend: Value) -> bool:
@@ -26,17 +29,18 @@ def compiles_nothing(backend: Value) -> bool:
 
 
 def is_capture(function: Value, options: dict[str, Value]) -> bool:
-    """Whether torch.compile is asked to trace a function, and code is not needed: torch's own
-    operators ask for code as well, but run without it.
+    """Whether torch.compile is asked to trace a function and needs not compile it. torch's own
+    operators ask for compiled code, but also run without it; all ask for one whole graph.
     """
     is_own = getattr(function, "__module__", "").startswith("torch._higher_order_ops")
-    is_asked = is_own or compiles_nothing(options.get("backend"))
-    return bool(options.get("fullgraph")) and is_asked
+    needs_no_code = is_own or compiles_nothing(options.get("backend"))
+    return bool(options.get("fullgraph")) and needs_no_code
 
 
 def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
-    """torch.compile for such functions; all others, and those that it cannot trace, go to
-    ``leave_out``.
+    """The stand-in for torch.compile: it traces functions of which is_capture is true. All others,
+    and those that it cannot trace, go to ``leave_out``, torch.compile without any effect.
+    ``around``: AroundMode of values.py.
     """
     inside_of_mode = functools.cache(functools.partial(backend_within, torch, around))
 
@@ -70,7 +74,10 @@ def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
 
 
 def backend_within(torch: Torch, around: Value, backend: Value) -> Function:
-    """A backend of torch.compile, by itself or its name, whose graphs run inside of the mode."""
+    """A backend of torch.compile (or its name), whose graphs run inside of the mode. ``linear`` and
+    ``scaled_dot_product_attention`` are replaced in a rehearsal (values.py): the tracer must take
+    them as they are.
+    """
     if isinstance(backend, str):
         registry = importlib.import_module("torch._dynamo.backends.registry")
         backend = registry.lookup_backend(backend)

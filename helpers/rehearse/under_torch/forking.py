@@ -1,8 +1,8 @@
 """A Python that has imported torch already, and forks a process for each run of a script.
 
-Called with the number of a socket on which asking.py asks, the script, and the modules to import.
-It ends with its standard input. A fork takes over the folder, the environment, the command line,
-the input and the output of asking.py, and begins as every rehearsed process does
+Called with the file descriptor of a socket on which asking.py asks, the script, and the modules to
+import. It ends when its standard input ends. A fork takes over the folder, the environment, the
+command line, the input and the output of asking.py, and begins as every rehearsed process does
 (sitecustomize.py), so that the script finds what it would find in a Python of its own.
 """
 
@@ -22,12 +22,17 @@ import types
 from typing import Any
 
 MOST_BYTES = 1 << 20
+"""Room for the message of asking.py: a command and an environment. Linux gives a process at most 2 MiB
+for both where its stack is limited to 8 MiB, and they are mostly a few KiB.
+"""
 RECORD = "CASEBOOK_RECORD"
-"""By this entry of their environment the processes of a run are recognized."""
+"""The variable, a path, by which the recorder recognizes the processes of a run."""
 
 
 def next_run(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Wait for runs that are asked for; returns in the process that is to run one."""
+    """Wait for asking.py, and fork for each run. Returns only in the new process: the run as
+    asking.py described it, and its three standard files.
+    """
     while True:
         ready, _, _ = select.select([server, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -42,15 +47,16 @@ def next_run(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def run_of_own(asking: socket.socket) -> bool:
-    """Fork once more: True in the process of the run. The other one sends asking.py its PID, and
-    then the status with which it ended; where asking.py has ended, it ends the run.
+    """Fork once more. Returns True in the process of the run; the other process never returns: it
+    sends asking.py the PID, then the status with which the run ended, and kills the run where
+    asking.py has ended.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
         asking.close()
         return True
-    os.setpgid(pid, pid)
+    os.setpgid(pid, pid)  # a group of its own, which is killed as a whole
     asking.send(str(pid).encode())
     ready, _, _ = select.select([os.pidfd_open(pid), asking.fileno()], [], [])
     if asking.fileno() in ready:
@@ -62,7 +68,7 @@ def run_of_own(asking: socket.socket) -> bool:
 
 
 def become(run: dict[str, Any], files: list[int]) -> None:
-    """Take over what belongs to the run."""
+    """Take over what asking.py had: its files, environment, umask, folder and command line."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -77,7 +83,9 @@ def become(run: dict[str, Any], files: list[int]) -> None:
 
 
 def show_environment(environment: dict[str, str]) -> None:
-    """Write the entry of the run over that with which this Python began, where /proc shows it."""
+    """Write the value of RECORD over the blanks with which this Python began (forks.py): /proc shows
+    the environment of a process as it lies in the memory where the process began.
+    """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     place = getenv(RECORD.encode())
@@ -87,12 +95,14 @@ def show_environment(environment: dict[str, str]) -> None:
 
 
 def folder_of(script: str) -> str:
-    """Where Python looks first for what a script imports."""
+    """The folder in which Python looks first for what a script imports."""
     return os.path.dirname(os.path.realpath(script))
 
 
 def begin_rehearsal() -> None:
-    """What begins in a rehearsed process with its Python, and with its import of torch."""
+    """Begin as a rehearsed process does when its Python starts and when it imports torch: by
+    sitecustomize.py, which Python did not find when this one started.
+    """
     if "CASEBOOK_REHEARSE" not in os.environ:
         return
     torch = sys.modules["torch"]
@@ -117,9 +127,7 @@ def main() -> None:
     for module in modules:
         importlib.import_module(module)
     sys.path.remove(needs)  # until the rehearsal begins
-    set_by_imports = {
-        name: value for name, value in os.environ.items() if before.get(name) != value
-    }
+    set_by_imports = dict(os.environ.items() - before.items())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     become(*next_run(server))
     os.environ.update(set_by_imports)

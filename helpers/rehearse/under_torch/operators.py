@@ -1,28 +1,29 @@
-"""What a rehearsal knows of torch's operators: which it computes along, and how.
-
-Standard library alone.
-"""
+"""What a rehearsal does about each of torch's operators (kind_of). Standard library alone."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-Operator = Any  # torch.ops: torch is the program's own, and not imported here
-Torch = Any
+Operator = Any  # one of torch.ops: torch is the program's own, and not imported here
+Torch = Any  # the module torch
 
-# Operators whose result has a size that the device's values decide (torch's tag
-# dynamic_output_shape, and those that call one).
 SIZES = frozenset(
     "nonzero nonzero_out nonzero_numpy argwhere masked_select masked_select_out _unique _unique2 unique_dim unique_consecutive "
     "unique_dim_consecutive bincount one_hot repeat_interleave_Tensor repeat_interleave_self_Tensor _coalesce to_sparse "
     "_to_sparse to_sparse_sparse_dim tensor_split_tensor_indices_or_sections combinations".split()
 )
-# Products, convolutions and others that are left to nobody: their results are unknown.
+"""Operators whose result has a size that the values on the card decide: those with torch's tag
+dynamic_output_shape (native_functions.yaml), and those that call one of them.
+"""
 LEFT_OUT = re.compile(
     r"(add|b|add?b|spars\w*)?(mm|mv)(_|$)|addm[mv]|baddbmm|conv|cudnn|scaled_dot|attention|_rnn|lstm|gru|grid_sampler"
     r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|record_stream"
 )
+"""Operators that are not computed along, as they would take too long (matrix products, convolutions,
+recurrent layers, solvers) or are never called with small tensors alone (optimizers); record_stream
+computes nothing.
+"""
 NAMES_OF_KIND = {
     "allocates": "lift_fresh empty new_empty empty_like empty_strided new_empty_strided resize_",
     "fills": "ones_like zeros_like full_like new_ones new_zeros new_full",
@@ -31,7 +32,11 @@ NAMES_OF_KIND = {
     "scatters": "masked_scatter masked_scatter_",
     "sizes": " ".join(SIZES),
 }
-KINDS = {name: kind for kind, names in NAMES_OF_KIND.items() for name in names.split()}
+"""By the kind of an operator (kind_of), the names of those that no other sign shows."""
+KINDS: dict[str, str] = {}
+"""The kind by the name of an operator."""
+for _kind, _names in NAMES_OF_KIND.items():
+    KINDS.update(dict.fromkeys(_names.split(), _kind))
 
 
 def name_of(operator: Operator) -> str:
@@ -40,13 +45,14 @@ def name_of(operator: Operator) -> str:
 
 
 def kind_of(torch: Torch, operator: Operator) -> str:
-    """What is done about an operator.
+    """What an operator does, by which a rehearsal treats it:
 
-    views: nothing, its result lies in its input's memory or the device does all of it; allocates:
-    what lies in the memory is known not to matter; exchanges: ranks send it to each other; fills:
-    one value everywhere; masks: its masks are counted; reads: values go to the host or between
-    devices; scatters: its mask is counted in the backward pass; sizes: values decide how large its
-    result is; unknown: not computed; writes, computes: computed along, in place or not.
+    views: its result is in its input's memory, so there is nothing to compute; allocates: it leaves
+    its result as the memory was; exchanges: ranks send it to each other; fills: its result is one
+    value everywhere; masks: it selects by masks, whose true elements are counted; reads: values go
+    to the host or between devices; scatters: the true elements of its mask are counted in a backward
+    pass; sizes: values decide how large its result is; writes, computes: a result in place, or a
+    new one; unknown: the same, but not computed along.
     """
     name = name_of(operator)
     schema = operator._schema
@@ -56,12 +62,13 @@ def kind_of(torch: Torch, operator: Operator) -> str:
         return KINDS[name]
     if getattr(torch.Tag, "dynamic_output_shape", None) in operator.tags:
         return "sizes"
-    writes = any(
-        argument.alias_info is not None and argument.alias_info.is_write
-        for argument in schema.arguments
-    )
+    aliases = [argument.alias_info for argument in schema.arguments]
+    writes = any(alias is not None and alias.is_write for alias in aliases)
     if not writes and any(result.alias_info is not None for result in schema.returns):
         return "views"
-    if LEFT_OUT.match(name) or torch.Tag.nondeterministic_seeded in operator.tags:
+    is_random = torch.Tag.nondeterministic_seeded in operator.tags
+    if LEFT_OUT.match(name) or is_random:
         return "unknown"
-    return "writes" if writes else "computes"
+    if writes:
+        return "writes"
+    return "computes"

@@ -1,7 +1,7 @@
 """One rank of a job without the others: torch's fake process group stands in for the real one.
 
-Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing,
-so each other rank is taken to hold what this one holds.
+Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing, so
+a rehearsal takes each other rank to hold what this one holds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from .capturing import Function, Value
 from .operators import Torch
 
-Witness = Any
+Witness = Any  # witness.py, which imports this module
 FAKE = "torch.testing._internal.distributed.fake_pg"
 
 
 def start(torch: Torch, witness: Witness) -> None:
-    """Let the program's process groups be fake ones of the job that RANK and WORLD_SIZE name.
+    """Make the program's process groups fake ones, of the job that RANK and WORLD_SIZE name.
 
     The witness notes whether gradients were exchanged in buckets. Raises SystemExit where this
-    release of torch has none.
+    release of torch has no fake process group.
     """
     try:
         importlib.import_module(FAKE)
@@ -45,6 +45,7 @@ def start(torch: Torch, witness: Witness) -> None:
         *args: Value,
         **kwargs: Value,
     ) -> Value:
+        # Options of NCCL or Gloo, which the fake group does not take.
         options = [name for name in kwargs if name.endswith("_options")]
         for name in options:
             del kwargs[name]
@@ -88,17 +89,19 @@ def keeping_tensor(exchange: Function) -> Function:
     @functools.wraps(exchange)
     def exchange_and_keep(tensor: Value, *args: Value, **kwargs: Value) -> Value:
         work = exchange(tensor, *args, **kwargs)
-        return None if work is None else KeptWork(work, tensor)
+        if work is None:  # this rank is not in the group
+            return None
+        return KeptWork(work, tensor)
 
     return exchange_and_keep
 
 
 class FirstBuckets:
-    """The buckets of DistributedDataParallel's first step; for the second one it makes new ones.
+    """Holds the buckets of DistributedDataParallel's first step for another step, where
+    CASEBOOK_HOLDS_BUCKETS says so. For the second step it makes new ones.
 
     NCCL's watchdog looks every 0.1 s (kWatchdogThreadSleepMillis in ProcessGroupNCCL.cpp) for what
-    was exchanged, and holds the old ones until then: where steps are short, for another step. Here
-    they are held where CASEBOOK_HOLDS_BUCKETS says so.
+    was exchanged, and holds the old buckets until then: where steps are short, for another step.
     """
 
     def __init__(self) -> None:
@@ -107,7 +110,7 @@ class FirstBuckets:
         self.buffers: list[Value] = []
 
     def see(self, bucket: Value) -> None:
-        """A bucket is about to be exchanged."""
+        """Hold a bucket that is about to be exchanged in the first step; let go of all in the third."""
         if self.are_held and not self.steps:
             self.buffers.append(bucket.buffer())
         if bucket.is_last():
@@ -117,8 +120,8 @@ class FirstBuckets:
 
 
 def reducing_by_hook(torch: Torch, witness: Witness, init: Function) -> Function:
-    """DistributedDataParallel's constructor, with a hook that hands each bucket back: what the fake
-    group's work answers is nothing that its reducer takes (comm.cpp).
+    """DistributedDataParallel's constructor, after which a hook returns each bucket as it is: its
+    reducer cannot use the results of the fake group (comm.cpp).
     """
 
     def hand_back(first: FirstBuckets, bucket: Value) -> Value:
@@ -138,8 +141,9 @@ def reducing_by_hook(torch: Torch, witness: Witness, init: Function) -> Function
 
 
 def seeing_buckets(witness: Witness, init: Function) -> Function:
-    """DistributedDataParallel's constructor where all ranks run: what its first buckets take, which
-    it makes anew unless parameters may go unused (reducer.hpp), is noted.
+    """DistributedDataParallel's constructor where all ranks run. The witness notes the bytes of the
+    first buckets if new ones will take their place, which happens unless parameters may go unused
+    (reducer.hpp).
     """
 
     @functools.wraps(init)
@@ -153,7 +157,7 @@ def seeing_buckets(witness: Witness, init: Function) -> Function:
 
 
 def refuse_hook(*args: Value, **kwargs: Value) -> None:
-    """Stands for register_comm_hook of a model that has one already."""
+    """Stands in for register_comm_hook, as the rehearsal's own hook takes its place."""
     why = (
         "a communication hook of DistributedDataParallel is not rehearsed with --world"
     )
