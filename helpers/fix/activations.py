@@ -1,4 +1,6 @@
-"""Changes around what the forward pass keeps for a backward pass: never kept, recomputed, in RAM."""
+"""Changes of activations, which the forward pass keeps for the backward pass: keep none, recompute
+them, or keep them in RAM.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ from helpers.fix.regions import (
 WEIGHTS = re.compile(
     r"\bnn\.|Module|Parameter|requires_grad|from_pretrained|models\.|\.load\("
 )
-"""How a program says that it has something by which gradients could flow."""
+"""Words of a source that make or load weights. Only with weights, which require gradients, does
+torch keep activations.
+"""
 
 
 def changes_of_activations(program: Program) -> Changes:
-    """Activations never kept, or recomputed."""
+    """no_grad around what needs no gradients, and checkpoints around what does."""
     if fails_in_evaluation(program):
         return
     if program.mentions(WEIGHTS):
@@ -34,7 +38,7 @@ def changes_of_activations(program: Program) -> Changes:
 
 
 def _without_any_gradients(program: Program) -> Changes:
-    """One line for a program that has no backward pass."""
+    """Gradients turned off behind the imports, for a program that has no backward pass."""
     source = program.sources[0]
     if not source.imports or program.mentions(GRADIENT_FREE):
         return
@@ -49,15 +53,16 @@ def _without_any_gradients(program: Program) -> Changes:
 
 
 def activations_in_ram(program: Program) -> Changes:
-    """What the backward pass will need lies in RAM until then."""
-    for region in forward_regions(program):
-        header = "with torch.autograd.graph.save_on_cpu():"
-        yield Change(
-            title=f"Keep activations in RAM until the backward pass ({region.place})",
-            results=Results.ROUNDED,
-            why="the same values come back from the CPU, but perhaps laid out for another kernel",
-            costs="RAM for all activations, and a transfer in each direction in every step",
-            edits=(region.source.within(region.first, region.last, header),),
-            only_on_a_gpu=True,
-        )
+    """The first forward pass under save_on_cpu, which keeps its activations in RAM."""
+    region = next(forward_regions(program), None)
+    if region is None:
         return
+    header = "with torch.autograd.graph.save_on_cpu():"
+    yield Change(
+        title=f"Keep activations in RAM until the backward pass ({region.place})",
+        results=Results.ROUNDED,
+        why="the same values come back from the CPU, but perhaps laid out for another kernel",
+        costs="RAM for all activations, and a transfer in each direction in every step",
+        edits=(region.source.within(region.first, region.last, header),),
+        only_on_a_gpu=True,
+    )

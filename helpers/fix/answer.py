@@ -30,18 +30,19 @@ from helpers.settings.trouble import SettingsTrouble
 from helpers.trials.user_program import script_of
 
 DOWNLOADS_OFF = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-"""What keeps the libraries of Hugging Face from fetching anything (their documentation)."""
+"""Variables that keep the libraries of Hugging Face from downloading (their documentation)."""
 _DOWNLOAD = re.compile(
-    r"LocalEntryNotFound|OfflineMode|offline mode|couldn't connect|We couldn.t connect|URLError"
-    r"|ConnectionError|gaierror|Name or service not known|name resolution|Max retries exceeded"
+    # huggingface_hub, datasets and transformers while DOWNLOADS_OFF is set
+    r"LocalEntryNotFound|OfflineMode|offline mode|couldn.t connect"
+    # urllib and requests, glibc's resolver, urllib3
+    r"|URLError|ConnectionError|gaierror|Name or service not known|name resolution"
+    r"|Max retries exceeded"
 )
-"""How the errors of a program read that wanted to fetch something (huggingface_hub, urllib,
-requests).
-"""
-
-
+"""Words in the error of a program that tried to download something."""
 ADVISED = ("user-leak", "true-capacity")
-"""The causes whose remedy depends on the sources of the program."""
+"""Labels of the verdicts for which first_change reads the program's sources: only these say what
+kind of code has to change.
+"""
 
 
 class NoFix(ValueError):
@@ -50,9 +51,8 @@ class NoFix(ValueError):
 
 @dataclass(frozen=True)
 class FailedProgram:
-    """A program that ran out of memory, rehearsed: ``first`` as it is, and what was found.
-
-    ``repeats``: what else was rehearsed to find it.
+    """A program that ran out of memory. ``first``: its rehearsal as it is; ``verdict``: why it ran
+    out; ``repeats``: its rehearsals without a limit and with expandable segments.
     """
 
     program: Program
@@ -64,7 +64,9 @@ class FailedProgram:
 
     @property
     def rehearsed(self) -> dict[str, Rehearsal]:
-        """The rehearsals of the unchanged program that came to their ends, by their settings."""
+        """The repeat with expandable segments, by the settings that it had, so that the search need
+        not run it again; empty where there was none, or where a limit stopped it.
+        """
         again = self.repeats.expandable
         if again is None or again.stopped:
             return {}
@@ -73,7 +75,9 @@ class FailedProgram:
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """What each rehearsal and the whole search may take: seconds, and how many tries."""
+    """``limits``: of each rehearsal; ``seconds`` and ``tries``: of the whole search. Three minutes
+    and nine tries were chosen as what somebody waits for in front of a terminal.
+    """
 
     limits: RehearsalLimits
     seconds: float = 180.0
@@ -90,7 +94,40 @@ def failure_of(
     """Rehearse a command in a copy of the current folder, and find out why it fails.
 
     ``run``: rehearse.run.rehearse with its torch; ``scratch``: a folder for its traces. Raises
-    NoFix where it fits, or fails for another reason than memory.
+    NoFix where it fits, or fails for another reason than memory, and KeyboardInterrupt where
+    somebody ended the rehearsal.
+    """
+    out = scratch / "first.pickle"
+    first = _first_rehearsal(command, card, run, out, limits)
+    setting = _refused_setting(out, first)
+    if setting is not None:
+        source = f"rehearsal of {command[0]}"
+        facts = ProgramFacts(source, exit_code=first.exit_code, settings=setting)
+        return _failure(command, first, CaseEvidence(program=facts))
+    why_not = _why_nothing_to_fix(first)
+    if why_not:
+        raise NoFix(why_not)
+    repeats = counterfactual.Counterfactual()
+    if not counterfactual.why_no_repeats(first, Path.cwd()):
+        record = out.with_suffix(".record")
+        both = counterfactual.Repeats(run, list(command), first, record)
+        repeats = both.both()
+        add_to_record(out, counterfactual=repeats.as_shape())
+    failure = _failure(command, first, evidence_from_trace(out))
+    if first.fits and failure.verdict.state == "healthy":
+        raise NoFix(f"the program fits as it is: {failure.verdict.summary}")
+    return replace(failure, repeats=repeats)
+
+
+def _first_rehearsal(
+    command: Sequence[str],
+    card: GpuCard,
+    run: Callable[..., Rehearsal],
+    out: Path,
+    limits: RehearsalLimits,
+) -> Rehearsal:
+    """Rehearse the unchanged command, with its trace at ``out``. Raises NoFix where it cannot run
+    in a copy of the current folder, and KeyboardInterrupt where somebody ended it.
     """
     folder = Path.cwd()
     why_not = why_not_copied(folder)
@@ -100,7 +137,6 @@ def failure_of(
     if script and not (folder / script).resolve().is_relative_to(folder.resolve()):
         advice = "start fix in the folder of its sources"
         raise NoFix(f"{script} is not below this folder; {advice}")
-    out = scratch / "first.pickle"
     with copied(folder) as copy:
         first = run(
             in_copy(command, folder, copy),
@@ -115,28 +151,13 @@ def failure_of(
     was_ended = first.exit_code == STOPPED and not first.stopped
     if was_ended or first.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
-    setting = _refused_setting(out, first)
-    if setting is not None:
-        source = f"rehearsal of {command[0]}"
-        facts = ProgramFacts(source, exit_code=first.exit_code, settings=setting)
-        return _failure(command, first, CaseEvidence(program=facts))
-    why_not = _why_nothing_to_fix(first)
-    if why_not:
-        raise NoFix(why_not)
-    repeats = counterfactual.Counterfactual()
-    if not counterfactual.why_no_repeats(first, folder):
-        repeats = counterfactual.Repeats(
-            run, list(command), first, record=out.with_suffix(".record")
-        ).both()
-        add_to_record(out, counterfactual=repeats.as_shape())
-    failure = _failure(command, first, evidence_from_trace(out))
-    if first.fits and failure.verdict.state == "healthy":
-        raise NoFix(f"the program fits as it is: {failure.verdict.summary}")
-    return replace(failure, repeats=repeats)
+    return first
 
 
 def _refused_setting(out: Path, first: Rehearsal) -> SettingsTrouble | None:
-    """The allocator's setting at which torch ended the program that was recorded at ``out``."""
+    """The allocator's setting at which torch ended the program that was recorded at ``out``; None
+    where no setting did.
+    """
     if not first.failed_otherwise:
         return None
     for process in record_of(out).get("processes", ()):
@@ -147,7 +168,7 @@ def _refused_setting(out: Path, first: Rehearsal) -> SettingsTrouble | None:
 
 
 def _why_nothing_to_fix(first: Rehearsal) -> str:
-    """Why no change is looked for, where the first run shows no want of memory; else empty."""
+    """Why there is nothing to search: the first rehearsal did not run out of memory; else empty."""
     if first.failed_otherwise and _DOWNLOAD.search(first.error):
         return f"the program needs a download: {first.error}; fetch it first, then try again"
     if first.failed_otherwise:
@@ -167,10 +188,8 @@ def _why_nothing_to_fix(first: Rehearsal) -> str:
 def first_change(
     command: Sequence[str], evidence: CaseEvidence, label: str
 ) -> FirstChange | None:
-    """The change that is tried first for a recorded program that needs too much or keeps more and
-    more; None where none is known.
-
-    ``label``: that of the verdict on the evidence.
+    """The change that ``fix`` would try first for a recorded program; None where none is known, or
+    where the program's sources are not in this folder. ``label``: that of the verdict.
     """
     if label not in ADVISED or why_not_copied(Path.cwd()):
         return None
@@ -188,7 +207,7 @@ def first_change(
 def _failure(
     command: Sequence[str], first: Rehearsal, evidence: CaseEvidence
 ) -> FailedProgram:
-    """What was found about the program of a command. Raises NoFix where it has no sources here."""
+    """The program of a command with the verdict on it. Raises NoFix where it has no sources here."""
     return FailedProgram(_program(command, evidence), first, diagnose(evidence))
 
 
@@ -216,7 +235,8 @@ def change_for(
     on_start: Callable[[Start], None] = lambda _start: None,
     on_trial: Callable[[TriedChange], None] = lambda _trial: None,
 ) -> tuple[TriedChange | None, list[TriedChange]]:
-    """A change with which the program was rehearsed to fit, or None, and all that were tried.
+    """Search for a change with which the program fits. Returns the one that was rehearsed to fit
+    (None: no change was), and all that were tried.
 
     ``prove`` compares what the program and a changed one compute (Prover.prove).
     """

@@ -21,8 +21,12 @@ MODELS = re.compile(
 """Functions and classes that make a model of transformers."""
 BATCH_SIZE = "per_device_train_batch_size"
 ACCUMULATED = "gradient_accumulation_steps"
+DEFAULTS = {BATCH_SIZE: 8, ACCUMULATED: 1}
+"""What these arguments are where a program does not give them (transformers, training_args.py)."""
 FACTORS = (2, 4, 8)
-"""By what a batch is divided; so many times more batches are accumulated before a step."""
+"""By what a batch is divided; so many times more batches are accumulated before a step. Powers of
+two, so where one does not divide a batch, neither do those that follow.
+"""
 FASTER = "nothing; it is faster"
 
 
@@ -31,23 +35,21 @@ def results_kept_by_arguments(program: Program) -> Changes:
     yield from _back_to_training(program)
     for source, call in _training(program):
         if not keyword(call, "gradient_checkpointing"):
+            name = "gradient_checkpointing"
+            yield _with_argument(
+                source, call, name, "True", why=SAME_AGAIN, costs=RECOMPUTED
+            )
+        has_evaluation = source.calls("evaluate", "predict")
+        evaluates = keyword(call, "eval_strategy") or has_evaluation
+        # Else the Trainer collects the outputs of a whole evaluation on the GPU.
+        if evaluates and not keyword(call, "eval_accumulation_steps"):
             yield _with_argument(
                 source,
                 call,
-                "gradient_checkpointing",
-                "True",
-                Results.SAME,
-                SAME_AGAIN,
-                RECOMPUTED,
-            )
-        evaluates = keyword(call, "eval_strategy") or source.calls(
-            "evaluate", "predict"
-        )
-        if evaluates and not keyword(call, "eval_accumulation_steps"):
-            why = "the same outputs, moved to the CPU after each step"
-            costs = "a transfer per step"
-            yield _with_argument(
-                source, call, "eval_accumulation_steps", "1", Results.SAME, why, costs
+                "eval_accumulation_steps",
+                "1",
+                why="the same outputs, moved to the CPU after each step",
+                costs="a transfer per step",
             )
         yield from _accumulated(source, call)
     for source, assign in program.find(cst.Assign):
@@ -56,15 +58,18 @@ def results_kept_by_arguments(program: Program) -> Changes:
 
 def results_changed_by_arguments(program: Program) -> Changes:
     """Arguments of libraries that change the training."""
-    other = "another optimizer trains differently"
     for source, call in _training(program):
         yield _with_argument(
-            source, call, "optim", '"adafactor"', Results.OTHER, other, ANOTHER_RATE
+            source,
+            call,
+            "optim",
+            '"adafactor"',
+            why="another optimizer trains differently",
+            costs=ANOTHER_RATE,
+            results=Results.OTHER,
         )
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
-            yield _with_argument(
-                source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, FASTER
-            )
+            yield _in_bfloat16(source, call, "bf16", "True")
     for source, call in program.calls("LoraConfig"):
         saved = keyword(call, "modules_to_save")
         if saved is not None:
@@ -76,22 +81,29 @@ def results_changed_by_arguments(program: Program) -> Changes:
                 edits=(source.replaced(saved.value, "None"),),
             )
     for source, call in program.calls("Trainer"):
+        # transformers has a Trainer, too, whose arguments _training finds.
         if "lightning" in source.content and not keyword(call, "precision"):
-            yield _with_argument(
-                source,
-                call,
-                "precision",
-                '"bf16-mixed"',
-                Results.OTHER,
-                OTHER_NUMBERS,
-                FASTER,
-            )
+            yield _in_bfloat16(source, call, "precision", '"bf16-mixed"')
 
 
 def _training(program: Program) -> Located[cst.Call]:
+    """The calls that make the arguments of a training of transformers or trl."""
     for source, call in program.find(cst.Call):
         if TRAINING.search(called(call)):
             yield source, call
+
+
+def _in_bfloat16(source: SourceFile, call: cst.Call, name: str, value: str) -> Change:
+    """The argument of a trainer with which it computes in bfloat16."""
+    return _with_argument(
+        source,
+        call,
+        name,
+        value,
+        why=OTHER_NUMBERS,
+        costs=FASTER,
+        results=Results.OTHER,
+    )
 
 
 def _with_argument(
@@ -99,9 +111,10 @@ def _with_argument(
     call: cst.Call,
     name: str,
     value: str,
-    results: Results,
+    *,
     why: str,
     costs: str,
+    results: Results = Results.SAME,
 ) -> Change:
     """A keyword argument of a call, set or added, as a change."""
     return Change(
@@ -115,8 +128,8 @@ def _with_argument(
 
 def _accumulated(source: SourceFile, call: cst.Call) -> Changes:
     """A smaller batch per device, and as many more of them before each step."""
-    batch_size = _number(source, call, BATCH_SIZE, default=8)
-    accumulated = _number(source, call, ACCUMULATED, default=1)
+    batch_size = _number(source, call, BATCH_SIZE)
+    accumulated = _number(source, call, ACCUMULATED)
     for factor in FACTORS:
         if batch_size % factor:
             return
@@ -135,10 +148,12 @@ def _accumulated(source: SourceFile, call: cst.Call) -> Changes:
         )
 
 
-def _number(source: SourceFile, call: cst.Call, name: str, default: int) -> int:
-    """The whole number that a call is given; ``default`` where it is given none."""
+def _number(source: SourceFile, call: cst.Call, name: str) -> int:
+    """The whole number that a call is given for an argument, else its default."""
     text = source.argument(call, name)
-    return int(text) if text.isdigit() else default
+    if text.isdigit():
+        return int(text)
+    return DEFAULTS[name]
 
 
 def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
@@ -148,7 +163,8 @@ def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
         return
     target = source.target(assign)
     makes_model = any(map(MODELS.search, source.names_called(assign.value)))
-    if not makes_model or not re.fullmatch(r"[\w.]+", target):
+    is_variable = re.fullmatch(r"[\w.]+", target)  # or an attribute: model, self.model
+    if not makes_model or not is_variable:
         return
     line = f"{target}.gradient_checkpointing_enable()"
     yield Change(
@@ -161,7 +177,9 @@ def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
 
 
 def _back_to_training(program: Program) -> Changes:
-    """Checkpointing that is on without effect, since an evaluation left the model in eval mode."""
+    """``model.train()`` at the end of a function that calls ``model.eval()``: in eval mode the
+    checkpointing of transformers has no effect.
+    """
     idle = program.facts.idle_checkpointing
     if idle is None or not idle.where:
         return

@@ -20,18 +20,23 @@ from helpers.fix.sizes import factors
 from helpers.fix.source import SourceFile
 from helpers.fix.stores import counters
 
-PARTS = (2, 4, 8, 16, 32)
 COUNTING = re.compile(r"(?:tqdm(?:\.tqdm)?\()?(?:range|trange|(?:itertools\.)?count)\(")
-"""Loops that count their turns."""
+"""What a loop goes over that only counts: its variable is no batch."""
 MEANS = re.compile(
     r"cross_entropy|mse_loss|l1_loss|huber|nll_loss|kl_div|binary_cross|criterion|loss_?f"
     r"|\.mean\(\)|Loss\("
 )
-"""How a loss is written that is a mean over the samples."""
+"""Words of a forward pass whose loss is a mean over the samples, the default of torch's losses;
+loss_f: as in loss_fn.
+"""
 NO_MEANS = re.compile(
     r"ignore_index|reduction|weight=|\.sum\(\)|\.T\b|\.t\(\)|cdist|logsumexp|topk|\.max\("
 )
-"""What makes a loss another one when samples are taken apart."""
+"""Words of a forward pass where the losses of the parts do not add up to that of the batch: it
+weighs samples or leaves some out, is a sum, or compares the samples of a batch with each other.
+"""
+MOVES = ("to", "cuda", "cpu", "float", "half")
+"""Methods that move a tensor or change its type, and leave its shape as it is."""
 SMALLER_KERNELS = "smaller GPU kernels, so it takes longer"
 
 
@@ -39,7 +44,6 @@ def micro_batches(program: Program) -> Changes:
     """Each training step in parts of its batch, the fewest first."""
     if program.mentions(STATISTICS):
         return
-    times_too_large = program.times_too_large
     for region in forward_regions(program):
         text = region.text
         inputs = _inputs(region)
@@ -48,7 +52,7 @@ def micro_batches(program: Program) -> Changes:
         results = region.assigned - {region.loss}
         if region.carried or results & region.read_after:
             continue  # they have the size of the whole batch
-        for parts in [count for count in PARTS if count > times_too_large][:2]:
+        for parts in factors(program):
             title = f"Compute each batch in {parts} parts and add up the gradients"
             yield Change(
                 title=f"{title} ({region.place})",
@@ -61,9 +65,10 @@ def micro_batches(program: Program) -> Changes:
 
 
 def _inputs(region: Region) -> list[str]:
-    """The names of the batch's tensors: what the region reads that is new in each step. That comes
-    from the target of the loop, or from the parameters of a function without one, or was assigned
-    in the same block before the region.
+    """The names of the batch's tensors, in the order in which the region reads them.
+
+    A tensor of the batch is new in each step: the target of the loop around the region, else a
+    parameter of its function, or a variable that its block assigns before the region.
     """
     source = region.source
     loop = source.around(region.first, cst.For)
@@ -110,7 +115,11 @@ def _plain_names(source: SourceFile, target: cst.BaseExpression) -> set[str]:
 
 
 def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
-    """The region and its backward pass in a loop over parts of the batch."""
+    """The region and its backward pass in a loop over parts of the batch.
+
+    Each loss counts with its share of the samples, so that the gradients add up to those of the
+    mean over the batch.
+    """
     source = region.source
     loss = region.loss
     indent = source.indent(region.first)
@@ -124,6 +133,7 @@ def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
         lines.append(f"whole_{loss} = 0")
         inside.append(f"whole_{loss} += {loss}.detach()")
     lines.append(f"{_loop_over_parts(inputs, str(parts))}:")
+    # The statements as if they stood at the margin: code() indents all lines but the first.
     body = "\n".join(inside).replace("\n" + indent, "\n").splitlines()
     lines += [f"    {line}" for line in body]
     if is_read_again:
@@ -132,8 +142,8 @@ def _in_parts(region: Region, inputs: list[str], parts: int) -> TextEdit:
 
 
 def _of_part(text: str, inputs: Sequence[str]) -> str:
-    """Code that computes on parts of its inputs, as ``x_part`` in place of ``x``; keywords of calls
-    keep their names.
+    """Code that computes on parts of its inputs, as ``x_part`` in place of ``x``. Attributes and
+    keywords of that name (``self.x``, ``x=``) stay as they are.
     """
     for name in inputs:
         text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", f"{name}_part", text)
@@ -141,7 +151,9 @@ def _of_part(text: str, inputs: Sequence[str]) -> str:
 
 
 def _loop_over_parts(inputs: Sequence[str], chunks: str) -> str:
-    """``for x_part, y_part in zip(x.chunk(2), y.chunk(2))``, where ``chunks`` is ``2``."""
+    """``for x_part, y_part in zip(x.chunk(2), y.chunk(2))``. ``chunks``: the arguments of chunk, as
+    ``2`` or ``2, dim=2``.
+    """
     names = ", ".join(f"{name}_part" for name in inputs)
     over = ", ".join(f"{name}.chunk({chunks})" for name in inputs)
     if len(inputs) > 1:
@@ -150,7 +162,7 @@ def _loop_over_parts(inputs: Sequence[str], chunks: str) -> str:
 
 
 def _is_read_elsewhere(region: Region) -> bool:
-    """Whether the function reads the loss at another place than the forward and backward pass."""
+    """Whether the function names the loss outside the forward and the backward pass."""
     source = region.source
     names = [*region.names, *source.find(cst.Name, region.backward)]
     inside = [name.value for name in names].count(region.loss)
@@ -159,12 +171,14 @@ def _is_read_elsewhere(region: Region) -> bool:
 
 
 def evaluation_in_chunks(program: Program) -> Changes:
-    """What is computed without gradients where the card refused a request: on parts of its batch,
-    then on strips of its images.
+    """Computations without gradients that led to the refused request, on parts of their batch, then
+    on strips of their images.
     """
     possible_parts = factors(program)
     if not possible_parts:
         return
+    # Of the two numbers of parts that may do the larger one: without a backward pass more parts
+    # cost little time.
     parts = possible_parts[-1]
     has_images = program.mentions("Conv2d")
     for source, assign in _assigned_without_gradients(program):
@@ -175,12 +189,15 @@ def evaluation_in_chunks(program: Program) -> Changes:
         edit = _concatenated(source, assign, batch, parts, "")
         yield _in_chunks(f"Compute each batch in {parts} parts ({place})", edit)
         if has_images and len(batch) == 1:
+            rows = (
+                ", dim=2"  # of images as torch has them: batch, channels, rows, columns
+            )
             yield Change(
                 title=f"Evaluate each image in {parts} strips ({place})",
                 results=Results.OTHER,
                 why="at the edge of a strip the convolutions see zeros, not the next rows",
                 costs=SMALLER_KERNELS,
-                edits=(_concatenated(source, assign, batch, parts, ", dim=2"),),
+                edits=(_concatenated(source, assign, batch, parts, rows),),
             )
     for source, call in _modules_without_gradients(program):
         argument = source.operand(call.args[0].value)
@@ -224,18 +241,20 @@ def _assigned_without_gradients(program: Program) -> Located[cst.Assign]:
 
 
 def _failed_without_gradients(program: Program) -> Located[cst.CSTNode]:
-    """The statements that led to the refused request, the nearest first, as far as they, or one
-    that called them, are below no_grad.
+    """Those of the statements that led to the refused request that run without gradients: they, or
+    a statement that called them, are below no_grad. The nearest to the request first.
     """
     frames = list(calls_that_failed(program))
     for at, (source, statement) in enumerate(frames):
-        if any(is_without_gradients(*frame) for frame in frames[at:]):
+        callers = frames[at:]  # and the statement itself
+        if any(is_without_gradients(*caller) for caller in callers):
             yield source, statement
 
 
 def _batch_of(source: SourceFile, assign: cst.Assign) -> list[str]:
-    """The arguments of ``model(batch.to(device)).cpu()`` that its loop gives anew, or all of
-    them; none where this is another expression.
+    """The arguments of a call such as ``model(batch.to(device)).cpu()`` that are variables: those
+    that its loop sets in each turn, or all where it sets none. Empty where the assigned value is no
+    call, or one of torch itself.
     """
     result = _unmoved(assign.value)
     if not isinstance(result, cst.Call):
@@ -247,14 +266,17 @@ def _batch_of(source: SourceFile, assign: cst.Assign) -> list[str]:
     loop = source.around(assign, cst.For)
     if loop is None:
         return names
-    fresh = _plain_names(source, loop.target) | _variables_assigned(source, loop)
-    return [name for name in names if name in fresh] or names
+    set_by_loop = _plain_names(source, loop.target) | _variables_assigned(source, loop)
+    fresh = [name for name in names if name in set_by_loop]
+    if not fresh:
+        return names
+    return fresh
 
 
 def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
-    """What is moved or converted by the methods that end an expression."""
+    """An expression without the MOVES that end it: ``x`` of ``x.float().cpu()``."""
     while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-        if value.func.attr.value not in ("to", "cuda", "cpu", "float", "half"):
+        if value.func.attr.value not in MOVES:
             break
         value = value.func.value
     return value
@@ -263,10 +285,13 @@ def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
 def _concatenated(
     source: SourceFile, assign: cst.Assign, batch: list[str], parts: int, dimension: str
 ) -> TextEdit:
-    """The results of the parts of a batch, put together again."""
+    """The results of the parts of a batch, put together again. ``dimension``: more text for the
+    arguments of chunk and cat, as ``, dim=2``; empty: along the batch.
+    """
     of_part = _of_part(source.code(assign.value), batch)
     every = f"{of_part} {_loop_over_parts(batch, f'{parts}{dimension}')}"
     together = f"torch.cat([{every}]{dimension})"
     if isinstance(assign.targets[0].target, cst.Tuple):
+        # Each part gives several results: each of them is put together by itself.
         together = f"map(torch.cat, zip(*({every})))"
     return source.replaced(assign.value, together)

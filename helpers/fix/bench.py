@@ -1,4 +1,4 @@
-"""What runs the programs of a search: rehearsals under the program's torch, and the CPU."""
+"""What a search runs its programs with: rehearsals under the program's torch, and a Prover."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ class TorchChoice:
 def rehearsals(
     command: Sequence[str], choice: TorchChoice, settings: BoxSettings, forks: Forks
 ) -> tuple[Callable[..., Rehearsal], Prover]:
-    """rehearse.run.rehearse under the program's torch and with the settings of a box, later runs as
-    forks, and where the program runs on the CPU. Raises NotReady.
+    """The function that rehearses a program for ``fix``, and the Prover that runs it on the CPU.
+
+    The function is rehearse.run.rehearse under the program's torch, with the ``settings`` of a box
+    and without downloads; runs after the first are forks where they can be. Raises NotReady.
     """
     cache = torches.cache_folder(choice.cache)
     python = torches.interpreter(command, choice.python)
@@ -51,13 +53,15 @@ def rehearsals(
         ends_after_s: float = 0.0,
         max_events: int = DEFAULT_EVENTS,
     ) -> Rehearsal:
+        if conf is None:
+            conf = settings.conf
         return rehearse(
             command,
             card,
             out,
             torch=torch,
             cache=cache,
-            conf=settings.conf if conf is None else conf,
+            conf=conf,
             extra={**settings.extra, **DOWNLOADS_OFF, **extra},
             python=choice.python,
             log=log,

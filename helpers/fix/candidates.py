@@ -84,20 +84,24 @@ ONLY_PASSES: tuple[Proposals, ...] = (
     micro_batches,
     smaller_batches,
 )
-"""What makes no room where the card is too small for weights, gradients and states."""
+"""What makes no room where the card is too small for weights, gradients and the optimizer's
+states.
+"""
 OTHER_RESULTS: tuple[Proposals, ...] = (
     results_changed_by_arguments,
     changes_of_precision,
     smaller_states,
     smaller_batches,
 )
+"""What makes room by training differently: tried last, those first that keep the batch."""
 
 USES_TORCH = re.compile(r"^(?!\s*(?:from|import)\b).*\btorch\.", re.MULTILINE)
-"""A line of a change that reads the name ``torch``."""
+"""A line of a change that reads the name ``torch``; imports name it and do not read it."""
 
 
 def candidates(program: Program, cause: str) -> Changes:
-    """Changes to try, those first that remove the cause and keep the results; each once.
+    """Changes to try, each once: first those that remove the cause and keep the results, last those
+    that train differently.
 
     ``cause``: the label of the verdict.
     """
@@ -113,10 +117,10 @@ def candidates(program: Program, cause: str) -> Changes:
     for propose in proposals:
         for change in _proposed(propose, program):
             environment = tuple(change.environment.items())
-            key = (change.edits, environment, tuple(change.replaces.items()))
-            if key in seen or change.is_empty:
+            does = (change.edits, environment, tuple(change.replaces.items()))
+            if does in seen or change.is_empty:
                 continue
-            seen.add(key)
+            seen.add(does)
             change = _with_torch_imported(program, change)
             if change.comes_late or propose in OTHER_RESULTS:
                 late.append(change)
@@ -126,8 +130,8 @@ def candidates(program: Program, cause: str) -> Changes:
 
 
 def _proposed(propose: Proposals, program: Program) -> Changes:
-    """What a rule proposes. Programs are written in any way: a rule that cannot read this one is
-    left out, and said to be.
+    """What a rule proposes. Programs are written in any way: where a rule cannot read this one, a
+    line on stderr says so, and the other rules go on.
     """
     try:
         yield from propose(program)

@@ -13,16 +13,23 @@ ANOTHER_RATE = "the learning rate has to be chosen again"
 
 
 class Results(Enum):
-    """What a change does to the program's results, the least first."""
+    """What a change does to the program's results, from the least to the most."""
 
     SAME = "the same"
     ROUNDED = "the same up to rounding"
     OTHER = "different"
 
+    @property
+    def severity(self) -> int:
+        """0 for SAME, and more the more it changes."""
+        return list(Results).index(self)
+
 
 @dataclass(frozen=True, order=True)
 class TextEdit:
-    """``text`` in place of the bytes from ``start`` to ``end`` of the file ``name``."""
+    """``text`` in place of the bytes from ``start`` up to ``end`` of the file ``name``; where these
+    are equal, it is inserted.
+    """
 
     name: str
     start: int
@@ -30,7 +37,7 @@ class TextEdit:
     text: str
 
     def excludes(self, other: TextEdit) -> bool:
-        """Whether the two cannot both be made: they change the same place differently."""
+        """Whether the two cannot both be made: they change overlapping bytes differently."""
         if self.name != other.name or self == other:
             return False
         return self.start < other.end and other.start < self.end
@@ -96,7 +103,7 @@ def together(changes: Sequence[Change]) -> Change | None:
             if any(edit.excludes(earlier) for earlier in edits):
                 return None
             edits[edit] = None
-    worst = max(changes, key=lambda change: list(Results).index(change.results))
+    worst = max(changes, key=lambda change: change.results.severity)
     environment: dict[str, str] = {}
     replaces: dict[int, str] = {}
     for change in changes:
@@ -122,9 +129,11 @@ def together(changes: Sequence[Change]) -> Change | None:
 
 
 def edited(text: bytes, edits: Iterable[TextEdit]) -> bytes:
-    """A file's bytes with the edits made. Insertions at one place are made in their order."""
+    """A file's bytes with the edits made. Insertions at one place are made in their order, before
+    a replacement that begins there.
+    """
     pieces = []
-    done = 0
+    done = 0  # bytes of the file before this one are in the pieces, or replaced
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         pieces += [text[done : edit.start], edit.text.encode()]
         done = edit.end

@@ -1,4 +1,4 @@
-"""Collections that a program fills without end: what they can drop with the same results."""
+"""Changes of collections that a program fills without end: what they can let go of."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Changes, Results, TextEdit
+from helpers.fix.change import NOTHING, Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS, StoreStatement, last_name, stores_of
 
 MOST_CACHED = 4
-"""Entries that a cache keeps when it is limited."""
+"""Entries that a cache keeps when it is limited: fewer than the turns that a loop makes where both
+programs are compared (MOST_TURNS in under_torch/on_cpu.py), so that there entries leave it, too.
+"""
 UNBOUNDED = re.compile(
     r"(functools\.|)(cache|lru_cache(\(\)|\((maxsize=)?(None|\d{2,})\))?)"
 )
-"""Decorators of functions whose results are all kept, or many."""
+"""Decorators of functions that keep all their results, or at least ten: lru_cache without a number
+keeps 128. A program that asks for fewer than ten has thought of it.
+"""
 LAST = re.compile(r"\[-(\d+):?\]")
 """An index that reads the last entry, or the last few: [-1] or [-10:]."""
 NEW_LISTS = ("sorted", "list", "reversed")
@@ -46,9 +50,11 @@ def changes_of_collections(
 
 
 def _if_measured(
-    title: str, why: str, *edits: TextEdit, costs: str = "nothing"
+    title: str, why: str, *edits: TextEdit, costs: str = NOTHING
 ) -> Change:
-    """A change of what may be read until the end: the same only where that was measured."""
+    """A change of what the program may read as late as at its end: its results count as the same
+    only where both programs were compared to their ends.
+    """
     return Change(
         title=title,
         results=Results.SAME,
@@ -66,7 +72,8 @@ def _shortened_lists(program: Program, store: StoreStatement) -> Changes:
         value = statement.value
         unshortened = _unshortened(value)
         name = source.code(unshortened)
-        if unshortened is value or last_name(name) != last_name(store.name):
+        is_of_store = last_name(name) == last_name(store.name)
+        if unshortened is value or not is_of_store:
             continue
         text = source.code(value)
         yield _if_measured(
@@ -77,7 +84,7 @@ def _shortened_lists(program: Program, store: StoreStatement) -> Changes:
 
 
 def _unshortened(value: cst.BaseExpression) -> cst.BaseExpression:
-    """The list of which an expression is a part, or a copy in another order."""
+    """The list that an expression copies a part of, or sorts: ``best`` of ``sorted(best)[:3]``."""
     if isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Slice):
         value = value.value
     while isinstance(value, cst.Call) and called(value) in NEW_LISTS and value.args:
@@ -86,8 +93,8 @@ def _unshortened(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Changes:
-    """Objects with a method that empties them, which nobody calls: called before the loop that
-    fills them.
+    """Objects with a method such as reset() that nobody calls: called before the loop in which
+    another of their methods fills them.
     """
     owner = store.source.around(store.statement, cst.ClassDef)
     filling = store.source.around(store.statement, cst.FunctionDef)
@@ -109,13 +116,13 @@ def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Change
 def _unused_ways_to_empty(
     program: Program, store: StoreStatement, owner: cst.ClassDef
 ) -> Iterator[str]:
-    """The methods of a class that empty a collection and that only the class itself calls."""
+    """The methods of a class that empty a collection, and that nobody outside the class calls."""
     for method in store.source.find(cst.FunctionDef, owner):
         name = method.name.value
         names_collection = last_name(store.name) in store.source.code(method)
-        calls = [source.code(call.func) for source, call in program.calls(name)]
-        is_called = any(not call.startswith("self.") for call in calls)
-        if name in EMPTIES and names_collection and not is_called:
+        callers = [source.code(call.func) for source, call in program.calls(name)]
+        only_itself = all(caller.startswith("self.") for caller in callers)
+        if name in EMPTIES and names_collection and only_itself:
             yield name
 
 
@@ -146,16 +153,18 @@ def _last_entries(program: Program, store: StoreStatement) -> Changes:
 
 
 def _entries_read(program: Program, store: StoreStatement) -> int:
-    """How many of the last entries of a list are read, where no others are; else 0."""
+    """How many of its last entries a list has to keep: as many as the program reads by LAST. 0
+    where it reads others, or none.
+    """
     if store.method != "append":
         return 0
-    numbers = [0]
+    count = 0
     for read in _reads(program, store):
         match = LAST.fullmatch(read)
         if match is None:
             return 0
-        numbers.append(int(match[1]))
-    return max(numbers)
+        count = max(count, int(match[1]))
+    return count
 
 
 def _reads(program: Program, store: StoreStatement) -> set[str]:
@@ -167,10 +176,11 @@ def _reads(program: Program, store: StoreStatement) -> set[str]:
         node: cst.CSTNode = name
         outer = source.parent(node)
         if isinstance(outer, cst.Attribute) and outer.attr is node:
-            node = outer
+            node = outer  # of self.losses the whole, not only the name
             outer = source.parent(node)
         is_put = isinstance(outer, cst.Attribute) and outer.attr.value in PUTS
-        if is_put or source.around(node, cst.AssignTarget) is not None:
+        is_assigned = source.around(node, cst.AssignTarget) is not None
+        if is_put or is_assigned:
             continue
         if isinstance(outer, cst.Subscript):
             reads.add(source.code(outer).removeprefix(source.code(node)))
@@ -180,8 +190,8 @@ def _reads(program: Program, store: StoreStatement) -> set[str]:
 
 
 def _bounded_dictionaries(program: Program, store: StoreStatement) -> Changes:
-    """A dictionary whose entries are made where they are missing, or one in each iteration of a
-    loop that reads no other: keep a few.
+    """A dictionary that keeps its last few entries: a cache, which makes an entry where it is
+    missing, or one to which each turn of a loop adds the only entry that the turn reads.
     """
     if store.item is None:
         return
@@ -198,8 +208,8 @@ def _bounded_dictionaries(program: Program, store: StoreStatement) -> Changes:
     if loop is None:
         return
     index = f"[{source.code(loop.target)}]"
-    is_of_iteration = source.code(store.item) == f"{store.name}{index}"
-    if is_of_iteration and _reads(program, store) <= {index}:
+    is_of_turn = source.code(store.item) == f"{store.name}{index}"
+    if is_of_turn and _reads(program, store) <= {index}:
         yield _if_measured(
             f"Keep only the last {MOST_CACHED} entries of {store.name} ({store.place})",
             f"the program reads only {source.code(store.item)}",
@@ -217,7 +227,7 @@ def _is_cache(store: StoreStatement) -> bool:
 
 
 def _bounded_caches(program: Program) -> Changes:
-    """Functions whose results are all kept: keep a few."""
+    """Functions whose decorator keeps all their results: it keeps a few."""
     for source, decorator in program.find(cst.Decorator):
         match = UNBOUNDED.fullmatch(source.code(decorator.decorator))
         function = source.around(decorator, cst.FunctionDef)
@@ -225,7 +235,7 @@ def _bounded_caches(program: Program) -> Changes:
             continue
         bounded = f"{match[1]}lru_cache(maxsize={MOST_CACHED})"
         edits = [source.replaced(decorator.decorator, bounded)]
-        if match[0] == "cache":
+        if match[0] == "cache":  # imported by its name
             edits += source.with_import("from functools import lru_cache")
         yield _limited(f"of {function.name.value}", source.place(decorator), *edits)
 
@@ -241,35 +251,40 @@ def _limited(cache: str, place: str, *edits: TextEdit) -> Change:
 
 
 def _parts_let_go(program: Program, store: StoreStatement) -> Changes:
-    """Objects of a class of the program that are collected: let go of what its methods made and
-    nobody outside reads.
+    """Collected objects of a class of the program, without the attributes that their methods
+    computed and nobody outside the class reads.
     """
     source = store.source
     collected = source.code(store.value)
-    for assign in source.find(cst.Assign):
-        value = assign.value
-        if source.target(assign) != collected or not isinstance(value, cst.Call):
+    for owner in _classes_of(source, collected):
+        read_outside = _read_outside(program, source, owner)
+        unread = sorted(_set_inside(source, owner) - read_outside)
+        if not unread:
             continue
+        parts = " and ".join(unread)
+        lines = [f"{collected}.{part} = None" for part in unread]
+        yield Change(
+            title=f"Drop {parts} from what {store.name} collects ({store.place})",
+            results=Results.OTHER,
+            why=f"whatever else keeps such an object loses {parts}, too",
+            costs=f"no {parts} of an earlier entry can be used or saved later",
+            edits=(source.lines_after(store.statement, *lines),),
+        )
+
+
+def _classes_of(source: SourceFile, name: str) -> Iterator[cst.ClassDef]:
+    """The classes of a file whose objects it assigns to a name."""
+    values = [
+        row.value for row in source.find(cst.Assign) if source.target(row) == name
+    ]
+    for value in values:
         for owner in source.find(cst.ClassDef):
-            if called(value) != owner.name.value:
-                continue
-            read_outside = _read_outside(program, source, owner)
-            unread = sorted(_set_inside(source, owner) - read_outside)
-            if not unread:
-                continue
-            parts = " and ".join(unread)
-            lines = [f"{collected}.{part} = None" for part in unread]
-            yield Change(
-                title=f"Drop {parts} from what {store.name} collects ({store.place})",
-                results=Results.OTHER,
-                why=f"whatever else keeps such an object loses {parts}, too",
-                costs=f"no {parts} of an earlier entry can be used or saved later",
-                edits=(source.lines_after(store.statement, *lines),),
-            )
+            if isinstance(value, cst.Call) and called(value) == owner.name.value:
+                yield owner
 
 
 def _cleared_after_epochs(store: StoreStatement) -> Changes:
-    """What a step of Lightning collects, cleared where its epoch ends."""
+    """A collection that the steps of a Lightning module fill, cleared where an epoch ends."""
     source = store.source
     owner = source.around(store.statement, cst.ClassDef)
     if owner is None:
@@ -299,7 +314,7 @@ def _set_inside(source: SourceFile, owner: cst.ClassDef) -> set[str]:
 def _read_outside(
     program: Program, source: SourceFile, owner: cst.ClassDef
 ) -> set[str]:
-    """Attributes that are read anywhere but in the class itself."""
+    """Attributes that the sources read outside the class itself."""
     inside = {id(node) for node in source.find(cst.Attribute, owner)}
     return {
         node.attr.value
@@ -309,7 +324,7 @@ def _read_outside(
 
 
 def _gradients_let_go(program: Program) -> Changes:
-    """Gradients that are kept between the steps."""
+    """zero_grad(set_to_none=False), which keeps the gradients between steps: free them."""
     for source, call in program.calls("zero_grad"):
         if source.argument(call, "set_to_none") == "False":
             yield Change(
@@ -322,7 +337,9 @@ def _gradients_let_go(program: Program) -> Changes:
 
 
 def _earlier_groups(program: Program) -> Changes:
-    """Weights that an optimizer gets in every iteration: it forgets those of the one before."""
+    """An optimizer that gets new weights in every iteration: it forgets the earlier ones. Its first
+    group, with which it was made, stays.
+    """
     for source, call in program.calls("add_param_group"):
         optimizer = source.code(call.func).removesuffix(".add_param_group")
         lines = (

@@ -10,11 +10,15 @@ from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import PUTS
 
 PARTS = (cst.Arg, cst.Assign, cst.DictElement, cst.Element)
-"""Where a name stands for the exception itself, and not for what is asked of it."""
+"""What a name is directly a part of where it stands for the whole exception: ``log(error)``, and
+not ``error.args``.
+"""
 
 
 def exceptions_without_frames(program: Program) -> Changes:
-    """Exceptions that their handlers keep, without their tracebacks."""
+    """Exceptions that their handlers keep, without their tracebacks. Handlers that raise are left
+    as they are: whoever catches the exception next may print its traceback.
+    """
     edits: list[TextEdit] = []
     places = []
     raises_again = _raises_in_handlers(program)
@@ -30,6 +34,7 @@ def exceptions_without_frames(program: Program) -> Changes:
         for name in kept:
             edits.append(source.replaced(name, f"{error}.with_traceback(None)"))
         if raises_again:
+            # An exception keeps the one during whose handling it was raised.
             without_causes = f"{error}.__cause__ = {error}.__context__ = None"
             edits.append(source.lines_before(source.statement(kept[0]), without_causes))
     if edits:
@@ -43,13 +48,15 @@ def exceptions_without_frames(program: Program) -> Changes:
 
 
 def _raises_in_handlers(program: Program) -> bool:
-    """Whether an exception is raised while another is handled, and so refers to it."""
+    """Whether the sources raise an exception while they handle another, which it then keeps."""
     raised = program.find(cst.Raise)
     return any(source.around(error, cst.ExceptHandler) for source, error in raised)
 
 
 def _keeps(source: SourceFile, name: cst.Name, error: str) -> bool:
-    """Whether an exception's handler puts it away, or assigns it, where its name is written."""
+    """Whether a handler stores its exception, called ``error``, at this name: it puts it into a
+    collection, or assigns it.
+    """
     call = source.around(name, cst.Call)
     is_put = call is not None and called(call) in PUTS
     is_assigned = call is None and source.around(name, cst.Assign) is not None

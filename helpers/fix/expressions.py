@@ -24,9 +24,11 @@ METHODS = set(
 )
 """Functions of torch that are methods of their first argument, too."""
 OF_TORCH = re.compile(r"(?:torch|F|nn)(?:\.\w+)*\.\w+")
+"""A function of torch as programs write it, such as F.softmax or torch.linalg.norm."""
 LETTER = re.compile("[A-Z]")
+"""A name of a pattern that stands for any expression."""
 NOT_COMPARED = ("ctx", "kind", "type_comment")
-"""Fields of a node that say nothing of what it computes."""
+"""Fields of a node (of Python's ast) that say nothing of what it computes."""
 ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
 """Expressions that are compared with the patterns; others only as parts of these."""
 ORDER = ("p", "ord", "dim", "axis")
@@ -35,7 +37,9 @@ TRANSPOSED = {"T", "t()", "permute(0, 1, 3, 2)", "permute(0, 2, 1)"} | {
     f"transpose({pair})"
     for pair in ("-2, -1", "-1, -2", "0, 1", "1, 2", "2, 1", "2, 3", "3, 2")
 }
-"""Endings of a matrix, or of a batch of them, with its last two dimensions exchanged."""
+"""Attributes and methods that exchange the last two dimensions of a matrix, or of a batch of them:
+all are spelled ``mT``.
+"""
 WITH_DIMENSION = {
     "0": "None",
     "1": ":, None",
@@ -44,7 +48,7 @@ WITH_DIMENSION = {
     "-2": "..., None, :",
     "-3": "..., None, :, :",
 }
-"""What ``unsqueeze`` of a dimension is as an index."""
+"""``unsqueeze(dim)`` as an index, by its dim."""
 
 
 class _Plain(ast.NodeTransformer):
@@ -54,6 +58,7 @@ class _Plain(ast.NodeTransformer):
         """``torch.f(x, dim=1)`` as ``x.f(1)``, or as ``f(x, 1)`` where METHODS does not name it."""
         self.generic_visit(node)
         name = ast.unparse(node.func)
+        # torch.linalg.vector_norm is norm of a vector.
         short = name.rpartition(".")[2].removeprefix("vector_")
         function = node.func
         if OF_TORCH.fullmatch(name):
@@ -72,11 +77,12 @@ class _Plain(ast.NodeTransformer):
     def _of_method(self, node: ast.Call, owner: ast.expr, name: str) -> ast.expr:
         """The one spelling of a call of ``owner.name(...)``."""
         words = ", ".join(map(ast.unparse, node.args))
+        method = f"{name}({words})"
         if name in ("matmul", "bmm", "mm") and len(node.args) == 1:
             return _at(node, ast.BinOp(owner, ast.MatMult(), node.args[0]))
-        if f"{name}({words})" in TRANSPOSED:
+        if method in TRANSPOSED:
             return _at(node, ast.Attribute(owner, "mT", ast.Load()))
-        if f"{name}({words})" in ("pow(2)", "square()"):
+        if method in ("pow(2)", "square()"):
             return _at(node, ast.BinOp(owner, ast.Pow(), ast.Constant(2)))
         if name == "unsqueeze" and words in WITH_DIMENSION:
             index = ast.parse(f"x[{WITH_DIMENSION[words]}]", mode="eval").body
@@ -85,6 +91,7 @@ class _Plain(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """``x.T`` as ``x.mT``."""
         self.generic_visit(node)
         if node.attr in TRANSPOSED:
             node.attr = "mT"
@@ -98,8 +105,10 @@ class _Plain(ast.NodeTransformer):
             parts = list(node.slice.elts)
             while len(parts) > 1 and ast.unparse(parts[-1]) == ":":
                 parts.pop()
-            only = parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
-            node.slice = _at(node.slice, only)
+            index: ast.expr = ast.Tuple(parts, ast.Load())
+            if len(parts) == 1:
+                index = parts[0]
+            node.slice = _at(node.slice, index)
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -108,25 +117,25 @@ class _Plain(ast.NodeTransformer):
         if isinstance(node.op, ast.Mult) and _same(node.left, node.right):
             return _at(node, ast.BinOp(node.left, ast.Pow(), ast.Constant(2)))
         if isinstance(node.op, ast.Pow) and ast.unparse(node.right) == "0.5":
-            return _at(
-                node, ast.Call(ast.Attribute(node.left, "sqrt", ast.Load()), [], [])
-            )
+            root = ast.Attribute(node.left, "sqrt", ast.Load())
+            return _at(node, ast.Call(root, [], []))
         return node
 
 
 def _at(place: ast.expr, node: ast.expr) -> ast.expr:
-    """A new node in the place of another."""
+    """A new node with the lines and columns of the one whose place it takes."""
     return ast.fix_missing_locations(ast.copy_location(node, place))
 
 
 def _same(first: ast.AST, other: ast.AST) -> bool:
+    """Whether two expressions are written alike; the places of their nodes do not count."""
     return ast.dump(first) == ast.dump(other)
 
 
 @dataclass(frozen=True, eq=False)
 class Assigned:
-    """A statement that assigns to a name. ``value``: what it assigns, None where that is no plain
-    expression; ``before``: the names as they were before it.
+    """A statement that assigns to a name. ``value``: what it assigns, None where _assignment cannot
+    tell; ``before``: the names as they were before it.
     """
 
     name: str
@@ -142,14 +151,16 @@ Names = Mapping[str, Assigned]
 @dataclass(frozen=True)
 class Match:
     """A place that a pattern fits. ``letters``: what its letters stand for, each with the names as
-    they were there; ``through``: the assignments that were read through.
+    they were there; ``through``: the assignments whose values were taken for their names.
     """
 
     letters: Mapping[str, tuple[ast.expr, Names]] = field(default_factory=dict)
     through: Sequence[Assigned] = ()
 
     def first_line(self, last: int) -> int:
-        """The line where what the pattern fits begins, which ends in the line ``last``."""
+        """The first line of all that the pattern fits, which ends in the line ``last``: an assignment
+        that it reads through may stand further up.
+        """
         return min([last, *(assigned.statement.lineno for assigned in self.through)])
 
 
@@ -186,51 +197,61 @@ class Place:
         return match
 
     def _reads_alone(self, match: Match, assigned: Assigned) -> bool:
-        """Whether only what the pattern fits reads what a statement assigned."""
+        """Whether nothing outside of what the pattern fits reads what a statement assigned."""
         inside = set(map(id, ast.walk(self.node)))
         for other in match.through:
             inside |= set(map(id, ast.walk(other.statement)))
-        at = self.block.index(assigned.statement)
-        behind: list[ast.AST] = []
-        for statement in self.block[at + 1 :]:
-            behind += ast.walk(statement)
-            if assigned.name in _names_in(statement, ast.Store):
-                break
-        else:
-            # Nothing in the block assigns the name again: what stands behind it may read it, too.
-            last_line = self.block[-1].end_lineno
-            assert last_line is not None
-            names = (
-                part for part in ast.walk(self.scope) if isinstance(part, ast.Name)
-            )
-            behind += [name for name in names if name.lineno > last_line]
-        for node in behind:
+        for node in self._behind(assigned):
             if not isinstance(node, ast.Name) or node.id != assigned.name:
                 continue
             if isinstance(node.ctx, ast.Load) and id(node) not in inside:
                 return False
         return True
 
+    def _behind(self, assigned: Assigned) -> list[ast.AST]:
+        """The nodes behind an assignment, as far as they can read the value that it gives its name:
+        to the statement that assigns the name again, else to the end of the function or file.
+        """
+        behind: list[ast.AST] = []
+        at = self.block.index(assigned.statement)
+        for statement in self.block[at + 1 :]:
+            behind += ast.walk(statement)
+            if assigned.name in _names_in(statement, ast.Store):
+                return behind
+        last_line = self.block[-1].end_lineno
+        assert last_line is not None
+        for part in ast.walk(self.scope):
+            if isinstance(part, ast.Name) and part.lineno > last_line:
+                behind.append(part)
+        return behind
+
     def text(self, match: Match, letter: str) -> str:
-        """What a letter stands for, as it is written."""
+        """What a letter stands for, as it is written; in its one spelling where that has no place
+        in the file.
+        """
         node, _ = match.letters[letter]
         if isinstance(node, ast.Name):
             return node.id
         written = ast.get_source_segment(self.source.content, node)
-        return written or ast.unparse(node)
+        if not written:
+            return ast.unparse(node)
+        return written
 
     def rewritten(self, match: Match, template: str) -> tuple[TextEdit, ...]:
-        """``template``, with what its letters stand for, in place of what the pattern fits."""
+        """``template``, with what its letters stand for, in place of what the pattern fits; the
+        assignments that it read through go.
+        """
 
         def filled(letter: re.Match[str]) -> str:
             if letter[0] not in match.letters:
                 return letter[0]
             text = self.text(match, letter[0])
-            is_index = template[: letter.start()].endswith("[")
-            return text if is_index else f"({text})"
+            if template[: letter.start()].endswith("["):  # a slice has no parentheses
+                return text
+            return f"({text})"
 
         written = re.sub(r"\b[A-Z]\b", filled, template)
-        # With no more brackets than it needs.
+        # Without the parentheses that it does not need.
         text = ast.unparse(ast.parse(written, mode="eval"))
         removed = [self.source.without_lines(row.statement) for row in match.through]
         return (*removed, self.source.in_place_of(self.node, text))
@@ -238,49 +259,51 @@ class Place:
 
 def _is_changed(node: ast.AST, before: Names, after: Names) -> bool:
     """Whether a name that an expression reads was assigned again between two places."""
-    return any(
-        before.get(name) is not after.get(name) for name in _names_in(node, ast.Load)
-    )
+    read = _names_in(node, ast.Load)
+    return any(before.get(name) is not after.get(name) for name in read)
 
 
 def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match | None:
-    """``match`` with what a part of a pattern fits, read through the names that stand for it; None
-    where it does not fit.
+    """How a part of a pattern fits a node: ``match`` and what the part adds to it; None where it
+    does not fit. ``names``: what was assigned before the node.
     """
-    if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
-        if pattern.id in match.letters:
-            first, before = match.letters[pattern.id]
-            if _same(first, node) and not _is_changed(node, before, names):
-                return match
-            return None
-        assert isinstance(node, ast.expr)
-        return replace(match, letters={**match.letters, pattern.id: (node, names)})
-    if (
-        isinstance(node, ast.Name)
-        and node.id in names
-        and not isinstance(pattern, ast.Name)
-    ):
+    if isinstance(pattern, ast.Name):
+        if LETTER.fullmatch(pattern.id):
+            return _fit_letter(pattern.id, node, names, match)
+    elif isinstance(node, ast.Name) and node.id in names:
+        # The pattern wants more than a name: what was assigned to the name may fit it.
         assigned = names[node.id]
         if assigned.value is None:
             return None
         through = tuple(dict.fromkeys((*match.through, assigned)))
-        return _fit(
-            pattern, assigned.value, assigned.before, replace(match, through=through)
-        )
+        match = replace(match, through=through)
+        return _fit(pattern, assigned.value, assigned.before, match)
     if type(pattern) is not type(node):
         return None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+    further = _fit_parts(pattern, node, names, match)
+    if further is not None or not isinstance(node, ast.BinOp):
+        return further
+    if isinstance(node.op, (ast.Add, ast.Mult)):
         turned = ast.BinOp(node.right, node.op, node.left)
-        return _fit_parts(pattern, node, names, match) or _fit_parts(
-            pattern, turned, names, match
-        )
-    return _fit_parts(pattern, node, names, match)
+        return _fit_parts(pattern, turned, names, match)
+    return None
+
+
+def _fit_letter(letter: str, node: ast.AST, names: Names, match: Match) -> Match | None:
+    """``match`` with a letter that stands for a node; None where it stands for another already."""
+    if letter in match.letters:
+        first, before = match.letters[letter]
+        if _same(first, node) and not _is_changed(node, before, names):
+            return match
+        return None
+    assert isinstance(node, ast.expr)
+    return replace(match, letters={**match.letters, letter: (node, names)})
 
 
 def _fit_parts(
     pattern: ast.AST, node: ast.AST, names: Names, match: Match
 ) -> Match | None:
-    """How the parts of a pattern fit those of a node of the same type."""
+    """How the fields of a pattern fit those of a node of the same type; None where one does not."""
     for field_name, wanted in ast.iter_fields(pattern):
         if field_name in NOT_COMPARED:
             continue
@@ -303,24 +326,21 @@ def _fit_parts(
 
 @cache
 def _pattern(text: str) -> ast.expr:
-    return _plain(ast.parse(text, mode="eval").body)
-
-
-def _plain(node: ast.expr) -> ast.expr:
-    spelled = _Plain().visit(node)
+    """A pattern in its one spelling."""
+    spelled = _Plain().visit(ast.parse(text, mode="eval").body)
     assert isinstance(spelled, ast.expr)
     return spelled
 
 
 def _names_in(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
-    """Names that are read, or assigned to, in a node."""
+    """Names that are read in a node (``context``: ast.Load), or assigned to (ast.Store)."""
     names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
     return {name.id for name in names if isinstance(name.ctx, context)}
 
 
-def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
-    """The name and the value of ``x = y``, ``x += y``, ``x.add_(y)``, and of one of these below a
-    condition without which ``x`` stays as it is.
+def _assignment(statement: ast.stmt) -> tuple[str, ast.expr | None]:
+    """The name and the value of ``x = y``, ``x += y``, ``x.add_(y)``, and of one of these below an
+    ``if`` without ``else``. An empty name and None for any other statement.
     """
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -331,19 +351,17 @@ def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
             value=ast.Call(func=ast.Attribute(value=ast.Name() as owner)) as call
         ):
             assert isinstance(call.func, ast.Attribute)
-            if not call.func.attr.endswith("_"):
-                return None
-            function = ast.Attribute(
-                owner, call.func.attr.removesuffix("_"), ast.Load()
-            )
-            return owner.id, _at(call, ast.Call(function, call.args, call.keywords))
+            method = call.func.attr
+            if method.endswith("_"):  # torch's methods that work in place
+                function = ast.Attribute(owner, method.removesuffix("_"), ast.Load())
+                result = ast.Call(function, call.args, call.keywords)
+                return owner.id, _at(call, result)
         case ast.If(test=test, body=[inner], orelse=[]):
-            inside = _assignment(inner)
-            if inside is None:
-                return None
-            name, value = inside
-            return name, _at(value, ast.IfExp(test, value, ast.Name(name, ast.Load())))
-    return None
+            name, set_to = _assignment(inner)
+            if set_to is not None:
+                unset = ast.Name(name, ast.Load())
+                return name, _at(set_to, ast.IfExp(test, set_to, unset))
+    return "", None
 
 
 def places(source: SourceFile) -> Iterator[Place]:
@@ -357,7 +375,9 @@ def places(source: SourceFile) -> Iterator[Place]:
 def _places_in(
     source: SourceFile, block: Sequence[ast.stmt], scope: ast.AST
 ) -> Iterator[Place]:
-    """The expressions of a block, with what was assigned before each."""
+    """The expressions of a block and of the blocks in it, with what their block assigned before
+    each. Functions and classes in it have scopes of their own.
+    """
     names: Names = {}
     for statement in block:
         for part in ("body", "orelse", "finalbody"):
@@ -368,14 +388,10 @@ def _places_in(
             for node in ast.walk(statement):
                 if isinstance(node, ROOTS):
                     yield Place(source, node, names, block, scope)
-        name, value = _assignment(statement) or ("", None)
-        changed = _names_in(statement, ast.Store) | {name} - {""}
-        names = {
-            **names,
-            **{
-                other: Assigned(
-                    other, statement, value if other == name else None, names
-                )
-                for other in changed
-            },
-        }
+        name, value = _assignment(statement)
+        before = names
+        names = dict(before)
+        for other in _names_in(statement, ast.Store):
+            names[other] = Assigned(other, statement, None, before)
+        if name:
+            names[name] = Assigned(name, statement, value, before)

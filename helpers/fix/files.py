@@ -22,9 +22,12 @@ _SETTING = re.compile(
 )
 """A key and its value, as YAML, JSON, TOML and INI write it on a line."""
 IN_PARTS = re.compile(r"micro|chunk|accum|checkpoint", re.IGNORECASE)
-"""Keys of what computes the same in parts."""
+"""Keys of settings that compute the same in parts."""
 ALIKE = 0.8
-"""How like two names are where one is taken for the other misspelt (difflib's ratio)."""
+"""How like two names have to be (difflib's ratio, 1 for equal ones) so that one counts as the other
+misspelt. Stricter than difflib's own 0.6, at which train_size and eval_size (0.63) would be alike;
+micro_batch_size and microbatchsize have 0.93.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,21 @@ class FileSetting:
 
     def with_key(self, key: str) -> TextEdit:
         """Another key in the place of this one."""
-        end = self.key_at + len(self.key.encode())
-        return TextEdit(self.file.name, self.key_at, end, key)
+        return self._replaced(self.key_at, self.key, key)
 
     def with_value(self, value: str) -> TextEdit:
         """Another value in the place of this one."""
-        end = self.value_at + len(self.value.encode())
-        return TextEdit(self.file.name, self.value_at, end, value)
+        return self._replaced(self.value_at, self.value, value)
+
+    def _replaced(self, at: int, old: str, new: str) -> TextEdit:
+        """``new`` in the place of ``old``, which begins at the byte ``at``."""
+        return TextEdit(self.file.name, at, at + len(old.encode()), new)
 
 
 def misspelt_settings(program: Program) -> Changes:
-    """A key of a settings file that no source reads, under the similar name that they do read."""
+    """A key of a settings file that no source reads, renamed to a similar one that a source reads
+    and no settings file has.
+    """
     read = set(_keys_read(program.sources))
     settings = list(settings_in(program))
     present = {setting.key for setting in settings}
@@ -95,6 +102,7 @@ def settings_in(program: Program) -> Iterator[FileSetting]:
 
 
 def _bytes_before(text: str, at: int) -> int:
+    """How many bytes of a file are before the character ``at`` of its text."""
     return len(text[:at].encode(errors="surrogateescape"))
 
 

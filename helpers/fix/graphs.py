@@ -1,4 +1,4 @@
-"""Changes of a program that keeps graphs of autograd which no backward pass goes through."""
+"""Changes of a program that keeps graphs of autograd through which no backward pass goes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ from helpers.judge.program_facts import GrowerFacts
 TAKES_GRADIENTS = (
     r"\.grad\b|autograd\.functional|torch\.func\b|set_grad_enabled\(False|requires_grad"
 )
-"""What a program says that wants gradients without a backward pass, or has turned them off."""
+"""Words of a program that takes gradients without ``backward()``, or turns them off itself."""
 NAMES = re.compile(r"[A-Za-z_][\w.]*")
+"""Names in an expression. With one word in place of each, alike formulas are equal."""
 TRAINS_AGAIN = ("train", "backward", "step", "fit")
+"""Methods with whose call an evaluation is over and training goes on."""
 
 
 def may_take_gradients(program: Program) -> bool:
-    """Whether a program goes backward, or says that it wants gradients without that."""
+    """Whether a program has a backward pass, or takes gradients in another way."""
     return program.trains or program.mentions(TAKES_GRADIENTS)
 
 
 def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
-    """Changes that compute no graph, or let go of it, the largest part of the program last."""
-    # What no variable, list or attribute is known to keep may be kept by a graph.
+    """Changes that let go of a graph, then those that compute none, those of a larger part of the
+    program later.
+    """
+    # Where no variable, list or attribute is known to keep a grower, a graph may keep it.
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
     with_graphs = [grower for grower in growers if grower.with_graphs]
     if by_graph:
@@ -52,14 +56,14 @@ def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Chang
 
 
 def _cut_carried_states(program: Program) -> Changes:
-    """Detach what an iteration leaves for the next one, behind its backward pass."""
+    """Behind a backward pass, detach the variables that the next iteration reads."""
     for region in forward_regions(program):
         for name in sorted(region.carried - {region.loss}):
             yield from _detached(program, region.source, region.backward, name)
 
 
 def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
-    """Detach the state that is handed from step to step with its graph."""
+    """Detach what the growing lines assign: a state that each step computes from the one before."""
     keepers = {last_name(grower.keeper) for grower in growers}
     frames = [grower.line for grower in growers if grower.through_graph]
     for source, statement in program.statements_at(frames):
@@ -86,7 +90,7 @@ def _detached(
 
 
 def _cut_attributes(program: Program) -> Changes:
-    """Detach what the methods of an object compute of what they left there the last time."""
+    """Detach attributes that a method computes from their own earlier values."""
     for source, assign in program.find(cst.Assign):
         is_attribute = isinstance(assign.targets[-1].target, cst.Attribute)
         is_none = source.code(assign.value) == "None"
@@ -95,7 +99,9 @@ def _cut_attributes(program: Program) -> Changes:
 
 
 def _cut_attribute(program: Program, source: SourceFile, assign: cst.Assign) -> Changes:
-    """An attribute that is set without its graph, or read without it in the next step."""
+    """Ways to detach an attribute, each a change: together with others of its formula, where it is
+    set (as a tensor, or as a tuple of tensors), or where the next step reads it.
+    """
     value = assign.value
     carried = _carried_alike(source, assign)
     if len(carried) > 1:
@@ -113,39 +119,41 @@ def _cut_attribute(program: Program, source: SourceFile, assign: cst.Assign) -> 
 
 
 def _without_graph(source: SourceFile, value: cst.BaseExpression) -> TextEdit:
+    """A value, detached."""
     return source.replaced(value, f"{source.operand(value)}.detach()")
 
 
 def _carried_alike(source: SourceFile, assign: cst.Assign) -> list[cst.Assign]:
-    """The attributes that a method computes of themselves by the same formula, such as a running
-    mean and a running variance; the assignment itself is one.
+    """The assignments of a method that compute an attribute from its earlier value by the same
+    formula, such as a running mean and a running variance; ``assign`` itself is one.
     """
     method = source.around(assign, cst.FunctionDef)
     if method is None:
         return [assign]
     formula = NAMES.sub("name", source.code(assign.value))
-    return [
-        other
-        for other in source.find(cst.Assign, method)
-        if isinstance(other.targets[-1].target, cst.Attribute)
-        and _reads_of(source, other)
-        and NAMES.sub("name", source.code(other.value)) == formula
-    ]
+    alike = []
+    for other in source.find(cst.Assign, method):
+        is_attribute = isinstance(other.targets[-1].target, cst.Attribute)
+        has_formula = NAMES.sub("name", source.code(other.value)) == formula
+        if is_attribute and has_formula and _reads_of(source, other):
+            alike.append(other)
+    return alike
 
 
 def _reads_of(source: SourceFile, assign: cst.Assign) -> list[cst.Attribute]:
-    """Where a method computes with an attribute before it assigns it."""
+    """Where a method computes with an attribute before it assigns it, or in the same line."""
     method = source.around(assign, cst.FunctionDef)
     if method is None:
         return []
     name = source.code(assign.targets[-1].target)
-    return [
-        read
-        for read in source.find(cst.Attribute, method)
-        if source.code(read) == name
-        and source.line(read) <= source.line(assign)
-        and isinstance(source.parent(read), (cst.Arg, cst.BinaryOperation, cst.Element))
-    ]
+    computed_in = (cst.Arg, cst.BinaryOperation, cst.Element)
+    reads = []
+    for read in source.find(cst.Attribute, method):
+        is_earlier = source.line(read) <= source.line(assign)
+        is_computed_with = isinstance(source.parent(read), computed_in)
+        if source.code(read) == name and is_earlier and is_computed_with:
+            reads.append(read)
+    return reads
 
 
 def _graph_change(
@@ -170,7 +178,9 @@ def _graph_change(
 def passes_without_gradients(
     program: Program, growers: Sequence[GrowerFacts]
 ) -> Changes:
-    """no_grad for the functions and around the loops of a program that takes no gradients."""
+    """no_grad for the functions and loops of a program that takes no gradients: those of the growing
+    lines first, then every other ``for`` loop.
+    """
     if may_take_gradients(program):
         return
     frames = [grower.line for grower in growers]
@@ -189,7 +199,9 @@ def line_without_gradients(program: Program, source: SourceFile, line: int) -> C
 
 
 def _evaluations_without_gradients(program: Program) -> Changes:
-    """no_grad for what a training loop does between model.eval() and model.train()."""
+    """no_grad for what a training loop does between model.eval() and model.train(), or the next
+    step.
+    """
     if not program.trains:
         return
     for source, call in program.calls("eval"):
@@ -210,7 +222,7 @@ def _evaluations_without_gradients(program: Program) -> Changes:
 
 
 def frozen_parts(program: Program) -> Changes:
-    """no_grad for what modules compute before a backward pass whose weights no optimizer gets."""
+    """no_grad for modules whose weights no optimizer gets, in a forward pass of the training."""
     trained = " ".join(source.code(call) for source, call in optimizers(program))
     if ".parameters()" not in trained:
         return
@@ -231,7 +243,7 @@ def frozen_parts(program: Program) -> Changes:
 def _modules_in(
     program: Program, source: SourceFile, statement: cst.CSTNode
 ) -> list[str]:
-    """The modules of the program's own classes that a statement calls, or hands on."""
+    """The modules of the program's own classes that a statement calls, or gives to a call."""
     classes = program.classes
     names: set[str] = set()
     for call in source.find(cst.Call, statement):
@@ -241,7 +253,7 @@ def _modules_in(
 
 
 def _loop_without_gradients(program: Program, source: SourceFile, line: int) -> Changes:
-    """The outermost loop around a line of no function, where no backward pass follows."""
+    """The outermost loop around a line outside of functions, unless the loop trains."""
     for statement in source.statements_at(line):
         above = list(source.above(statement))
         loops = [outer for outer in above if isinstance(outer, (cst.For, cst.While))]
@@ -272,13 +284,13 @@ def _functions_without_gradients(
     statements = [*source.statements_at(line), *source.functions_at(line)]
     if any(is_without_gradients(source, statement) for statement in statements):
         return
-    training = names_that_train(program)
+    # A constructor makes weights, and torch itself calls a method named backward.
+    keep_gradients = {*names_that_train(program), "__init__", "backward"}
     for function in source.functions_at(line):
         name = function.name.value
         computes = source.names_called(function.body) - MOVES - set(PUTS)
-        goes_backward = source.calls(*TRAINS_AGAIN, below=function)
-        trains = goes_backward or name in (*training, "__init__", "backward")
-        if trains or not computes:
+        trains = source.calls(*TRAINS_AGAIN, below=function)
+        if trains or name in keep_gradients or not computes:
             continue
         first: cst.CSTNode = function
         if function.decorators:

@@ -12,8 +12,13 @@ from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called, is_return
 
 REGISTERS = re.compile(r"register_(\w+_)?hook")
+"""Methods of torch that register a hook, such as register_forward_hook; each returns a handle with
+a method remove().
+"""
 OVER_PARTS = re.compile(r"modules|children|parameters|layers|blocks|names|stages")
-"""What a loop goes over that gives each part of a model its hook."""
+"""Words in what a loop goes over that gives each part of a model its hook. Such a loop does not
+repeat: its hooks are meant to stay.
+"""
 Scope = cst.FunctionDef | cst.For | cst.While
 
 
@@ -26,9 +31,7 @@ def hooks_removed(program: Program) -> Changes:
         if not isinstance(statement, cst.SimpleStatementLine):
             continue
         owner = source.around(call, cst.ClassDef)
-        if owner is not None and not any(
-            "Module" in source.code(base) for base in owner.bases
-        ):
+        if owner is not None and not _is_module(source, owner):
             yield from _removed_by_users(program, source, owner, call)
             continue
         handle, edits = _handle(source, call, "handle")
@@ -37,11 +40,16 @@ def hooks_removed(program: Program) -> Changes:
             yield from _removed(program, source, statement, removal, edits)
 
 
+def _is_module(source: SourceFile, owner: cst.ClassDef) -> bool:
+    """Whether a class inherits from a module of torch or Lightning, by the names of its bases."""
+    return any("Module" in source.code(base) for base in owner.bases)
+
+
 def _removed_by_users(
     program: Program, source: SourceFile, owner: cst.ClassDef, registers: cst.Call
 ) -> Changes:
-    """A hook that an object of the program registers, removed by whoever makes the object: by its
-    own method, if it has one that nobody calls.
+    """A hook that an object of the program registers, removed where the object is made: by its own
+    closing method if it has one that nobody calls, else by the handle that it keeps.
     """
     handle, edits = _handle(source, registers, "self.handle")
     closing = _closing_method(source, owner)
@@ -61,7 +69,9 @@ def _removed_by_users(
 def _handle(
     source: SourceFile, call: cst.Call, name: str
 ) -> tuple[str, Sequence[TextEdit]]:
-    """The name that the handle of a hook has, or the edit by which it gets this one."""
+    """The variable that keeps the handle of a hook, and the edits for it: none where the program
+    keeps the handle already, else one that assigns it to ``name``.
+    """
     outer = source.parent(call)
     if isinstance(outer, cst.Assign):
         return source.target(outer), ()
@@ -84,7 +94,9 @@ def _removed(
     removal: str,
     edits: Sequence[TextEdit],
 ) -> Changes:
-    """A line that removes a hook, at the end of what runs again."""
+    """The line ``removal`` at the end of the loop or function that registers a hook anew each time;
+    ``edits``: more edits that it needs.
+    """
     scope = _runs_again(program, source, statement)
     if scope is None:
         return
@@ -105,25 +117,32 @@ def _removed(
 def _runs_again(
     program: Program, source: SourceFile, node: cst.CSTNode
 ) -> Scope | None:
-    """The loop around a node, or the function that a loop calls; None where it runs once."""
+    """The innermost loop or function around a node, if it runs again and again; else None. A
+    function does so if a loop calls it, or if it is the forward pass of a module.
+    """
     for outer in source.above(node):
-        if isinstance(outer, cst.While):
-            return outer
-        if isinstance(outer, cst.For):
-            is_over_parts = OVER_PARTS.search(source.code(outer.iter))
-            return None if is_over_parts else outer
-        if isinstance(outer, cst.FunctionDef):
-            name = outer.name.value
-            loops = [user.around(call, cst.For) for user, call in program.calls(name)]
-            is_called_again = name == "forward" or any(loops)
-            return outer if is_called_again else None
+        if isinstance(outer, Scope):
+            if _is_repeated(program, source, outer):
+                return outer
+            return None
     return None
+
+
+def _is_repeated(program: Program, source: SourceFile, scope: Scope) -> bool:
+    """Whether a loop or a function runs what is in it again and again."""
+    if isinstance(scope, cst.While):
+        return True
+    if isinstance(scope, cst.For):
+        return not OVER_PARTS.search(source.code(scope.iter))
+    name = scope.name.value
+    loops = [user.around(call, cst.For) for user, call in program.calls(name)]
+    return name == "forward" or any(loops)
 
 
 def _before_returns(
     source: SourceFile, function: cst.FunctionDef, line: str
 ) -> Iterator[TextEdit]:
-    """A line at each end of a function, after what it returns was computed."""
+    """A line at each end of a function; a value that it returns is computed before the line."""
     for returned in source.find(cst.Return, function):
         statement = source.statement(returned)
         is_inner = source.around(returned, cst.FunctionDef) is not function

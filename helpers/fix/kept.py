@@ -1,9 +1,9 @@
-"""Changes of a program that keeps tensors which nobody needs on the card."""
+"""Changes of a program that keeps more tensors on the card with each step than it needs there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -24,19 +24,24 @@ from helpers.fix.second_order import gradients_without_cycles
 from helpers.fix.source import SourceFile, called
 from helpers.fix.stores import StoreStatement, is_number, stores_that_keep
 from helpers.ground.units import show_bytes
+from helpers.judge.program_facts import GrowerFacts
 
 SCALAR = re.compile(
     r"(?:loss|metric|error|accuracy|score|reward|perplexity)(?:es|s)?$|^(?:acc|mse|psnr|nll|kl)$"
 )
-"""Names under which people keep one number."""
+"""Names under which programs keep one number; after _ they may end a longer one: total_loss."""
 WORTH_A_TRY = 0.1
-"""Of the memory that a program can use, what must be kept for that to be changed."""
+"""The share of the usable memory that must have been kept, so that letting go of it is tried: a
+rehearsal takes as long for a leak that could not have filled the card.
+"""
+MOST_GROWERS = 3
+"""Of what grows, for how many it is searched who keeps it: the first is the most telling."""
 
 
 @dataclass(frozen=True)
 class KeptEnding:
-    """Text to write behind each tensor that is kept, as a change. ``title`` has a gap for the name
-    of what keeps it, ``costs`` one for how much more that keeps with each step.
+    """``text`` to write behind each tensor that is kept, as a change. ``title`` has a gap for the
+    ``name`` of what keeps it, ``costs`` one for the ``most`` that it keeps more with each step.
     """
 
     text: str
@@ -73,7 +78,9 @@ ON_THE_CPU = KeptEnding(
 
 
 def changes_of_what_is_kept(program: Program) -> Changes:
-    """Changes that let go of what the program keeps more of with each step, smallest first."""
+    """Changes that let go of what the program keeps more of with each step, those that change the
+    program least first.
+    """
     yield from hooks_removed(program)
     growth = program.facts.growth
     if growth is None or not growth.growers:
@@ -81,7 +88,7 @@ def changes_of_what_is_kept(program: Program) -> Changes:
     kept_bytes = sum(grower.kept_bytes for grower in growth.growers)
     if kept_bytes < WORTH_A_TRY * program.facts.usable_bytes:
         return
-    growers = growth.growers[:3]
+    growers = growth.growers[:MOST_GROWERS]
     stores = list(stores_that_keep(program, growers))
     yield from gradients_without_cycles(program)
     yield from exceptions_without_frames(program)
@@ -90,9 +97,16 @@ def changes_of_what_is_kept(program: Program) -> Changes:
         for call in store.source.calls("deepcopy", below=store.value):
             yield from state_on_the_cpu(store.source, call)
     yield from changes_of_collections(program, stores)
-    may_have_graphs = program.trains or any(
-        grower.through_graph or grower.with_graphs for grower in growers
-    )
+    yield from _kept_otherwise(program, growers, stores)
+    yield from passes_without_gradients(program, growers)
+
+
+def _kept_otherwise(
+    program: Program, growers: Sequence[GrowerFacts], stores: Sequence[StoreStatement]
+) -> Changes:
+    """The stored tensors as numbers, as copies, without graphs, or on the CPU."""
+    have_graphs = any(grower.through_graph or grower.with_graphs for grower in growers)
+    may_have_graphs = program.trains or have_graphs
     are_tensors_alone = all(grower.tensors_alone for grower in growers)
     most = show_bytes(growers[0].bytes_per_step)
     for ending in (NUMBER, COPY, WITHOUT_GRAPH, ON_THE_CPU):
@@ -103,12 +117,11 @@ def changes_of_what_is_kept(program: Program) -> Changes:
         for store in stores:
             change = _kept_as(store, ending, most)
             yield replace(change, only_if_measured=needs_proof)
-    yield from passes_without_gradients(program, growers)
 
 
 def _kept_as(store: StoreStatement, ending: KeptEnding, most: str) -> Change:
-    """What a statement stores, with an ending behind every tensor, if it has any. ``most``: how
-    much more the program keeps with each step.
+    """What a statement stores, with an ending behind every tensor that it suits; an empty change
+    where it suits none. ``most``: how much more the program keeps with each step, in words.
     """
     return Change(
         title=f"{ending.title.format(name=store.name)} ({store.place})",
@@ -121,7 +134,11 @@ def _kept_as(store: StoreStatement, ending: KeptEnding, most: str) -> Change:
 
 
 def _with_ending(store: StoreStatement, ending: KeptEnding) -> Iterator[TextEdit]:
-    """The ending behind each tensor of a store that it suits and that has none yet."""
+    """The ending behind each tensor of a store that it suits and that does not have it yet.
+
+    Only what may be one number suits NUMBER, and only a part of a tensor, which keeps the whole,
+    suits COPY.
+    """
     source = store.source
     for tensor in _tensors_in(source, store.value):
         text = source.operand(tensor)
@@ -139,7 +156,9 @@ def _with_ending(store: StoreStatement, ending: KeptEnding) -> Iterator[TextEdit
 def _tensors_in(
     source: SourceFile, value: cst.BaseExpression
 ) -> list[cst.BaseExpression]:
-    """The parts of a value that may be tensors, each to be changed by itself."""
+    """The parts of a stored value that may be tensors: the entries of a collection, what a call
+    puts into an object, else the value itself; numbers are left out.
+    """
     parts: list[cst.BaseExpression]
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
         parts = [element.value for element in value.elements]
@@ -160,13 +179,13 @@ def _tensors_in(
 
 
 def _makes_an_object(call: cst.Call) -> bool:
-    """Whether a call makes a collection, or an object of a class, of what it is given."""
+    """Whether a call puts its arguments into a collection, or into an object of a class."""
     is_class = called(call)[:1].isupper()
     return is_class or called(call) in ("tuple", "list", "dict", "deque")
 
 
 def _is_one_number(value: cst.BaseExpression) -> bool:
-    """Whether a value has a name under which people keep one number."""
+    """Whether a variable or attribute has a name under which programs keep one number."""
     if isinstance(value, cst.Attribute):
         value = value.attr
     return isinstance(value, cst.Name) and bool(SCALAR.search(value.value.lower()))

@@ -1,4 +1,4 @@
-"""The changes that were tried, as a figure: the peak of each against the card."""
+"""The changes that were tried, as a figure: the peak of each beside the memory of the card."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from helpers.tell.sheet import Bar, Drawing, FigurePage
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
-FITS = "#4e8f5b"
+FITS = Look("#4e8f5b")
+"""A bar of a program that comes to its end: green."""
 FAILS = Look("#c46a4f", "white", "////")
+"""A bar of one that does not: red, and hatched for those who do not see the colour."""
 
 
 def league(
     winner: TriedChange | None, trials: Sequence[TriedChange], first: Rehearsal
 ) -> Shown:
-    """The peak of the program as it is and with each change; hatched where it runs out."""
+    """A table of the peaks of the program as it is and with each change, which draws the figure."""
     title = "No change that was tried lets the program finish"
     if winner is not None:
         title = f"The program {outcome(winner, first)} with: {winner.change.title}"
@@ -39,15 +41,20 @@ def league(
 def _draw(
     title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int
 ) -> Drawing:
-    """A bar for each row, which has a title, an ending, a peak, and whether it passes."""
+    """A bar for each row: the title of the change, how the program ended with it, its reserved peak
+    in bytes (None: unknown), and whether it passed.
+    """
     sheet = FigurePage(title)
     sheet.heading(
         "Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}"
     )
     for words, ended, peak_bytes, passes in rows:
-        look = Look(FITS) if passes else FAILS
-        ended = ended.partition(": ")[0]
-        value = f"{ended}, {show_bytes(peak_bytes)}" if peak_bytes else ended
+        look = FAILS
+        if passes:
+            look = FITS
+        value, _, _ = ended.partition(": ")  # without the text of an error
+        if peak_bytes:
+            value += f", {show_bytes(peak_bytes)}"
         fills = [(float(card_bytes), Look(PALE)), (peak_bytes, look)]
         sheet.bars([Bar(words, value, fills)], float(card_bytes))
     sheet.footnote(

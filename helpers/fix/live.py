@@ -19,7 +19,7 @@ from helpers.trials.trial import PreparedTrial, trial
 
 
 def free_gpu() -> tuple[Target | None, str]:
-    """A GPU of this machine that nobody else uses, or None and why there is none."""
+    """A GPU of this machine that nobody else uses, and no words; else None, and why there is none."""
     targets, why = free_targets(open_box("live"))
     if not targets:
         return None, why
@@ -29,8 +29,8 @@ def free_gpu() -> tuple[Target | None, str]:
 def run_for_real(
     program: Program, change: Change, target: Target, out: Path, seconds: float
 ) -> TrialRecord:
-    """Run the changed program on a GPU, in a copy of the current folder, for so many ``seconds`` at
-    most. ``out``: the folder of its record. Raises TrialError.
+    """Run the changed program on a GPU, in a copy of the current folder, for at most ``seconds``.
+    ``out``: the folder of its record. Raises TrialError.
     """
     settings = {**UPLOADS_OFF, **change.environment}
     limits = TrialLimits(seconds=seconds, start_s=seconds, silent_s=seconds)

@@ -1,4 +1,6 @@
-"""Copies of weights that need not be on the card, and a cache that another process needs."""
+"""Changes of copies of weights that need not be on the card, and of memory that the cache or a CUDA
+graph holds while another needs it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ SAME_VALUES = "a copy on the CPU has the same values"
 UPDATED_THERE = (
     "the copy has the same values, but its updates may round differently on the CPU"
 )
+STARTERS = re.compile(r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b")
+"""Modules that start a process, as programs name them."""
 CHILDREN = (
     "run",
     "Popen",
@@ -24,15 +28,16 @@ CHILDREN = (
     "start_processes",
     "system",
 )
+"""Functions of these modules that start one."""
 
 
 def changes_of_loads(program: Program) -> Changes:
-    """Checkpoints that may hold memory loaded to the CPU, second copies of the model kept there."""
+    """Checkpoints loaded to the CPU, and second copies of the model kept there."""
     holding = program.names_of_holding_places()
     for source, call in program.calls("load"):
         loads = source.code(call.func) == "torch.load" and call.args
-        # Where several processes fill a card together, none of them is refused, and what the
-        # others hold is not known.
+        # Without a refused request several processes fill the card together: then it is not known
+        # which lines hold its memory, and each load may.
         may_hold = program.facts.refusal is None or source.place(call) in holding
         if loads and may_hold and not keyword(call, "map_location"):
             yield Change(
@@ -58,7 +63,7 @@ def changes_of_loads(program: Program) -> Changes:
 
 
 def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Changes:
-    """``copy.deepcopy(model.state_dict())`` as tensors that are copied to the CPU."""
+    """``copy.deepcopy(model.state_dict())`` as a dictionary of copies on the CPU."""
     state = call.args[0].value
     if not isinstance(state, cst.Call) or called(state) != "state_dict":
         return
@@ -74,7 +79,7 @@ def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Changes:
 
 
 def _states(program: Program) -> Changes:
-    """``{name: value.clone() for ... in model.state_dict().items()}``."""
+    """``{name: value.clone() for name, value in model.state_dict().items()}``, cloned on the CPU."""
     for source, copies in program.find(cst.DictComp):
         text = source.code(copies)
         if "state_dict()" in text and ".cpu()" not in text:
@@ -90,27 +95,24 @@ def _states(program: Program) -> Changes:
 
 
 def emptied_before_children(program: Program) -> Changes:
-    """The cache given back before another process starts."""
+    """The allocator's cache given back to the driver before another process starts."""
     for source, call in program.calls(*CHILDREN):
-        if re.match(
-            r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b",
-            source.code(call.func),
-        ):
+        if STARTERS.match(source.code(call.func)):
+            statement = source.statement(call)
+            edit = source.lines_before(statement, "torch.cuda.empty_cache()")
             yield Change(
                 title=f"Empty the cache before the other process starts ({source.place(call)})",
                 results=Results.SAME,
                 why="nothing in the cache is in use",
                 costs="later requests have to ask the driver again",
-                edits=(
-                    source.lines_before(
-                        source.statement(call), "torch.cuda.empty_cache()"
-                    ),
-                ),
+                edits=(edit,),
             )
 
 
 def one_pool_for_graphs(program: Program) -> Changes:
-    """CUDA graphs that are captured into one pool, where each has one that no other can use."""
+    """CUDA graphs captured into one memory pool. Without ``pool`` torch gives each graph a pool of
+    its own, which nothing else can use.
+    """
     for source, call in program.calls("graph"):
         if source.code(call.func) != "torch.cuda.graph" or not source.imports:
             continue

@@ -1,4 +1,4 @@
-"""A cross-entropy over many classes, of a few positions at a time."""
+"""The last layer of a language model and its cross-entropy, for a few positions at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,23 @@ from helpers.fix.regions import Region, forward_regions
 from helpers.fix.source import called, keyword
 
 POSITIONS = 256
-"""How many have their logits at the same time."""
+"""Positions (tokens of a sequence) whose logits exist at the same time: of a vocabulary of 128,000
+as float32 they take 125 MiB, and the matrix product is still large enough for a GPU.
+"""
 NAMES = {"hidden", "wanted", "loss_of", "part"}
-"""Names that the change brings along."""
+"""Variables that the change adds to the program, which must have none of these names."""
 LAST_IS_CLASS = re.compile(
     r"(\.(transpose\(1, 2\)|(view|reshape)\(-1, .+\)|flatten\(0, -?[12]\)))?"
 )
-"""What stands behind the logits where each position has its classes in their last dimension."""
+"""How the call of the cross-entropy reshapes logits whose last dimension is the classes: not at
+all, or in one of the ways by which cross_entropy gets them as it wants them.
+"""
+NOT_A_CLASS = "-100"
+"""ignore_index where a program gives none (torch.nn.functional.cross_entropy)."""
+MOST_READERS = 3
+"""Names of the logits where only their loss reads them: the assignment, and in the call of the loss
+one or two, as in ``logits.view(-1, logits.size(-1))``.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,9 @@ class _Loss:
 
 
 def cross_entropy_in_parts(program: Program) -> Changes:
-    """The last layer of a model and its loss, for a few positions at a time: the logits of all
-    positions never exist at once. Only of a model that is called at one place.
+    """Changes that compute the last layer of a model and its loss for a few positions at a time, so
+    that the logits of all positions never exist at once. Only of a model that the program calls at
+    one place: the model then returns what its last layer would get.
     """
     for region in forward_regions(program):
         loss = _loss_of(region)
@@ -58,7 +69,9 @@ def cross_entropy_in_parts(program: Program) -> Changes:
 
 
 def _loss_of(region: Region) -> _Loss | None:
-    """The cross-entropy of a forward pass whose logits nobody else reads."""
+    """The cross-entropy of a forward pass, in the statement after its logits, which nothing else
+    reads; None where there is no such pair.
+    """
     source = region.source
     assigns: list[cst.Assign] = []
     for node in region.forward:
@@ -73,16 +86,19 @@ def _loss_of(region: Region) -> _Loss | None:
         if len(call.args) < 2:
             continue
         name = source.target(logits)
-        behind = source.code(call.args[0].value).removeprefix(name)
+        reshaped = source.code(call.args[0].value).removeprefix(name)
         readers = [node for node in source.find(cst.Name) if node.value == name]
-        has_weights = keyword(call, "weight") or keyword(call, "reduction")
-        if LAST_IS_CLASS.fullmatch(behind) and len(readers) <= 3 and not has_weights:
+        is_read_alone = len(readers) <= MOST_READERS
+        is_mean = not keyword(call, "weight") and not keyword(call, "reduction")
+        if LAST_IS_CLASS.fullmatch(reshaped) and is_read_alone and is_mean:
             return _Loss(region, logits, model.func.value, loss, call)
     return None
 
 
 def _is_used_elsewhere(program: Program, model: str) -> bool:
-    """Whether a model is called at another place, too, or handed on to somebody who may."""
+    """Whether a model is called at a second place, or given to a call that may call it. Also true
+    where the program has one of NAMES already, which the change would overwrite.
+    """
     if len(list(program.calls(model))) > 1:
         return True
     if any(name.value in NAMES for _, name in program.find(cst.Name)):
@@ -105,11 +121,15 @@ def last_layers(program: Program) -> Located[cst.Call]:
 
 
 def _in_parts(loss: _Loss, head: str) -> TextEdit:
-    """The logits and their loss, computed for a few positions at a time by a checkpoint each."""
+    """The logits and their loss for a few positions at a time, each under a checkpoint, so that the
+    backward pass computes those logits again. ``head``: the last layer's attribute of the model.
+    """
     source = loss.region.source
     wanted = source.code(loss.call.args[1].value)
     more = [source.code(argument).rstrip(" ,") for argument in loss.call.args[2:]]
-    no_class = source.argument(loss.call, "ignore_index") or "-100"
+    no_class = source.argument(loss.call, "ignore_index")
+    if not no_class:
+        no_class = NOT_A_CLASS
     words = [f"{loss.model}.{head}(part)", "classes", *more, 'reduction="sum"']
     name = source.target(loss.loss)
     lines = (

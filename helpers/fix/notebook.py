@@ -16,17 +16,21 @@ from helpers.fix.source import SourceFile
 from helpers.ground.child import watch
 
 CELL = "# %% cell {number}\n"
+"""The line above each cell while the cells are one source."""
 CELLS = "cells_of_notebook.py"
 """What the cells are called as one script."""
 HIDDEN = "pass  # not Python: "
-"""What stands for a line of IPython's own, such as %matplotlib, while the cells are one source."""
+"""What stands before a line of IPython's own, such as %matplotlib, while the cells are one source."""
 _IPYTHON = re.compile(r"(\s*)([%!?].*|[\w.]+\?+\s*)")
+"""A line of IPython's own: a magic (%), a shell command (!), or a question (?name, name?)."""
 _FRAME = re.compile(r"cell (\d+), line (\d+)")
+"""A frame in a notebook's cell, as allocator/stack_frames.py writes it."""
 IMPORT_S = 60.0
+"""How long the import of papermill may take: far more than the few seconds that it needs."""
 Cell = dict[str, Any]
 """A cell as a file of nbformat 4 has it."""
 INDENTS = (1, 2, 4, None)
-"""How files of notebooks may be indented, the way of nbformat first."""
+"""How the JSON of a notebook may be indented (None: on one line); nbformat's own 1 first."""
 
 
 class NoNotebook(ValueError):
@@ -51,9 +55,11 @@ class Notebook(SourceFile):
         super().__init__(name, "".join(pieces).encode())
 
     def line_of(self, frame: str) -> int:
+        """The line of the joined cells that a frame names; 0 where it names no cell of them."""
         match = _FRAME.match(frame)
         if match is None or int(match[1]) > len(self.cells):
             return 0
+        # A cell's first line is the one behind the line that names it.
         return self._starts[int(match[1]) - 1] + int(match[2])
 
     def place_of(self, line: int) -> str:
@@ -62,7 +68,7 @@ class Notebook(SourceFile):
         return f"cell {number}, line {line - self._starts[number - 1]}"
 
     def edited(self, edits: Iterable[TextEdit]) -> bytes:
-        """The notebook's file with the edits made in its cells; all else of it stays."""
+        """The notebook's file with the edits made in its cells; all else of it stays as it is."""
         before = _split(self.text.decode())
         after = _split(edited(self.text, edits).decode())
         content = json.loads(self.file)
@@ -70,11 +76,14 @@ class Notebook(SourceFile):
         for cell, old, new in zip(cells, before, after, strict=True):
             if old == new:
                 continue
-            is_list = isinstance(cell["source"], list)
-            cell["source"] = new.splitlines(keepends=True) if is_list else new
-        end = "\n" if self.file.endswith(b"\n") else ""
+            if isinstance(cell["source"], list):
+                cell["source"] = new.splitlines(keepends=True)
+            else:
+                cell["source"] = new
         written = json.dumps(content, indent=self._indent(), ensure_ascii=False)
-        return f"{written}{end}".encode()
+        if self.file.endswith(b"\n"):
+            written += "\n"
+        return written.encode()
 
     def _indent(self) -> int | None:
         """How the file is indented, found by writing it again; as nbformat does where that fails."""
@@ -103,7 +112,7 @@ class Notebook(SourceFile):
 
 
 def command_of(notebook: str) -> list[str]:
-    """The command that runs a notebook's cells, beside it and without changing it."""
+    """The command that runs a notebook's cells in its folder, and writes the result to nowhere."""
     path = Path(notebook)
     words = "python -m papermill --no-progress-bar -k python3 --cwd".split()
     return [*words, str(path.parent), notebook, os.devnull]
@@ -137,9 +146,8 @@ def _cells_run(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _source(cell: Cell) -> str:
-    """The text of a cell, which a notebook may hold line by line."""
-    source = cell["source"]
-    return source if isinstance(source, str) else "".join(source)
+    """The text of a cell, which a notebook holds as one string or as a list of lines."""
+    return "".join(cell["source"])
 
 
 def _as_python(cell: str) -> str:

@@ -1,4 +1,4 @@
-"""Optimizers that need less beside the weights."""
+"""Changes of optimizers, so that they need less memory beside the weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ WITH_FOREACH = (
     "ASGD",
     "Rprop",
 )
+"""Optimizers of torch that take ``foreach`` (torch/optim, read at 2.14; Adafactor and Muon, which
+take it too, are left as they are).
+"""
 WITH_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Those that take ``fused``, too."""
 WITH_STATES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
+"""Those that keep two states as large as the weights."""
 TRAINERS = ("fit", "train")
+"""Methods of trainers that make the steps themselves."""
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
+"""The keywords of those optimizers that torch.optim.Adafactor has, too."""
 
 
 def optimizers(program: Program) -> Located[cst.Call]:
@@ -38,8 +45,9 @@ def optimizers(program: Program) -> Located[cst.Call]:
 
 
 def steps_one_by_one(program: Program) -> Changes:
-    """A step without temporaries as large as all weights, where a step failed: fused=True, which
-    has none; for optimizers without it foreach=False, which has those of one weight.
+    """Optimizers whose step makes no temporaries as large as all weights, unless the request that
+    failed was not in a step. ``fused=True`` makes none; ``foreach=False``, for optimizers that have
+    no ``fused``, makes those of one weight at a time.
     """
     failed = next(calls_that_failed(program), None)
     if failed is not None:
@@ -68,7 +76,9 @@ def steps_one_by_one(program: Program) -> Changes:
 
 
 def smaller_states(program: Program) -> Changes:
-    """Adafactor in place of Adam: factors of the second moments in place of two whole states."""
+    """Adafactor in place of Adam: it keeps a row and a column for each weight matrix, where Adam
+    keeps two states as large as the matrix.
+    """
     for source, call in optimizers(program):
         if called(call) not in WITH_STATES:
             continue

@@ -10,11 +10,13 @@ from helpers.fix.regions import forward_regions
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
+"""Why results differ in bfloat16; float32 has 24."""
 HALF = re.compile(r"""['"](bfloat16|bf16)['"]""")
+"""bfloat16 as a choice of an option, with its quotes."""
 
 
 def changes_of_precision(program: Program) -> Changes:
-    """A switch that the program has, and autocast around its forward pass."""
+    """The program's own option for bfloat16, and autocast around its forward passes."""
     yield from _own_switch(program)
     for region in forward_regions(program):
         source = region.source
@@ -25,7 +27,7 @@ def changes_of_precision(program: Program) -> Changes:
 
 
 def _own_switch(program: Program) -> Changes:
-    """An option of the command line whose choices include bfloat16."""
+    """An option of the program whose choices include bfloat16: that becomes its default."""
     for source, call in program.calls("add_argument"):
         half = HALF.search(source.argument(call, "choices"))
         default = source.argument(call, "default")

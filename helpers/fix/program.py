@@ -18,13 +18,13 @@ from helpers.judge.program_questions import needed_bytes
 from helpers.rehearse.scratch import copied, in_copy
 
 Located = Iterator[tuple[SourceFile, Node]]
-"""Nodes of the sources, each with its file."""
+"""Nodes of libcst in the sources, each with its file."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """``sources``: the Python files of the program, the one that is run first. ``command``: its
-    command line. ``facts``: what its recording shows. ``files``: what it reads its settings from.
+    """``sources``: the Python files of the program, first the one that its ``command`` line runs.
+    ``facts``: what its recording shows. ``files``: those from which it reads its settings.
     """
 
     sources: Sequence[SourceFile]
@@ -50,8 +50,8 @@ class Program:
                 yield source, call
 
     def classes_of(self, name: str) -> set[str]:
-        """The classes that are called where something is assigned to a name, such as those of the
-        layers of ``self.head``.
+        """The classes of which a name may be an object: of ``self.head = Sequential(Linear(4, 2))``
+        Sequential and Linear. A class is what has a capital letter first.
         """
         classes: set[str] = set()
         for source, assign in self.find(cst.Assign):
@@ -71,7 +71,9 @@ class Program:
         return {owner.name.value for _, owner in self.find(cst.ClassDef)}
 
     def is_module(self, name: str) -> bool:
-        """Whether a name stands for a module, by what is assigned to it or asked of it."""
+        """Whether a name stands for a module of torch: an object of a class is assigned to it, or a
+        method of modules is called on it.
+        """
         uses = rf"(?<![\w.]){re.escape(name)}\.(?:parameters|train|eval|state_dict)\("
         return self.mentions(uses) or bool(self.classes_of(name))
 
@@ -80,8 +82,8 @@ class Program:
         return any(re.search(pattern, source.content) for source in self.sources)
 
     def places(self, frames: Sequence[str]) -> Iterator[tuple[SourceFile, int]]:
-        """The file and line of each frame such as "train.py:36 evaluate", as far as its file is
-        one of the sources.
+        """The file and line of each frame such as "train.py:36 evaluate"; frames of files that are
+        no source of the program are left out.
         """
         for frame in frames:
             for source in self.sources:
@@ -106,8 +108,8 @@ class Program:
 
     @property
     def times_too_large(self) -> float:
-        """How many times what it can have of the card the program needs; 1 where that is not
-        known.
+        """By how many times the program needs more memory than it can use; 1 where that is not known,
+        or where it needs no more.
         """
         facts = self.facts
         if facts.refusal is None or not facts.usable_bytes:

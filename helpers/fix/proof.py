@@ -28,37 +28,55 @@ from helpers.trials.user_program import PYTHON, script_of
 
 ON_CPU = Path(__file__).parent / "under_torch" / "on_cpu.py"
 SECONDS = 15
-"""How long each program may compute."""
+"""Seconds of the processor that each program may use."""
 IN_ALL_S = 60.0
-"""How long all that is compared for one change may take."""
+"""Seconds that all runs for one change may take: a third of the time of a search (SearchLimits)."""
 AS_IT_IS = (1, 0, False)
+"""The divisor that leaves all numbers of a program as they are."""
 DIVISORS = ((8, 64, True), (8, 256, False), (2, 256, False), AS_IT_IS)
-"""Ways to make the numbers of both programs smaller, of which the first with which both run is
-taken: the divisor, the least number that is divided, and whether lists are cut short, too.
+"""Ways to make the numbers of both programs smaller, the fastest first; the first with which both
+run is taken. Each: the divisor, the least number that is divided, and whether lists are cut short,
+too.
 """
 LEAST_STEPS = 2
-"""Steps of an optimizer that a comparison needs where no number was printed and no value seen."""
+"""Steps of an optimizer that a comparison needs where no number was printed and no value seen: the
+weights of the second step show whether the first one did the same.
+"""
 STEPS_ALIKE = 3
-"""Steps in which rounding may not yet have grown."""
+"""In so many first steps gradients are compared up to rounding; in later ones it has grown."""
 ROUNDING = 1e-3
-"""The relative difference of lengths of tensors that are the same up to rounding, at most."""
+"""How much the lengths of tensors that are the same up to rounding may differ, as a share. This and
+the next two were chosen: well above float32's 1e-7 for sums in another order, well below what a
+wrong gradient differs by.
+"""
+ROUNDING_OF_SUMS = 10 * ROUNDING
+"""The same for sums with changing signs, in which large terms cancel each other."""
 PRINTED_ROUNDING = 1e-2
-"""The same for printed numbers."""
+"""The same for printed numbers, which may come after many steps and have few digits."""
+PRINTED_AS_ZERO = 1e-4
+"""Printed numbers that differ by no more are alike, however small they are."""
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+"""A number in a printed line."""
 GRAPH = re.compile(r",?\s*(?:grad_fn=<[^>]*>|requires_grad=True)")
-"""What torch prints of a tensor's graph, which is no result: a kept tensor is detached."""
+"""What torch prints of a tensor's graph. It is no result: a change may detach a tensor."""
+Seen = Sequence[Any]
+"""A thing that was seen of a program: its kind (CpuRun.of), then its values. A list of ``gradients``
+or ``buffers`` has the length and the signed sum of each tensor (size_of in under_torch/on_cpu.py).
+"""
+Runnable = tuple[list[str], Mapping[str, bytes]]
+"""A command from its script on, and the files of its folder that have other bytes, by name."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of running a program and its change side by side."""
+    """What running a program and the changed program side by side showed."""
 
     results: Results | None
     """What the change does to what is computed; None where that could not be measured."""
     says: str
     """What was compared, or why nothing could be."""
     differs: bool = False
-    """With smaller numbers both computed something else; that may be due to the numbers alone."""
+    """The two computed different results with smaller numbers, which may be due to the numbers."""
     loses_gradients: bool = False
     """Weights that had a gradient have none with the change."""
     to_its_end: bool = False
@@ -67,27 +85,27 @@ class Proof:
 
 @dataclass(frozen=True)
 class CpuRun:
-    """What a program did on the CPU, in order; the error that it ended with, or that it came to its
-    end.
+    """What a program did on the CPU, in order. ``error``: the one that it ended with, else empty;
+    ``ended``: it came to its end.
     """
 
-    seen: Sequence[Sequence[Any]]
+    seen: Sequence[Seen]
     error: str = ""
     ended: bool = False
 
-    def of(self, kind: str) -> list[Sequence[Any]]:
-        """What was seen of a kind: "print", "value" (a loss, or what is saved), "gradients",
-        "weights" or "buffers".
+    def of(self, kind: str) -> list[Seen]:
+        """The values that were seen of a kind: "print", "value" (a loss, or what is saved),
+        "gradients", "weights" or "buffers".
         """
         return [values for name, *values in self.seen if name == kind]
 
 
 @dataclass(frozen=True)
 class Prover:
-    """Where programs are run on the CPU.
+    """Runs programs on the CPU and compares them.
 
-    ``folder``: the program's; ``python``: what runs it, with the torch of its rehearsals, whose
-    stand-ins for the vendor's libraries are ``preload``; ``forks``: what those are forked of.
+    ``folder``: of the program; ``python``: runs it, with the ``torch`` of its rehearsals; ``preload``:
+    their stand-ins for the vendor's libraries; ``forks``: the Python of which rehearsals are forks.
     """
 
     folder: Path
@@ -99,29 +117,22 @@ class Prover:
     def prove(self, program: Program, change: Change) -> Proof:
         """Run a program in a copy of its folder, and with a change in another; compare them."""
         ends_at = time.monotonic() + IN_ALL_S
-        words = _script(program.command)
-        changed_words = _script(changed_command(program, change))
-        unchanged: tuple[list[str], Mapping[str, bytes]] = (words, {})
-        changed = (changed_words, changed_files(program, change))
-        notebook = program.sources[0]
-        if isinstance(notebook, Notebook):
-            edits = [edit for edit in change.edits if edit.name == notebook.name]
-            unchanged = ([CELLS], {CELLS: notebook.text})
-            changed = ([CELLS], {CELLS: edited(notebook.text, edits)})
-        elif not words:
+        unchanged, changed = _side_by_side(program, change)
+        words, _ = unchanged
+        if not words:
             return Proof(None, "only a command that starts Python is run on the CPU")
         proof = compared(*self.runs([unchanged, changed]))
         is_sure = proof.loses_gradients or change.results is Results.OTHER
         if is_sure or proof.results is not Results.OTHER:
             return proof
-        # Smaller numbers may themselves differ, and some programs never do the same twice.
+        # Smaller numbers may themselves make them differ, and some programs never do the same
+        # twice.
         left_s = ends_at - time.monotonic()
         if left_s < SECONDS:
             says = "with smaller numbers it differs, and no time was left for its own"
             return Proof(None, says, differs=True)
-        before, again, after = self.runs(
-            [unchanged, unchanged, changed], (AS_IT_IS,), left_s
-        )
+        programs = [unchanged, unchanged, changed]
+        before, again, after = self.runs(programs, (AS_IT_IS,), left_s)
         if compared(before, again).results is Results.OTHER:
             says = "on the CPU the unchanged program differs from run to run"
             return Proof(None, says)
@@ -132,7 +143,7 @@ class Prover:
 
     def runs(
         self,
-        programs: Sequence[tuple[list[str], Mapping[str, bytes]]],
+        programs: Sequence[Runnable],
         divisors: Sequence[tuple[int, int, bool]] = DIVISORS,
         limit_s: float = IN_ALL_S,
     ) -> list[CpuRun]:
@@ -142,16 +153,17 @@ class Prover:
         with ExitStack() as stack:
             folder = tempfile.TemporaryDirectory(prefix="fix-")
             scratch = Path(stack.enter_context(folder))
-            records = [scratch / str(number) for number in range(len(programs))]
-            jobs = []
-            for record, (words, files) in zip(records, programs, strict=True):
+            records = []
+            jobs = []  # what on_cpu.py reads of each program
+            for number, (words, files) in enumerate(programs):
                 copy = stack.enter_context(copied(self.folder))
                 for name, text in files.items():
                     (copy / name).write_bytes(text)
                 words = in_copy(words, self.folder, copy)
-                jobs.append(
-                    {"folder": str(copy), "words": words, "record": str(record)}
-                )
+                record = scratch / str(number)
+                records.append(record)
+                job = {"folder": str(copy), "words": words, "record": str(record)}
+                jobs.append(job)
             work = {"programs": jobs, "seconds": SECONDS, "divisors": divisors}
             argv = [self.python, str(ON_CPU), json.dumps(work)]
             words, environment = self._started(argv)
@@ -159,7 +171,7 @@ class Prover:
             return [_read(record, ended.last_line) for record in records]
 
     def _started(self, argv: list[str]) -> tuple[list[str], dict[str, str]]:
-        """The words and the environment with which a command is started: as a fork where it can be."""
+        """The words and the environment with which a command starts: as a fork if that is possible."""
         if self.forks is not None:
             variables = self.forks.without_gpu()
             before = self.forks.before(argv, variables)
@@ -180,8 +192,22 @@ class Prover:
         return {**os.environ, **variables}
 
 
+def _side_by_side(program: Program, change: Change) -> tuple[Runnable, Runnable]:
+    """A program and the changed program, ready to run; of a notebook its cells as one script."""
+    notebook = program.sources[0]
+    if isinstance(notebook, Notebook):
+        edits = [edit for edit in change.edits if edit.name == notebook.name]
+        changed = edited(notebook.text, edits)
+        return ([CELLS], {CELLS: notebook.text}), ([CELLS], {CELLS: changed})
+    changed_words = _script(changed_command(program, change))
+    return (_script(program.command), {}), (
+        changed_words,
+        changed_files(program, change),
+    )
+
+
 def compared(before: CpuRun, after: CpuRun) -> Proof:
-    """What two runs have in common, as far as both came."""
+    """What two runs say of the results of a change, as far as both came."""
     if before.error:
         return Proof(None, f"on the CPU it fails: {before.error}")
     if after.error:
@@ -195,7 +221,7 @@ def compared(before: CpuRun, after: CpuRun) -> Proof:
 
 
 class _Comparison:
-    """What both programs stepped, saved and printed, side by side."""
+    """The values, weights and printed lines of both programs, in pairs."""
 
     def __init__(self, before: CpuRun, after: CpuRun) -> None:
         self.before = before
@@ -222,7 +248,7 @@ class _Comparison:
         return Proof(results, f"{says}, {where}", to_its_end=self.both_ended)
 
     def _results(self) -> tuple[Results, str]:
-        """What the change does to the results, as far as that was seen, and the words for it."""
+        """What the change does to the results, by what was seen, and the words for it."""
         steps = [*self.values, *self.weights]
         same_steps = all(value == other for value, other in steps)
         same_prints = all(line == other for line, other in self.printed)
@@ -243,29 +269,33 @@ class _Comparison:
     def _tensors_alike(self) -> bool:
         """Whether gradients and buffers of the first steps are the same up to rounding.
 
-        Saved tensors are asked only where no weights were stepped: else a loss may be taken apart.
+        Losses and saved tensors count only where no optimizer stepped: a change may compute one
+        loss as several parts.
         """
         tensors = _pairs(self.before, self.after, "gradients")[:STEPS_ALIKE]
         tensors += _pairs(self.before, self.after, "buffers")[:STEPS_ALIKE]
         if not self.weights:
-            # A value is its digest and its size: its size alone, as that of one gradient.
+            # Of a value's digest and size the size alone, as if it were the only gradient.
             tensors += [([value[1:]], [other[1:]]) for value, other in self.values]
         return all(_alike(sizes[0], others[0]) for sizes, others in tensors)
 
 
 def _lost_gradients(before: CpuRun, after: CpuRun) -> int:
-    """How many weights have a gradient in a step of the unchanged program alone."""
+    """How many weights have a gradient in a step of the unchanged program, and none in that step of
+    the changed one; of the step in which they are most.
+    """
     lost = 0
     for (_, had), (_, have) in _pairs(before, after, "gradients"):
         if len(had) == len(have):
-            missing = [at for at in range(len(had)) if had[at] and not have[at]]
+            both = zip(had, have, strict=True)
+            missing = [pair for pair in both if pair == (True, False)]
             lost = max(lost, len(missing))
     return lost
 
 
 def _with_equal_weights(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
-    """Two runs whose optimizers have the same weights. Where one has more, both are without those
-    that never get a gradient.
+    """Two runs that can be compared weight by weight. Where an optimizer of one has more weights,
+    both are without those that get no gradient, which no step changes.
     """
     pairs = _pairs(before, after, "gradients")
     if all(len(sizes) == len(others) for (sizes, _), (others, _) in pairs):
@@ -274,26 +304,25 @@ def _with_equal_weights(before: CpuRun, after: CpuRun) -> tuple[CpuRun, CpuRun]:
 
 
 def _without_idle_weights(run: CpuRun) -> CpuRun:
-    """What was seen of a run, without the weights that got no gradient in a step."""
-    seen: list[Sequence[Any]] = []
-    moves: list[bool] = []  # which weights have a gradient, and so are updated
+    """What was seen of a run, without the weights whose gradient was 0 or missing in a step."""
+    seen: list[Seen] = []
+    is_updated: list[bool] = []  # of each weight, in the step whose gradients came last
     for kind, *values in run.seen:
         if kind == "gradients":
-            moves = [length > 0 for length, _ in values[0]]
+            is_updated = [length > 0 for length, _ in values[0]]
         if kind in ("gradients", "weights"):
-            values[0] = list(compress(values[0], moves))
+            values[0] = list(compress(values[0], is_updated))
         seen.append([kind, *values])
     return replace(run, seen=seen)
 
 
 def _counts(run: CpuRun) -> tuple[int, int]:
+    """How many steps and how many printed lines were seen."""
     return len(run.of("weights")), len(run.of("print"))
 
 
-def _pairs(
-    before: CpuRun, after: CpuRun, kind: str
-) -> list[tuple[Sequence[Any], Sequence[Any]]]:
-    """What both programs did of a kind, one beside the other, as far as both came."""
+def _pairs(before: CpuRun, after: CpuRun, kind: str) -> list[tuple[Seen, Seen]]:
+    """What was seen of a kind in both programs, one beside the other, as far as both came."""
     return list(zip(before.of(kind), after.of(kind), strict=False))
 
 
@@ -306,33 +335,34 @@ def _printed_pairs(before: CpuRun, after: CpuRun) -> list[tuple[str, str]]:
 
 
 def _alike(sizes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> bool:
-    """Whether tensors have the same lengths and sums, up to rounding."""
+    """Whether tensors have the same lengths and signed sums, up to rounding. What rounding does to
+    the longest tensor is allowed, in small, to each.
+    """
     if len(sizes) != len(others):
         return False
     longest = max((length for length, _ in sizes), default=0.0)
     for (length, total), (other_length, other_total) in zip(sizes, others, strict=True):
-        allowed = ROUNDING * (length + ROUNDING * longest)
-        is_alike = (
-            abs(length - other_length) <= allowed
-            and abs(total - other_total) <= allowed * 10
-        )
-        if not is_alike:  # also where one is not a number
+        scale = length + ROUNDING * longest
+        lengths_alike = abs(length - other_length) <= ROUNDING * scale
+        sums_alike = abs(total - other_total) <= ROUNDING_OF_SUMS * scale
+        # Not a number (nan) is not alike, either.
+        if not lengths_alike or not sums_alike:
             return False
     return True
 
 
 def _prints_alike(line: str, other: str) -> bool:
-    """Whether two printed lines are the same but for the rounding of their numbers."""
+    """Whether two printed lines differ at most by the rounding of their numbers."""
     if NUMBER.sub("#", line) != NUMBER.sub("#", other):
         return False
     numbers = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
-    is_close = partial(math.isclose, rel_tol=PRINTED_ROUNDING, abs_tol=1e-4)
+    is_close = partial(math.isclose, rel_tol=PRINTED_ROUNDING, abs_tol=PRINTED_AS_ZERO)
     return all(is_close(float(number), float(after)) for number, after in numbers)
 
 
 def _script(command: Sequence[str]) -> list[str]:
-    """A command from its script or its -m on; empty where it does not start Python itself, nor has
-    uv or accelerate start it.
+    """A command from its script or its ``-m`` on; empty where neither it nor ``uv run`` or
+    ``accelerate launch`` starts Python.
     """
     words = list(command)
     if words[:2] == ["uv", "run"]:
@@ -342,6 +372,7 @@ def _script(command: Sequence[str]) -> list[str]:
         words = words[words.index(script) :]
     if words and PYTHON.fullmatch(os.path.basename(words[0])):
         words = words[1:]
+        # Options of Python without a value of their own.
         while words and re.fullmatch(r"-[uBOsEI]+", words[0]):
             words = words[1:]
     if words and words[0].endswith(".py"):
@@ -352,10 +383,11 @@ def _script(command: Sequence[str]) -> list[str]:
 
 
 def _read(record: Path, last_line: str) -> CpuRun:
-    """What a record tells; ``last_line``: what stands in for its error where it was not begun."""
+    """What a record has of a run; ``last_line``: the error of a run that did not begin its record."""
     if not record.is_file():
         return CpuRun((), last_line)
     lines = record.read_text().splitlines()
+    # The last line is not whole where the program was ended while it wrote.
     seen = [json.loads(line) for line in lines if line.endswith("]")]
     errors = [str(values[0]) for kind, *values in seen if kind == "failed"]
     ended = any(kind == "end" for kind, *_ in seen)

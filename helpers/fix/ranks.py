@@ -11,13 +11,17 @@ from helpers.fix.program import Program
 from helpers.fix.source import SourceFile
 
 RANK = 'int(os.environ["LOCAL_RANK"])'
+"""The number of a rank on its machine, as torchrun sets it."""
 DISTRIBUTED = re.compile(r"init_process_group|LOCAL_RANK|local_rank")
+"""Words of a file that runs as one of several ranks."""
 FIRST_CARD = re.compile(r"""["']cuda:0["']""")
 WHY = "each rank computes what it did, on a card of its own"
 
 
 def one_device_a_rank(program: Program) -> Changes:
-    """set_device before the first use of a card, and no card that all ranks name."""
+    """torch.cuda.set_device where a file calls it nowhere, and the card of the rank where a file
+    names card 0 for all ranks.
+    """
     for source in program.sources:
         if DISTRIBUTED.search(source.content):
             yield from _set_device(source)
@@ -40,7 +44,7 @@ def _set_device(source: SourceFile) -> Changes:
 
 
 def _named_first(source: SourceFile) -> Changes:
-    """Each place that names card 0 gets the card of its rank."""
+    """The card of the rank at each place that names card 0."""
     edits = []
     places: list[cst.CSTNode] = []
     for string in source.find(cst.SimpleString):

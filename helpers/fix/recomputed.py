@@ -1,5 +1,5 @@
-"""Parts of the forward pass that are computed again in the backward pass, in place of keeping what
-they computed.
+"""Changes that compute parts of the forward pass again in the backward pass (checkpoints of torch),
+so that these keep nothing until then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
 SAME_AGAIN = "each block is computed again from the same input, with the same random numbers of torch"
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
-"""Layers that update running statistics in each forward pass, and libraries whose models have such."""
+"""Layers that update running statistics in each forward pass, and libraries whose models have them."""
 UPDATED_TWICE = (
     "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
     "in each, so an evaluation differs"
@@ -32,10 +32,12 @@ Loop = cst.For | cst.While | cst.ListComp | cst.GeneratorExp
 
 
 def recomputed_parts(program: Program) -> Changes:
-    """What loops call, and other blocks, each under a checkpoint."""
+    """The blocks that loops call, the layers of torch's own transformers, and the other blocks, each
+    under a checkpoint. A checkpoint needs an argument, to find where the gradients go.
+    """
     blocks = [(source, call) for source, call in _training_calls(program) if call.args]
     blocks = [block for block in blocks if _is_block(program, *block)]
-    blocks = [block for block in blocks if not _is_inside(block[0], block[1], blocks)]
+    blocks = [block for block in blocks if not _is_inside(*block, blocks)]
     in_loops = [block for block in blocks if _loop_around(*block) is not None]
     if in_loops:
         parts = "what each iteration of the loop calls"
@@ -64,15 +66,18 @@ def _training_calls(program: Program) -> Located[cst.Call]:
 
 
 def _loop_around(source: SourceFile, node: cst.CSTNode) -> Loop | None:
-    """The innermost loop around a node within its function, unless it is one of whole steps."""
+    """The innermost loop around a node within its function; None where there is none, or where it is
+    the loop of the training's steps.
+    """
     for outer in source.above(node):
         if isinstance(outer, cst.FunctionDef):
             return None
         if not isinstance(outer, Loop):
             continue
-        over = None if isinstance(outer, cst.While) else _head(outer).iter
-        if over in (node, *source.above(node)):
-            continue  # the node is part of what the loop goes over
+        if not isinstance(outer, cst.While):
+            over = _head(outer).iter
+            if over in (node, *source.above(node)):
+                continue  # the node is part of what the loop goes over
         if source.calls("backward", "step", below=outer):
             return None
         return outer
@@ -80,12 +85,16 @@ def _loop_around(source: SourceFile, node: cst.CSTNode) -> Loop | None:
 
 
 def _head(loop: cst.For | cst.ListComp | cst.GeneratorExp) -> cst.For | cst.CompFor:
-    """What has the target of a loop, and what it goes over."""
-    return loop if isinstance(loop, cst.For) else loop.for_in
+    """The node with a loop's ``target`` and ``iter``: of a comprehension its ``for``."""
+    if isinstance(loop, cst.For):
+        return loop
+    return loop.for_in
 
 
 def _is_block(program: Program, source: SourceFile, call: cst.Call) -> bool:
-    """Whether a call is one of a module with several layers, or of a function of the program."""
+    """Whether a call computes a block, worth a checkpoint: a module with several layers, or what a
+    loop calls: a function of the program, or a module that is no single layer.
+    """
     name = source.code(call.func)
     loop = _loop_around(source, call)
     # for block in self.blocks: x = block(x)
@@ -115,7 +124,7 @@ def _is_inside(
 def _under_checkpoints(
     program: Program, parts: str, calls: Sequence[tuple[SourceFile, cst.Call]]
 ) -> Change:
-    """These calls, each under a checkpoint; ``parts``: what they are called in the title."""
+    """These calls, each under a checkpoint; ``parts``: their name in the title."""
     edits: list[TextEdit] = []
     for source, call in calls:
         edits += _under_checkpoint(source, call)
@@ -126,9 +135,8 @@ def _under_checkpoints(
 
 
 def _may_do_more(program: Program, user: SourceFile, call: cst.Call) -> bool:
-    """Whether what is called may do more than to assign to names of its own and return, as append
-    to a list, which it would do twice: a function of the program, else the forward pass of any of
-    its modules.
+    """Whether the called function may have effects beside its result, such as to append to a list,
+    which a checkpoint would repeat. Of a module: whether any ``forward`` of the program may.
     """
     wanted = called(call)
     if wanted not in program.functions:
@@ -141,10 +149,10 @@ def _may_do_more(program: Program, user: SourceFile, call: cst.Call) -> bool:
 
 
 def _has_effects(source: SourceFile, function: cst.FunctionDef) -> bool:
-    """Whether a function changes more than names of its own."""
+    """Whether a function changes more than its own variables."""
     if any(source.find(kind, function) for kind in (cst.Global, cst.Nonlocal)):
         return True
-    # A call whose result nobody takes, such as append, is there for its effect.
+    # A call whose result is not used, such as append, is there for its effect.
     values = [node.value for node in source.find(cst.Expr, function)]
     if any(not isinstance(value, cst.SimpleString) for value in values):
         return True
@@ -156,7 +164,7 @@ def _has_effects(source: SourceFile, function: cst.FunctionDef) -> bool:
 def _recomputed(
     program: Program, parts: str, places: Sequence[str], edits: Sequence[TextEdit]
 ) -> Change:
-    """Parts of a forward pass that run again in the backward pass."""
+    """The change that runs parts of the forward pass again; ``places``: their lines, for its title."""
     change = Change(
         title=f"Recompute {parts} in the backward pass ({', '.join(dict.fromkeys(places))})",
         results=Results.SAME,
@@ -178,7 +186,9 @@ def _under_checkpoint(source: SourceFile, call: cst.Call) -> list[TextEdit]:
 
 
 def _recomputed_layers(program: Program) -> Changes:
-    """The layers of nn.TransformerEncoder and nn.TransformerDecoder."""
+    """The layers of nn.TransformerEncoder and nn.TransformerDecoder, each under a checkpoint: their
+    own code calls them, so their ``forward`` is replaced.
+    """
     edits: list[TextEdit] = []
     places = []
     for source, assign in program.find(cst.Assign):

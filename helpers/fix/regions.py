@@ -19,7 +19,7 @@ MOVES = set(
     zero_grad zeros
     """.split()
 )
-"""Calls that fetch or move a batch and compute nothing on it."""
+"""Functions and methods that fetch, make or move a batch, and compute nothing on it."""
 
 STEPS = ("training_step", "compute_loss")
 """Methods of trainers that compute a loss."""
@@ -30,21 +30,23 @@ GRADIENT_FREE = re.compile(
 """Blocks, decorators and methods of Lightning below which no gradient is computed."""
 
 HARDLY_ANY = 0.1
-"""Of the memory that a program can use: a share that is not worth a change."""
+"""The share of the usable memory below which a forward pass holds too little to be worth a change:
+even if nothing of it were left, 90% would be full.
+"""
 
 STATISTICS = re.compile(
     r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\(|\.std\("
 )
-"""What computes over the whole batch, and libraries whose models may."""
+"""Layers and functions that compute over the whole batch, and libraries whose models have them."""
 
 
 @dataclass(frozen=True)
 class Region:
     """The forward pass before a backward pass, in one block of statements.
 
-    ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``: those
-    among them that set gradients to zero; ``loss``: the name that goes backward; ``after``: the
-    statements of the block behind the backward pass.
+    ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``: statements
+    among these that set gradients to zero, which are not in ``forward``; ``backward``: the backward
+    pass; ``loss``: the name on which it is called; ``after``: the statements behind it.
     """
 
     source: SourceFile
@@ -87,7 +89,9 @@ class Region:
 
     @property
     def carried(self) -> set[str]:
-        """Names that its statements read before they assign them: what the turn before left."""
+        """Names that its statements read before they assign them: the last turn of the loop set
+        them.
+        """
         return reads_first(self.source, self.forward) & self.assigned
 
     @property
@@ -97,31 +101,17 @@ class Region:
 
 
 def forward_regions(program: Program) -> Iterator[Region]:
-    """The forward pass before each backward pass of the sources."""
+    """The forward pass before each backward pass of the sources, where that is of one loss."""
     for source, call in program.calls("backward"):
         statement = source.statement(call)
         siblings = source.siblings(statement)
         if not siblings:
             continue
-        # Upwards from the backward pass: what assigns a name that is wanted further down belongs
-        # to it, and the forward pass begins at the topmost such statement that computes.
         at = siblings.index(statement)
-        wanted = source.names_in(call.func)
-        begins = at
-        losses: list[str] = []
-        for position in reversed(range(at)):
-            earlier = siblings[position]
-            if source.calls("backward", below=earlier):
-                break
-            assigned = names_assigned(source, earlier)
-            if not assigned & wanted:
-                continue
-            losses = losses or sorted(assigned & wanted)
-            wanted |= source.names_in(earlier)
-            if _computes(program, source, earlier, siblings[:position]):
-                begins = position
+        losses, begins = _forward_before(program, source, call, siblings[:at])
         if begins == at or len(losses) != 1:
             continue
+        (loss,) = losses
         inside = siblings[begins:at]
         zeroing = [node for node in inside if source.calls("zero_grad", below=node)]
         yield Region(
@@ -130,9 +120,39 @@ def forward_regions(program: Program) -> Iterator[Region]:
             forward=[node for node in inside if node not in zeroing],
             zeroing=zeroing,
             backward=statement,
-            loss=losses[0],
+            loss=loss,
             after=siblings[at + 1 :],
         )
+
+
+def _forward_before(
+    program: Program,
+    source: SourceFile,
+    backward: cst.Call,
+    before: Sequence[cst.CSTNode],
+) -> tuple[set[str], int]:
+    """The names of the loss of a backward pass, and at which of the statements ``before`` it its
+    forward pass begins; their number where it is not among them.
+
+    Upwards from the backward pass, a statement that assigns a name which is wanted further down
+    belongs to it, and the forward pass begins at the topmost of these that computes.
+    """
+    wanted = source.names_in(backward.func)
+    losses: set[str] = set()
+    begins = len(before)
+    for position in reversed(range(len(before))):
+        earlier = before[position]
+        if source.calls("backward", below=earlier):
+            break
+        found = names_assigned(source, earlier) & wanted
+        if not found:
+            continue
+        if not losses:
+            losses = found
+        wanted |= source.names_in(earlier)
+        if _computes(program, source, earlier, before[:position]):
+            begins = position
+    return losses, begins
 
 
 def reads_first(source: SourceFile, statements: Sequence[cst.CSTNode]) -> set[str]:
@@ -161,8 +181,10 @@ def _computes(
     statement: cst.CSTNode,
     before: Sequence[cst.CSTNode],
 ) -> bool:
-    """Whether a statement computes on a batch: it calls more than what fetches or moves one, and
-    more than a function that is given nothing of the step ``before`` and calls no module.
+    """Whether a statement computes on a batch, and does not only fetch one.
+
+    It calls something beside MOVES. Where it reads nothing that the statements ``before`` it in the
+    step assigned, this must not be a function of the program that calls no module: that may fetch.
     """
     names = source.names_called(statement) - MOVES
     of_step = set().union(*(names_assigned(source, earlier) for earlier in before))
@@ -175,7 +197,9 @@ def _computes(
 
 
 def _calls_module(program: Program, name: str, seen: set[str]) -> bool:
-    """Whether a function, or one that it calls, calls a module, or a parameter, which may be one."""
+    """Whether a function of the program calls a module, or a parameter of its own, which may be one;
+    itself, or by another function. ``seen``: those that were looked at; this one is added.
+    """
     seen.add(name)
     for source, function in program.find(cst.FunctionDef):
         if function.name.value != name:
@@ -191,8 +215,8 @@ def _calls_module(program: Program, name: str, seen: set[str]) -> bool:
 
 
 def names_that_train(program: Program) -> set[str]:
-    """Functions and methods by whose results gradients flow: those that a forward pass before a
-    backward pass calls, those of modules and trainers, and what these call in turn.
+    """Functions and methods through which gradients flow: ``forward`` of modules, the steps of
+    trainers, what a forward pass before a backward pass calls, and what these call in turn.
     """
     waiting = {"forward", *STEPS}
     for region in forward_regions(program):
@@ -210,8 +234,8 @@ def names_that_train(program: Program) -> set[str]:
 
 
 def is_without_gradients(source: SourceFile, node: cst.CSTNode) -> bool:
-    """Whether a node is below no_grad or inference_mode, as a block or a decorator, or in a step
-    that Lightning calls so.
+    """Whether a node is in a ``with`` block or a function with no_grad or inference_mode, or in a
+    step that Lightning runs without gradients.
     """
     for outer in source.above(node):
         if isinstance(outer, cst.With):
@@ -235,8 +259,8 @@ def calls_that_failed(program: Program) -> Located[cst.SimpleStatementLine]:
 
 
 def fails_in_evaluation(program: Program) -> bool:
-    """Whether the card refused a request below no_grad and outside of the forward passes, so that
-    nothing waits for a backward pass.
+    """Whether the refused request was made below no_grad and outside of the forward passes, so that
+    nothing is kept for a backward pass.
     """
     frames = list(calls_that_failed(program))
     if not any(is_without_gradients(source, statement) for source, statement in frames):
@@ -252,8 +276,8 @@ def fails_in_evaluation(program: Program) -> bool:
 
 
 def fails_in_step(program: Program) -> bool:
-    """Whether a step of an optimizer was refused memory while hardly anything of a forward pass
-    was alive: only weights, gradients and states.
+    """Whether a step of an optimizer made the refused request while weights, gradients and states
+    held nearly all of the memory: hardly anything of a forward pass was left.
     """
     facts = program.facts
     if facts.refusal is not None and facts.refusal.of_optimizer:
@@ -266,15 +290,18 @@ def fails_in_step(program: Program) -> bool:
     source, statement = failed
     if not source.calls("step", below=statement):
         return False
-    of_forward_bytes = -facts.asked_before_forward_bytes
+    held_bytes = (
+        0  # by lines that make no gradients or states: weights and the forward pass
+    )
     for row in facts.holding:
         if not _makes_states(program, row.line):
-            of_forward_bytes += row.bytes
+            held_bytes += row.bytes
+    of_forward_bytes = held_bytes - facts.asked_before_forward_bytes
     return of_forward_bytes < HARDLY_ANY * facts.usable_bytes
 
 
 def _makes_states(program: Program, frame: str) -> bool:
-    """Whether a line makes gradients, or the states of an optimizer."""
+    """Whether the line of a frame makes gradients (backward) or an optimizer's states (step)."""
     return any(
         source.calls("backward", "step", below=statement)
         for source, statement in program.statements_at([frame])

@@ -1,4 +1,4 @@
-"""Expressions that make a large tensor, as others that come to the same result without it."""
+"""Expressions that make a large tensor, rewritten as others with the same result that do not."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ OTHER_ORDER = "the same sums in another order"
 LAYERS = set(
     "Linear LayerNorm RMSNorm Embedding GELU ReLU LeakyReLU SiLU Tanh Sigmoid Dropout".split()
 )
-"""Layers that compute each position by itself."""
+"""Layers of torch that compute each position (a row of the last dimension) by itself."""
 LOWEST = re.compile(
     r"float\(['\"]-inf['\"]\)|-(torch|math|np)\.inf|-?1e\d+|-\d+\.0|.*finfo\(.+\)\.min"
 )
-"""What masks a score."""
+"""How programs write the value that masks a score, so low that its softmax is 0."""
 SHORT_FUNCTIONAL = re.compile(
     r"^import torch\.nn\.functional as F$|^from torch\.nn import functional as F$",
     re.MULTILINE,
 )
+"""An import by which ``F`` stands for torch.nn.functional."""
 
 
-def always(_: Program, __: Place, ___: Match) -> bool:
-    """For a rule that holds wherever its pattern fits."""
+def always(_program: Program, _place: Place, _match: Match) -> bool:
+    """``suits`` of a rule that holds wherever its pattern fits."""
     return True
 
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """``pattern`` replaced by ``template``, with the same results up to rounding, where ``suits``.
-    ``aim``: in the imperative.
+    """An expression that fits ``pattern`` becomes ``template`` where ``suits`` says so, with the same
+    results up to rounding. Capital letters stand for any expression (see expressions.py). ``aim``:
+    the title of the change, in the imperative; ``why``: why its results are the same.
     """
 
     aim: str
@@ -50,12 +52,14 @@ class RewriteRule:
 
 
 def _differences() -> Iterator[RewriteRule]:
-    """All rows of one matrix minus all rows of another, of which only a distance is read."""
+    """All rows of one matrix minus all rows of another, where the program reads only distances."""
     aim = "Compute distances without storing all differences"
+    # Two matrices A and B whose rows meet each other, and the last dimension of their difference
+    # as a positive number; it may be written as -1, too. The last pair fits what the others fit.
     pairs = (
         ("A[:, None]", "B[None]", 2),
-        ("A[:, :, None]", "B[:, None]", 3),
-        ("A[..., None, :]", "B[..., None, :, :]", -1),
+        ("A[:, :, None]", "B[:, None]", 3),  # batches of matrices
+        ("A[..., None, :]", "B[..., None, :, :]", -1),  # any number of dimensions
         ("A[:, None]", "B", 2),
     )
     for rows, columns, last in pairs:
@@ -66,8 +70,8 @@ def _differences() -> Iterator[RewriteRule]:
 
 
 def _distances(first: str, second: str, dim: int) -> dict[str, str]:
-    """How distances of ``first`` and ``second`` along a dimension are written, each with what
-    computes them from the matrices A and B.
+    """The ways to write distances (or products, or cosines) of ``first`` and ``second`` along a
+    dimension, each with an expression of the matrices A and B that computes the same.
     """
     difference = f"({first} - {second})"
     return {
@@ -87,7 +91,9 @@ def _distances(first: str, second: str, dim: int) -> dict[str, str]:
 
 
 def _attentions() -> Iterator[RewriteRule]:
-    """Attention that is written out with its scores."""
+    """Attention that a program computes step by step: scores, mask, softmax, dropout, product."""
+    # By how each step is written (``{}``: the result of the one before), the argument of
+    # scaled_dot_product_attention that does it: scale, attn_mask, dropout_p.
     scores = {"Q @ K.mT * S": "S", "Q @ K.mT / S": "1.0 / S", "Q @ K.mT": "1.0"}
     masks = {
         "{}": "",
@@ -98,15 +104,19 @@ def _attentions() -> Iterator[RewriteRule]:
         "{} + M": "M",
     }
     # Each mask may also be put on under a condition C.
-    for mask, wanted in list(masks.items())[1:]:
-        masks[f"({mask} if C else {{}})"] = f"{wanted} if C else None"
+    for mask, attends in list(masks.items()):
+        if attends:
+            masks[f"({mask} if C else {{}})"] = f"{attends} if C else None"
     weights = (
         "{}.softmax(-1)",
         "{}.softmax(-1, dtype=D)",
         "{}.softmax(-1, dtype=D).to(E)",
     )
-    drops = {"{} @ V": "", "dropout({}, P, training=T) @ V": "P if T else 0.0"}
-    drops |= {"L({}) @ V": "L.p if L.training else 0.0"}
+    drops = {
+        "{} @ V": "",
+        "dropout({}, P, training=T) @ V": "P if T else 0.0",
+        "L({}) @ V": "L.p if L.training else 0.0",
+    }
     for (score, scale), (mask, attends), weight, (drop, rate) in product(
         scores.items(), masks.items(), weights, drops.items()
     ):
@@ -126,8 +136,8 @@ def _attentions() -> Iterator[RewriteRule]:
 
 
 def _is_attention(program: Program, place: Place, match: Match) -> bool:
-    """Whether masked scores get the lowest value that there is, and the layer behind the weights, if
-    there is one, is a Dropout.
+    """Whether masked scores (N) get a value so low that their weights are 0, and the layer (L) to
+    which the weights go, if there is one, is a Dropout.
     """
     if "N" in match.letters and not LOWEST.fullmatch(place.text(match, "N")):
         return False
@@ -137,7 +147,7 @@ def _is_attention(program: Program, place: Place, match: Match) -> bool:
 
 
 def _narrowed() -> Iterator[RewriteRule]:
-    """A layer that computes each position by itself, applied only where its result is read."""
+    """A layer that computes each position by itself, applied only to the positions that are read."""
     for behind in ("", ".float()", ".softmax(-1)", ".log_softmax(-1)", ".argmax(-1)"):
         yield RewriteRule(
             aim="Apply the layer only where its result is read",
@@ -149,15 +159,19 @@ def _narrowed() -> Iterator[RewriteRule]:
 
 
 def _reads_positions(program: Program, place: Place, match: Match) -> bool:
-    """Whether an index leaves the last dimension as it is, and the layer computes that alone."""
+    """Whether an index (I) chooses whole positions, and the layer (L) computes each by itself."""
     index, _ = match.letters["I"]
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    leaves_last = len(parts) <= 2 and not {"None", "..."} & set(map(ast.unparse, parts))
+    parts = [index]
+    if isinstance(index, ast.Tuple):
+        parts = index.elts
+    words = {ast.unparse(part) for part in parts}
+    # Of batch, position and feature the index names at most the first two.
+    leaves_last = len(parts) <= 2 and not words & {"None", "..."}
     return leaves_last and _is_a(program, place.text(match, "L"), LAYERS)
 
 
 def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
-    """Whether a module of the program is of one of these kinds, or a row of such modules."""
+    """Whether a module of the program is of one of these classes, or a Sequential of such modules."""
     classes = program.classes_of(name) - {"Sequential"}
     return bool(classes) and classes <= kinds
 
@@ -165,15 +179,17 @@ def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
 REWRITES: Sequence[RewriteRule] = tuple(
     dict.fromkeys(chain(_attentions(), _differences(), _narrowed()))
 )
-"""Each once: some are spelled alike."""
+"""All rules, each once: some ways to write distances give the same rule."""
 
 
 def rewritten_expressions(program: Program) -> Changes:
-    """Each expression that a rewrite fits, those first that lead to what holds the memory."""
+    """A change for each expression that a rule fits, first those on lines that hold the most memory."""
     changes: list[Change] = []
-    at_work = program.names_of_holding_places()
+    holding = program.names_of_holding_places()
     for source in program.sources:
-        rewritten: set[int] = set()
+        rewritten: set[int] = (
+            set()
+        )  # lines, of which an outer expression has been rewritten
         for place in places(source):
             if place.line in rewritten:
                 continue
@@ -182,12 +198,12 @@ def rewritten_expressions(program: Program) -> Changes:
                 rewritten.add(place.line)
                 changes.append(change)
     yield from unread_attention_weights(program)
-    changes.sort(key=lambda change: not any(where in change.title for where in at_work))
+    changes.sort(key=lambda change: not any(line in change.title for line in holding))
     yield from changes
 
 
 def _rewrites_of(program: Program, place: Place) -> Changes:
-    """The rewrites that fit an expression, each as a change."""
+    """The rules that fit an expression, each as a change."""
     functional = "torch.nn.functional."
     if SHORT_FUNCTIONAL.search(place.source.content):
         functional = "F."
@@ -196,8 +212,9 @@ def _rewrites_of(program: Program, place: Place) -> Changes:
         if match is None or not rewrite.suits(program, place, match):
             continue
         template = re.sub(r"\bF\.", functional, rewrite.template)
+        where = place.source.place_of(match.first_line(place.line))
         yield Change(
-            title=f"{rewrite.aim} ({place.source.place_of(match.first_line(place.line))})",
+            title=f"{rewrite.aim} ({where})",
             results=Results.ROUNDED,
             why=rewrite.why,
             costs=FASTER,
@@ -207,16 +224,16 @@ def _rewrites_of(program: Program, place: Place) -> Changes:
 
 
 def unread_attention_weights(program: Program) -> Changes:
-    """need_weights=False where nobody reads the second result of nn.MultiheadAttention."""
+    """need_weights=False where the program reads only the first result of nn.MultiheadAttention."""
     if not program.mentions("MultiheadAttention"):
         return
     edits = []
     lines = []
     for source, call in program.find(cst.Call):
-        is_attention = re.search(
-            "attn|attention", source.code(call.func), re.IGNORECASE
-        )
-        if not is_attention or len(call.args) < 3 or keyword(call, "need_weights"):
+        name = source.code(call.func)
+        is_attention = re.search("attn|attention", name, re.IGNORECASE)
+        has_inputs = len(call.args) >= 3  # query, key and value
+        if not is_attention or not has_inputs or keyword(call, "need_weights"):
             continue
         if _leaves_second_result(source, call):
             edits.append(source.with_argument(call, "need_weights", "False"))
@@ -232,7 +249,9 @@ def unread_attention_weights(program: Program) -> Changes:
 
 
 def _leaves_second_result(source: SourceFile, call: cst.Call) -> bool:
-    """``y, _ = attention(x, x, x)`` where nobody reads the second name, or ``[0]`` behind it."""
+    """Whether the second of two results of a call is not read: ``attention(x, x, x)[0]``, or
+    ``y, weights = attention(x, x, x)`` where the function names ``weights`` nowhere else.
+    """
     outer = source.parent(call)
     if isinstance(outer, cst.Subscript):
         return source.code(outer).endswith("[0]")

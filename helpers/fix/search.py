@@ -17,15 +17,19 @@ from helpers.rehearse.counterfactual import UPLOADS_OFF
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 
 FURTHER = 1.02
-"""A change helps if the program makes at least so many times the allocations before it fails."""
+"""A change helps if the program makes more than so many times the allocations before it runs out of
+memory: a few more may come from the change's own statements.
+"""
 INTERRUPTED = 128 + signal.SIGINT
-"""How a rehearsal ends that Ctrl-C ended."""
+"""The exit code of a rehearsal that Ctrl-C ended."""
 MOST_TOGETHER = 3
-"""Changes that are made at once where none alone is enough."""
+"""Changes that are made at once where none alone is enough; a larger diff is hard to review."""
 NO_TRACE = 1
-"""Events in the trace of a change: nobody reads more than its peaks."""
+"""Events in the trace of a changed program: only its peaks are read, and record takes no fewer."""
 SHARE_OF_TIME_LEFT = 0.5
-"""How much of it one change may take, since a program that fits runs to its end."""
+"""The share of the time left that one change may take: a program that fits may run for hours, and
+the next changes need time, too.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class TriedChange:
 
     @property
     def passes(self) -> bool:
-        """The changed program came to its end, or to the step at which it was to end, and at no
+        """The changed program came to its end, or to the step at which --steps ends it, and at no
         time ran out of memory.
 
         A program that fits only with the smallest workspaces of its libraries passes, too: where
@@ -52,41 +56,46 @@ class TriedChange:
     @property
     def measured(self) -> Results | None:
         """What the change was measured to do to the results; None where that was not possible."""
-        return self.proof.results if self.proof else None
+        if self.proof is None:
+            return None
+        return self.proof.results
 
     @property
     def expected(self) -> Results:
         """What the change should do to the results.
 
-        The worse of what was measured and what its rule says, since a CPU does not show all that
-        a rule knows of; of a change that cuts graphs, what was measured. Where nothing was
-        measured, what its rule says; but other results where the programs differed with smaller
-        numbers, or where the change shows only at the end.
+        What was measured, or what its rule says if that is worse, since a CPU does not show all that
+        a rule knows; of a change that cuts graphs, what was measured. Where nothing was measured,
+        what its rule says. Different results where the programs differed with smaller numbers, or
+        where nothing was measured and the change shows only at the end.
         """
         claimed = self.change.results
         if self.proof is not None and self.proof.differs:
             return Results.OTHER
         if self.measured is None:
-            return Results.OTHER if self.change.shows_late else claimed
+            if self.change.shows_late:
+                return Results.OTHER
+            return claimed
         if self.change.cuts_graphs:
             return self.measured
-        return max(claimed, self.measured, key=list(Results).index)
+        return max(claimed, self.measured, key=lambda results: results.severity)
 
     @property
     def results(self) -> Results:
-        """The expected results as far as they may be relied on: other results where the rule
-        holds only if it was measured, to the program's end if it shows only there.
+        """The results that may be relied on: the expected ones, but different results where these
+        had to be measured and were not, or not to the program's end though they show only there.
         """
         if self.measured is None and self.change.only_if_measured:
             return Results.OTHER
-        if self.change.shows_late and not (self.proof and self.proof.to_its_end):
+        was_seen_to_its_end = self.proof is not None and self.proof.to_its_end
+        if self.change.shows_late and not was_seen_to_its_end:
             return Results.OTHER
         return self.expected
 
     @property
     def is_refuted(self) -> bool:
-        """It was measured to leave weights without gradients, or to compute something else though
-        its rule says that it never does.
+        """The measurement shows that the change leaves weights without gradients, or that results
+        differ which its rule says to be the same without any measurement.
         """
         if self.loses_gradients:
             return True
@@ -114,8 +123,8 @@ class TriedChange:
 
 @dataclass(frozen=True)
 class Start:
-    """A change that is about to be rehearsed: the title of the ``following`` one, empty where none
-    is planned, and the tries and the seconds that are left.
+    """A change that is about to be rehearsed. ``following``: the title of the next one, empty where
+    none is planned; ``tries`` and ``seconds``: what is left of both.
     """
 
     change: Change
@@ -142,19 +151,21 @@ class Trials:
     on_start: Callable[[Start], None]
     """Gets each change before it is rehearsed."""
     on_trial: Callable[[TriedChange], None]
-    """Gets what came of each."""
+    """Gets each trial when it has ended."""
     rehearsed: Mapping[str, Rehearsal] = field(default_factory=dict)
     """Rehearsals of the unchanged program, by the allocator's settings that they had."""
     done: list[TriedChange] = field(default_factory=list)
     fallback: TriedChange | None = None
-    """It passes, but not with the results that its rule expects."""
+    """The first change that passes, but with other results than its rule expects: taken where no
+    change passes with them.
+    """
 
     def __post_init__(self) -> None:
         self._ends_at = time.monotonic() + self.seconds
 
     def best(self, changes: Iterable[Change]) -> TriedChange | None:
-        """The first change, or the first few together, with which the program passes; those that
-        keep its results before the others. None where none was found.
+        """The first change, or the first few together, with which the program passes: one that keeps
+        its results, else another. None where none was found.
         """
         try:
             return next(self._that_pass(list(changes)), None)
@@ -162,15 +173,16 @@ class Trials:
             return self.fallback
 
     def _that_pass(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
-        """Trials that pass. First of changes that do not come late: each alone, then several
-        together, then the fallback. Then all changes: those that come late alone, then together.
+        """Trials that pass, in the order in which they are worth taking: early changes alone, several
+        of them together, the fallback, late changes alone (Change.comes_late), any together.
         """
-        kept = [change for change in changes if not change.comes_late]
-        yield from self._passing(kept)
-        yield from self._passing_together(kept)
+        early = [change for change in changes if not change.comes_late]
+        late = [change for change in changes if change.comes_late]
+        yield from self._passing(early)
+        yield from self._passing_together(early)
         if self.fallback is not None:
             yield self.fallback
-        yield from self._passing([change for change in changes if change not in kept])
+        yield from self._passing(late)
         yield from self._passing_together(changes)
 
     def _passing(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
@@ -182,25 +194,28 @@ class Trials:
                 cuts_graphs = self.fallback.change.cuts_graphs
                 if cuts_graphs and not change.cuts_graphs:
                     yield self.fallback
-            next_title = "" if following is None else following.title
+            next_title = ""
+            if following is not None:
+                next_title = following.title
             trial = self._tried(change, next_title)
             if trial is None or not trial.passes or trial.is_refuted:
                 continue
-            if trial.results is Results.OTHER and not change.comes_late:
-                self.fallback = self.fallback or trial
-                continue
-            yield trial
+            if trial.results is not Results.OTHER or change.comes_late:
+                yield trial
+            elif self.fallback is None:
+                self.fallback = trial
 
     def _passing_together(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
-        """Those of the changes that help, together: the two that came furthest, then three."""
+        """Trials that pass of the changes that help, together: the two with which the program came
+        furthest, then three. A change that excludes one before it is left out.
+        """
         helpful = [trial for trial in self.done if trial.helps(self.first)]
         helpful = [trial for trial in helpful if trial.change in changes]
         helpful.sort(key=lambda trial: -trial.rehearsal.allocations)
-        singles = [trial.change for trial in helpful]
         several: list[Change] = []
-        for change in singles:
-            if together([*several, change]) is not None:
-                several.append(change)
+        for trial in helpful:
+            if together([*several, trial.change]) is not None:
+                several.append(trial.change)
         for count in range(2, min(MOST_TOGETHER, len(several)) + 1):
             joined = together(several[:count])
             if joined is not None:
@@ -208,8 +223,8 @@ class Trials:
 
     def _tried(self, change: Change, following: str) -> TriedChange | None:
         """The trial of a change; None where it was tried before. Raises _NoMore where the tries
-        are used up, or less time is left than the unchanged program took. The first change is tried
-        in any case.
+        are used up, or where less time is left than the unchanged program took: the first change is
+        tried even then.
         """
         if any(trial.change == change for trial in self.done):
             return None
@@ -219,7 +234,7 @@ class Trials:
             raise _NoMore
         self.on_start(Start(change, following, self.tries - len(self.done), left_s))
         trial = TriedChange(change, self._rehearsed(change, left_s))
-        # A setting is not compared: the program stays as it is.
+        # A setting needs no proof: the program stays as it is.
         may_be_the_same = change.cuts_graphs or change.results is not Results.OTHER
         if trial.passes and may_be_the_same and not change.is_setting:
             trial = replace(trial, proof=self.prove(self.program, change))

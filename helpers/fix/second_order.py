@@ -1,4 +1,4 @@
-"""Gradients that keep their own graphs: a tensor and its gradient then hold each other.
+"""Changes of gradients that keep their own graphs: a tensor and its gradient then hold each other.
 
 torch warns of it where ``backward`` is called with ``create_graph=True``, and recommends
 ``torch.autograd.grad`` (torch/csrc/autograd/engine.cpp).
@@ -14,8 +14,8 @@ from helpers.fix.source import SourceFile
 
 
 def gradients_without_cycles(program: Program) -> Changes:
-    """``backward(create_graph=True)`` for tensors whose gradients are read in the same function,
-    with torch.autograd.grad instead.
+    """torch.autograd.grad in place of ``backward(create_graph=True)``, for the tensors whose
+    gradients the same function reads.
     """
     for source, call in program.calls("backward"):
         statement = source.statement(call)
@@ -42,7 +42,7 @@ def gradients_without_cycles(program: Program) -> Changes:
 
 
 def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Changes:
-    """``[p.grad for p in params]`` behind the backward pass as the gradients themselves."""
+    """torch.autograd.grad in place of a backward pass and ``[p.grad for p in params]`` behind it."""
     for row in source.find(cst.ListComp, source.scope(call)):
         loop = row.for_in
         reads_gradients = source.code(row.elt) == f"{source.code(loop.target)}.grad"
@@ -60,7 +60,7 @@ def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Changes:
 
 
 def _computed(source: SourceFile, call: cst.Call, tensors: str) -> str:
-    """The gradients of tensors, as an expression in place of a backward pass."""
+    """The expression that computes the gradients of ``tensors`` (code) in place of a backward pass."""
     loss = source.code(call.func).removesuffix(".backward")
     makes_graphs = source.argument(call, "create_graph")
     return f"torch.autograd.grad({loss}, {tensors}, create_graph={makes_graphs})"
@@ -69,7 +69,7 @@ def _computed(source: SourceFile, call: cst.Call, tensors: str) -> str:
 def _computed_for(
     source: SourceFile, call: cst.Call, costs: str, *edits: TextEdit
 ) -> Change:
-    """Gradients that torch.autograd.grad computes in place of a backward pass."""
+    """The change by which torch.autograd.grad computes gradients in place of a backward pass."""
     return Change(
         title=f"Compute these gradients with torch.autograd.grad ({source.place(call)})",
         results=Results.SAME,
@@ -81,7 +81,9 @@ def _computed_for(
 
 
 def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
-    """Where the function of a backward pass reads a tensor's gradient behind it."""
+    """Where the function of a backward pass reads the gradient of a tensor behind it, by a name: the
+    variable of a loop stands for several tensors and is left out.
+    """
     function = source.scope(call)
     loop_names: set[str] = set()
     for loop in source.loops(function):
@@ -92,13 +94,15 @@ def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
         if read.attr.value != "grad" or tensor == "torch.autograd":
             continue
         first, _, _ = tensor.partition(".")
-        is_plain = tensor.replace(".", "").isidentifier() and first not in loop_names
+        is_name = tensor.replace(".", "").isidentifier() and first not in loop_names
+        is_behind = source.line(read) > source.line(call)
+        # x.grad = None, x.grad.zero_()
         is_part = isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
-        if source.line(read) > source.line(call) and is_plain and not is_part:
+        if is_behind and is_name and not is_part:
             reads.append(read)
     return reads
 
 
 def _gradient_of(tensor: str) -> str:
-    """The name for a tensor's gradient."""
+    """The variable for a tensor's gradient: ``x_grad``, ``self_x_grad``."""
     return f"{tensor.replace('.', '_')}_grad"

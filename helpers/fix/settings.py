@@ -7,13 +7,17 @@ import libcst as cst
 from helpers.fix.change import Change, Changes, Results, TextEdit
 from helpers.fix.program import Program
 from helpers.fix.source import SourceFile
+from helpers.settings.trouble import SettingsTrouble
 
 ALIKE = "the allocator only places the same requests elsewhere"
+"""Why no setting of the allocator changes the results."""
 EXPANDABLE = "expandable_segments:True"
 
 
 def changes_of_settings(program: Program) -> Changes:
-    """Expandable segments, and the setting under which the recorded requests pass, if any does."""
+    """The program's own setting corrected; then expandable segments, and the setting under which the
+    recorded requests pass in a replay, where there is one.
+    """
     yield from _corrected(program)
     replays = program.facts.replays
     if replays is None or not replays.passes_with:
@@ -32,7 +36,9 @@ def changes_of_settings(program: Program) -> Changes:
 
 
 def _corrected(program: Program) -> Changes:
-    """The program's own setting as it was meant, before torch is imported."""
+    """The program's own setting of the allocator, which torch refused or did not read, as it was
+    meant: on the command line, or at the line that sets it.
+    """
     trouble = program.facts.settings
     if trouble is None:
         return
@@ -44,17 +50,8 @@ def _corrected(program: Program) -> Changes:
             why=ALIKE,
             environment={variable: meant},
         )
-    meant = meant or trouble.value
     for source, statement in program.statements_at([trouble.where]):
-        edits = []
-        for string in source.find(cst.SimpleString, statement):
-            text = source.code(string)
-            if trouble.value and trouble.value in text:
-                text = text.replace(trouble.value, meant)
-                edits.append(source.replaced(string, text))
-            elif variable and text.strip("'\"") == trouble.variable:
-                text = text.replace(trouble.variable, variable)
-                edits.append(source.replaced(string, text))
+        edits = _reworded(source, statement, trouble)
         if trouble.kind == "late":
             edits = _moved_up(source, statement)
         if edits:
@@ -65,6 +62,22 @@ def _corrected(program: Program) -> Changes:
                 edits=tuple(edits),
                 only_on_a_gpu=True,
             )
+
+
+def _reworded(
+    source: SourceFile, statement: cst.SimpleStatementLine, trouble: SettingsTrouble
+) -> list[TextEdit]:
+    """A statement that sets the allocator, with the variable and the value that were meant."""
+    variable, _, meant = trouble.instead.partition("=")
+    edits = []
+    for string in source.find(cst.SimpleString, statement):
+        text = source.code(string)
+        if meant and trouble.value and trouble.value in text:
+            edits.append(source.replaced(string, text.replace(trouble.value, meant)))
+        elif variable and text.strip("'\"") == trouble.variable:
+            text = text.replace(trouble.variable, variable)
+            edits.append(source.replaced(string, text))
+    return edits
 
 
 def _moved_up(source: SourceFile, statement: cst.SimpleStatementLine) -> list[TextEdit]:

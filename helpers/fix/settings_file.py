@@ -13,6 +13,7 @@ from helpers.fix.source import SourceFile
 
 ENDINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 MOST_BYTES = 1 << 20
+"""A file of more is data, and no settings."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,24 @@ class SettingsFile:
 def settings_files(
     command: Sequence[str], sources: Sequence[SourceFile], folder: Path
 ) -> list[SettingsFile]:
-    """The settings files below ``folder`` that the command line or a text of the sources names."""
-    names = [word.rpartition("=")[2] for word in command]
+    """The settings files below ``folder`` that a word of the command line or a string of the sources
+    names.
+    """
+    names = [word.rpartition("=")[2] for word in command]  # of --config=a.yaml the file
     for source in sources:
         for string in source.find(cst.SimpleString):
             value = string.evaluated_value
-            names.append(value if isinstance(value, str) else "")
+            if isinstance(value, str):
+                names.append(value)
     files = {}
+    folder = folder.resolve()
     for name in names:
         path = folder / name
-        if not name.endswith(ENDINGS) or not path.is_file() or path in files:
+        # A link leads out of the copy in which a change is made.
+        if not name.endswith(ENDINGS) or not path.is_file() or path.is_symlink():
             continue
-        is_inside = path.resolve().is_relative_to(folder.resolve())
-        if is_inside and not path.is_symlink() and path.stat().st_size <= MOST_BYTES:
-            files[path] = SettingsFile(
-                str(path.resolve().relative_to(folder.resolve())), path.read_bytes()
-            )
+        path = path.resolve()
+        if path.is_relative_to(folder) and path.stat().st_size <= MOST_BYTES:
+            below = str(path.relative_to(folder))
+            files[below] = SettingsFile(below, path.read_bytes())
     return list(files.values())

@@ -1,4 +1,4 @@
-"""Numbers of the program that say how much is done at once, made smaller."""
+"""Changes that make numbers of the program smaller that say how much it does at once."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from helpers.fix.source import SourceFile, called
 PORTIONS = re.compile(
     r"^(?:chunk|tile)(?:_?size)?$|^(?:eval|val|valid|test|infer|encode)_?(?:batch_?size|bs)$"
 )
-"""Names of how much is computed at once, of work that is done in any case."""
+"""Names of how much of the same work is done at once: chunks and tiles, batches of an evaluation."""
 BATCHES = re.compile(
     r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size"
 )
+"""Names of how many samples a training step computes: also environments of reinforcement learning,
+and rays of a neural radiance field.
+"""
 LENGTHS = re.compile(
     r"^(?:max_?|block_?|seq_?|context_?|ctx_?)(?:len(?:gth)?|size|seq_?len(?:gth)?|tokens|ctx)$"
     r"|^(?:seq|context)_?(?:len|length)$"
 )
+"""Names of how many tokens a sequence has at most."""
 FACTORS = (2, 4, 8, 16, 32, 64)
+"""By what numbers are divided, and into how many parts work is cut: most are powers of two."""
 LEAST = 2
+"""The least that a number becomes: with one sample or token many programs fail, as BatchNorm does."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number of the program by its ``name``: ``edit`` takes it out of a file, or it is the
-    word of the command line at ``position``. ``title``: of a change to another number.
+    """A whole number of the program, and its ``name`` there. ``edit`` takes it out of its file; None
+    where it is the word of the command line at ``position``. ``title``: of a change, with a gap for
+    the new number.
     """
 
     name: str
@@ -43,7 +50,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of number: how it is called, and what comes of a smaller one."""
+    """A kind of number: the names that it has in programs, and what a smaller one does to the
+    results, why, and at which cost.
+    """
 
     names: re.Pattern[str]
     results: Results
@@ -100,13 +109,13 @@ def _smaller(program: Program, kind: Kind) -> Changes:
 
 
 def factors(program: Program) -> list[int]:
-    """By how much to divide: the least that may do, and the next."""
+    """By how much to divide: the smallest of FACTORS that may suffice, and the next."""
     return [factor for factor in FACTORS if factor > program.times_too_large][:2]
 
 
 def _numbers(program: Program) -> Iterator[Number]:
     """Every whole number that has a name: in the sources, on the command line, in settings files."""
-    idle: set[cst.CSTNode] = set()
+    idle: set[cst.CSTNode] = set()  # numbers in it change nothing
     for source in program.sources:
         idle.update(_idle(source, program))
     for source, node in program.find(cst.Integer):
@@ -130,8 +139,8 @@ def _numbers(program: Program) -> Iterator[Number]:
 
 
 def _idle(source: SourceFile, program: Program) -> Iterator[cst.CSTNode]:
-    """Functions of a file that nobody calls: no source names them a second time, and they have no
-    decorator.
+    """Functions of a file that the program does not use: no source names them a second time, and no
+    decorator registers them.
     """
     for function in source.module.body:
         if not isinstance(function, cst.FunctionDef) or function.decorators:
@@ -143,7 +152,7 @@ def _idle(source: SourceFile, program: Program) -> Iterator[cst.CSTNode]:
 
 
 def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
-    """The variable, the parameter, the keyword or the option that a number is given to."""
+    """The variable, parameter, keyword, key or option whose value a number is; empty for none."""
     for outer in source.above(node):
         if isinstance(outer, cst.Arg):
             return _name_of_argument(source, outer)
@@ -163,7 +172,7 @@ def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
 
 
 def _name_of_argument(source: SourceFile, argument: cst.Arg) -> str:
-    """The keyword of an argument; of the default of an option the option."""
+    """The keyword of an argument; of the ``default`` of an option the option's name."""
     if argument.keyword is None:
         return ""
     if argument.keyword.value != "default":
@@ -175,7 +184,7 @@ def _name_of_argument(source: SourceFile, argument: cst.Arg) -> str:
 
 
 def _name_in_tuple(source: SourceFile, assign: cst.Assign, node: cst.CSTNode) -> str:
-    """``B, T = 8, 1024``: the name at the number's position."""
+    """The name at a number's position in ``B, T = 8, 1024``; empty where it has none."""
     target = assign.targets[0].target
     if not isinstance(assign.value, cst.Tuple) or not isinstance(target, cst.Tuple):
         return ""

@@ -23,6 +23,9 @@ from helpers.fix.change import TextEdit, edited
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 _FRAME = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
+"""A frame as allocator/stack_frames.py writes it, "train.py:36 evaluate", also behind the line that
+calls it (place_in_words there).
+"""
 ATOMS = (
     cst.Name,
     cst.Attribute,
@@ -36,8 +39,8 @@ ATOMS = (
 
 
 class SourceFile:
-    """A Python file of the program. ``name``: its path below the program's folder; ``content``:
-    what it says; ``text``: the same in UTF-8, whatever its own encoding is.
+    """A Python file of the program. ``name``: its path below the program's folder; ``content``: its
+    characters; ``text``: its bytes in UTF-8, in which places are counted, whatever its encoding is.
 
     Raises libcst.ParserSyntaxError where it is no Python, UnicodeDecodeError, and RecursionError
     where its expressions are too deep.
@@ -62,8 +65,8 @@ class SourceFile:
         return edited(self.text, edits).decode().encode(self.encoding)
 
     def line_of(self, frame: str) -> int:
-        """The line that a frame such as "train.py:36 evaluate" names, 0 where it is in no such
-        file.
+        """The line that a frame such as "train.py:36 evaluate" names; 0 where the frame is in a file
+        of another name.
         """
         match = _FRAME.match(frame)
         if match is None or match[1] != self.name.rsplit("/", 1)[-1]:
@@ -77,7 +80,7 @@ class SourceFile:
         return self._codes[node]
 
     def operand(self, node: cst.BaseExpression) -> str:
-        """An expression as it is written, in parentheses where a method can only be called so."""
+        """An expression as it is written, in parentheses where a method call behind it needs them."""
         text = self.code(node)
         if isinstance(node, ATOMS) or node.lpar:
             return text
@@ -95,6 +98,7 @@ class SourceFile:
         return self.code(argument.value)
 
     def line(self, node: cst.CSTNode) -> int:
+        """The first line of a node."""
         return self._places[node].start.line
 
     def place(self, node: cst.CSTNode) -> str:
@@ -107,7 +111,7 @@ class SourceFile:
 
     @cached_property
     def _nodes(self) -> list[cst.CSTNode]:
-        """Every node of the file, in its order."""
+        """Every node of the file, in the order of the file."""
         return self._below(self.module)
 
     def _below(self, node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -130,8 +134,8 @@ class SourceFile:
         return {name.value for name in self.find(cst.Name, node)}
 
     def names_called(self, node: cst.CSTNode) -> set[str]:
-        """The functions and methods that a node calls; empty for one that has no name, such as
-        ``layers[0](x)``.
+        """The functions and methods that a node calls, by their names; "" for a call without one,
+        such as ``layers[0](x)``.
         """
         return {called(call) for call in self.find(cst.Call, node)}
 
@@ -140,8 +144,8 @@ class SourceFile:
         return [*self.find(cst.For, below), *self.find(cst.CompFor, below)]
 
     def siblings(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
-        """The statements of the block that a statement is one of; none for what follows a condition
-        on its own line.
+        """The statements of a statement's block, itself included; empty for a statement on the line
+        of its condition, such as ``if done: return``.
         """
         block = self.around(statement, cst.IndentedBlock) or self.module
         if statement not in block.body:
@@ -159,10 +163,11 @@ class SourceFile:
             yield node
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The node that a node is directly a part of."""
         return self._parents[node]
 
     def around(self, node: cst.CSTNode, kind: type[Node]) -> Node | None:
-        """The innermost node of a kind around a node."""
+        """The innermost node of a kind around a node; None where there is none."""
         for outer in self.above(node):
             if isinstance(outer, kind):
                 return outer
@@ -182,15 +187,15 @@ class SourceFile:
         raise ValueError(f"{self.place(node)} is in no statement")
 
     def statements_at(self, line: int) -> list[cst.SimpleStatementLine]:
-        """The simple statements that a line belongs to."""
+        """The simple statements of which a line is a part."""
         return self._at(line, cst.SimpleStatementLine)
 
     def functions_at(self, line: int) -> list[cst.FunctionDef]:
-        """The functions that a line belongs to, the innermost first."""
+        """The functions of which a line is a part, the innermost first."""
         return self._at(line, cst.FunctionDef)[::-1]
 
     def _at(self, line: int, kind: type[Node]) -> list[Node]:
-        """The nodes of a kind that a line belongs to, the outermost first."""
+        """The nodes of a kind of which a line is a part, the outermost first."""
         nodes = []
         for node in self.find(kind):
             place = self._places[node]
@@ -214,9 +219,8 @@ class SourceFile:
         """As ``without``, for a statement that ast parsed and not libcst."""
         assert statement.end_lineno is not None
         start = self._line_start(statement.lineno)
-        return TextEdit(
-            self.name, start, self._line_start(statement.end_lineno + 1), ""
-        )
+        end = self._line_start(statement.end_lineno + 1)
+        return TextEdit(self.name, start, end, "")
 
     def with_argument(self, call: cst.Call, name: str, value: str) -> TextEdit:
         """A keyword argument of a call, set or added."""
@@ -255,25 +259,22 @@ class SourceFile:
         end = self._line_start(self.end_line(last) + 1)
         return TextEdit(self.name, start, end, self._indented(first, lines))
 
-    def _indented(self, like: cst.CSTNode, lines: Sequence[str]) -> str:
-        """Whole lines, as far indented as a statement is."""
-        indent = self.indent(like)
+    def _indented(self, statement: cst.CSTNode, lines: Sequence[str]) -> str:
+        """Whole lines, as far indented as a statement."""
+        indent = self.indent(statement)
         return "".join(f"{indent}{line}{self.module.default_newline}" for line in lines)
 
     def end_line(self, node: cst.CSTNode) -> int:
         """The last line of a node."""
-        end = self._places[node].end
-        if end.column == 0:
-            return end.line - 1
-        return end.line
+        return self._places[node].end.line
 
     def indent(self, statement: cst.CSTNode) -> str:
-        """What stands before a statement on its line."""
+        """The blanks before a statement on its line."""
         line = self.text.split(b"\n")[self.line(statement) - 1].decode()
         return line[: len(line) - len(line.lstrip())]
 
     def _line_start(self, line: int) -> int:
-        """The byte with which a line begins."""
+        """How many bytes of ``text`` are before a line (counted from 1)."""
         lines = self.text.splitlines(keepends=True)
         return sum(map(len, lines[: line - 1]))
 
@@ -282,13 +283,13 @@ class SourceFile:
         inside a string stay as they are.
         """
         edit = self.instead(first, last, [])
-        kept = set[int]()
+        in_strings = set[int]()
         for string in [*self.find(cst.SimpleString), *self.find(cst.FormattedString)]:
-            kept.update(range(self.line(string) + 1, self.end_line(string) + 1))
+            in_strings.update(range(self.line(string) + 1, self.end_line(string) + 1))
         lines = self.text[edit.start : edit.end].decode().splitlines(keepends=True)
         text = self._indented(first, [header])
         for number, line in enumerate(lines, self.line(first)):
-            if line.strip() and number not in kept:
+            if line.strip() and number not in in_strings:
                 text += "    "
             text += line
         return replace(edit, text=text)
@@ -296,12 +297,13 @@ class SourceFile:
     @property
     def imports(self) -> list[cst.SimpleStatementLine]:
         """The imports at the top level of the file."""
-        return [
-            statement
-            for statement in self.module.body
-            if isinstance(statement, cst.SimpleStatementLine)
-            and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
-        ]
+        imports = []
+        for statement in self.module.body:
+            if not isinstance(statement, cst.SimpleStatementLine):
+                continue
+            if isinstance(statement.body[0], (cst.Import, cst.ImportFrom)):
+                imports.append(statement)
+        return imports
 
     def with_import(self, line: str) -> Iterator[TextEdit]:
         """An import, unless the file has that line: below its last import of torch, else below its
@@ -309,8 +311,9 @@ class SourceFile:
         """
         if line in self.content.splitlines():
             return
-        of_torch = [node for node in self.imports if "torch" in self.code(node)]
-        imports = of_torch or self.imports
+        imports = [node for node in self.imports if "torch" in self.code(node)]
+        if not imports:
+            imports = self.imports
         first: cst.CSTNode = self.module.body[0]
         if imports:
             yield self.lines_after(imports[-1], line)
@@ -324,7 +327,7 @@ class SourceFile:
 
     @property
     def imports_torch(self) -> bool:
-        """Whether the name ``torch`` stands for the library in the whole file."""
+        """Whether ``import torch`` at the top level makes the name ``torch`` known to the file."""
         for statement in self.imports:
             for alias in self.find(cst.ImportAlias, statement):
                 package, _, _ = alias.evaluated_name.partition(".")
@@ -352,7 +355,7 @@ def is_return(statement: cst.CSTNode) -> bool:
 
 
 def keyword(call: cst.Call, name: str) -> cst.Arg | None:
-    """The keyword argument of a call with that name."""
+    """The keyword argument of a call with that name; None where it has none."""
     for argument in call.args:
         if argument.keyword is not None and argument.keyword.value == name:
             return argument

@@ -22,6 +22,7 @@ PUTS = (
     "update",
     "setdefault",
 )
+"""Methods of collections that put their last argument into them."""
 NOT_TENSORS = (
     cst.Integer,
     cst.Float,
@@ -29,17 +30,21 @@ NOT_TENSORS = (
     cst.FormattedString,
     cst.Comparison,
 )
+"""Expressions whose value is surely no tensor."""
 MOST_STORES = 3
+"""Statements that are tried where none is known to keep what grows: each costs a rehearsal."""
 COUNTS = ("range", "enumerate", "trange")
+"""What a loop goes over that counts; trange is tqdm's."""
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy")
+"""Functions and methods whose results are no tensors of the GPU."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoreStatement:
-    """A statement that puts ``value`` into a collection or an attribute, called ``into``.
+    """A statement that puts ``value`` ``into`` a collection, an attribute or a variable.
 
-    ``method``: the method that takes it, such as append; ``item``: the item that it is assigned
-    to, such as cache[key].
+    ``method``: by which it does, such as append, else empty; ``item``: the item to which it assigns
+    the value, such as cache[key], else None.
     """
 
     source: SourceFile
@@ -62,8 +67,9 @@ class StoreStatement:
 def stores_that_keep(
     program: Program, growers: Sequence[GrowerFacts]
 ) -> Iterator[StoreStatement]:
-    """Statements that put something into what keeps the growers: on their lines, then wherever else
-    the sources fill a collection of that name; where nothing does, the first few that fill any.
+    """Statements that put something into what keeps the growers: those on their lines, then those
+    elsewhere that fill a collection of that name; where there are none, the first MOST_STORES that
+    fill any collection.
     """
     names = {last_name(grower.keeper) for grower in growers} - {""}
     everywhere: list[StoreStatement] = []
@@ -88,8 +94,10 @@ def _statements_of(
 
 
 def last_name(keeper: str) -> str:
-    """Of "ex.maps['pool0']" or "self.memory" the name of the collection itself."""
-    plain = re.sub(r"\[[^\]]*\]|\(\)", "", keeper)
+    """The name of the collection itself: maps of "ex.maps['pool0']", memory of "self.memory". Of an
+    optimizer's state or param_groups, which programs do not fill by name, that of the optimizer.
+    """
+    plain = re.sub(r"\[[^\]]*\]|\(\)", "", keeper)  # without indices and calls
     for part in reversed(plain.split(".")):
         if part and part not in ("state", "param_groups"):
             return part
@@ -99,7 +107,9 @@ def last_name(keeper: str) -> str:
 def stores_of(
     source: SourceFile, statement: cst.SimpleStatementLine
 ) -> Iterator[StoreStatement]:
-    """What a statement stores; a line of several statements is left as it is."""
+    """What a statement stores, as one StoreStatement or none. A line of several statements, divided
+    by semicolons, is left as it is.
+    """
     small, *others = statement.body
     value = getattr(small, "value", None)
     if others or value is None:
@@ -113,9 +123,9 @@ def stores_of(
             )
     elif isinstance(small, cst.Assign):
         target = small.targets[-1].target
-        is_combined = isinstance(
-            value, (cst.BinaryOperation, cst.ListComp, cst.DictComp)
-        )
+        # A variable keeps more with each step only if its value is put together of several.
+        combined = (cst.BinaryOperation, cst.ListComp, cst.DictComp)
+        is_combined = isinstance(value, combined)
         if isinstance(target, cst.Subscript):
             yield StoreStatement(source, statement, target.value, value, item=target)
         elif isinstance(target, (cst.Name, cst.Attribute)) and is_combined:
@@ -125,8 +135,8 @@ def stores_of(
 
 
 def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
-    """Whether a value is surely no tensor: a literal, a counter of a loop, a number taken out, or a
-    name that stands for such alone.
+    """Whether a value is surely no tensor: a literal, the counter of a loop, the result of one of
+    NUMBERS, or a variable to which the file assigns only such values.
     """
     if isinstance(value, NOT_TENSORS) or source.code(value) in ("self", "None"):
         return True
@@ -146,7 +156,7 @@ def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
 
 
 def counters(source: SourceFile) -> set[str]:
-    """Names that loops count with."""
+    """The variables in which loops count."""
     names = set()
     for loop in source.loops(source.module):
         if not isinstance(loop.iter, cst.Call):

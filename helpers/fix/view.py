@@ -1,4 +1,4 @@
-"""A search for a fitting change in words: the answer, the diff, and what else was tried."""
+"""What a search for a fitting change found, in words: the answer, the diff, and all trials."""
 
 from __future__ import annotations
 
@@ -43,9 +43,12 @@ def diff(program: Program, change: Change) -> str:
 
 
 def _lines(text: bytes, encoding: str) -> list[str]:
-    """Lines with their ends; a byte order mark stays, as git compares it too."""
-    plain = text.decode("utf-8" if encoding == "utf-8-sig" else encoding)
-    return io.StringIO(plain, newline="").readlines()
+    """Lines with their ends, for a diff. Python decodes utf-8-sig without its byte order mark; git
+    compares the mark, too, so it stays.
+    """
+    if encoding == "utf-8-sig":
+        encoding = "utf-8"
+    return io.StringIO(text.decode(encoding), newline="").readlines()
 
 
 def verdict_on_change(
@@ -54,7 +57,9 @@ def verdict_on_change(
     """The answer of a search as a notebook's verdict: the change that was found, or that none was."""
     cause = failure.verdict.headline
     if winner is None:
-        tried = "1 was tried" if len(trials) == 1 else f"{len(trials)} were tried"
+        tried = f"{len(trials)} were tried"
+        if len(trials) == 1:
+            tried = "1 was tried"
         return Verdict(
             cause="other",
             state="aside",
@@ -64,7 +69,7 @@ def verdict_on_change(
             next_step=failure.verdict.next_step,
         )
     change = winner.change
-    peak = seen(winner.rehearsal.peak_reserved_bytes or 0, "bytes", "rehearsal")
+    peak = seen(winner.rehearsal.reserved_bytes, "bytes", "rehearsal")
     usable = show_bytes(winner.rehearsal.usable_bytes)
     says = f"the most that the changed program reserved on a card of {usable}"
     return Verdict(
@@ -79,7 +84,7 @@ def verdict_on_change(
 
 
 def _how_to_apply(program: Program, change: Change) -> NextStep:
-    """What to do with the change that ``how_to_make`` shows."""
+    """The next step by which a user makes a change that ``how_to_make`` shows."""
     if not diff(program, change):
         command = how_to_make(program, change).strip()
         return NextStep("Start the program like this", command)
@@ -91,7 +96,7 @@ def _how_to_apply(program: Program, change: Change) -> NextStep:
 
 
 def how_to_make(program: Program, change: Change) -> str:
-    """The change as text to take over: variables and the command line, then the diff."""
+    """The change as text to copy: variables and the command line where it has some, then the diff."""
     words = [f"{name}={value}" for name, value in change.environment.items()]
     lines = []
     if words or change.replaces:
@@ -100,7 +105,7 @@ def how_to_make(program: Program, change: Change) -> str:
 
 
 def in_lines(winner: TriedChange, first: Rehearsal) -> Iterator[str]:
-    """What is recommended, and what is known of it, a line each."""
+    """The change that is recommended, and what is known of it, a line each."""
     change = winner.change
     after = winner.rehearsal
     aside = ""
@@ -126,13 +131,14 @@ def in_lines(winner: TriedChange, first: Rehearsal) -> Iterator[str]:
 
 
 def _ended_unchanged(first: Rehearsal) -> str:
+    """How the unchanged program ended."""
     if first.peak_reserved_bytes is None:
         return "ended before it used the GPU"
     return f"ran out of memory at {show_bytes(first.peak_reserved_bytes)}"
 
 
 def none_in_lines(trials: Sequence[TriedChange]) -> Iterator[str]:
-    """What is said where no change was seen to fit."""
+    """Why no change is recommended, a line each."""
     early = [trial for trial in trials if trial.ended_early]
     if not trials:
         yield "No change is known that could help."
@@ -154,21 +160,25 @@ def none_in_lines(trials: Sequence[TriedChange]) -> Iterator[str]:
 def results_in_words(trial: TriedChange) -> str:
     """What a change does to the results, and whether that was measured or follows from a rule."""
     proof = trial.proof
-    if proof is None or trial.change.results is trial.results is Results.OTHER:
-        return f"{trial.results.value} ({trial.change.why})"
-    if trial.change.only_on_a_gpu and proof.results is not Results.OTHER:
-        return f"{trial.results.value} ({trial.change.why}; a CPU cannot show it)"
+    change = trial.change
+    by_rule = f"{trial.results.value} ({change.why})"
+    if proof is None:
+        return by_rule
+    if change.results is Results.OTHER and trial.results is Results.OTHER:
+        return by_rule
+    if change.only_on_a_gpu and proof.results is not Results.OTHER:
+        return f"{trial.results.value} ({change.why}; a CPU cannot show it)"
     if proof.results is None:
-        why = f"{trial.change.why}; not measured: {proof.says}"
-        should_be = "" if trial.expected is Results.OTHER else "should be "
-        return f"{should_be}{trial.expected.value} ({why})"
+        words = f"{trial.expected.value} ({change.why}; not measured: {proof.says})"
+        if trial.expected is Results.OTHER:
+            return words
+        return f"should be {words}"
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
-    if trial.change.shows_late and not proof.to_its_end:
-        why = f"{trial.change.why}; {proof.says}"
-        return f"should be {trial.change.results.value} ({why})"
-    if proof.results is not trial.results:  # its rule knows of what a CPU does not show
-        return f"{trial.results.value} ({trial.change.why})"
+    if change.shows_late and not proof.to_its_end:
+        return f"should be {change.results.value} ({change.why}; {proof.says})"
+    if proof.results is not trial.results:  # the rule knows what a CPU does not show
+        return by_rule
     return proof.says
 
 
@@ -210,7 +220,7 @@ def outcome(trial: TriedChange, first: Rehearsal) -> str:
 
 
 def _passed(rehearsal: Rehearsal) -> str:
-    """How well a changed program fits that came to its end."""
+    """In a few words, under which condition a changed program fits that came to its end."""
     if rehearsal.between:
         return "fits if its libraries take little workspace"
     if depends_on_outside(rehearsal):
@@ -219,7 +229,9 @@ def _passed(rehearsal: Rehearsal) -> str:
 
 
 def as_shape(failure: FailedProgram, trial: TriedChange) -> dict[str, Any]:
-    """A trial as --json prints it: sizes in bytes."""
+    """A trial as --json prints it: sizes in bytes, ``measured``: whether runs on the CPU showed the
+    results, ``why``: what is known of them.
+    """
     change = trial.change
     return {
         "change": change.title,
