@@ -12,7 +12,12 @@ from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.failing_program import FailingProgram, failing_program
 from helpers.judge.message_observations import PROVING
-from helpers.judge.observation import Observation, make_observation, observation_name
+from helpers.judge.observation import (
+    LONGEST_QUOTE,
+    Observation,
+    make_observation,
+    observation_name,
+)
 from helpers.look import kernel_log
 from helpers.look.bundle import Bundle
 from helpers.look.holders import is_outside
@@ -21,15 +26,16 @@ from helpers.look.machine import machine, memory_group, up_s
 from helpers.look.wordings import meaning
 
 RECENT_S = 600
-"""How long before the look the failure that somebody asks about can have been: an estimate."""
+"""How long before the capture the failure that somebody asks about can have happened: an estimate."""
 DAY_S = 86_400
+"""How far back the log of a machine is searched where no program is named."""
 
 
 def kernel_observations(
     evidence: CaseEvidence, bundle: Bundle
 ) -> Iterator[Observation]:
-    """One row for each kind of line of the failing program since the last boot, with how often
-    and how long ago; of several Xids the first counts, for the others follow from it.
+    """One observation for each kind of line about the failing program since the last boot, with
+    how often and how long ago. Of several Xids only the first counts: the others follow from it.
     """
     failing = failing_program(evidence)
     events = [
@@ -49,7 +55,9 @@ def kernel_observations(
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0 and (failing is None or failing.was_killed):
         # The counter has no times: beside a text it shows who may have killed, and proves nothing.
-        killed = "1 process" if kills.bytes == 1 else f"{kills.bytes} processes"
+        killed = f"{kills.bytes} processes"
+        if kills.bytes == 1:
+            killed = "1 process"
         says = (
             f"The limit of the control group has killed {killed}; it does not say when"
         )
@@ -63,8 +71,12 @@ def _of_kind(
     """The last line of a kind, with how many there are and how old it is."""
     last = events[-1]
     times = sum(event.count for event in events)
-    reading = seen(last.text[:400] or last.kind, "text", last.source)
-    says = f"{meaning(last.row).rstrip('.')}. {_how_often(times, _age_s(last, bundle))}"
+    words = last.text[:LONGEST_QUOTE]
+    if not words:
+        words = last.kind
+    reading = seen(words, "text", last.source)
+    how_often = _how_often(times, _age_s(last, bundle))
+    says = f"{meaning(last.row).rstrip('.')}. {how_often}"
     return make_observation(name, reading, "", "bundle", says, proof=proof)
 
 
@@ -92,9 +104,11 @@ def _without_later_xids(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool:
-    """Whether a line is of the failing program: by its number, its control group, or its name
-    and time. A line that names no process is of the GPU, and counts where it is recent; where no
-    text names a program, every line of the last day does.
+    """Whether a line is about the failing program: by its number, its control group, or its name
+    and time.
+
+    A line that names no process is about the GPU, and counts where it is recent. Where no text
+    names a program, every line of the last day counts.
     """
     age_s = _age_s(event, bundle)
     if failing is None:
@@ -113,7 +127,7 @@ def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool
 
 
 def _age_s(event: Event, bundle: Bundle) -> float | None:
-    """How many seconds before the look it was; None where the log gives another time or none."""
+    """How many seconds before the capture an event was; None where the log has no time since boot."""
     running_s = up_s(bundle)
     when = event.when.value
     if running_s is None or not isinstance(when, float):

@@ -32,13 +32,13 @@ from helpers.look.nvidia import MigSlice
 
 @once
 def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
-    """The driver's ledger of every GPU of the box, each followed by that of the first message
-    that refuses memory of the device, where it is of that GPU; last, one that fits none.
+    """The driver's ledger of every GPU of the box, then those of posted tools.
 
-    A message that gives no amounts has no ledger.
+    The ledger of the first message that refuses memory of the device follows that of its GPU, or
+    all of the box where its GPU is not known. A message that gives no amounts has no ledger.
     """
     cards: tuple[Gpu, ...] = ()
-    books: dict[str, list[GpuLedger]] = {}
+    books: dict[str, list[GpuLedger]] = {}  # by PCI address
     if evidence.bundle is not None:
         cards = gpus(evidence.bundle)
         books = {card.pci: _of_card(evidence.bundle, card) for card in cards}
@@ -50,44 +50,44 @@ def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
 
 
 def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
-    """The ledger of each card of which a posted tool lists processes and what is in use."""
+    """The ledger of each card of which a posted tool shows what is in use, and by which
+    processes.
+    """
     for used, listed in listed_beside(evidence):
-        reading = _printed(used)
         totals = beside(used, evidence.figures, "total")
         total = not_available("not printed", "bytes", used.source)
         if totals:
             total = _printed(totals[0])
-        rows = [
-            LedgerRow(
-                kind="other_process",
-                words=_name_of_process(figure),
-                bytes=_printed(figure),
-                source=figure.source,
-                pid=figure.pid or 0,
-            )
-            for figure in listed
-        ]
         book = GpuLedger(
             pci="",
             account=TOOL,
             total=total,
-            used=reading,
-            rows=tuple(rows),
+            used=_printed(used),
+            rows=tuple(_listed_row(process) for process in listed),
             tolerance_bytes=sum(figure.precision_bytes for figure in (used, *listed)),
             part=f"GPU {used.device}",
         )
         yield with_rest(book, "used by none of the processes that the tool lists")
 
 
+def _listed_row(process: Figure) -> LedgerRow:
+    """A process of a posted list as a row."""
+    pid = 0
+    if process.pid is not None:
+        pid = process.pid
+    name = _name_of_process(process)
+    return LedgerRow("other_process", name, _printed(process), process.source, pid)
+
+
 def _printed(figure: Figure) -> Reading:
-    """A figure of a posted tool; one that it did not measure has no value."""
+    """A figure of a posted tool as a reading; without a value where the tool did not measure it."""
     if figure.bytes is None:
         return not_available("the tool did not measure it", "bytes", figure.source)
     return seen(figure.bytes, "bytes", figure.source)
 
 
 def _of_card(bundle: Bundle, gpu: Gpu) -> list[GpuLedger]:
-    """The driver's ledger of a GPU, or of each MIG device that it is cut into."""
+    """The driver's ledger of a GPU, or of each MIG device that it is split into."""
     if not gpu.slices:
         return [_of_driver(bundle, gpu)]
     return [_of_slice(gpu, part) for part in gpu.slices]
@@ -100,55 +100,56 @@ def _of_slice(gpu: Gpu, part: MigSlice) -> GpuLedger:
         for holder in holding(gpu.holders)
         if holder.gpu_instance == part.gpu_instance
     )
-    rows = tuple(_holder_row(holder, away=False) for holder in holders)
+    rows = [_holder_row(holder, is_away=False) for holder in holders]
     book = GpuLedger(
         pci=gpu.pci,
         account=DRIVER,
         total=part.total,
         used=part.used,
-        rows=rows,
-        tolerance_bytes=MIB + _spread(holders),
+        rows=tuple(rows),
+        tolerance_bytes=MIB + _off_by_bytes(holders),  # nvidia-smi prints whole MiB
         part=f"MIG device {part.index}",
     )
-    return with_rest(book, _words_for_rest(list(rows), gpu))
+    return with_rest(book, _words_for_rest(rows, gpu))
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
     """The ledger of a whole GPU, by the best layer that says what is in use."""
     in_use = _in_use(gpu)
     used = in_use.used
-    tolerance = in_use.tolerance_bytes
+    tolerance_bytes = in_use.tolerance_bytes
+    rows, off_by_bytes = _holders(bundle, gpu)
+    rest_words = _words_for_rest(rows, gpu)
     reserve = pools_by_layer(gpu).get(RESERVED)
-    reserved: list[LedgerRow] = []
     if reserve is not None and reserve.total.ok and used.ok:
         kept = reserve.total
-        reserved = [
-            LedgerRow("reserved", "kept by the driver for itself", kept, kept.source)
-        ]
+        words = "kept by the driver for itself"
+        rows.append(LedgerRow("reserved", words, kept, kept.source))
         if _excludes_reserve(gpu, kept):
             used = _sum(used, kept, f"{used.source} (used + reserved)")
-            tolerance += MIB
-    rows, spread = _holders(bundle, gpu)
+            tolerance_bytes += MIB  # nvidia-smi prints the reserve in whole MiB, too
+    left = "free"
+    if gpu.integrated:
+        # Part of what is in use lies in the carve-out, outside the pool of compute programs.
+        left = "left of the pool for compute, roughly"
     spots = [f"{capitalised(spot)}." for spot in gpu.blind_spots]
     book = GpuLedger(
         pci=gpu.pci,
         account=DRIVER,
         total=in_use.total,
         used=used,
-        rows=(*rows, *reserved),
-        tolerance_bytes=tolerance + spread,
+        rows=tuple(rows),
+        tolerance_bytes=tolerance_bytes + off_by_bytes,
         contradictions=tuple(contradictions(gpu)),
         notes=(*in_use.notes, *spots),
-        # On an APU part of what is in use lies in the carve-out, outside the pool that compute
-        # takes from.
-        left="left of the pool for compute, roughly" if gpu.integrated else "free",
+        left=left,
     )
-    return with_rest(book, _words_for_rest(rows, gpu))
+    return with_rest(book, rest_words)
 
 
 def _words_for_rest(rows: list[LedgerRow], gpu: Gpu) -> str:
-    """Who may hold what no row accounts for."""
-    unmeasured = sum(not row.bytes.ok for row in rows)
+    """Who may hold the memory that no row accounts for."""
+    unmeasured = sum(1 for row in rows if not row.bytes.ok)
     if unmeasured:
         return f"{unmeasured} process(es) that were not measured, or no visible owner"
     if gpu.blind_spots:
@@ -158,7 +159,7 @@ def _words_for_rest(rows: list[LedgerRow], gpu: Gpu) -> str:
 
 @dataclass(frozen=True)
 class _InUse:
-    """Total and used of a GPU, what used may be off by, and what is to be said of them."""
+    """Total and used memory of a GPU, by how much ``used`` may be off, and sentences about both."""
 
     total: Reading
     used: Reading
@@ -167,14 +168,16 @@ class _InUse:
 
 
 def _in_use(gpu: Gpu) -> _InUse:
-    """Total and used by the best layer that has them."""
+    """Total and used memory by the best layer that has both; by whichever has one of them where
+    none has both.
+    """
     pools = pools_by_layer(gpu)
     rows = [row for row in table("ledger")["in_use"] if row["layer"] in pools]
     for row in rows:
         pool = pools[row["layer"]]
-        second = pools.get(row.get("second_place"))
-        if pool.used.ok and second is not None and gpu.integrated:
-            return _in_two_places(gpu, pool.used, second.used, row["off_by_bytes"])
+        gtt = pools.get(row.get("second_place"))
+        if pool.used.ok and gtt is not None and gpu.integrated:
+            return _in_two_places(gpu, pool.used, gtt.used, row["off_by_bytes"])
         if pool.used.ok:
             return _InUse(pool.total, pool.used, row["off_by_bytes"])
     no_total = not_available("no layer gives a total", "bytes", "memory pools")
@@ -185,63 +188,68 @@ def _in_use(gpu: Gpu) -> _InUse:
     )
 
 
-def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _InUse:
-    """On an APU the carve-out and GTT are two places, one use: used adds, total does not (amdgpu
-    takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info).
+def _in_two_places(
+    gpu: Gpu, carveout: Reading, gtt: Reading, off_by_bytes: int
+) -> _InUse:
+    """Total and used memory of an APU: carve-out and GTT are used side by side, but programs get
+    the total of only one of them (amdgpu_amdkfd_get_local_mem_info).
+
+    Each of the two readings may be off by ``off_by_bytes``.
     """
     pools = pools_by_layer(gpu)
-    totals = (
-        pools[layer].total
-        for layer in table("ledger")["compute"]
-        if layer in pools and pools[layer].total.ok
-    )
-    no_pool = not_available(
+    total = not_available(
         "the compute driver's pool was not captured", "bytes", "KFD bank"
     )
-    total = next(totals, no_pool)
+    for layer in table("ledger")["compute"]:
+        if layer in pools and pools[layer].total.ok:
+            total = pools[layer].total
+            break
     note = (
         "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by "
         "side, and their totals are alternatives."
     )
     if not gtt.ok:
-        return _InUse(total, gtt, grain, (note,))
+        return _InUse(total, gtt, off_by_bytes, (note,))
     used = _sum(carveout, gtt, f"{carveout.source} + {gtt.source}")
-    return _InUse(total, used, 2 * grain, (note,))
+    return _InUse(total, used, 2 * off_by_bytes, (note,))
 
 
 def _sum(first: Reading, second: Reading, source: str) -> Reading:
+    """The sum of two sizes, as a reading of ``source``."""
     return seen(first.bytes + second.bytes, "bytes", source, first.item)
 
 
 def _excludes_reserve(gpu: Gpu, reserve: Reading) -> bool:
     """Whether nvidia-smi's used leaves the driver's reserve out, as it does since driver 510:
-    then the three add up.
+    then used, free and reserve are nearer to the total than used and free alone.
     """
     pool = pools_by_layer(gpu).get("nvidia-smi")
     if not pool or not (pool.total.ok and pool.used.ok and pool.free.ok):
         return False
-    rest = pool.used.bytes + pool.free.bytes - pool.total.bytes
-    return abs(rest + reserve.bytes) <= abs(rest)
+    above_total = pool.used.bytes + pool.free.bytes - pool.total.bytes
+    return abs(above_total + reserve.bytes) <= abs(above_total)
 
 
 def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
-    """A row a process, and what they may be off by together; what the host's lists name beyond
-    those seen is outside.
+    """A row for each process, and by how many bytes their sizes may be off together.
+
+    The host's lists of AMD count the processes that are seen inside a container once more, by
+    other numbers: of these lists only what they count beyond those is a row.
     """
     inside, by_host, away = in_sight(bundle, gpu.vendor, gpu.holders)
     rows = [_holder_row(holder, holder in away) for holder in inside]
-    spread = _spread([*inside, *by_host])
-    beyond = _bytes_of(by_host) - _bytes_of(inside)
+    off_by_bytes = _off_by_bytes([*inside, *by_host])
+    beyond_bytes = _bytes_of(by_host) - _bytes_of(inside)
     if inside and by_host and gpu.vendor != "NVIDIA":
-        if beyond > spread:
-            rows.append(_beyond_row(by_host, beyond))
+        if beyond_bytes > off_by_bytes:
+            rows.append(_beyond_row(by_host, beyond_bytes))
         by_host = [holder for holder in by_host if not holder.memory.ok]
     rows += [_holder_row(holder, holder in away) for holder in by_host]
-    return rows, spread
+    return rows, off_by_bytes
 
 
 def _beyond_row(by_host: Sequence[Holder], beyond: int) -> LedgerRow:
-    """What the host's lists count beyond the processes that are seen inside."""
+    """The bytes that the host's lists count beyond the processes that are seen inside, as a row."""
     source = " + ".join(dict.fromkeys(holder.source for holder in by_host))
     words = (
         f"what {source} counts beyond this container's processes; it lists {len(by_host)} "
@@ -256,27 +264,32 @@ def _bytes_of(holders: Sequence[Holder]) -> int:
 
 
 def _name_of_process(process: Holder | Figure) -> str:
-    return f"{process.name or 'process'} ({process.pid})"
+    name = process.name
+    if not name:
+        name = "process"
+    return f"{name} ({process.pid})"
 
 
-def _holder_row(holder: Holder, away: bool) -> LedgerRow:
-    """A process as a row; ``away``: it is not in the process list of this box."""
+def _holder_row(holder: Holder, is_away: bool) -> LedgerRow:
+    """A process as a row; ``is_away``: it is not in the process list of this box."""
     remarks = []
     state = {"Z": "a zombie", "D": "waits in the kernel"}.get(holder.state[:1], "")
     if state:
         remarks.append(state)
-    elif away and not numbered_by_host(holder):
+    elif is_away and not numbered_by_host(holder):
         remarks.append("not in /proc")
     if holder.note:
         remarks.append(holder.note)
     words = _name_of_process(holder)
     if remarks:
         words = f"{words}: {', '.join(remarks)}"
-    kind = "outside" if away else "other_process"
+    kind = "other_process"
+    if is_away:
+        kind = "outside"
     return LedgerRow(kind, words, holder.memory, holder.source, holder.pid)
 
 
-def _spread(holders: list[Holder]) -> int:
-    """What the readings of these may be off by together, in bytes."""
+def _off_by_bytes(holders: list[Holder]) -> int:
+    """By how many bytes the sizes of these may be off together; 1 MiB each by default."""
     off_by = table("ledger")["holders"]
     return sum(off_by.get(row.source, MIB) for row in holders if row.memory.ok)

@@ -14,11 +14,12 @@ TOOL = "tool"
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One part of what is in use.
+    """One part of the memory in use: who has it (``words``) and how much.
 
-    ``kind``: process (the failing one), other_process, outside, reserved, unattributed.
+    ``kind``: process (the failing one), other_process, outside (not of this box), reserved (by
+    the driver), unattributed (the rest). ``pid`` is 0 where the row is no single process.
 
-    ``bytes`` without a value is a holder whose share was not measured; it is then within the
+    A holder whose memory was not measured has ``bytes`` without a value; it lies in the
     unattributed rest. A negative rest means that processes were counted twice (shared memory)
     or at another moment; a contradiction then says so.
     """
@@ -28,17 +29,16 @@ class LedgerRow:
     bytes: Reading
     source: str
     pid: int = 0
-    """The process, where the row is one that a number names."""
 
 
 @dataclass(frozen=True)
 class GpuLedger:
-    """One source's account of one GPU; ``pci`` is empty where a message does not tell which GPU
-    it means.
+    """The account that one source gives of one GPU.
 
-    ``account`` is driver, message or tool, ``left`` what total less used is. The rows that have a
-    value add up to ``used`` within ``tolerance_bytes``. Where ``used`` is not known there is no
-    unattributed row.
+    ``pci`` is empty where a message does not tell which GPU it is about; ``part`` is the MIG
+    device, where the GPU is split into several. ``account`` is DRIVER, MESSAGE or TOOL. ``left``
+    is what total less used is called. The rows that have a value add up to ``used`` within
+    ``tolerance_bytes``. Where ``used`` is not known there is no unattributed row.
     """
 
     pci: str
@@ -51,7 +51,6 @@ class GpuLedger:
     notes: tuple[str, ...] = ()
     left: str = "free"
     part: str = ""
-    """The MIG device whose memory it counts, where the GPU is cut into several."""
 
     @property
     def place(self) -> str:
@@ -59,8 +58,8 @@ class GpuLedger:
         return f"{self.pci} {self.part}".strip()
 
     def sum_bytes(self, *kinds: str) -> int:
-        """What the rows of these kinds (all, where none is given) hold together; rows without a
-        value count nothing.
+        """The bytes of all rows of these kinds (of all rows where no kind is given); a row without
+        a value counts as 0.
         """
         return sum(
             row.bytes.bytes for row in self.rows if not kinds or row.kind in kinds
@@ -68,23 +67,24 @@ class GpuLedger:
 
 
 def with_rest(book: GpuLedger, words: str) -> GpuLedger:
-    """The ledger with its rest.
+    """The ledger with a row for what its rows leave of the memory in use; ``words`` say who may
+    have it.
 
-    A rest below zero is named, and stands as a row only where it is more than the tolerance.
+    Rows that make more than is in use, beyond the tolerance, are a contradiction.
     """
     used = book.used
-    counted = book.sum_bytes()
-    rest = used.bytes - counted
-    if not used.ok or -book.tolerance_bytes <= rest <= 0:
+    counted_bytes = book.sum_bytes()
+    rest_bytes = used.bytes - counted_bytes
+    if not used.ok or -book.tolerance_bytes <= rest_bytes <= 0:
         return book
-    against = book.contradictions
-    if rest < 0:
-        more = (
-            f"the parts make {show_bytes(counted)}, more than the {show_bytes(used.bytes)} in use "
-            f"({used.source})"
+    contradictions = book.contradictions
+    if rest_bytes < 0:
+        too_much = (
+            f"the parts make {show_bytes(counted_bytes)}, more than the "
+            f"{show_bytes(used.bytes)} in use ({used.source})"
         )
-        against = (*against, more)
+        contradictions = (*contradictions, too_much)
         words = "counted more than once, or at another moment"
-    left = seen(rest, "bytes", f"{used.source} less the rows above", used.item)
-    row = LedgerRow("unattributed", words, left, used.source)
-    return replace(book, rows=(*book.rows, row), contradictions=against)
+    rest = seen(rest_bytes, "bytes", f"{used.source} less the rows above", used.item)
+    row = LedgerRow("unattributed", words, rest, used.source)
+    return replace(book, rows=(*book.rows, row), contradictions=contradictions)

@@ -12,11 +12,12 @@ from helpers.judge.observation import Observation, make_observation
 from helpers.look.message import of_device
 
 SCALES = {"b": 10**9, "billion": 10**9, "m": 10**6, "million": 10**6, "": 1}
+"""What a count of parameters is multiplied by, by the word behind it: 7B, 70 million."""
 
 
 def loading_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """That all weights need more than the card has: by the parts that were loaded when it was
-    full, or by the count of parameters and their type.
+    """Whether all weights need more than the card has: by the parts that were loaded when it was
+    full, or by the number of parameters and their type.
     """
     for account in evidence.accounts:
         message = account.message
@@ -33,28 +34,33 @@ def loading_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _of_parts(text: str, account: Account) -> Iterator[tuple[int, str]]:
-    """What all parts take at least: they are of one size, but for the last."""
+    """The least bytes that all parts of the weights need, and a sentence; nothing where no progress
+    bar shows the parts.
+
+    All parts but the last have one size. The one that was being loaded, at most, was allocated
+    beside those that were loaded.
+    """
     bars = form("weights in parts").findall(text)
     if not bars or account.message.allocated is None:
         return
     loaded, parts = map(int, bars[-1])
     if loaded < parts:
         size = account.message.allocated.bytes * (parts - 1) // (loaded + 1)
-        yield (
-            size,
-            f"Needed for all {parts} parts of the weights, of which {loaded} were loaded",
-        )
+        says = f"Needed for all {parts} parts of the weights, of which {loaded} were loaded"
+        yield size, says
 
 
 def _of_parameters(text: str) -> Iterator[tuple[int, str]]:
-    """What so many parameters take in the type that is printed with them."""
-    counts = [
-        [part for part in parts if part] for parts in form("parameters").findall(text)
-    ]
+    """The bytes that the parameters take in the type that is printed with them, and a sentence;
+    nothing where the text does not say both, or speaks of quantisation.
+    """
+    counts = form("parameters").findall(
+        text
+    )  # each: a number and a word, or two forms of it
     types = form("type of weights").findall(text)
     if not counts or len(set(types)) != 1 or form("fewer bits").search(text):
         return
-    number, *scales = counts[-1]
+    number, *scales = [group for group in counts[-1] if group]
     scale = SCALES["".join(scales).lower()]
     count = float(number.replace(",", "")) * scale
     bits = int(types[0].lstrip(string.ascii_letters))  # bf16, float32

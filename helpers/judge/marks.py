@@ -16,10 +16,13 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.parts import APU, CARD, device_list
 
+LONGEST_SEARCHED = 20_000
+"""Characters of a text in which frameworks are searched: they name themselves as they start."""
+
 
 class Mark(NamedTuple):
-    """An observation, the pattern that makes it, the kinds and names of texts it is looked for
-    in, and whether it is hard.
+    """A mark of marks.json: the name of its observation, its pattern, ``places``, the origins and
+    sources of the texts it is searched in, and whether it is hard (as in an Observation).
     """
 
     name: str
@@ -31,37 +34,33 @@ class Mark(NamedTuple):
 @lru_cache(1)
 def marks() -> tuple[Mark, ...]:
     """Every mark of marks.json."""
-    rows = table("marks")["marks"]
-    return tuple(
-        Mark(
-            row["name"],
-            lazy(row["pattern"]),
-            tuple(row["texts"]),
-            not row.get("hearsay", False),
-        )
-        for row in rows
-    )
+    every = []
+    for row in table("marks")["marks"]:
+        is_hard = not row.get("hearsay", False)
+        pattern = lazy(row["pattern"])
+        every.append(Mark(row["name"], pattern, tuple(row["texts"]), is_hard))
+    return tuple(every)
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What stands in the words themselves, and kinds of GPU."""
+    """Every mark in the texts, and whether they list an APU and a card."""
     for origin, source, text in evidence.words:
         for mark in marks():
             if origin not in mark.places and source not in mark.places:
                 continue
             match = mark.pattern.search(text)
-            if match:
-                words = match.group().strip()
-                if origin == "environment":
-                    words = text
-                yield make_observation(mark.name, words, source, origin, hard=mark.hard)
+            if match is None:
+                continue
+            words = match[0].strip()
+            if origin == "environment":
+                words = text  # a short fact, whole
+            yield make_observation(mark.name, words, source, origin, hard=mark.hard)
     kinds: set[str] = set()
     for _, _, text in evidence.texts:
         kinds.update(device.kind for device in device_list(text))
     if {APU, CARD} <= kinds:
-        yield make_observation(
-            "two-kinds-of-gpu", "an APU and a card", "device list", "tool"
-        )
+        words = "an APU and a card"
+        yield make_observation("two-kinds-of-gpu", words, "device list", "tool")
 
 
 def framework_observations(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -70,7 +69,7 @@ def framework_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         name = framework["name"]
         says = f"{name} is at work, which takes most of every card when it starts"
         for origin, source, text in evidence.texts:
-            words = f"{source} {text}"[:20_000]
+            words = f"{source} {text}"[:LONGEST_SEARCHED]
             if re.search(framework["form"], words, re.IGNORECASE):
                 yield make_observation(
                     "preallocator", name, source, origin, says, hard=False

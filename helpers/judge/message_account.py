@@ -26,21 +26,25 @@ from helpers.look.message import Message
 
 SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
+MIN_LARGE_BYTES = 10 * MIB
+"""kSmallBuffer, kLargeBuffer and kMinLargeAlloc of torch's allocator: the sizes of its segments, and
+from which size on a request has a segment of its own, rounded up to 2 MiB (kRoundLarge).
+"""
 COMPARED = {
     True: "more than",
     False: "within",
     None: "as much, to the printed digits, as",
 }
-"""What is needed against a limit, by MessageSums.beyond_limit."""
+"""How the memory that is needed compares with a limit, in words, by MessageSums.beyond_limit."""
 
 
 @dataclass(frozen=True)
 class Account(MessageSums):
     """The sums of a message with what follows from them.
 
-    ``fragmentation`` is about the sole cause, from this message alone: excluded, possible,
-    likely, or unknown where a number is missing; never proved here. ``lines`` are the sums in
-    sentences, ``contradictions`` those of them that cannot be together.
+    ``fragmentation`` says whether fragmentation alone can be the cause, from this message alone:
+    excluded, possible, likely, or unknown where a number is missing; never proved here. ``lines``
+    are the sums in sentences, ``contradictions`` those that contradict each other.
     """
 
     lines: tuple[str, ...] = ()
@@ -73,7 +77,7 @@ def _lines(sums: MessageSums) -> Iterator[str]:
 
 
 def _request_line(message: Message, size: Quantity) -> str:
-    """What the size that was asked for shows of the tensor."""
+    """What the requested size shows of the tensor that was to be allocated."""
     request = f"asked for {size.text}"
     printed_by = (message.program, message.event, message.side)
     if printed_by != ("torch", "refused", "device"):
@@ -85,7 +89,7 @@ def _request_line(message: Message, size: Quantity) -> str:
         return f"{request}: torch takes 2 MiB for any tensor of up to 1 MiB"
     if abs(size.bytes - LARGE_SEGMENT_BYTES) <= margin:
         return f"{request}: torch takes 20 MiB for a tensor of 1 to 10 MiB, and for one of 18 to 20 MiB"
-    if margin > MIB:
+    if margin > MIB:  # the printed digits hide whether it is a multiple
         digits = show_bytes(size.precision_bytes)
         return (
             f"{request}: torch rounds up to 2 MiB, so the tensor may be up to 2 MiB smaller; "
@@ -93,7 +97,7 @@ def _request_line(message: Message, size: Quantity) -> str:
         )
     remainder = size.bytes % SMALL_SEGMENT_BYTES
     is_multiple = min(remainder, SMALL_SEGMENT_BYTES - remainder) <= margin
-    if is_multiple and size.bytes >= 10 * MIB - margin:
+    if is_multiple and size.bytes >= MIN_LARGE_BYTES - margin:
         below = show_bytes(size.bytes - SMALL_SEGMENT_BYTES)
         return (
             f"{request}: torch rounds up to 2 MiB, so the tensor is over {below} and at most "
@@ -106,7 +110,7 @@ def _request_line(message: Message, size: Quantity) -> str:
 
 
 def _contradictions(sums: MessageSums) -> Iterator[str]:
-    """What in the message cannot be together."""
+    """Sentences about numbers of the message that contradict each other."""
     message = sums.message
     capacity = message.capacity
     reserved = sums.reserved
@@ -131,7 +135,7 @@ def _contradictions(sums: MessageSums) -> Iterator[str]:
 
 
 def _shares(sums: MessageSums) -> Iterator[str]:
-    """Whose the memory in use is, as sums."""
+    """Sums of the memory in use: how much, what PyTorch has of it, this process, and others."""
     message = sums.message
     if sums.used and sums.used.bytes >= 0 and message.capacity and message.free:
         in_use = (
@@ -148,38 +152,47 @@ def _shares(sums: MessageSums) -> Iterator[str]:
             f"of the allocated, {message.private_pools.text} is idle in private pools (CUDA or HIP "
             "graphs); PyTorch prints it as allocated, and only those pools can use it"
         )
-    sizes = [size for _, size in sums.others]
-    if sums.own_pid is not None and sums.this_process and sums.reserved:
-        yield (
-            f"process {sums.own_pid} with {sums.this_process.text} is this process: {sums.reserved.text} of "
-            "PyTorch "
-            "does not fit beside it (in a container the driver names host numbers)"
-        )
-    elif (
-        sums.this_process is None
-        and sums.reserved
-        and any(not above(sums.reserved, size) for size in sizes)
-    ):
-        yield (
-            "one of the named processes may be this one: "
-            "in a container the driver names host numbers"
-        )
+    yield from _which_is_this_process(sums)
     if sums.context and sums.context.bytes >= 0 and sums.this_process and sums.reserved:
         yield (
             f"this process {sums.this_process.text} - PyTorch {sums.reserved.text} = {sums.context.text} "
             "of context, libraries and raw allocations"
         )
     for pid, size in sums.others:
-        process = "process" if pid is None else f"process {pid}"
+        process = "process"
+        if pid is not None:
+            process += f" {pid}"
         yield f"{process} has {size.text}"
     if sums.unaccounted and sums.unaccounted.bytes >= -sums.unaccounted.precision_bytes:
         yield _unaccounted(sums)
 
 
+def _which_is_this_process(sums: MessageSums) -> Iterator[str]:
+    """Which of the processes that a message names is this one, or that one may be."""
+    reserved = sums.reserved
+    if reserved is None:
+        return
+    if sums.own_pid is not None and sums.this_process:
+        yield (
+            f"process {sums.own_pid} with {sums.this_process.text} is this process: "
+            f"{reserved.text} of PyTorch does not fit beside it (in a container the driver names "
+            "host numbers)"
+        )
+        return
+    could_hold_it = [size for _, size in sums.others if not above(reserved, size)]
+    if sums.this_process is None and could_hold_it:
+        yield (
+            "one of the named processes may be this one: "
+            "in a container the driver names host numbers"
+        )
+
+
 def _torch_parts(sums: MessageSums) -> str:
-    """What PyTorch holds, as the sum that the message allows."""
+    """What PyTorch holds, as a sum of the numbers that the message prints: older releases print
+    what is reserved, later ones what is reserved and unallocated.
+    """
     message = sums.message
-    assert message.allocated and sums.stranded and sums.reserved
+    assert message.allocated and sums.stranded and sums.reserved, "asked only with them"
     allocated = message.allocated.text
     stranded = sums.stranded.text
     if message.reserved_total:
@@ -189,9 +202,9 @@ def _torch_parts(sums: MessageSums) -> str:
 
 
 def _unaccounted(sums: MessageSums) -> str:
-    """What nobody accounts for, as a sum."""
+    """The memory that nobody accounts for, as a sum."""
     rest = sums.unaccounted
-    assert rest and sums.used
+    assert rest and sums.used, "a rest is of what is in use"
     others = "".join(f" - {size.text}" for _, size in sums.others)
     result = f"{rest.text} not accounted for (+- {show_bytes(rest.precision_bytes)})"
     used = f"in use {sums.used.text}"
@@ -208,7 +221,7 @@ def _unaccounted(sums: MessageSums) -> str:
 
 
 def _limits(sums: MessageSums) -> Iterator[str]:
-    """What was asked for against what there is, what is allowed, and what was free."""
+    """Comparisons of the request with the card, the limit of the process, and the free memory."""
     message = sums.message
     requested = message.requested
     if requested and sums.limit and (message.allocated or sums.beyond_limit):
@@ -223,13 +236,16 @@ def _limits(sums: MessageSums) -> Iterator[str]:
 
 
 def _against_the_limit(sums: MessageSums) -> str:
+    """Allocated and requested memory together, compared with the limit."""
     message = sums.message
-    assert message.requested and sums.limit
+    assert message.requested and sums.limit, "asked only with both"
     need = f"requested {message.requested.text}"
     if message.allocated:
         need = f"allocated {message.allocated.text} + {need}"
     total = plus(message.allocated, message.requested).text
-    limit = "allowed" if sums.limit is message.allowed else "capacity"
+    limit = "capacity"
+    if sums.limit is message.allowed:
+        limit = "allowed"
     return f"{need} = {total}: {COMPARED[sums.beyond_limit]} {limit} {sums.limit.text}"
 
 
@@ -238,22 +254,23 @@ def _why_refused(sums: MessageSums) -> Iterator[str]:
     message = sums.message
     requested = message.requested
     free = message.free
-    assert requested
-    if (
-        message.allowed
-        and sums.reserved
-        and not above(message.allowed, plus(sums.reserved, requested))
-    ):
-        yield (
-            f"held {sums.reserved.text} + requested {requested.text} reaches the "
-            f"{message.allowed.text} allowed to this process: the limit refused it, not the device"
-        )
-    elif free and message.event == "refused" and not above(requested, free):
-        enough = f"free {free.text} looks enough for {requested.text}"
-        if free.bytes - requested.bytes <= KEPT_BACK_BYTES:
-            yield f"{enough}: drivers keep some back, so near the end this says little"
-        else:
+    assert requested, "asked only with a request"
+    if message.allowed and sums.reserved:
+        needed = plus(sums.reserved, requested)
+        if not above(message.allowed, needed):
             yield (
-                f"{enough}: the driver refused although it reports room, "
-                "or what it reports is not what it can give"
+                f"held {sums.reserved.text} + requested {requested.text} reaches the "
+                f"{message.allowed.text} allowed to this process: the limit refused it, not the "
+                "device"
             )
+            return
+    if free is None or message.event != "refused" or above(requested, free):
+        return
+    enough = f"free {free.text} looks enough for {requested.text}"
+    if free.bytes - requested.bytes <= KEPT_BACK_BYTES:
+        yield f"{enough}: drivers keep some back, so near the end this says little"
+    else:
+        yield (
+            f"{enough}: the driver refused although it reports room, "
+            "or what it reports is not what it can give"
+        )

@@ -21,7 +21,9 @@ SAID = "the error message"
 def add_message(
     books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
 ) -> None:
-    """Put the ledger of a message beside the driver's of the GPU that it means."""
+    """Put the ledger of a message into ``books``, the ledgers by PCI address, behind the driver's
+    of the GPU or MIG device that it is about; under "" where the GPU is not known.
+    """
     card = card_of(account.message, cards)
     book = _of_message(account, card)
     if book is None:
@@ -30,25 +32,22 @@ def add_message(
         books.setdefault("", []).append(book)
         return
     memories = books[card.pci]
-    fitting = [
-        at for at, memory in enumerate(memories) if _is_of(memory, account.message)
-    ]
+    fitting = [memory for memory in memories if _may_be_of(memory, account.message)]
     if len(fitting) != 1:
         memories.append(book)
         return
-    place = fitting[0]
-    of_driver = memories[place]
+    of_driver = fitting[0]
     compared = replace(_compared(book, of_driver, card), part=of_driver.part)
-    memories[place : place + 1] = [_split(of_driver, account.message), compared]
+    place = memories.index(of_driver)
+    memories[place] = _split(of_driver, account.message)
+    memories.insert(place + 1, compared)
 
 
-def _is_of(book: GpuLedger, message: Message) -> bool:
-    """Whether the driver's ledger may be of the memory that a message is about."""
-    return (
-        not book.part
-        or message.capacity is None
-        or is_total_of_slice(book.total, message.capacity)
-    )
+def _may_be_of(book: GpuLedger, message: Message) -> bool:
+    """Whether a ledger of the driver may count the memory that a message is about."""
+    if not book.part or message.capacity is None:
+        return True
+    return is_total_of_slice(book.total, message.capacity)
 
 
 def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
@@ -68,8 +67,11 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
         if pid is not None:
             words += f": {pid}"
         rows.append(LedgerRow("other_process", words, _said(size, ""), SAID))
+    pci = ""
+    if gpu is not None:
+        pci = gpu.pci
     book = GpuLedger(
-        pci=gpu.pci if gpu else "",
+        pci=pci,
         account=MESSAGE,
         total=_said(message.capacity, "capacity"),
         used=used,
@@ -84,7 +86,9 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
 
 
 def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
-    """This process: allocated, cached, and the rest of it (context, libraries)."""
+    """Rows of the failing process, called ``name``: allocated, cached, and the rest of it (context,
+    libraries).
+    """
     message = sums.message
     parts: list[tuple[str, Reading]] = []
     if message.allocated:
@@ -99,51 +103,62 @@ def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     elif sums.reserved and not message.allocated:
         reserved = _said(sums.reserved, "reserved")
         parts.append((f"{name}: reserved by torch", reserved))
-    rest = sums.context if sums.reserved else sums.this_process
+    rest = sums.this_process
+    if sums.reserved:
+        rest = sums.context
     if rest and (rest.bytes > 0 or not parts):
-        words = f"{name}: context and libraries" if parts else name
+        words = name
+        if parts:
+            words += ": context and libraries"
         outside_torch = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
         parts.append((words, outside_torch))
     return [LedgerRow("process", words, reading, SAID) for words, reading in parts]
 
 
 def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
-    """The driver's ledger with the parts of the failing program in place of the one holder that
-    it is by its size; unchanged where no holder, or more than one, fits.
+    """The driver's ledger with the parts of the failing program in place of the holder that has
+    its size; unchanged where no holder, or more than one, has it.
     """
     if message.process is None or not message.allocated:
         return of_driver
-    fitting = [
+    holders = [
         row
         for row in of_driver.rows
-        if row.kind in ("other_process", "outside")
-        and row.bytes.ok
-        and is_itself(row.bytes.bytes, message.process)
+        if row.kind in ("other_process", "outside") and row.bytes.ok
     ]
+    fitting = [row for row in holders if is_itself(row.bytes.bytes, message.process)]
     if len(fitting) != 1:
         return of_driver
     holder = fitting[0]
+    # Of the message only what torch counts: the driver's figure of the process is the holder's.
     sums = sums_of(replace(message, process=None, non_torch=None, others=(), pids=()))
     parts = _own_rows(sums, holder.words)
-    left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
-    if left < -sums.tolerance_bytes:
+    left_bytes = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
+    if left_bytes < -sums.tolerance_bytes:
         return of_driver
     parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
-    if left > 0:
+    if left_bytes > 0:
         source = f"{holder.source} less torch's parts"
-        reading = seen(left, "bytes", source, holder.bytes.item)
+        reading = seen(left_bytes, "bytes", source, holder.bytes.item)
         words = f"{holder.words}: context and libraries"
         parts.append(LedgerRow("process", words, reading, source, holder.pid))
-    position = of_driver.rows.index(holder)
+    rows: list[LedgerRow] = []
+    for row in of_driver.rows:
+        if row is holder:
+            rows += parts
+        else:
+            rows.append(row)
     return replace(
         of_driver,
-        rows=(*of_driver.rows[:position], *parts, *of_driver.rows[position + 1 :]),
+        rows=tuple(rows),
         tolerance_bytes=of_driver.tolerance_bytes + sums.tolerance_bytes,
     )
 
 
 def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:
-    """The message's ledger with what the box says otherwise."""
+    """The ledger of a message, with a contradiction where the capture has another capacity, and a
+    note where it has another use.
+    """
     margin = of_message.tolerance_bytes + of_driver.tolerance_bytes + TOTALS_AGREE
     total = of_message.total
     pools = [
@@ -151,8 +166,8 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
         for pool in gpu.pools
         if pool.layer in ("torch", "KFD bank") and pool.total.ok
     ]
-    apart = [pool for pool in pools if abs(pool.total.bytes - total.bytes) > margin]
-    if total.ok and pools and apart == pools:
+    differ = all(abs(pool.total.bytes - total.bytes) > margin for pool in pools)
+    if total.ok and pools and differ:
         totals = " and ".join(f"{pool.layer} {pool.total.show()}" for pool in pools)
         odd = (
             f"the message's capacity is {total.show()}; the capture has {totals}: another GPU "
@@ -163,10 +178,11 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
         )
     at_failure = of_message.used
     at_capture = of_driver.used
-    more = at_failure.bytes - (at_capture.bytes - of_driver.sum_bytes("reserved"))
+    used_by_programs = at_capture.bytes - of_driver.sum_bytes("reserved")
+    more_bytes = at_failure.bytes - used_by_programs
     # HIP's free leaves out graphics memory, so there the message may well have less in use.
-    is_another_use = more > margin or (gpu.vendor == "NVIDIA" and more < -margin)
-    if at_failure.ok and at_capture.ok and is_another_use:
+    is_less = gpu.vendor == "NVIDIA" and more_bytes < -margin
+    if at_failure.ok and at_capture.ok and (more_bytes > margin or is_less):
         note = (
             f"In use at the failure, by the message: {at_failure.show()}; at the capture, by the "
             f"driver: {at_capture.show()}."
@@ -176,6 +192,7 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
 
 
 def _said(quantity: Quantity | None, figure: str) -> Reading:
+    """A number of the message as a reading; ``figure`` is what it is called where it is missing."""
     if quantity is None:
         return not_available(f"the message gives no {figure}", "bytes", SAID)
     return seen(quantity.bytes, "bytes", f"{SAID}: {quantity.text}")

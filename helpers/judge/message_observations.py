@@ -9,7 +9,12 @@ from helpers.ground.units import GIB
 from helpers.judge import form
 from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
-from helpers.judge.failing_program import last_error, of_another, went_on
+from helpers.judge.failing_program import (
+    last_error,
+    line_before,
+    of_another,
+    went_on,
+)
 from helpers.judge.holders import CONTEXT_BYTES, is_left_by
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
@@ -25,20 +30,27 @@ from helpers.look.wordings import meaning, remedy_of_row
 
 SOURCE = "error text"
 BROKEN = ("fault", "assert")
+"""Events after which a GPU's context is lost, so that later errors follow from them."""
 XID = "kernel-xid"
+"""How the rows of NVIDIA's Xids in look/messages.json start."""
 PROVING = ("killed", "leak", "hang", "gpu-lost")
-"""Events that the kernel, or who killed it, states as a fact."""
+"""Events that the kernel, or the program that killed another, states as a fact."""
 SLEEPS = "vllm-sleeps"
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
+"""Programs that reserve a pool of their own at the start and refuse requests from it."""
 LEAST_OF_A_SLICE = 0.85
 """Of the size in its name, a MIG device has this much at least (9.5 GiB of 1g.10gb)."""
 NEAR_CHARACTERS = 1500
+"""Characters before and after a message that show which call it is about: a traceback."""
 LARGER_THAN_ANY_CARD = 1 << 39
+"""Bytes of a request, 512 GiB, that no card has: a wrong shape or an overflow asked for it."""
+SHORT_PART = 10
+"""A server's share is nearly free where less than this part of it is missing."""
 
 
 def message_observations(evidence: CaseEvidence) -> list[Observation]:
-    """What the messages of the error text say, and those in posted tool output; in a description
-    of it they are hearsay.
+    """What the messages in the error text and in posted tool output say; in a description of an
+    output they are hearsay.
     """
     observations: list[Observation] = []
     accounts = list(_of_the_failing_program(evidence))
@@ -49,25 +61,44 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
     observations += _of_one_job(accounts, evidence.error_text)
     if evidence.bundle is None:
         observations += _of_slice(accounts, evidence)
-    error = last_error(evidence.error_text)
-    if error and not observations and form("error of its own").match(error[0]):
-        observations.append(make_observation("own-error", error[0], SOURCE, "message"))
-    caught = [message for message in evidence.messages if went_on(message, evidence)]
-    if caught and not observations:
-        observations.append(
-            make_observation("went-on", caught[0].words, SOURCE, "message")
-        )
-    events = {account.message.event for account in accounts} - set(NEUTRAL_EVENTS)
-    if len(events) > 1 and events & set(BROKEN):
-        first = next(a.message for a in accounts if a.message.event in BROKEN)
-        words = first.words or first.row
-        observations.append(
-            make_observation("fault-then-others", words, SOURCE, "message")
-        )
+    if not observations:
+        observations += _without_failure(evidence)
+    observations += _fault_then_others(accounts)
     for origin, source, text in evidence.words:
         if origin == "tool":
             observations += _of_tool_output(source, text, evidence)
     return _first_of_each(observations)
+
+
+def _without_failure(evidence: CaseEvidence) -> Iterator[Observation]:
+    """What a text without another failure shows: an error of the program's own, or a refusal that
+    it caught.
+    """
+    error = last_error(evidence.error_text)
+    if error and form("error of its own").match(error[0]):
+        yield make_observation("own-error", error[0], SOURCE, "message")
+        return
+    for message in evidence.messages:
+        if went_on(message, evidence):
+            yield make_observation("went-on", message.words, SOURCE, "message")
+            return
+
+
+def _fault_then_others(accounts: list[Account]) -> Iterator[Observation]:
+    """A fault or an assertion beside other failures, which may follow from it."""
+    messages = [account.message for account in accounts]
+    events = {message.event for message in messages} - set(NEUTRAL_EVENTS)
+    broken = [message for message in messages if message.event in BROKEN]
+    if broken and len(events) > 1:
+        words = _words_of(broken[0])
+        yield make_observation("fault-then-others", words, SOURCE, "message")
+
+
+def _words_of(message: Message) -> str:
+    """The words of a message, or its row's name where it quotes none."""
+    if not message.words:
+        return message.row
+    return message.words
 
 
 def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
@@ -86,17 +117,18 @@ def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
 
 
 def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
-    """What shows that others on the card are of this very job: its other ranks, or its engine
-    that sleeps.
+    """Whether other processes on the card belong to the failing job: its other ranks, or its
+    engine that sleeps.
     """
-    ranks: dict[int, set[str]] = {}
-    left = [
+    ranks: dict[
+        int, set[str]
+    ] = {}  # by device, where much of it is used outside the rank
+    kept = [
         account.message.used for account in accounts if account.message.row == SLEEPS
     ]
     for account in accounts:
         message = account.message
-        line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
-        rank = form("rank").search(line)
+        rank = form("rank").search(line_before(message, text))
         program = account.program
         outside = account.outside
         if not (program and outside):
@@ -104,7 +136,7 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
         if rank and message.device is not None and 2 * outside.bytes >= program.bytes:
             ranks.setdefault(message.device, set()).add(rank[1])
         for _, size in account.others:
-            if any(kept and is_left_by(size, kept) for kept in left):
+            if any(used and is_left_by(size, used) for used in kept):
                 yield make_observation("sleeping-engine", size.bytes, SOURCE, "message")
     for device, numbers in ranks.items():
         if len(numbers) > 1:
@@ -113,16 +145,19 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
 
 
 def _of_slice(accounts: list[Account], evidence: CaseEvidence) -> Iterator[Observation]:
-    """The MIG device that the program runs in, where the text lists one of its capacity."""
+    """The MIG device that the program runs in, where a text lists one of the capacity in its
+    message.
+    """
     words = "\n".join(text for _, _, text in evidence.texts)
-    named = {int(match[1]) * GIB for match in form("slice").finditer(words)}
+    listed = {int(match[1]) * GIB for match in form("slice").finditer(words)}
+    says = "The program runs in a MIG device that has this much"
     for account in accounts:
         capacity = account.message.capacity
-        if capacity and any(
-            LEAST_OF_A_SLICE * size <= capacity.bytes <= size for size in named
-        ):
-            says = "The program runs in a MIG device that has this much"
-            yield make_observation("mig-slice", capacity.bytes, SOURCE, "message", says)
+        if capacity is None:
+            continue
+        size = capacity.bytes
+        if any(LEAST_OF_A_SLICE * named <= size <= named for named in listed):
+            yield make_observation("mig-slice", size, SOURCE, "message", says)
 
 
 def _of_tool_output(
@@ -140,26 +175,28 @@ def _of_tool_output(
 
 
 def _first_of_each(observations: list[Observation]) -> list[Observation]:
-    """The first observation of each name and origin, before others that whose program asks for
-    a remedy; of proofs, the first of each meaning.
+    """One observation of each name and origin: the first with a remedy of its own program, else
+    the first. Of proofs, one of each sentence.
     """
-    first: dict[tuple[str, str, str], Observation] = {}
+    chosen: dict[tuple[str, str, str], Observation] = {}
     for observation in observations:
-        meaning_of_proof = observation.says if observation.proof else ""
-        key = (observation.name, observation.origin, meaning_of_proof)
-        if key not in first or (observation.remedy and not first[key].remedy):
-            first[key] = observation
-    return list(first.values())
+        sentence = ""
+        if observation.proof:
+            sentence = observation.says
+        key = (observation.name, observation.origin, sentence)
+        if key not in chosen or (observation.remedy and not chosen[key].remedy):
+            chosen[key] = observation
+    return list(chosen.values())
 
 
 def _of_message(
     account: Account, origin: str, source: str, text: str
 ) -> Iterator[Observation]:
-    """What one message is evidence of: its event, what follows from which program says it, and
-    its account.
+    """What one message is evidence of: its event, what the program that prints it adds to that,
+    and its sums. ``text`` is what it stands in.
     """
     message = account.message
-    words = message.words or message.row
+    words = _words_of(message)
     name = observation_name(message.side, message.event)
     says = meaning(message.row)
     if name == "workspace-refused" and form("unsure handle").search(words):
@@ -174,24 +211,23 @@ def _of_message(
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
     yield from _of_size(message, source, origin)
-    has_sums = (
-        message.capacity
-        or message.allowed
-        or message.allocated
-        or message.reserved_total
+    sums = (
+        message.capacity,
+        message.allowed,
+        message.allocated,
+        message.reserved_total,
     )
-    if has_sums and message.side in ("device", "none"):
+    if any(sums) and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
             yield make_observation(decided, size, source, origin, reason)
-    elif _asks_for_more_than_free(message) and message.requested and message.free:
-        says = f"More than the {message.free.text} that was free"
-        yield make_observation(
-            "buffer-above-free", message.requested.bytes, source, origin, says
-        )
+    else:
+        yield from _above_free(message, source, origin)
 
 
 def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation]:
-    """A request that no card can serve, and how near a server's share was to what is free."""
+    """A request that no card can serve; of a server's share, whether it was nearly free, and
+    whether others used the card.
+    """
     requested = message.requested
     if requested is None or message.side != "device":
         return
@@ -206,7 +242,7 @@ def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation
     if message.event != "no-room-at-start" or not (message.free and message.capacity):
         return
     missing = requested.bytes - message.free.bytes
-    if missing <= requested.bytes // 10:
+    if missing <= requested.bytes // SHORT_PART:
         says = f"Missing from the {requested.text} that the server wanted: less than a tenth of it"
         yield make_observation("share-just-above-free", missing, source, origin, says)
     in_use = message.capacity.bytes - message.free.bytes
@@ -214,15 +250,18 @@ def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation
         yield make_observation("others-at-start", in_use, source, origin)
 
 
-def _asks_for_more_than_free(message: Message) -> bool:
-    if message.side != "device" or message.event not in (
-        "refused",
-        "no-room-for-cache",
-    ):
-        return False
-    if message.requested is None or message.free is None:
-        return False
-    return above(message.requested, message.free)
+def _above_free(message: Message, source: str, origin: str) -> Iterator[Observation]:
+    """Whether a program asked for a buffer that is larger than the free memory."""
+    is_refusal = message.event in ("refused", "no-room-for-cache")
+    if not is_refusal or message.side != "device":
+        return
+    requested = message.requested
+    free = message.free
+    if requested and free and above(requested, free):
+        says = f"More than the {free.text} that was free"
+        yield make_observation(
+            "buffer-above-free", requested.bytes, source, origin, says
+        )
 
 
 def _families(message: Message) -> Iterator[str]:
@@ -234,7 +273,9 @@ def _families(message: Message) -> Iterator[str]:
 
 
 def _further_names(message: Message, name: str, text: str) -> Iterator[str]:
-    """What a refusal of device memory says beside itself, by its numbers and by who prints it."""
+    """Names of further observations that a refusal of device memory is, by its numbers and by the
+    program that prints it.
+    """
     if name == "fault" and message.program == "kernel":
         yield "fault-by-kernel"
     if name != "device-refused":
@@ -248,10 +289,11 @@ def _further_names(message: Message, name: str, text: str) -> Iterator[str]:
 
 
 def _of_bare_refusal(message: Message, text: str) -> Iterator[str]:
-    """A refusal without a number: of which call, by what stands around it."""
-    near = text[
-        max(0, message.start - NEAR_CHARACTERS) : message.start + NEAR_CHARACTERS
-    ]
+    """Names of observations of a refusal without a number: which call was refused, by the text
+    around it.
+    """
+    begin = max(0, message.start - NEAR_CHARACTERS)
+    near = text[begin : message.start + NEAR_CHARACTERS]
     yield "device-refused-bare"
     if form("pinned").search(near):
         yield "pinned-refused"

@@ -8,18 +8,20 @@ digits that were not printed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from helpers.ground.units import GIB, KIB, MIB, TIB, Quantity, show_bytes
 from helpers.judge.holders import context_bytes
 from helpers.look.message import Message
 
 LITTLE_PART = 10
-"""This part of what a program has is little to save."""
+"""A program can save this part of what it has by a smaller batch: a choice."""
 OWN_SHARE = 3
-"""A process that holds over so many times what another does comes first when something must go;
-below that, ask who they are.
+"""Where two processes hold memory, one that holds more than so many times what the other does is
+the one to make smaller; below that, ask whose they are: a choice.
 """
 UNITS = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
+"""Units of show_bytes."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,20 @@ class MessageSums:
 
     Sizes are bytes with the precision of all that went into them; None is not known.
 
-    ``this_process``: what it has as the driver counts it (printed, or found among the named
-    processes: ``own_pid``). ``reserved``: what PyTorch has of the device, ``stranded`` the part of it that no
-    tensor uses, ``context`` the rest of this process. ``others``: the named processes that are
-    not this one. ``unaccounted``: in use, less this process, less the others; where the message
-    does not give the process, ``reserved`` stands for it and the rest includes this process's
-    context. ``outside``: the others, and what surely belongs to nobody here. ``beyond_limit``:
-    allocated + requested against the card or against what the process is allowed.
-    ``fits_alone``: the request would have fitted if nobody else held memory. ``lacking``: what
-    the request was larger than what could be had; ``lacking_with_cache``: the same where PyTorch
-    could use all that it has cached, negative where that would do.
+    ``used``: capacity less free. ``this_process``: what it has as the driver counts it: printed,
+    or found among the named processes (``own_pid``). ``reserved``: what PyTorch has of the device,
+    ``stranded`` the part of it that no tensor uses, ``context`` the rest of this process.
+    ``others``: (pid, size) of the named processes that are not this one.
+
+    ``unaccounted``: in use, less this process, less the others; where the message does not give
+    the process, ``reserved`` counts in its place and the rest includes this process's context.
+    ``outside``: the others, with what of ``unaccounted`` is too much for a context.
+
+    ``limit``: the lower of the card and what the process is allowed; ``beyond_limit``: whether
+    allocated + requested is more. ``fits_alone``: whether the request would have fitted if
+    nobody else held memory. ``lacking``: how much more was requested than there was room for;
+    ``lacking_with_cache``: the same if PyTorch could use all that it has cached, negative where
+    that would be enough.
     """
 
     message: Message
@@ -58,43 +64,41 @@ class MessageSums:
 
     @property
     def tolerance_bytes(self) -> int:
-        """What the printed digits leave open over all the figures of the message."""
+        """By how many bytes all the figures of the message together may be off, as printed."""
         return sum(quantity.precision_bytes for quantity in self.message.numbers)
 
     @property
     def program(self) -> Quantity | None:
         """What this process has: by the driver, else what PyTorch has reserved."""
-        return self.this_process or self.reserved
+        if self.this_process:
+            return self.this_process
+        return self.reserved
 
     @property
     def own_comes_first(self) -> bool:
-        """Whether a smaller batch is the first thing to try: this process has more than others
-        do, or little is missing beside what it has and others have not far more; and half of
-        its work makes up for it.
+        """Whether a smaller batch is the first thing to try.
+
+        Half of the batch would have to free what is missing; and this process has more than the
+        others, or little is missing and the others do not have far more.
         """
         lacking = self.lacking_with_cache
-        if lacking is None or not (
-            self.reserved and self.outside and self.message.requested
-        ):
+        requested = self.message.requested
+        if lacking is None or not (self.reserved and self.outside and requested):
             return False
-        work = plus(self.message.allocated, self.message.requested)
-        if 2 * lacking.bytes > work.bytes:
+        needed = plus(self.message.allocated, requested)
+        if 2 * lacking.bytes > needed.bytes:
             return False
-        has = plus(self.program).bytes
+        own_bytes = plus(self.program).bytes
+        outside_bytes = self.outside.bytes
+        if own_bytes > outside_bytes:
+            return True
         is_little = LITTLE_PART * lacking.bytes <= self.reserved.bytes
-        return has > self.outside.bytes or (
-            is_little and OWN_SHARE * has > self.outside.bytes
-        )
+        return is_little and OWN_SHARE * own_bytes > outside_bytes
 
 
 def sums_of(message: Message) -> MessageSums:
     """The sums of a message. Pure; every message is accepted, also one without numbers."""
-    stranded = message.reserved_unallocated
-    if stranded is None and message.reserved_total and message.allocated:
-        stranded = minus(message.reserved_total, message.allocated)
-    reserved = message.reserved_total or message.allocated
-    if message.allocated and stranded:
-        reserved = plus(message.allocated, stranded)
+    reserved, stranded = _of_torch(message)
     process, own_pid, others = _own_process(message, reserved)
     if process and message.capacity and above(process, message.capacity):
         process = None  # such as NVML's "not available" printed as a size
@@ -103,7 +107,9 @@ def sums_of(message: Message) -> MessageSums:
         used = minus(message.capacity, message.free)
     sizes = [size for _, size in others]
     unaccounted = None
-    counted = process or reserved
+    counted = process
+    if process is None:
+        counted = reserved
     if used and counted and used.bytes >= -used.precision_bytes:
         unaccounted = minus(used, plus(counted, *sizes))
     outside = _outside(message, process, sizes, unaccounted)
@@ -134,25 +140,40 @@ def sums_of(message: Message) -> MessageSums:
     )
 
 
+def _of_torch(message: Message) -> tuple[Quantity | None, Quantity | None]:
+    """What PyTorch has reserved, and the part of it that no tensor uses; None where not known.
+
+    Older releases print what is reserved, later ones what is reserved and unallocated.
+    """
+    allocated = message.allocated
+    reserved = message.reserved_total
+    stranded = message.reserved_unallocated
+    if stranded is None and reserved and allocated:
+        stranded = minus(reserved, allocated)
+    if allocated and stranded:
+        reserved = plus(allocated, stranded)
+    elif not reserved:
+        reserved = allocated
+    return reserved, stranded
+
+
 def plus(*sizes: Quantity | None) -> Quantity:
-    """The sum, with the precision of its parts; None counts nothing."""
+    """The sum, with the precision of its parts; None counts as 0."""
     parts = [size for size in sizes if size]
     total = sum(size.bytes for size in parts)
-    return Quantity(
-        total, sum(size.precision_bytes for size in parts), show_bytes(total)
-    )
+    precision = sum(size.precision_bytes for size in parts)
+    return Quantity(total, precision, show_bytes(total))
 
 
 def minus(size: Quantity, other: Quantity) -> Quantity:
     """The difference, with the precision of both."""
     rest = size.bytes - other.bytes
-    return Quantity(
-        rest, size.precision_bytes + other.precision_bytes, show_bytes(rest)
-    )
+    precision = size.precision_bytes + other.precision_bytes
+    return Quantity(rest, precision, show_bytes(rest))
 
 
 def above(size: Quantity, other: Quantity) -> bool:
-    """Whether ``size`` is the larger one whatever the digits that were not printed."""
+    """Whether ``size`` is larger, whatever digits were not printed."""
     return size.bytes - other.bytes > size.precision_bytes + other.precision_bytes
 
 
@@ -165,8 +186,8 @@ def limit_of(message: Message) -> Quantity | None:
 def is_beyond(
     limit: Quantity | None, allocated: Quantity | None, requested: Quantity | None
 ) -> bool | None:
-    """Whether allocated + requested is more than the limit; None where the digits or a missing
-    number leave it open.
+    """Whether allocated + requested is more than the limit; None where the printed digits or a
+    missing number do not tell.
     """
     if limit is None or requested is None:
         return None
@@ -179,20 +200,30 @@ def is_beyond(
 
 
 def about(size: Quantity) -> str:
-    """A size with no more digits than the printed ones allow: ``about 87 MiB``."""
+    """A size with no more digits than the printed ones allow: ``about 87 MiB``. A digit is shown
+    where the size is known more exactly than one of its units.
+    """
     amount, unit = show_bytes(size.bytes).split()
     if not size.precision_bytes or "." not in amount:
         return f"{amount} {unit}"
-    a_hundredth = UNITS[unit] // 100
-    digits = sum(size.precision_bytes < a_hundredth * factor for factor in (10, 1))
+    hundredth = UNITS[unit] // 100
+    digits = 0
+    if size.precision_bytes < hundredth:
+        digits = 2
+    elif size.precision_bytes < 10 * hundredth:
+        digits = 1
     return f"about {float(amount):.{digits}f} {unit}"
 
 
 def _lacking(message: Message, reserved: Quantity | None) -> Quantity | None:
-    """What the request was larger than what is free, or than what the process is still allowed."""
+    """By how much the request is above the free memory, or above what is left of the process's
+    limit, where that is less; None where neither is known.
+    """
     if message.requested is None:
         return None
-    rooms = [message.free] if message.free else []
+    rooms = []
+    if message.free:
+        rooms.append(message.free)
     if message.allowed and reserved:
         rooms.append(minus(message.allowed, reserved))
     if not rooms:
@@ -206,6 +237,9 @@ def _lacking_with_cache(
     lacking: Quantity | None,
     stranded: Quantity | None,
 ) -> Quantity | None:
+    """By how much the request would be above the room for it if PyTorch could use its whole cache:
+    above what is free and cached, or above the limit, whichever is more; None where not known.
+    """
     shortfalls = []
     if lacking:
         shortfalls.append(minus(lacking, plus(stranded)))
@@ -217,9 +251,12 @@ def _lacking_with_cache(
 def _own_process(
     message: Message, reserved: Quantity | None
 ) -> tuple[Quantity | None, int | None, list[tuple[int | None, Quantity]]]:
-    """The driver's figure of this process, its number where it was named, and the others."""
-    pids = [*message.pids, *[None] * (len(message.others) - len(message.pids))]
-    others: list[tuple[int | None, Quantity]] = list(zip(pids, message.others))
+    """The driver's figure of this process, its number where the message names it among others, and
+    the (pid, size) of the others.
+    """
+    others: list[tuple[int | None, Quantity]] = list(
+        zip_longest(message.pids[: len(message.others)], message.others)
+    )
     process = message.process
     own_pid = None
     if process is None:
@@ -241,21 +278,27 @@ def _position_of_itself(
     process: Quantity | None,
     reserved: Quantity | None,
 ) -> int | None:
-    """The named process that must be this one: what it holds does not fit beside all of them.
+    """The place in ``others`` of the process that must be this one, since what this process holds
+    does not fit beside all of them; None where it fits.
 
-    NVML names host numbers, so in a container torch does not know its own and lists itself
-    among the others, where the driver's figure of this process is printed a second time;
-    without that figure it is the smallest that can hold ``reserved``.
+    NVML gives the host's process numbers, so in a container torch does not know its own and
+    lists itself among the others. There the driver's figure of this process is printed a second
+    time; without that figure it is the smallest process that can hold ``reserved``.
     """
-    counted = process or reserved
+    counted = process
+    if process is None:
+        counted = reserved
     if not (counted and message.capacity and message.free and others):
         return None
     sizes = [size for _, size in others]
-    if not above(plus(counted, *sizes), minus(message.capacity, message.free)):
+    used = minus(message.capacity, message.free)
+    if not above(plus(counted, *sizes), used):
         return None
-    if process:
+    if process is not None:
         texts = [size.text for size in sizes]
-        return texts.index(process.text) if process.text in texts else None
+        if process.text not in texts:
+            return None
+        return texts.index(process.text)
     fitting = [
         position for position, size in enumerate(sizes) if not above(counted, size)
     ]
@@ -268,8 +311,13 @@ def _outside(
     sizes: list[Quantity],
     unaccounted: Quantity | None,
 ) -> Quantity | None:
+    """What is surely in use outside this process: the ``sizes`` of named processes, and what of the
+    unaccounted memory is too much for this process's own context. None where nothing is known.
+    """
+    if unaccounted is None and not sizes:
+        return None
     if unaccounted is None:
-        return plus(*sizes) if sizes else None
+        return plus(*sizes)
     context = context_bytes(process is not None, message.capacity)
     rest = max(0, unaccounted.bytes - context - unaccounted.precision_bytes)
     return plus(*sizes, Quantity(rest, unaccounted.precision_bytes, show_bytes(rest)))

@@ -18,8 +18,8 @@ NO_EVIDENCE = CaseEvidence()
 def missing_readings(
     deciding: Iterable[DecidingReading], evidence: CaseEvidence
 ) -> list[Missing]:
-    """The readings that would decide, as they are taken in the world of the failure, without
-    those that were handed over.
+    """The readings that would decide and were not handed over, each once, with the command that
+    takes them, filled in.
     """
     names = names_of(evidence, ())
     rows = dict.fromkeys(not_handed_over(deciding, evidence))
@@ -29,8 +29,8 @@ def missing_readings(
 def not_handed_over(
     deciding: Iterable[DecidingReading], evidence: CaseEvidence
 ) -> Iterator[DecidingReading]:
-    """The readings as they are taken in the world of the failure, without those that
-    were handed over.
+    """The readings that were not handed over, as they are taken in the world of the failure
+    (judge/worlds.py: its server, system and vendor).
     """
     for row in deciding:
         if not _was_handed_over(row.name, evidence):
@@ -38,7 +38,8 @@ def not_handed_over(
 
 
 def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
-    """Whether a reading, by its name in failures.json, is in what was handed over."""
+    """Whether a reading, by its name in failures.json, was handed over."""
+    has_box = evidence.bundle is not None
     if reading == "kernel-log" and evidence.bundle is not None:
         from helpers.look.kernel_log import readable  # only a captured box has a log
 
@@ -49,10 +50,9 @@ def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
     if reading == "holders":
         return any(row.bytes for row in processes(evidence))
     if reading == "host":
-        return evidence.bundle is not None or any(
-            figure.pool == "available" for figure in evidence.figures
-        )
-    return reading == "ceilings" and evidence.bundle is not None
+        shows_ram = any(figure.pool == "available" for figure in evidence.figures)
+        return has_box or shows_ram
+    return reading == "ceilings" and has_box
 
 
 def missing_reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:

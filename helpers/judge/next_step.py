@@ -1,4 +1,4 @@
-"""The one next step of a verdict, and the ladder for memory that somebody or nobody holds."""
+"""The one next step of a verdict, and the last resorts for memory that somebody or nobody holds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from helpers.judge.observation import Observation
 from helpers.judge.worlds import remedy_for, worlds_of
 
 HELD = ("external-holder", "stale-holder", "driver-leak")
+"""Causes in which somebody, or nobody, keeps memory that the program needs."""
 REFUSALS = {
     "device-refused": "less",
     "no-room-for-model": "less",
     "driver-refused": "driver-memory",
 }
-"""What is done against each refusal where nothing is known of its program."""
+"""The remedy for each refusal (observation) where nothing is known of its program."""
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
+"""Causes that a change of an APU's memory limits may remove."""
 
 
 def next_step(
@@ -30,32 +32,15 @@ def next_step(
     evidence: CaseEvidence,
     speaking: Iterable[Observation] = (),
 ) -> NextStep:
-    """The one first choice: the line that removes an obstacle on this very box, else the remedy
-    of the program, of its world or of the catalogue, filled in.
+    """The one first choice: the command that changes this very box, else the remedy of the
+    program, of its world or of the catalogue, filled in.
 
     ``names``: case_names.names_of. ``speaking``: what speaks for the failure.
     """
-    step = None
-    if failure.cause in ("permission", "config-ineffective"):
-        step = _without_the_obstacle(failure, evidence)
-    if step is None and evidence.bundle is not None and failure.cause in POOLS:
-        from helpers.judge.ttm_plan import planned_step  # reads every layer of a box
-
-        step = planned_step(evidence.bundle, failure.cause)
+    step = _step_on_this_box(failure, evidence)
     if step is not None:
         return step
-    name = failure.remedy.id
-    is_hidden = any(observation.name == "blind-spot" for observation in speaking)
-    if name == "stop-holder" and not is_hidden:
-        name = _of_holder(names, evidence)
-    if (
-        name == "ram"
-        and evidence.bundle is not None
-        and failing_program(evidence) is None
-    ):
-        name = "earlier-kills"
-    if name == "allocator-text" and "corrected" in names:
-        name = "corrected-text"
+    name = _name_of_remedy(failure, names, evidence, speaking)
     wanted = remedy_for(name, evidence, speaking)
     step = _filled(wanted, names)
     if evidence.bundle is None or not wanted.shown_by_capture:
@@ -67,14 +52,50 @@ def next_step(
     if not host:
         return step
     step = replace(step, what=f"{step.what}. On this machine: {host}")
-    return step if wanted.id == "earlier-kills" else replace(step, command="")
+    if wanted.id == "earlier-kills":
+        return step
+    return replace(step, command="")  # it would only show what was captured
 
 
-def _of_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
-    """What to do where others use the card: what is surely enough and the reader's own to do
-    comes first.
+def _step_on_this_box(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
+    """The command that removes an obstacle or raises a limit of the captured box; None where
+    there is none.
+    """
+    step = None
+    if failure.cause in ("permission", "config-ineffective"):
+        step = _without_the_obstacle(failure, evidence)
+    if step is None and evidence.bundle is not None and failure.cause in POOLS:
+        from helpers.judge.ttm_plan import planned_step  # reads every layer of a box
 
-    A server has options of its own for less, and a box shows more than a message.
+        step = planned_step(evidence.bundle, failure.cause)
+    return step
+
+
+def _name_of_remedy(
+    failure: Failure,
+    names: Mapping[str, str],
+    evidence: CaseEvidence,
+    speaking: Iterable[Observation],
+) -> str:
+    """The remedy of the catalogue, or a more exact one where the evidence allows that."""
+    name = failure.remedy.id
+    if name == "stop-holder":
+        if any(observation.name == "blind-spot" for observation in speaking):
+            return name  # the holder may be hidden from here
+        return _remedy_for_holder(names, evidence)
+    is_of_the_box = evidence.bundle is not None and failing_program(evidence) is None
+    if name == "ram" and is_of_the_box:
+        return "earlier-kills"
+    if name == "allocator-text" and "corrected" in names:
+        return "corrected-text"
+    return name
+
+
+def _remedy_for_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
+    """The remedy where others use the card: ending them, or making the program smaller first.
+
+    Only a message alone leaves that open: a server has options of its own, and a box shows who
+    the others are.
     """
     name = "stop-holder"
     if "pid" in names:
@@ -83,20 +104,16 @@ def _of_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
     if evidence.bundle is not None or has_own_ways:
         return name
     for account in evidence.accounts:
-        if (
-            account.fits_alone
-            and account.reserved
-            and ("pid" not in names or account.others)
-        ):
-            name = "holder-or-own"
+        names_others = "pid" not in names or account.others
+        if account.fits_alone and account.reserved and names_others:
             if account.own_comes_first:
-                name = "own-or-holder"
-            return name
+                return "own-or-holder"
+            return "holder-or-own"
     return name
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
-    """The line that removes what is in the way on this box; None where nothing is."""
+    """The command that removes the first obstacle on this box; None where there is none."""
     if evidence.bundle is None:
         return None
     from helpers.judge.obstacles import obstacles  # reads the nodes of a box
@@ -120,8 +137,9 @@ def step_of_a_refusal(
     observations: Iterable[Observation],
     in_its_world: bool,
 ) -> NextStep | None:
-    """What to try first where memory was refused and the cause stays open: what the program that
-    prints it asks for and, ``in_its_world``, what is done there. None where neither is known.
+    """What to try first where memory was refused and the cause stays open: the remedy that the
+    program itself asks for or, with ``in_its_world``, that of its server or system. None where
+    neither is known.
     """
     for observation in observations:
         name = REFUSALS.get(observation.name)
@@ -133,6 +151,7 @@ def step_of_a_refusal(
 
 
 def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
+    """A remedy as a step, its placeholders filled in."""
     return NextStep(
         what=fill(remedy.advice, names),
         command=fill(remedy.command, names),
@@ -142,9 +161,8 @@ def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
 
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
-    """The ladder for memory that somebody or nobody holds, mildest first, with preconditions,
-    without what the next step has already. A reset or a reboot is for memory that no process
-    accounts for.
+    """The steps for memory that somebody or nobody holds, mildest first, without what the next
+    step has already. A reset or a reboot is only for memory that no process accounts for.
 
     Empty for other causes, and where a text names no process that could be stopped. The steps
     are data: ladder.json.
@@ -157,14 +175,14 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     names = names_of(evidence, ())
     if evidence.bundle is None and "external-holder" in causes and "pid" not in names:
         return ()
-    worlds = ["", *(row["name"] for row in worlds_of(evidence))]
+    vendors = ["", *(row["name"] for row in worlds_of(evidence))]  # "": any vendor's
     is_seen = any(row.id.startswith("unattributed") for row in verdict.evidence)
-    unaccounted = is_seen or causes != {"external-holder"}
-    ladder = [
-        _filled(remedy(row["remedy"]), names)
-        for row in table("ladder")["steps"]
-        if row["vendor"] in worlds and (unaccounted or not row["for_unaccounted"])
-    ]
+    is_unaccounted = is_seen or causes != {"external-holder"}
+    steps = []
+    for row in table("ladder")["steps"]:
+        is_for_it = is_unaccounted or not row["for_unaccounted"]
+        if row["vendor"] in vendors and is_for_it:
+            steps.append(_filled(remedy(row["remedy"]), names))
     return tuple(
-        step for step in ladder if step.command not in verdict.next_step.command
+        step for step in steps if step.command not in verdict.next_step.command
     )

@@ -14,22 +14,29 @@ from helpers.look.figures import Figure, beside, lone_free
 from helpers.look.parts import UNKNOWN
 
 KFD_RESERVE_BYTES = 3 << 29
+"""1.5 GiB, of amdgpu_amdkfd_gpuvm_init_mem_limits."""
 NEW_KFD_LIMIT = (6, 7)
+"""The first Linux with KFD's present limit (October 2023)."""
 GTT_AS_VRAM = (6, 10)
+"""The first Linux in which compute programs on an APU get TTM's limit (89773b85599a)."""
 GTT_IF_LARGER = (6, 15)
+"""The first Linux in which they get it only where GTT is larger than the carve-out (759e764f7d58)."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The readings of the decision table, in bytes; None is not known.
+    """The readings that binding.decide rests on, in bytes; None is not known.
 
-    ``ram`` is what the carve-out left to Linux.
+    ``pages_limit``: TTM's limit that is live, ``wanted`` that which is configured. ``gtt``: what
+    amdgpu shows, ``gtt_wanted`` what amdgpu.gttsize says. ``vram``: a card's own memory or an
+    APU's carve-out. ``kfd``, ``hsa`` and ``torch`` are the totals of the KFD bank, of HSA's pool
+    and of HIP or CUDA; ``precision`` is by how much the last may be off as printed. ``free``: what
+    HIP or CUDA says is free. ``ram``: what the carve-out left to Linux, ``installed`` the RAM as
+    bought; ``bare_free`` and ``available`` are MemFree and MemAvailable.
 
-    ``wanted`` is the pages_limit that is configured, ``free`` what HIP or CUDA says is free,
-    ``installed`` the RAM as bought; ``bare_free`` and ``available`` are MemFree and
-    MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer or empty.
-    ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold;
-    ``precision`` is how exact ``torch`` was printed, ``failed`` whether an allocation failed.
+    ``kernel``: the release. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer or
+    empty. ``hip``: the runtime is ROCm's. ``failed``: an allocation failed. ``filled`` and
+    ``hearsay`` name the fields that no machine printed, and those that somebody retold.
     """
 
     pages_limit: int | None = None
@@ -56,26 +63,35 @@ class Numbers:
 
     @property
     def driver(self) -> int | None:
-        """The pool that the driver gives to compute, in bytes."""
-        return self.hsa if self.kfd is None else self.kfd
+        """The pool that the driver gives to compute programs, in bytes."""
+        if self.kfd is None:
+            return self.hsa
+        return self.kfd
 
     @property
     def low(self) -> int | None:
-        """The driver's pool, or torch's total where that is not known."""
-        return self.torch if self.driver is None else self.driver
+        """The total of the lowest layer that is known: the driver's pool, else torch's total."""
+        if self.driver is None:
+            return self.torch
+        return self.driver
 
     @property
     def total(self) -> int | None:
-        """The first total that is not zero: KFD's, HSA's or torch's."""
-        return self.kfd or self.hsa or self.torch or None
+        """The first total that is not zero: KFD's, HSA's or torch's; None for none."""
+        for size in (self.kfd, self.hsa, self.torch):
+            if size:
+                return size
+        return None
 
     @property
     def any_ram(self) -> int | None:
         """The RAM by the best reading: what Linux has, else what was bought."""
-        return self.installed if self.ram is None else self.ram
+        if self.ram is None:
+            return self.installed
+        return self.ram
 
     def missing(self) -> tuple[str, ...]:
-        """What is said of each reading that would help to decide and is not there."""
+        """What each reading is called that would help to decide and is not known."""
         rows = table("ceiling_numbers")["numbers"]
         absent = [rows[field] for field in rows if getattr(self, field) is None]
         return tuple(row["missing"] for row in absent if "missing" in row)
@@ -96,23 +112,22 @@ class Numbers:
 
     @property
     def _kernel_takes_ttm(self) -> bool | None:
-        """Where both would give this number, which of them the kernel takes; None: not known.
-
-        Linux 6.15 and later take GTT only where it is larger than the carve-out (759e764f7d58).
-        """
+        """Whether the kernel takes TTM's limit and not the carve-out; None: not known."""
         if self.kernel is None or self.gtt is None:
             return None
         if self.kernel < GTT_AS_VRAM:
             return False
-        return self.kernel < GTT_IF_LARGER or (self.vram or 0) < self.gtt
+        if self.kernel < GTT_IF_LARGER or self.vram is None:
+            return True
+        return self.vram < self.gtt
 
 
 @dataclass(frozen=True)
 class Decision:
     """Which layer binds and why.
 
-    ``pattern`` names the row of the decision table; ``step`` is the one next thing to do.
-
+    ``pattern`` names the row of ceiling_answers.json; ``step`` is the one next thing to do.
+    ``binding`` is None where no layer is said to bind. ``missing`` are readings that would help.
     ``rests`` names the fields of Numbers that the answer rests on; ``filled``: one of them was
     filled in for a recorded box.
     """
@@ -142,17 +157,19 @@ def kfd_limit(ram_bytes: int, kernel: tuple[int, int] | None) -> int:
     (amdgpu_amdkfd_gpuvm_init_mem_limits).
 
     Since October 2023 RAM less a 64th less 1.5 GiB, or half where that leaves under 1.5 GiB;
-    before, 15/16 of what was free at load, of which 15/16 of the RAM is an upper bound. With an
-    unknown kernel the lower of both.
+    before, 15/16 of what was free as the module was loaded, of which 15/16 of the RAM is an upper
+    bound. With an unknown kernel the lower of both.
     """
-    left = ram_bytes - (ram_bytes >> 6)
+    left = ram_bytes - ram_bytes // 64
     since_6_7 = left - KFD_RESERVE_BYTES
     if left < 2 * KFD_RESERVE_BYTES:
-        since_6_7 = left >> 1
-    before_6_7 = ram_bytes - (ram_bytes >> 4)
+        since_6_7 = left // 2
+    before_6_7 = ram_bytes - ram_bytes // 16
     if kernel is None:
         return min(since_6_7, before_6_7)
-    return since_6_7 if kernel >= NEW_KFD_LIMIT else before_6_7
+    if kernel >= NEW_KFD_LIMIT:
+        return since_6_7
+    return before_6_7
 
 
 def numbers_of(
@@ -162,9 +179,8 @@ def numbers_of(
     hip: bool = True,
     failed: bool | None = None,
 ) -> Numbers:
-    """Posted figures as the decision takes them.
-
-    What the failing message says comes first, then what a machine printed.
+    """Posted figures as binding.decide takes them: those of the failing message first, then those
+    that a machine printed, then those that somebody retold.
 
     ``kind`` is gpu_kind's answer, ``kernel`` the release as posted, ``hip`` whether the runtime
     is ROCm's, ``failed`` whether an allocation failed (by default: whether a message gives a
@@ -172,12 +188,17 @@ def numbers_of(
     """
     readable = [f for f in figures if 0 < bytes_of(f) < NOT_MEASURED_BYTES]
     readable.sort(key=lambda figure: (figure.origin != "message", figure.hearsay))
-    totals = [f for f in readable if (f.measure, f.pool) == ("total", "runtime")]
+    totals = [
+        figure
+        for figure in readable
+        if figure.measure == "total" and figure.pool == "runtime"
+    ]
     printed_by_message = any(figure.origin == "message" for figure in totals)
     if failed is None:
         failed = printed_by_message
     chosen = _chosen(readable)
     if totals and not printed_by_message:
+        # Of several programs' totals the smallest is what each of them can have.
         chosen["torch"] = min(
             totals, key=lambda total: (total.hearsay, bytes_of(total))
         )
@@ -187,7 +208,9 @@ def numbers_of(
     if "torch" in chosen and "free" in chosen:
         # Free and total are compared, so they must be of one program.
         chosen.pop("free")
-        frees = beside(chosen["torch"], readable, "free") or lone_free(readable)
+        frees = beside(chosen["torch"], readable, "free")
+        if not frees:
+            frees = lone_free(readable)
         if frees:
             chosen["free"] = frees[0]
     readings: dict[str, Any] = {field: figure.bytes for field, figure in chosen.items()}
@@ -210,15 +233,18 @@ def bytes_of(figure: Figure | None) -> int:
 
 
 def _chosen(figures: list[Figure]) -> dict[str, Figure]:
-    """The figure that stands for each reading (ceiling_numbers.json)."""
+    """The figure that stands for each field of Numbers: the first of the first place (measure@pool)
+    in ceiling_numbers.json that was posted.
+    """
     chosen: dict[str, Figure] = {}
     by_place: dict[str, list[Figure]] = {}
     for figure in figures:
         by_place.setdefault(f"{figure.measure}@{figure.pool}", []).append(figure)
     for field, row in table("ceiling_numbers")["numbers"].items():
         places = [place for place in row["posted"] if place in by_place]
-        if places:
-            # Without its agents rocminfo's first pools are the CPU's.
-            position = -1 if field == "hsa" else 0
-            chosen[field] = by_place[places[0]][position]
+        if not places:
+            continue
+        chosen[field] = by_place[places[0]][0]
+        if field == "hsa":  # without its agents rocminfo's first pools are the CPU's
+            chosen[field] = by_place[places[0]][-1]
     return chosen

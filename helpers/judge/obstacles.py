@@ -24,6 +24,15 @@ from helpers.look.nvidia import mig_uuids
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
 OVERFLOW_GID = 65534
+"""The group that the kernel shows for one without a number in the user namespace
+(/proc/sys/kernel/overflowgid).
+"""
+WHOLE_GID_MAP = "4294967295"
+"""How /proc/self/gid_map ends where it maps every number, outside of a user namespace."""
+READ_AND_WRITE = 0o6
+"""The bits of a mode that let somebody read and write: once for others, by 8 for the group, by 64
+for the owner (chmod(2)).
+"""
 AMD_NODES = ("/dev/kfd", "/dev/dri/")
 KFD_RULE = 'KERNEL=="kfd", GROUP="render", MODE="0660"'
 RENDER_RULE = 'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"'
@@ -36,12 +45,12 @@ DISPLAY_CLASSES = ("0x03", "0x12")
 
 @dataclass(frozen=True)
 class Obstacle:
-    """One thing in the way.
+    """One thing that keeps the process from a GPU: ``path`` is a node or the name of a variable.
 
-    ``fix`` is a command for a person to run, never run here; empty where there is none.
-
-    ``cause`` is one of no_gpu, no_driver, no_node, no_device, device_cgroup, group,
-    group_not_in_session, group_of_root, unmapped_group, selinux, refused, variable.
+    ``fix`` is a command for a person to run, never run here; empty where there is none. ``item``
+    is the item of the bundle that shows it. ``cause`` is one of no_gpu, no_driver, no_node,
+    no_device, device_cgroup, group, group_not_in_session, group_of_root, unmapped_group, selinux,
+    refused, variable.
     """
 
     path: str
@@ -52,12 +61,10 @@ class Obstacle:
 
 
 def obstacles(bundle: Bundle, vendor: str = "") -> tuple[Obstacle, ...]:
-    """Everything in the way, nodes first.
+    """Every obstacle of a box, those of nodes first; empty where access was not captured.
 
-    Empty where nothing is, or where access was not captured.
-
-    ``vendor`` (AMD, NVIDIA) is whose GPU the failing program is about; by default torch's build
-    says it, and without one the vendor whose nodes are all there.
+    ``vendor`` (AMD, NVIDIA) is that of the GPU that the failing program uses. By default it is
+    the vendor of torch's build, without such a build those whose nodes are all there.
     """
     return tuple(_Obstacles(bundle, vendor).all())
 
@@ -73,12 +80,12 @@ class _Obstacles:
         self.vendors = self.vendors_that_count(vendor)
 
     def all(self) -> Iterator[Obstacle]:
+        """Every obstacle, those of nodes first."""
         if self.bundle.read("access").ok:
             yield from self.of_nodes()
         pci = self.bundle.read("pci_devices")
-        is_off_the_bus = (
-            self.is_there("/dev/dxg") or "tegra" in machine(self.bundle).kernel.show()
-        )
+        is_tegra = "tegra" in machine(self.bundle).kernel.show()
+        is_off_the_bus = is_tegra or self.is_there("/dev/dxg")  # WSL's node
         if pci.ok and not self.drivers and not is_off_the_bus:
             yield self.obstacle("no_gpu", "", pci.item)
         yield from self.of_variables()
@@ -87,16 +94,13 @@ class _Obstacles:
         """Nodes that are missing, that may not be opened, or that do not open."""
         for name in sorted(set(self.drivers) & set(self.vendors)):
             yield from self.missing_nodes(name)
+        forms = [VENDORS[name]["node_form"] for name in self.vendors]
         for node in self.nodes:
-            if not any(
-                re.fullmatch(VENDORS[name]["node_form"], node.path)
-                for name in self.vendors
-            ):
+            if not any(re.fullmatch(form, node.path) for form in forms):
                 continue
             opened = node.opened
-            if opened.status == "not_allowed" and not node.path.startswith(
-                "/dev/dri/card"
-            ):
+            is_of_display = node.path.startswith("/dev/dri/card")  # compute needs none
+            if opened.status == "not_allowed" and not is_of_display:
                 yield self.refused(node)
             elif opened.status == "not_available" and not node.missing:
                 yield self.obstacle("no_device", node.path, opened.item, why=opened.why)
@@ -117,7 +121,9 @@ class _Obstacles:
                 yield self.obstacle(reason, variable.name, variable.item, value=value)
 
     def why_hidden(self, variable: Variable) -> str:
-        """The row of ``causes`` by which a variable hides every GPU; empty where it does not."""
+        """The row of ``causes`` in obstacles.json by which a variable hides every GPU; empty where
+        it does not.
+        """
         for name in self.vendors:
             hiding = VENDORS[name]["hiding_values"].get(variable.name)
             if hiding is None:
@@ -138,51 +144,54 @@ class _Obstacles:
     def leaves_none(
         self, variable: Variable, vendor: str, uuids: tuple[str, ...]
     ) -> bool:
-        """Whether the variable names none of the GPUs of these UUIDs."""
+        """Whether the variable names none of the GPUs with these UUIDs."""
         mig = mig_uuids(self.bundle)
-        return visible_count(variable.value, uuids, vendor == "NVIDIA", mig) == 0
+        repeats_hide_all = vendor == "NVIDIA"
+        return visible_count(variable.value, uuids, repeats_hide_all, mig) == 0
 
     def vendors_that_count(self, vendor: str) -> tuple[str, ...]:
-        """The vendors whose obstacles count."""
+        """The vendors whose obstacles count: the given one or that of torch's build, else those on
+        the bus whose nodes are all there, else all.
+        """
         on_bus = sorted(self.drivers)
         if not vendor:
-            build = framework.framework(self.bundle).build
-            vendor = next(
-                (
-                    name
-                    for name, data in VENDORS.items()
-                    if data["torch_build"] == build
-                ),
-                "",
-            )
+            by_build = {data["torch_build"]: name for name, data in VENDORS.items()}
+            vendor = by_build.get(framework.framework(self.bundle).build, "")
         if vendor in VENDORS and (vendor in on_bus or not on_bus):
             return (vendor,)
-        complete = tuple(name for name in on_bus if not self.lacking(name))
-        return complete or tuple(VENDORS)
+        complete = [name for name in on_bus if not self.lacking(name)]
+        if not complete:
+            return tuple(VENDORS)
+        return tuple(complete)
 
     def is_there(self, form: str) -> bool:
-        """Whether a node of this form is there."""
-        return any(
-            re.fullmatch(form, node.path) and not node.missing for node in self.nodes
-        )
+        """Whether the box has a node whose path has this form."""
+        present = [node.path for node in self.nodes if not node.missing]
+        return any(re.fullmatch(form, path) for path in present)
 
     def lacking(self, vendor: str) -> list[str]:
-        """The nodes that a vendor's GPU needs and that are not there."""
+        """The nodes that a vendor's GPU needs and the box does not have."""
         needs = VENDORS[vendor]["needed_nodes"].items()
         return [name for name, form in needs if not self.is_there(form)]
 
     def missing_nodes(self, vendor: str) -> Iterator[Obstacle]:
-        """The nodes that a vendor's GPU lacks, for its driver or for the container's start."""
+        """The nodes that a vendor's GPU lacks: its driver was not bound, or the container was
+        started without them.
+        """
         lacking = self.lacking(vendor)
         if not lacking:
             return
-        item = self.nodes[0].opened.item if self.nodes else ""
+        item = ""
+        if self.nodes:
+            item = self.nodes[0].opened.item
         names = " and ".join(lacking)
         drivers = sorted(self.drivers[vendor] - {""})
         if VENDORS[vendor]["driver"] in drivers:
             yield self.obstacle("no_node", lacking[0], item, vendor, names=names)
             return
-        bound = ", ".join(drivers) if drivers else "none"
+        bound = "none"
+        if drivers:
+            bound = ", ".join(drivers)
         obstacle = self.obstacle(
             "no_driver", lacking[0], item, vendor, names=names, bound=bound
         )
@@ -193,20 +202,30 @@ class _Obstacles:
 
     def refused(self, node: Node) -> Obstacle:
         """A node that may not be opened."""
+        vendor = "AMD"
+        if node.path.startswith("/dev/nvidia"):
+            vendor = "NVIDIA"
+        rule = KFD_RULE
+        if node.path.startswith("/dev/dri/"):
+            rule = RENDER_RULE
+        context = ""
+        if self.who is not None:
+            context = self.who.selinux_context
+        gid = str(node.gid)
+        group = node.group
+        if not group:
+            group = gid
         booleans = table("obstacles")["selinux_booleans"].items()
-        is_nvidias = node.path.startswith("/dev/nvidia")
-        is_card = node.path.startswith("/dev/dri/")
-        context = "" if self.who is None else self.who.selinux_context
         return self.obstacle(
             _reason(node, self.who),
             node.path,
             node.opened.item,
-            vendor="NVIDIA" if is_nvidias else "AMD",
+            vendor=vendor,
             why=node.opened.why,
             mode=node.mode,
-            gid=str(node.gid),
-            group=node.group or str(node.gid),
-            rule=RENDER_RULE if is_card else KFD_RULE,
+            gid=gid,
+            group=group,
+            rule=rule,
             context=context,
             boolean=next(name for path, name in booleans if node.path.startswith(path)),
         )
@@ -214,8 +233,8 @@ class _Obstacles:
     def obstacle(
         self, reason: str, path: str, item: str, vendor: str = "AMD", **words: str
     ) -> Obstacle:
-        """A row of ``causes``, its words filled in for this vendor, and its line for the host or
-        for a container.
+        """The row ``reason`` of ``causes`` in obstacles.json, its gaps filled in for this vendor and
+        with ``words``; its command is for the host, or for the container that the process is in.
         """
         row = table("obstacles")["causes"][reason]
         data = VENDORS[vendor]
@@ -226,17 +245,19 @@ class _Obstacles:
             container = self.who.container
             where = f"this {container} container has"
             fix = row.get("fix_in_container", fix)
+        engine = "docker"
+        if container == "podman":
+            engine = "podman"
+        starts = data["container_start"]
         words = {
             **words,
             "path": path,
             "vendor": vendor,
             "driver": data["driver"],
             "log": data["log_command"],
-            "start": data["container_start"].get(
-                container, data["container_start"][""]
-            ),
+            "start": starts.get(container, starts[""]),
             "where": where,
-            "engine": "podman" if container == "podman" else "docker",
+            "engine": engine,
         }
         return Obstacle(
             path=path,
@@ -248,19 +269,21 @@ class _Obstacles:
 
 
 def _drivers_on_the_bus(bundle: Bundle) -> dict[str, set[str]]:
-    """The drivers of each vendor's displays and accelerators on the bus."""
+    """The drivers of each vendor's displays and accelerators on the bus, "" for one that has
+    none.
+    """
     vendor_of = {data["pci_vendor"]: name for name, data in VENDORS.items()}
     drivers: dict[str, set[str]] = {}
     for row in bundle.table("pci_devices"):
         vendor = vendor_of.get(str(row.get("vendor")))
-        if vendor and str(row.get("class"))[:4] in DISPLAY_CLASSES:
-            drivers.setdefault(vendor, set()).add(str(row.get("driver") or ""))
+        if vendor and str(row.get("class")).startswith(DISPLAY_CLASSES):
+            drivers.setdefault(vendor, set()).add(row.text("driver"))
     return drivers
 
 
 def _reason(node: Node, who: Identity | None) -> str:
-    """Why a node may not be opened: a row of ``causes``."""
-    if node.errno == "EPERM":
+    """Why a node may not be opened: a row of ``causes`` in obstacles.json."""
+    if node.errno == "EPERM":  # a mode or a group gives EACCES
         return "device_cgroup"
     if who is None or node.gid is None or node.mode == "":
         return "refused"
@@ -268,14 +291,17 @@ def _reason(node: Node, who: Identity | None) -> str:
     if re.fullmatch("[0-7]{1,6}", node.mode):
         bits = int(node.mode, 8)
     if _mode_allows(node, who, bits):
-        enforcing = who.selinux_context and who.selinux_mode != "permissive"
-        return "selinux" if enforcing else "module"
-    if (
-        node.gid == OVERFLOW_GID
-        and who.gid_map
-        and not who.gid_map.endswith("4294967295")
-    ):
+        if who.selinux_context and who.selinux_mode != "permissive":
+            return "selinux"
+        return "module"
+    is_mapped_in_part = who.gid_map and not who.gid_map.endswith(WHOLE_GID_MAP)
+    if node.gid == OVERFLOW_GID and is_mapped_in_part:
         return "unmapped_group"
+    return _reason_by_group(node, who, bits)
+
+
+def _reason_by_group(node: Node, who: Identity, bits: int) -> str:
+    """Why the group of a node keeps this user out: a row of ``causes``."""
     if _is_roots(node) and node.path.startswith(AMD_NODES):
         return "group_of_root"
     if _is_roots(node):
@@ -284,24 +310,27 @@ def _reason(node: Node, who: Identity | None) -> str:
         return "group_without_name"
     if node.group and node.group in who.groups_in_database:
         return "group_not_in_session"
-    return "group" if bits & 0o060 == 0o060 else "mode"
+    for_group = READ_AND_WRITE << 3
+    if bits & for_group == for_group:
+        return "group"
+    return "mode"
 
 
 def _is_roots(node: Node) -> bool:
-    """Whether whoever is in the node's group has root's rights, or may reach them."""
+    """Whether the members of a node's group have root's rights, or may get them."""
     return node.gid == 0 or node.group in table("obstacles")["groups_of_root"]
 
 
 def _mode_allows(node: Node, who: Identity, bits: int) -> bool:
-    """Whether the mode of a node lets this user read and write.
+    """Whether the mode of a node, as ``bits``, lets this user read and write.
 
     Root may always, except where the node's group has no number in its user namespace.
     """
     if who.uid == 0 and node.gid != OVERFLOW_GID:
         return True
-    needed = 0o006
+    needed = READ_AND_WRITE
     if node.uid == who.uid:
-        needed = 0o600
+        needed = READ_AND_WRITE << 6
     elif node.gid in [gid for gid, _ in who.groups]:
-        needed = 0o060
+        needed = READ_AND_WRITE << 3
     return bits & needed == needed

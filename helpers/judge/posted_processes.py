@@ -21,14 +21,28 @@ from helpers.look.figures import Figure
 from helpers.look.printed import printed_lines, without
 
 MOST_NAMED = 4
+"""Processes that a sentence names."""
+MOST_PIDS = 8
+"""Process numbers that a reading lists."""
+LEAST_RANKS = 3
+EQUAL_TIMES = 1.1
+"""So many processes of which the largest is at most so many times the smallest are ranks of one
+job.
+"""
+LEAST_LEFT_BYTES = GIB // 4
+"""Less is a context alone, and no run that is left over."""
 STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t")}
+"""The observation about a process, and the states of ps in which it is made."""
 INIT = 1
+"""The number of the process that adopts those whose parent has ended."""
 
 
 @dataclass(frozen=True)
 class PostedProcess:
-    """One process as a tool listed it; ``state`` is ps's letter, ``leads`` whether it leads a
-    session, as what a service manager starts does.
+    """One process as a tool listed it; None is not printed.
+
+    ``state`` is ps's letter, or "open" for one that has a device open. ``leads``: it leads a
+    session, as a process that a service manager starts does.
     """
 
     pid: int | None
@@ -49,7 +63,7 @@ def processes(evidence: CaseEvidence) -> tuple[PostedProcess, ...]:
 
 
 def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What the rows say of who holds the memory."""
+    """What the processes that posted tools list say of who holds the memory."""
     rows = processes(evidence)
     holders = [row for row in rows if row.bytes is not None]
     yield from _of_holders(holders)
@@ -60,7 +74,9 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
-    """The rows of tables as they were printed last; forms read what stands under no head."""
+    """The processes in one output: of its tables as they were printed last, of ps, and of the lists
+    without a head that posted.json knows.
+    """
     lines = printed_lines(text)
     lists = [line for line in lines if "process" in [pool for _, pool, _ in line.sizes]]
     latest = max((line.when for line in lists), default=0)
@@ -75,18 +91,24 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
         yield PostedProcess(row.pid, name, most, "", source)
     of_ps = [line for line in lines if line.state or line.parent is not None]
     for row in of_ps:
-        state = row.state[:1]
+        state = row.state[
+            :1
+        ]  # Ssl+: the first letter is the state, s leads a session (ps(1))
         if not state and "<defunct>" in row.name:
             state = "Z"
         leads = "s" in row.state
         yield PostedProcess(row.pid, row.name, None, state, source, row.parent, leads)
-    is_read = {*lists, *of_ps}
-    read = [
-        line
-        for line in lines
-        if line in is_read or (line.pid is None and not line.tool)
-    ]
-    text = without(text, read)
+    of_processes = {*lists, *of_ps}
+    read = []
+    for line in lines:
+        is_of_another_table = line.pid is None and not line.tool
+        if line in of_processes or is_of_another_table:
+            read.append(line)
+    yield from _of_lists(source, without(text, read))
+
+
+def _of_lists(source: str, text: str) -> Iterator[PostedProcess]:
+    """The processes in lists without a head, each by its form in posted.json."""
     for data in table("posted")["lists"].values():
         if not re.search(data.get("text_has", ""), f"{source}\n{text[:200]}"):
             continue
@@ -95,26 +117,34 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
 
 
 def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedProcess]:
-    """The processes of one matched row; fuser lists several in a line."""
+    """The processes of one matched row, of which fuser lists several; ``state`` is that of all
+    rows of the list, empty where each row has its own.
+    """
     groups = match.groupdict("")
     pids = [groups.get("pid", "")]
     if "pids" in groups:
         pids = re.findall(r"\d{2,9}", groups["pids"])
-    size = quantity(groups.get("size") or groups.get("mib", ""), "MiB")
+    if not state:
+        state = groups.get("state", "")[:1]
+    printed = groups.get("size", "")
+    if not printed:
+        printed = groups.get("mib", "")
+    size = quantity(printed, "MiB")
+    size_bytes = None
+    if size is not None:
+        size_bytes = size.bytes
+    name = groups.get("name", "").strip()
     for pid in pids:
-        yield PostedProcess(
-            pid=int(pid) if pid else None,
-            name=groups.get("name", "").strip(),
-            bytes=size.bytes if size else None,
-            state=state or groups.get("state", "")[:1],
-            source=source,
-        )
+        number = None
+        if pid:
+            number = int(pid)
+        yield PostedProcess(number, name, size_bytes, state, source)
 
 
 def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
-    """The largest holder, holders without a name, ranks of one job, and rows of nothing."""
-    named = [row for row in holders if not form("display").search(row.name)]
-    large = [row for row in named if _bytes(row) > GIB]
+    """The largest holder, a holder without a name, ranks of one job, and lists without a size."""
+    programs = [row for row in holders if not form("display").search(row.name)]
+    large = [row for row in programs if _bytes(row) > GIB]
     if large:
         most = max(large, key=_bytes)
         holder = f"process {most.pid}"
@@ -124,47 +154,49 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
             holder += f" (pid {most.pid})"
         says = f"Held by {holder}, as {most.source} lists it"
         yield make_observation("process-listed", most.bytes, most.source, "tool", says)
-    for row in holders:
-        if form("nameless").search(row.name):
-            yield make_observation(
-                "nameless-listed", f"{row.pid} {row.name}", row.source, "tool"
-            )
-            break
+    nameless = [row for row in holders if form("nameless").search(row.name)]
+    yield from _first_listed("nameless-listed", nameless)
     pids = sorted({row.pid for row in large if row.pid})
     sizes = [_bytes(row) for row in large]
-    if len(pids) >= 3 and max(sizes) <= 1.1 * min(sizes):
-        yield make_observation(
-            "equal-processes", str(pids[:8]), large[0].source, "tool"
-        )
+    if len(pids) >= LEAST_RANKS and max(sizes) <= EQUAL_TIMES * min(sizes):
+        words = str(pids[:MOST_PIDS])
+        yield make_observation("equal-processes", words, large[0].source, "tool")
     if holders and not any(row.bytes for row in holders):
-        words = holders[0].name or str(holders[0].pid)
+        words = holders[0].name
+        if not words:
+            words = str(holders[0].pid)
         yield make_observation("listed-with-nothing", words, holders[0].source, "tool")
 
 
+def _first_listed(name: str, rows: list[PostedProcess]) -> Iterator[Observation]:
+    """The observation ``name`` about the first of the processes; nothing without one."""
+    for row in rows[:1]:
+        yield make_observation(name, f"{row.pid} {row.name}", row.source, "tool")
+
+
 def _bytes(row: PostedProcess | Figure) -> int:
-    """What was measured; 0 where nothing was."""
-    return row.bytes or 0
+    """The size that was printed; 0 where none was."""
+    if row.bytes is None:
+        return 0
+    return row.bytes
 
 
 def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
+    """A zombie, a stopped process, an orphan of Python, and processes that have a device open."""
     for name, states in STATES.items():
-        row = next((row for row in rows if row.state in states), None)
-        if row is not None:
-            yield make_observation(name, f"{row.pid} {row.name}", row.source, "tool")
+        yield from _first_listed(name, [row for row in rows if row.state in states])
     orphan = next((row for row in rows if is_orphan(row, rows)), None)
     if orphan is not None and form("python's process").search(orphan.name):
-        yield make_observation(
-            "orphan-listed", f"{orphan.pid} {orphan.name}", orphan.source, "tool"
-        )
+        yield from _first_listed("orphan-listed", [orphan])
     opened = [row for row in rows if row.state == "open"]
     if opened:
-        pids = ", ".join(str(row.pid) for row in opened[:8])
+        pids = ", ".join(str(row.pid) for row in opened[:MOST_PIDS])
         yield make_observation("device-open", pids, opened[0].source, "tool")
 
 
 def is_orphan(row: PostedProcess, rows: Iterable[PostedProcess]) -> bool:
     """Whether the program that started a process is gone: init is its parent, and it leads no
-    session, as a service of its own does. In a container number 1 may be that very program.
+    session, as a service does. In a container process 1 may be the program that started it.
     """
     if row.parent != INIT or row.leads or row.state == "Z":
         return False
@@ -175,14 +207,17 @@ def is_orphan(row: PostedProcess, rows: Iterable[PostedProcess]) -> bool:
 def _of_left_over(
     evidence: CaseEvidence, rows: tuple[PostedProcess, ...]
 ) -> Iterator[Observation]:
-    """What a message or a tool says that a process holds which ps shows stopped or orphaned."""
+    """Processes that ps shows stopped or orphaned, with the memory that a message or another tool
+    says they hold.
+    """
     sizes = {row.pid: row.bytes for row in rows if row.bytes}
     for account in evidence.accounts:
         sizes.update({pid: size.bytes for pid, size in account.others if pid})
     own_pids = {account.own_pid for account in evidence.accounts}
-    for row in rows:
+    of_ps = [row for row in rows if row.bytes is None]
+    for row in of_ps:
         size = sizes.get(row.pid, 0)
-        if row.bytes is not None or row.pid in own_pids or size <= GIB // 4:
+        if row.pid in own_pids or size <= LEAST_LEFT_BYTES:
             continue
         says = f"Held by process {row.pid} {row.name}".rstrip()
         if row.state in STATES["stopped-listed"]:
@@ -196,19 +231,21 @@ def _of_left_over(
 
 
 def listed_beside(evidence: CaseEvidence) -> Iterator[tuple[Figure, list[Figure]]]:
-    """What a tool shows in use of a card, and each process that it lists there beside it."""
-    listed: dict[object, list[Figure]] = defaultdict(list)
+    """Each figure of the memory in use on a card, with the figures of the processes that the same
+    output lists on that card.
+    """
+    listed: dict[object, list[Figure]] = defaultdict(list)  # by output and card
     for figure in evidence.figures:
         if figure.pool == "process":
             listed[figure.source, figure.when, figure.device].append(figure)
     for used in evidence.figures:
-        processes_there = listed[used.source, used.when, used.device]
-        if (used.measure, used.pool) == ("used", "vram") and processes_there:
-            yield used, processes_there
+        beside = listed[used.source, used.when, used.device]
+        if used.measure == "used" and used.pool == "vram" and beside:
+            yield used, beside
 
 
 def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What a tool shows in use of a card, less what the processes that it lists beside it hold."""
+    """Memory that a tool shows in use on a card, and none of the processes holds that it lists."""
     for used, listed in listed_beside(evidence):
         by_processes = sum(map(_bytes, listed))
         rest = _bytes(used) - by_processes
@@ -222,14 +259,15 @@ def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
 def _of_outside(
     evidence: CaseEvidence, holders: list[PostedProcess]
 ) -> Iterator[Observation]:
-    """That the processes which a tool lists beside a message hold what is outside the program."""
+    """Whether the processes that a tool lists hold the memory that a message counts outside the
+    failing program.
+    """
     for account in evidence.accounts:
         failing = expected_range(account.this_process, account.reserved)
         if failing is None or account.outside is None:
             continue
-        others = [
-            row for row in holders if row.bytes and not is_within(row.bytes, [failing])
-        ]
+        measured = [row for row in holders if row.bytes]
+        others = [row for row in measured if not is_within(_bytes(row), [failing])]
         by_others = sum(map(_bytes, others))
         if by_others >= NAMED_SHARE * account.outside.bytes > 0:
             names = ", ".join(f"{row.name} ({row.pid})" for row in others[:MOST_NAMED])

@@ -10,6 +10,9 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip
 from helpers.judge.observation import Observation, make_observation
 
+MOST_LISTED = 12
+"""Targets of a build that a sentence lists."""
+
 
 def version_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """Wheels of another torch, a chip without code for it, a CUDA release before the chip."""
@@ -19,57 +22,57 @@ def version_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
-    """torchaudio has torch's number; torchvision 0.(N+15) goes with torch 2.N, 0.(N+1) with 1.N
-    (release tables).
+    """Wheels of torchvision or torchaudio that are for another torch.
+
+    torchvision 0.(N+15) is for torch 2.N, 0.(N+1) for 1.N; torchaudio has torch's own number, or
+    0.N for 1.N (the tables of releases in both repositories).
     """
-    versions: dict[str, tuple[int, int]] = {}
+    versions: dict[str, tuple[int, int]] = {}  # (major, minor) of each package
     source = ""
     for _, name, text in evidence.texts:
-        for package, first, second in form("wheel").findall(f"{name}: {text}"):
+        for package, major, minor in form("wheel").findall(f"{name}: {text}"):
             if package.lower() not in versions:
-                versions[package.lower()] = (int(first), int(second))
+                versions[package.lower()] = (int(major), int(minor))
                 source = name
     if "torch" not in versions:
         return
-    major, minor = versions["torch"]
-    fitting = {"torchvision": (0, minor + 15), "torchaudio": (major, minor)}
-    if major != 2:
+    torch, minor = versions["torch"]
+    fitting = {"torchvision": (0, minor + 15), "torchaudio": (torch, minor)}
+    if torch != 2:
         fitting = {"torchvision": (0, minor + 1), "torchaudio": (0, minor)}
     for package, version in fitting.items():
         posted = versions.get(package, version)
         if posted != version:
             words = f"{package} {posted[0]}.{posted[1]}"
-            says = f"It is not the one of torch {major}.{minor}"
+            says = f"It is not the one of torch {torch}.{minor}"
             yield make_observation("wheels-differ", words, source, "tool", says)
 
 
 def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
-    """A chip that is not in a list of targets."""
-    chip = form("chip").search(
-        re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0]
-    )
+    """A chip that is not in a list of a build's targets."""
+    # "gfx1035 as gfx1030": the chip is the first, the second is what it is passed off as.
+    own_name = re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0]
+    chip = form("chip").search(own_name)
     if not chip:
         return
     for origin, source, text in evidence.texts:
         about_targets = form("targets").search(f"{source} {text[:200]}")
         if not about_targets or origin not in ("tool", "message"):
             continue
-        targets = set(form("chip").findall(" ".join(form("chips").findall(text))))
+        lists = form("chips").findall(text)
+        targets = set(form("chip").findall(" ".join(lists)))  # without their gfx
         if targets and chip[1] not in targets:
-            listed = ", gfx".join(sorted(targets)[:12])
+            listed = ", gfx".join(sorted(targets)[:MOST_LISTED])
             says = f"The targets are gfx{listed}"
-            yield make_observation(
-                "gfx-not-in-targets", chip.group(), source, "tool", says
-            )
+            yield make_observation("gfx-not-in-targets", chip[0], source, "tool", says)
             return
 
 
 def _toolkit(evidence: CaseEvidence) -> Iterator[Observation]:
     """A chip that is newer than the CUDA release (toolkits.json)."""
-    torch = evidence.fact("torch")
-    release = form("CUDA build").search(torch) or form("CUDA").match(
-        evidence.fact("cuda")
-    )
+    release = form("CUDA build").search(evidence.fact("torch"))
+    if release is None:
+        release = form("CUDA").match(evidence.fact("cuda"))
     needed = _cuda_of_chip(evidence.fact("gpu"))
     if not release or not needed or is_hip(evidence):
         return

@@ -36,8 +36,8 @@ from helpers.judge.program_steps import (
 
 @dataclass(frozen=True)
 class _Need:
-    """What a program is known to need at once: ``is_over``: more than it can have; ``is_least``:
-    it may need more than that.
+    """How much a program is known to need at once. ``is_over``: that is more than it can have;
+    ``is_least``: it may need more still.
     """
 
     bytes: int
@@ -75,7 +75,9 @@ def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 
 
 def _need_of(facts: ProgramFacts, refusal: Refusal) -> _Need:
-    """The most that is known: of a repeat without a limit, of the replay, or at the refusal."""
+    """The most that the program is known to need: in a repeat without a limit, in the replay, or at
+    the refusal.
+    """
     needed_bytes = refusal.allocated_bytes + refusal.request_bytes
     repeat = facts.without_limit
     if repeat is not None and needs_more_than_it_can_have(facts, refusal):
@@ -96,7 +98,9 @@ def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
             needed = f"at least {needed}"
         words = f"The program needs {needed} at once; it can use {usable}"
         with_place = words + _largest_place(facts, refusal)
-        return with_place if len(with_place) <= LONGEST_TITLE else words
+        if len(with_place) <= LONGEST_TITLE:
+            return with_place
+        return words
     if need.is_over:
         return f"The program needs more at once than the {usable} that it can use"
     request = show_bytes(refusal.request_bytes)
@@ -151,8 +155,8 @@ def _how_to_use_less(
 
 
 def _ways_to_use_less(facts: ProgramFacts, needed: int) -> str:
-    """What to change first: a smaller batch helps little where the model itself, with what its
-    training adds, is most of what the program needs.
+    """What to change first, of a program that needs so many bytes. A smaller batch helps little
+    where the model, with its gradients and optimizer states, is at least half of that.
     """
     weights_bytes = facts.asked_before_forward_bytes
     model_bytes = weights_bytes + facts.trained_bytes
@@ -171,8 +175,8 @@ def _ways_to_use_less(facts: ProgramFacts, needed: int) -> str:
 
 
 def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
-    """Where the most of what the program needs is asked for, to go on with; empty where no line
-    is known.
+    """The line that asks for most of the memory, as the end of a sentence; empty where none is
+    known.
     """
     holding = facts.holding[:1]
     is_larger = all(refusal.request_bytes > line.bytes for line in holding)
@@ -191,13 +195,16 @@ def uneven_cards(facts: ProgramFacts) -> Verdict:
     fullest = max(facts.cards, key=lambda card: card.bytes)
     others = [card for card in facts.cards if card is not fullest]
     most = max(card.bytes for card in others)
-    the_others = f"the other {len(others)} cards have at most {show_bytes(most)} each"
-    if not most:
-        the_others = f"{len(others)} more are empty"
-    if len(others) == 1:
+    if len(others) == 1 and most:
+        the_others = f"the other card has {show_bytes(most)}"
+    elif len(others) == 1:
+        the_others = "1 more is empty"
+    elif most:
         the_others = (
-            f"the other card has {show_bytes(most)}" if most else "1 more is empty"
+            f"the other {len(others)} cards have at most {show_bytes(most)} each"
         )
+    else:
+        the_others = f"{len(others)} more are empty"
     title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
     evidence = [
         size_evidence(
@@ -255,7 +262,7 @@ def too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
 
 
 def held_by_others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    """The rest of the card belongs to somebody else: whose it is, the recording cannot say."""
+    """Other processes have the rest of the card; which ones, the recording cannot show."""
     others_bytes = facts.capacity_bytes - refusal.room_bytes
     title = f"{show_bytes(others_bytes)} of the card is in use, but not by this program"
     return Verdict(

@@ -15,11 +15,13 @@ from helpers.judge.program_questions import LEAST_KEPT, is_large
 
 EXPANDABLE = "expandable_segments:True"
 SOON_STEPS = 1_000
-"""What grows is worth a line where so many steps of it would fill the card."""
+"""Memory that grows is worth a line where so many steps would fill the card: many programs train
+for more.
+"""
 
 
 def keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
-    """What the program keeps more of with each step, as the end of a sentence about it."""
+    """How much more the program keeps with each step, and where, as the end of a sentence."""
     says = f"keeps {show_bytes(growth.bytes_per_step)} more each step"
     if grower.keeper:
         says += f" in {grower.keeper}"
@@ -41,7 +43,9 @@ def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
         says += ", and at 1 more line"
     elif others:
         says += f", and at {others} more lines"
-    steps = "1 step" if growth.steps == 1 else f"{growth.steps} steps"
+    steps = f"{growth.steps} steps"
+    if growth.steps == 1:
+        steps = "1 step"
     says += f": {show_bytes(growth.bytes_per_step)} a step over {steps}"
     if facts.refusal is not None:
         says += ", the failing one included"
@@ -49,7 +53,7 @@ def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
 
 
 def also_grows(facts: ProgramFacts) -> list[Evidence]:
-    """What grows and is not why the program failed, where that is worth a line."""
+    """The memory that grows where that is not why the program failed, if it is worth a line."""
     growth = facts.growth
     if growth is None or not growth.growers:
         return []
@@ -115,10 +119,12 @@ def of_holding(facts: ProgramFacts) -> list[Evidence]:
 def size_evidence(
     name: str, size: int, facts: ProgramFacts, says: str, source: str = ""
 ) -> Evidence:
-    """A size in bytes, by default out of the recording."""
-    return Evidence(name, seen(size, "bytes", source or facts.source), says)
+    """A size in bytes as evidence, by default from the recording."""
+    if not source:
+        source = facts.source
+    return Evidence(name, seen(size, "bytes", source), says)
 
 
 def text_evidence(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
-    """Words out of the recording."""
+    """Words from the recording as evidence."""
     return Evidence(name, seen(words, "text", facts.source), says)

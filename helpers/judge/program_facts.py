@@ -45,8 +45,10 @@ class Refusal:
 
     @property
     def usable_bytes(self) -> int:
-        """What this process can have of the card."""
-        return self.allowed_bytes if self.is_limited else self.room_bytes
+        """How much this process can have of the card."""
+        if self.is_limited:
+            return self.allowed_bytes
+        return self.room_bytes
 
     @property
     def unused_bytes(self) -> int:
@@ -61,13 +63,13 @@ class Refusal:
 
 @dataclass(frozen=True)
 class GrowerFacts:
-    """What the program keeps more of with each step.
+    """Memory of which the program keeps more with each step.
 
     ``line``: where it is kept, else where it is asked for; ``asked_at``: the line that asks for
     it; ``keeper``: the variable, list or attribute that holds it, empty where it is not known.
-    ``through_graph``: it is one tensor whose graph of autograd holds all that came before;
-    ``with_graphs``: they are tensors of a collection, and each keeps the graph that made it;
-    ``tensors_alone``: they are tensors of a collection, and no graph of theirs keeps more;
+    How it is kept: ``through_graph``: one tensor, whose autograd graph holds all earlier ones;
+    ``with_graphs``: tensors of a collection, each with the graph that made it;
+    ``tensors_alone``: tensors of a collection, whose graphs keep no more;
     ``in_circle``: objects that refer to each other, while Python's garbage collector is off.
     """
 
@@ -136,11 +138,13 @@ class Repeat:
         """The peak that every such run reaches: where a limit ended this one, that of the step in
         which the program had failed.
         """
-        return self.whole_step_bytes if self.stopped else self.peak_allocated_bytes
+        if self.stopped:
+            return self.whole_step_bytes
+        return self.peak_allocated_bytes
 
     @property
     def finishes(self) -> bool:
-        """It ended by itself, and well."""
+        """Whether the program ended by itself, without an error."""
         return self.fits and not self.stopped
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict
+from helpers.ground.shapes import (
+    Alternative,
+    Confidence,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+)
 from helpers.ground.units import show_bytes
 from helpers.judge.program_evidence import (
     keeps,
@@ -32,19 +39,21 @@ def leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
     grower = growth.growers[0]
     evidence = [of_growth(facts, growth), of_refusal(facts, refusal)]
     against: list[Evidence] = []
+    alternatives = []
+    confidence: Confidence = "confirmed"
     if facts.without_limit is not None:
         evidence.append(of_repeat(facts.without_limit, facts))
-    if facts.expandable is not None:
-        speaks = against if facts.expandable.finishes else evidence
-        speaks.append(of_repeat(facts.expandable, facts))
-    alternatives = []
-    if facts.without_limit is None:
+    else:
         alternatives.append(Alternative("true-capacity", "weak"))
-    if against:
+    if facts.expandable is not None and facts.expandable.finishes:
+        against.append(of_repeat(facts.expandable, facts))
         alternatives.append(Alternative("allocator-fragmentation", "weak"))
+        confidence = "likely"
+    elif facts.expandable is not None:
+        evidence.append(of_repeat(facts.expandable, facts))
     verdict = Verdict(
         cause="user-leak",
-        confidence="likely" if against else "confirmed",
+        confidence=confidence,
         title=f"Your program {keeps(grower, growth)}",
         summary=f"Your program {keeps(grower, growth)}, until {end_of_room(facts, refusal)}.",
         alternatives=alternatives,
@@ -80,7 +89,9 @@ def leak_to_come(facts: ProgramFacts, growth: GrowthFacts) -> Verdict:
 
 
 def _let_go(facts: ProgramFacts, grower: GrowerFacts) -> NextStep:
-    """The change that ``fix`` tries first, else what keeps no more of it."""
+    """The change that ``casebook fix`` tries first, where it was looked for, else advice by what
+    keeps the memory.
+    """
     step = NextStep(
         what=_how_to_let_go(grower),
         blast_radius=_side_effects_of_letting_go(grower),
@@ -93,7 +104,7 @@ def _let_go(facts: ProgramFacts, grower: GrowerFacts) -> NextStep:
 
 
 def _how_to_let_go(grower: GrowerFacts) -> str:
-    """What to change so that the program keeps no more, by what keeps it."""
+    """What to change so that the program keeps no more memory, by what keeps it."""
     if grower.in_circle:
         return (
             f"Leave Python's garbage collector on ({grower.line} switches it off), or call "
@@ -122,7 +133,7 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
 
 
 def _side_effects_of_letting_go(grower: GrowerFacts) -> str:
-    """What that change costs; empty for nothing."""
+    """What the change of _how_to_let_go costs; empty for nothing."""
     if grower.through_graph or grower.in_circle:
         return ""
     if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:
@@ -133,7 +144,7 @@ def _side_effects_of_letting_go(grower: GrowerFacts) -> str:
 def leak_or_one_long_step(
     facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
 ) -> Verdict:
-    """Passes of a loop keep more and more, and nothing shows whether a backward pass frees it."""
+    """Each pass of a loop keeps more memory, and nothing shows whether a backward pass frees it."""
     title = f"Your program {keeps(growth.growers[0], growth)}"
     return Verdict(
         cause="cannot-tell",

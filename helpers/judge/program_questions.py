@@ -1,4 +1,4 @@
-"""What the judge asks of the facts of a recorded program, one question a function."""
+"""The questions that the judge asks about the facts of a recorded program, one in each function."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ from helpers.judge.program_facts import (
 )
 
 LEAST_KEPT = 25
-"""What grows counts as a reason from a 25th of what the process can have."""
+"""Memory that grows counts as a reason from a 25th of what the process can have (a choice)."""
 STEADY_STEPS = 3
-"""A program that was as full in so many steps needs no more from step to step."""
+"""A program that was as full in so many steps needs no more from step to step (a choice)."""
 NEARLY_FULL = 0.9
-"""So much of the card live at once leaves little that could lie in pieces."""
+"""Where tensors fill this share of the card, fragmentation is no reason by itself: any busy program
+wastes a tenth (fragmentation.NEAR_FULL).
+"""
 ALL_BUT_FULL = 0.97
-"""So much of the card live at once may be too much for a card that has a context on it."""
+"""Tensors that fill this share of a card may leave too little for a context, of which a rehearsal has
+none: 700 MiB are 3 % of 24 GiB.
+"""
 LARGER = 1.25
-"""Times what a step needs, by which steps of one size do not differ."""
+"""Steps of one size differ by less than so many times in what they need (a choice)."""
+UNEVEN = 1.5
+"""Cards are unevenly filled where the fullest needs so many times what the emptiest does (a choice)."""
+SPARE_PART = 10
+"""A setting with which a program leaves this part of the card free gives it room (a choice)."""
 ANOTHERS_BYTES = GIB
 """More than this of the card, neither free nor this process's, is more than a context takes
 (300 to 700 MiB, by chip and release)."""
 
 
 def setting_explains(facts: ProgramFacts) -> bool:
-    """Whether the setting that is not in force is why it failed: torch refused it, or the
-    program passes where it is in force; without a repeat, the recorded requests do.
+    """Whether the program failed because a setting is not in force: torch refused it, or the
+    program passes with it in a repeat or, without a repeat, in the replay.
     """
     assert facts.settings is not None, "asked only where there is one"
     if facts.settings.fatal:
@@ -43,13 +51,11 @@ def setting_explains(facts: ProgramFacts) -> bool:
 
 
 def one_card_is_overfull(facts: ProgramFacts) -> bool:
-    """Whether a request was refused on one of several cards in use, though each would hold an
-    even share of all.
-    """
+    """Whether the cards in use are filled unevenly, and each would hold an even share of all."""
     needed = [card.bytes for card in facts.cards if card.processes]
-    return (
-        len(needed) > 1 and max(needed) >= 1.5 * min(needed) and even_shares_fit(facts)
-    )
+    if len(needed) < 2 or max(needed) < UNEVEN * min(needed):
+        return False
+    return even_shares_fit(facts)
 
 
 def even_shares_fit(facts: ProgramFacts) -> bool:
@@ -61,12 +67,12 @@ def even_shares_fit(facts: ProgramFacts) -> bool:
     if facts.refusal is not None:
         total += facts.refusal.request_bytes
     processes = sum(card.processes for card in facts.cards)
-    holding = max(len(needed), min(len(facts.cards), processes))
-    return holding > 1 and total <= holding * facts.usable_bytes
+    card_count = max(len(needed), min(len(facts.cards), processes))
+    return card_count > 1 and total <= card_count * facts.usable_bytes
 
 
 def overfull_together(facts: ProgramFacts) -> CardFacts | None:
-    """The first card that does not hold what several processes need of it together."""
+    """The first card on which several processes together need more than it has; None for none."""
     for card in facts.cards:
         if card.processes > 1 and card.bytes > facts.usable_bytes > 0:
             return card
@@ -77,27 +83,24 @@ def growth_fills_the_card(
     facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
 ) -> bool:
     """Whether what grew is a good part of what fills the card, and the program goes on growing
-    beyond the card where nothing limits it; not where the step that failed needs more than the
-    card without what grew.
+    beyond the card where nothing limits it. Not where the step that failed needs more than the
+    card even without what grew.
     """
     if not is_large(growth, refusal) or growth.kept_bytes < refusal.missing_bytes:
         return False
     if growth.rest_bytes > refusal.usable_bytes:
         return False
-    if (
-        facts.without_limit is None
-        and requests_pass(facts)
-        and is_mostly_unused(refusal)
-    ):
-        return False
-    if facts.without_limit is None or needs_more_than_it_can_have(facts, refusal):
+    if facts.without_limit is None:
+        only_pieces = requests_pass(facts) and is_mostly_unused(refusal)
+        return not only_pieces
+    if needs_more_than_it_can_have(facts, refusal):
         return True
     return _ends_nearly_full(facts, growth, refusal)
 
 
 def failed_in_a_larger_step(growth: GrowthFacts, refusal: Refusal) -> bool:
-    """Whether the step that failed had come to need more beside what was kept than any step before
-    it, and one like those would have found room.
+    """Whether the step that failed needed more, beside what was kept, than any step before it, and
+    a step like those before would have fitted.
     """
     is_larger = growth.rest_so_far_bytes > LARGER * growth.usual_rest_bytes > 0
     usual_need_bytes = growth.kept_bytes + growth.usual_rest_bytes
@@ -107,8 +110,8 @@ def failed_in_a_larger_step(growth: GrowthFacts, refusal: Refusal) -> bool:
 def _ends_nearly_full(
     facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
 ) -> bool:
-    """Whether the card is nearly full of what grew even where the whole program passes with
-    another setting: the pieces of a full card are not why it failed.
+    """Whether growth, which is at least half of the card, fills it nearly even where the whole
+    program passes with expandable segments: then fragmentation is not why it failed.
     """
     if facts.expandable is None or 2 * growth.kept_bytes < refusal.usable_bytes:
         return False
@@ -129,16 +132,19 @@ def is_mostly_unused(refusal: Refusal) -> bool:
 
 def others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether others hold so much of the card that the request would fit without them."""
+    if refusal.fails_in_replay or refusal.is_limited:
+        return (
+            False  # a replay knows of no others, and the program's own limit needs none
+        )
     others_bytes = facts.capacity_bytes - refusal.room_bytes
-    # A replay knows of no others, and a limit of the program's own refuses without them.
-    if refusal.fails_in_replay or refusal.is_limited or others_bytes < ANOTHERS_BYTES:
+    if others_bytes < ANOTHERS_BYTES:
         return False
     return refusal.missing_bytes < others_bytes
 
 
 def passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether the whole program passes with another setting alone: in a repeat, or in the replay
-    of a recording that goes on behind the request.
+    """Whether the whole program passes with nothing but another setting: in a repeat, or in the
+    replay of a recording that goes on after the request.
     """
     growth = facts.growth
     if growth is not None and _ends_nearly_full(facts, growth, refusal):
@@ -154,14 +160,16 @@ def passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
 
 
 def _passes_with_room(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether a loop of the program passes under another setting with so much room to spare that
-    what it keeps could be kept twice: then the pieces are why it failed here.
+    """Whether a loop of the program passes under another setting with so much room left that it
+    could keep twice what it keeps: then fragmentation is why it failed here.
     """
     replays = facts.replays
     if facts.growth is None or replays is None or not replays.peak_bytes:
         return False
-    room = refusal.usable_bytes - replays.peak_bytes
-    return 10 * room >= refusal.usable_bytes and room >= facts.growth.kept_bytes
+    room_bytes = refusal.usable_bytes - replays.peak_bytes
+    if SPARE_PART * room_bytes < refusal.usable_bytes:
+        return False
+    return room_bytes >= facts.growth.kept_bytes
 
 
 def all_but_fills_the_card(repeat: Repeat, refusal: Refusal) -> bool:
@@ -177,9 +185,11 @@ def requests_pass(facts: ProgramFacts) -> bool:
 
 
 def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether another setting gets past the request, and the program had as much live before as
-    it would have with it: in several steps, or where no steps are seen. Or all of it fits by
-    its peak without a limit, or most of the card lies unused in pieces.
+    """Whether another setting gets past the request, and nothing shows that the program needs more
+    memory than the card has.
+
+    That is so where a repeat without a limit finished, where most of the card lies unused in
+    pieces, or where as much was live before: in several steps, or where no steps are seen.
     """
     if facts.expandable is not None or needs_more_than_it_can_have(facts, refusal):
         return False
@@ -196,8 +206,8 @@ def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
 
 
 def lies_in_pieces_whatever_the_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether the tensors of the whole program leave room on the card, and expandable segments do
-    not get it past the request.
+    """Whether the tensors of the whole program leave room on the card, and yet the request fails
+    with expandable segments, too.
     """
     limitless = facts.without_limit
     expandable = facts.expandable
@@ -221,8 +231,8 @@ def is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
 
 
 def goes_on_to_need_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether a program that no repeat saw to its end needs more than it can have, if it goes on
-    behind the refused request as it did before at the same place.
+    """Whether a program needs more than it can have if it goes on after the refused request as it
+    did before at the same place. A repeat, where there is one, shows that itself.
     """
     if facts.without_limit is not None or facts.expandable is not None:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.ground.shapes import Alternative, NextStep, Verdict
+from helpers.ground.shapes import Alternative, Confidence, NextStep, Verdict
 from helpers.ground.shell import word
 from helpers.ground.units import show_bytes
 from helpers.judge import capitalised
@@ -38,13 +38,15 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
         evidence.append(of_refusal(facts, facts.refusal))
     if facts.expandable is not None:
         evidence.append(of_repeat(facts.expandable, facts))
-    is_measured = trouble.fatal or facts.expandable is not None
+    confidence: Confidence = "likely"
+    if trouble.fatal or facts.expandable is not None:
+        confidence = "confirmed"
     command = ""
     if trouble.instead and not trouble.overwritten_in:
         command = f"export {word(trouble.instead)}"
     return Verdict(
         cause="config-ineffective",
-        confidence="confirmed" if is_measured else "likely",
+        confidence=confidence,
         title=trouble.says,
         summary=f"{trouble.says}.",
         evidence=evidence,
@@ -53,7 +55,7 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
 
 
 def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    """The program's own limit is what refused: the card has the room."""
+    """The program's own limit refused the request: the card has the room."""
     repeat = facts.without_limit
     is_measured = repeat is not None and repeat.finishes
     needed = show_bytes(needed_bytes(facts, refusal))
@@ -95,7 +97,9 @@ def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 def idle_checkpointing(
     facts: ProgramFacts, checkpointing: IdleCheckpointing, refusal: Refusal
 ) -> Verdict:
-    """Nobody has measured what the program needs with its checkpointing in force."""
+    """Gradient checkpointing is on without effect; how much the program needs with it, nobody has
+    measured.
+    """
     title = (
         "Gradient checkpointing is on but has no effect: "
         f"{checkpointing.model} is in evaluation mode"

@@ -8,10 +8,17 @@ from helpers.ground.shapes import Missing, NextStep, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.program_facts import ProgramFacts, Refusal
 
+EXAMPLE_CARD = "--gpu 4090"
+EXAMPLE_PROGRAM = "python train.py"
+"""What stands in a command where the recording does not name the card or the program."""
+
 
 def allowed_in_words(facts: ProgramFacts, refusal: Refusal, usable: str = "") -> str:
-    """What the process can have, and whose limit that is; ``usable``: its words for the size."""
-    usable = usable or show_bytes(refusal.usable_bytes)
+    """How much the process can have, and whether the program itself limits that; ``usable``: the
+    size in words, where they are more exact than usual.
+    """
+    if not usable:
+        usable = show_bytes(refusal.usable_bytes)
     if not refusal.is_limited:
         return usable
     return f"{usable} (set_per_process_memory_fraction {facts.fraction:g})"
@@ -34,9 +41,14 @@ def start_anew(advice: str, command: str, check: str = "") -> NextStep:
 
 
 def rehearse_command(facts: ProgramFacts) -> str:
-    """The command that would decide, for the program that was recorded."""
-    card = facts.card_options or "--gpu 4090"
-    return f"casebook rehearse {card} -- {facts.command or 'python train.py'}"
+    """The command that rehearses the program that was recorded, on its card."""
+    card = facts.card_options
+    if not card:
+        card = EXAMPLE_CARD
+    program = facts.command
+    if not program:
+        program = EXAMPLE_PROGRAM
+    return f"casebook rehearse {card} -- {program}"
 
 
 def check_by_rehearsing(facts: ProgramFacts) -> str:

@@ -26,23 +26,27 @@ OBSERVATION_OF = {
     "dangerous": "setting-cause",
     "effective": "gpus-hidden",
 }
-"""The observation that a verdict of the settings' audit is; of those that do what they say, only
-what hides every GPU carries a cause.
+"""The observation by the verdict of a Finding. Of settings that do what they say, only those that
+hide every GPU have a cause.
 """
 NOT_IN_FORCE = ("setting-misspelt", "setting-late", "setting-inert")
+"""Observations about a setting that has no effect."""
 EXPANDABLE_ON = re.compile(r"expandable_segments:\s?True")
 CALLS = re.compile(
     r"((?:gradient|activation)_checkpointing_enable|\.eval|\.train|\.backward)\("
 )
-"""What a program's text says of checkpointing: on, and while the model trains."""
+"""Calls in a program's text that tell whether checkpointing is on while the model trains."""
 LONGEST_SENTENCE = 300
+"""Characters of a sentence that quotes an allocator text, which may be of any length."""
 COMPLAINTS = ("setting-refused", "number-refused")
+"""Events of messages in which torch refuses an allocator text."""
 EXPANDABLE = "expandable-segments-unsupported"
+"""The cause of a Finding about expandable segments that the build does not have."""
 
 
 def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Variables and kernel parameters that are misspelt, inert, too late or dangerous, and two
-    that other causes ask for.
+    """Variables and kernel parameters that are misspelt, without effect, too late or dangerous,
+    and two settings in force that matter to other causes.
     """
     origin = "environment"
     pairs = evidence.variables
@@ -53,8 +57,8 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
     findings = _findings(evidence)
     misspelt = [finding for finding in findings if finding.verdict == "misspelt"]
-    meant = ((finding.name, finding.value) for finding in misspelt)
-    yield from _of_allocator_text(evidence, [*pairs, *meant], origin)
+    in_code = [(finding.name, finding.value) for finding in misspelt]
+    yield from _of_allocator_text(evidence, [*pairs, *in_code], origin)
     for finding in misspelt:
         yield from _of_visibility(finding, evidence, origin)
     not_in_force: set[str] = set()
@@ -80,7 +84,7 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _findings(evidence: CaseEvidence) -> list[Finding]:
-    """What the audit finds in the variables at hand and in posted code; nothing without either."""
+    """What the audit finds in the variables of the evidence and in posted code."""
     code = [text for _, _, text in evidence.texts if form("in code").search(text)]
     if evidence.bundle is None and not evidence.variables and not code:
         return []
@@ -91,7 +95,9 @@ def _findings(evidence: CaseEvidence) -> list[Finding]:
         findings = list(audit.audit_box(evidence.bundle))
     else:
         environ = _typed_values(evidence.variables)
-        build = "rocm" if is_hip(evidence) else "cuda"
+        build = "cuda"
+        if is_hip(evidence):
+            build = "rocm"
         torch = evidence.fact("torch")
         findings = list(audit.audit(environ, torch, build, evidence.fact("gfx")))
     for text in code:
@@ -100,14 +106,14 @@ def _findings(evidence: CaseEvidence) -> list[Finding]:
 
 
 def _typed_values(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The variables by name, without values in a person's words: "True (second attempt)"."""
+    """The variables by name, without values that a person commented: "True (second attempt)"."""
     return {name: value for name, value in variables if "(" not in value}
 
 
 def _of_settings_in_force(
     pairs: Iterable[tuple[str, str]], not_in_force: set[str], origin: str
 ) -> Iterator[Observation]:
-    """Two settings that other causes ask for."""
+    """Whether expandable segments are on and a chip is overridden, which matters to other causes."""
     for name, value in pairs:
         is_of_allocator = "ALLOC_CONF" in name and name not in not_in_force
         if is_of_allocator and EXPANDABLE_ON.search(value):
@@ -121,11 +127,9 @@ def _of_settings_in_force(
 def _of_visibility(
     finding: Finding, evidence: CaseEvidence, origin: str
 ) -> Iterator[Observation]:
-    """A misspelt visibility variable, where memory was refused on a GPU that it was to hide."""
-    from helpers.settings.audit import (
-        ALIKE,
-        nearest_name,
-    )  # its tables are for settings alone
+    """A misspelt visibility variable, where memory was refused on a GPU that it should hide."""
+    # Their tables are for settings alone.
+    from helpers.settings.audit import ALIKE, nearest_name
     from helpers.settings.table import VARIABLES
 
     refusing = [message for message in evidence.messages if of_device(message)]
@@ -134,7 +138,8 @@ def _of_visibility(
     name = nearest_name(finding.name.upper(), tuple(VARIABLES), ALIKE)
     if "VISIBLE" not in name or not is_list or not used:
         return
-    if not used & {int(number) for number in finding.value.split(",")}:
+    wanted = {int(number) for number in finding.value.split(",")}
+    if used.isdisjoint(wanted):
         device = min(used)
         says = f"Nothing reads {finding.name}, so the program ran on GPU {device}, which was to "
         says += "be left out"
@@ -143,11 +148,11 @@ def _of_visibility(
 
 
 def _goes_backward_in_evaluation(code: str) -> bool:
-    """Whether a program's text turns checkpointing on, and goes backward in evaluation mode, where
-    transformers' layers do not checkpoint (modeling_layers.py).
+    """Whether a program's text turns checkpointing on, and calls backward() in evaluation mode,
+    in which the layers of transformers do not checkpoint (modeling_layers.py).
     """
     is_on = False
-    trains = True
+    trains = True  # as a model is after it was made
     for call in CALLS.findall(code):
         if call == ".backward" and is_on and not trains:
             return True
@@ -161,8 +166,8 @@ def _goes_backward_in_evaluation(code: str) -> bool:
 def _of_allocator_text(
     evidence: CaseEvidence, pairs: Iterable[tuple[str, str]], origin: str
 ) -> Iterator[Observation]:
-    """The allocator's text that does nothing or stops torch, as it was meant; one that a text
-    sets counts where torch complains of it.
+    """The allocator's text that does nothing or that torch refuses, as it was meant. One that is
+    set in a posted text counts where torch complains of it.
     """
     environ = _typed_values(pairs)
     is_refused = any(message.event in COMPLAINTS for message in evidence.messages)
@@ -172,9 +177,8 @@ def _of_allocator_text(
                 environ[match["name"]] = match["quoted"] or match["bare"]
     if not environ:
         return
-    from helpers.settings.trouble import (
-        settings_trouble,
-    )  # its tables are for settings alone
+    # Its tables are for settings alone.
+    from helpers.settings.trouble import settings_trouble
 
     trouble = settings_trouble({"end": environ}, {}, recorded_torch(evidence))
     if trouble is None:
@@ -196,17 +200,20 @@ def _of_allocator_text(
 
 
 def recorded_torch(evidence: CaseEvidence) -> dict[str, object]:
-    """The torch of the evidence, as a recorder says it; ROCm's release stands in the version."""
+    """The torch of the evidence in the form that a recorder has ({"version", "cuda", "hip"})."""
     version = evidence.fact("torch")
     is_rocm = is_hip(evidence)
     if evidence.bundle is not None:
         from helpers.look.framework import framework  # only a captured box has builds
 
-        build = framework(evidence.bundle)
-        version = str(build.version.value or "")
-        is_rocm = build.build == "rocm"
-    # Any release of HIP says that it is a ROCm build.
-    hip = "7.0" if is_rocm else ""
+        torch = framework(evidence.bundle)
+        version = ""
+        if torch.version.ok:
+            version = str(torch.version.value)
+        is_rocm = torch.build == "rocm"
+    hip = ""
+    if is_rocm:
+        hip = "7.0"  # any release says that it is a ROCm build: the version has its own
     return {"version": version, "cuda": not is_rocm, "hip": hip}
 
 
@@ -214,10 +221,8 @@ def rocm_has_expandable(version: str) -> bool | None:
     """Whether a ROCm build of torch has expandable segments that are safe there; None where its
     version does not tell.
     """
-    from helpers.settings.rules import (
-        facts_of,
-        rule_findings,
-    )  # its tables are for settings alone
+    # Their tables are for settings alone.
+    from helpers.settings.rules import facts_of, rule_findings
 
     option = "expandable_segments"
     facts = facts_of({}, version, "rocm")
@@ -225,7 +230,9 @@ def rocm_has_expandable(version: str) -> bool | None:
     verdicts = {finding.verdict for finding in findings}
     if verdicts & {"unsupported", "dangerous"}:
         return False
-    return None if verdicts else True
+    if verdicts:
+        return None
+    return True
 
 
 def _of_kernel_parameters(
@@ -262,5 +269,7 @@ def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
     says = finding.says
     if finding.why:
         says += f" ({finding.why})"
-    source = finding.source or "the table of settings"
+    source = finding.source
+    if not source:
+        source = "the table of settings"
     yield make_observation(name, words, source, origin, says)

@@ -1,5 +1,5 @@
-"""What a plan for the TTM limit changes on a box: the arguments and files that go, and those that
-come.
+"""The changes that a plan for the TTM limit makes on a box: which kernel arguments and modprobe.d
+settings are removed, and which are added.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from helpers.look import ttm as parameters
 from helpers.look.bundle import Bundle
 
 CONF = "/etc/modprobe.d/zz-ttm-limit.conf"
+"""Our file: modprobe reads its folder in the order of names, and the last one counts
+(modprobe.d(5)).
+"""
 TTM_MODULES = ("ttm", "amdttm", "amd_ttm")
+"""The kernel's module, and AMD's out-of-tree one under its present and its earlier name."""
 
 
 @dataclass(frozen=True)
 class LimitChange:
-    """What is to be changed on a box.
+    """What a plan changes on a box.
 
-    ``arguments`` of the kernel command line are to be there and ``before`` are there; ``drop``
-    are the names that go, ``files`` the modprobe.d files with stale settings, quoted for a
-    shell. ``resets``: a limit that was set goes, and none takes its place.
+    ``pages``: the limit to set, None for none, in pages of ``page_bytes``. ``module``: the TTM
+    module that amdgpu uses, ``modules`` all that get the value. ``arguments``: what the kernel
+    command line has afterwards of these settings, ``before`` what it has now. ``drop``: names of
+    the settings that are removed everywhere, ``files`` the modprobe.d files that have them, quoted
+    for a shell. ``resets``: a limit is removed, and none is set in its place.
     """
 
     box: str
@@ -56,7 +62,7 @@ class LimitChange:
 
     @property
     def patterns(self) -> str:
-        """The names that go, as a pattern of sed."""
+        """The names that are removed, as a pattern of sed."""
         return "|".join(name.replace(".", r"\.") for name in self.drop)
 
 
@@ -71,21 +77,28 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | N
     ]
     if not modules:
         modules = ["ttm"]
-    pages = plan.pages_limit if plan.action == "set" else None
-    module = str(used.value) if used.ok else "ttm"
-    gone = {stale.name for stale in stale_settings(bundle)}
+    module = "ttm"
+    if used.ok:
+        module = str(used.value)
+    pages = None
+    if plan.action == "set":
+        pages = plan.pages_limit
+    removed = {stale.name for stale in stale_settings(bundle)}
     if plan.action != "leave":
-        limits = [s for s in configured + cmdline if s.name == "pages_limit"]
-        gone |= {f"{setting.module}.{setting.name}" for setting in limits}
-    if pages is None and not gone:
+        for setting in configured + cmdline:
+            if setting.name == "pages_limit":
+                removed.add(_full_name(setting))
+    if pages is None and not removed:
         return None
-    touched = {s.source for s in configured if f"{s.module}.{s.name}" in gone} - {CONF}
-    arguments = [f"{module}.pages_limit={pages}" for module in modules if pages]
-    drop = sorted(gone | {argument.partition("=")[0] for argument in arguments})
-    before: dict[str, None] = {}
-    for setting in cmdline:
-        if f"{setting.module}.{setting.name}" in drop:
-            before[f"{setting.module}.{setting.name}={setting.value}"] = None
+    files = {setting.source for setting in configured if _full_name(setting) in removed}
+    files.discard(CONF)  # it is written anew, or removed as a whole
+    limits = [f"{name}.pages_limit" for name in modules if pages]
+    drop = sorted(removed.union(limits))
+    before = [
+        f"{_full_name(setting)}={setting.value}"
+        for setting in cmdline
+        if _full_name(setting) in drop
+    ]
     return LimitChange(
         box=bundle.box,
         is_live=bundle.kind == "live",
@@ -93,20 +106,24 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | N
         page_bytes=page_bytes,
         module=module,
         modules=modules,
-        arguments=arguments,
-        before=list(before),
+        arguments=[f"{limit}={pages}" for limit in limits],
+        before=list(dict.fromkeys(before)),
         drop=drop,
-        files=[
-            shell.word(path) for path in sorted(touched) if path.startswith("/etc/")
-        ],
+        # Others, below /usr/lib, are a package's: a file in /etc with their name replaces them.
+        files=[shell.word(path) for path in sorted(files) if path.startswith("/etc/")],
         resets=pages is None and any(name.endswith(".pages_limit") for name in drop),
     )
 
 
+def _full_name(setting: parameters.Setting) -> str:
+    """MODULE.NAME, as the kernel command line spells a parameter."""
+    return f"{setting.module}.{setting.name}"
+
+
 @dataclass(frozen=True)
 class StaleSetting:
-    """A setting that earlier advice leaves behind and that does not raise the pool: its name,
-    value and place, and why it should go.
+    """A setting that earlier advice left behind and that does not raise the pool: its name
+    (MODULE.NAME), value and place, and why it should be removed.
     """
 
     name: str
@@ -122,10 +139,11 @@ def stale_settings(bundle: Bundle) -> list[StaleSetting]:
     for setting in parameters.all_settings(bundle):
         if setting.name not in reasons:
             continue
-        if setting.name == "page_pool_size" or setting.module == "amdgpu":
+        is_of_ttm = setting.name == "page_pool_size"  # the others are amdgpu's
+        if is_of_ttm or setting.module == "amdgpu":
             stale.append(
                 StaleSetting(
-                    name=f"{setting.module}.{setting.name}",
+                    name=_full_name(setting),
                     value=setting.value,
                     place=f"{setting.source}:{setting.line}",
                     why=reasons[setting.name],
@@ -135,12 +153,13 @@ def stale_settings(bundle: Bundle) -> list[StaleSetting]:
 
 
 def is_built_in(bundle: Bundle, module: str) -> bool:
-    """Whether the kernel was built with the module: then modprobe.d is not read, only the
-    kernel command line.
+    """Whether the module is a part of the kernel, which then reads only the command line and not
+    modprobe.d: it has parameters in /sys, and is not in the list of loaded modules.
     """
     loaded = parameters.parse_modules(bundle.read("/proc/modules").text)
     return bool(loaded) and module not in loaded and _has_folder(bundle, module)
 
 
 def _has_folder(bundle: Bundle, module: str) -> bool:
+    """Whether the box has parameters of a module in /sys."""
     return bool(bundle.sources(f"/sys/module/{module}/parameters/*"))

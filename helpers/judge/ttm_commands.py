@@ -1,11 +1,10 @@
-"""What a person would run to set the TTM limit on each boot system, how to undo it and how to
-verify it.
+"""The commands that set the TTM limit on each boot system, undo that and verify it.
 
-Printed, never run. Every block may be run again without harm. Setting pages_limit alone is
-enough; the blocks also take away what earlier attempts left: amdgpu.gttsize (deprecated, moves
-only graphics' GTT), amdgpu.vm_size (GiB of address space) and page_pool_size (a cache). Our
-modprobe.d file is named so that it is read last; the kernel command line still wins over it
-(modprobe.d(5)).
+They are printed, never run. A *block* is the commands of one boot system; it may be run again
+without harm. Setting pages_limit alone is enough; the blocks also remove what earlier attempts
+left: amdgpu.gttsize (deprecated, moves only graphics' GTT), amdgpu.vm_size (GiB of address space)
+and page_pool_size (a cache). Our modprobe.d file is named so that it is read last; the kernel
+command line still wins over it (modprobe.d(5)).
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from helpers.look.bundle import Bundle
 GRUB = "/etc/default/grub"
 GRUB_CONF = "/etc/default/grub.d/zz-ttm-limit.cfg"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
+# What a person must know of AMD's script amd-ttm, as comments of its block.
 AMD_TTM_NOTES = (
     "# it says GB and means GiB; it overwrites /etc/modprobe.d/ttm.conf",
     "# it knows the module ttm only, not amdttm, and not the kernel command line (ROCm#5562)",
@@ -46,16 +46,17 @@ BOOT_IMAGES = (
 )
 """The tools that make a boot image anew from the files of modprobe.d."""
 NOT_KNOWN = "your system's own tool"
+"""The name of the block for a distribution that is not known, which asks for its tools."""
 TOOL_NAMES = "mkinitcpio dracut update-initramfs transactional-update proxmox-boot-tool grubby update-grub"
-Lines = Tuple[List[str], List[str]]  # made when imported, also on Python 3.8
+Lines = Tuple[List[str], List[str]]  # evaluated at import, also on Python 3.8
 """The lines of a block, and those of its undo."""
 
 
 def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]:
-    """The blocks for this box's boot system first, then AMD's own tools.
+    """The blocks for the boot system of this box, then those of AMD's own tools.
 
-    Empty where nothing needs doing. A distribution that is not known gets the mechanism with a
-    question, and every block behind it.
+    Empty where nothing needs doing. For a distribution that is not known, a block that asks which
+    tools it has, then all blocks.
     """
     change = change_of(bundle, plan, page_bytes)
     if change is None:
@@ -78,10 +79,13 @@ def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]
 
 
 def systems(bundle: Bundle) -> list[str]:
-    """Names of the blocks that fit the distribution, the one to prefer first; all of them, behind
-    the question, where it is not known.
+    """Names of the blocks that fit the distribution, the one to prefer first; where it is not
+    known, NOT_KNOWN and all of them.
     """
-    return boot_systems(bundle) or [NOT_KNOWN, *SYSTEMS]
+    names = boot_systems(bundle)
+    if not names:
+        return [NOT_KNOWN, *SYSTEMS]
+    return names
 
 
 def _lines(name: str, change: LimitChange, bundle: Bundle) -> Lines:
@@ -94,12 +98,12 @@ def _lines(name: str, change: LimitChange, bundle: Bundle) -> Lines:
 
 
 def _keep_copy(path: str) -> str:
-    """The first copy of a file is kept, also when the block is run again."""
+    """The lines that copy a file to FILE.pre-ttm, and keep that copy when they are run again."""
     return f"# Keep a copy of {path}\n[ -e {path}.pre-ttm ] ||\n    sudo cp {path} {path}.pre-ttm"
 
 
 def _put_back(paths: Iterable[str]) -> list[str]:
-    """Each kept copy takes its file's place again."""
+    """Lines that put the copy FILE.pre-ttm of each file back in its place."""
     return [
         f"[ ! -e {path}.pre-ttm ] ||\n    sudo mv {path}.pre-ttm {path}"
         for path in paths
@@ -107,7 +111,9 @@ def _put_back(paths: Iterable[str]) -> list[str]:
 
 
 def _clean_files(change: LimitChange) -> list[str]:
-    """Stale settings go from the modprobe.d files, of which a copy is kept."""
+    """Lines that remove the old settings from the modprobe.d files and keep a copy of each: first
+    the settings from ``options`` lines of amdgpu and TTM, then lines without any option left.
+    """
     names = "|".join(sorted({name.partition(".")[2] for name in change.drop}))
     lines = []
     for path in change.files:
@@ -122,7 +128,9 @@ def _clean_files(change: LimitChange) -> list[str]:
 
 
 def _written(path: str, *content: str) -> list[str]:
-    """A file written by root, from lines that a shell leaves as they are; it may be indented."""
+    """The command that writes a file as root; the shell changes nothing in its lines. printf, as
+    echo would join several lines into one.
+    """
     lines = shell.line(content)
     command = "echo"
     if len(content) > 1:
@@ -131,18 +139,20 @@ def _written(path: str, *content: str) -> list[str]:
 
 
 def _quoted(words: list[str]) -> str:
+    """The words as one argument of a shell."""
     return shell.word(" ".join(words))
 
 
 def _options(option: str, words: list[str]) -> str:
+    """An option once for each word, for a shell, each behind a blank."""
     return "".join(f" {option}={shell.word(word)}" for word in words)
 
 
 def _around(
     change: LimitChange, run: list[str], undo: list[str], tool: str = ""
 ) -> Lines:
-    """The lines of a block behind those that clean the modprobe.d files, and the lines of its
-    undo behind those that put them back; ``tool`` makes the initramfs anew for the files.
+    """A block and its undo, with the lines before them that clean the modprobe.d files and put
+    them back. ``tool`` makes the initramfs anew where such files were changed.
     """
     rebuilding = []
     if tool and change.files:
@@ -211,6 +221,7 @@ def _kernelstub(change: LimitChange) -> Lines:
 
 
 def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
+    """A call for each argument that is removed, then one for each that is added."""
     lines = [f"sudo kernelstub --delete-options {shell.word(word)}" for word in drop]
     return lines + [f"sudo kernelstub --add-options {shell.word(word)}" for word in add]
 
@@ -229,7 +240,9 @@ def _rpm_ostree_line(drop: list[str], add: list[str]) -> str:
 
 
 def _by_hand(change: LimitChange, row: Mapping[str, Any]) -> Lines:
-    """What is to be changed where a system keeps it, and what makes it count."""
+    """Comments that say what to change in which place, and the commands that make it count
+    (``row``: steps_by_hand).
+    """
     run = [f"# {note}" for note in row.get("notes", ())]
     if change.old or change.files:
         run.append(f"# {row['place']}: remove, if present: {' '.join(change.drop)}")
@@ -241,7 +254,9 @@ def _by_hand(change: LimitChange, row: Mapping[str, Any]) -> Lines:
 
 
 def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
-    """What has to be done on a system that is not known, and the question that tells how."""
+    """What has to be done on a system that is not known: a command that shows which tools it has,
+    and what each kind of tool has to pass to the kernel.
+    """
     tools = initramfs_tools(bundle)
     run = [f"# not known here: {shown_id(bundle)}. Which of these is there?"]
     if tools:
@@ -325,7 +340,7 @@ SYSTEMS: dict[str, Callable[[LimitChange], Lines]] = {
 
 
 def _check(change: LimitChange) -> list[str]:
-    """How to see after the reboot that the limit is live."""
+    """The lines that show after the reboot whether the limit is live."""
     read = f"cat /sys/module/{change.module}/parameters/pages_limit"
     if change.arguments:
         read += f"  # expected: {change.pages}"

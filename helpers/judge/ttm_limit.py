@@ -20,17 +20,16 @@ from helpers.look.machine import machine, page_size
 
 RESERVE_BYTES = 8 * GIB
 RESERVE_SHARE = 0.06
+"""The default reserve, in bytes and as a share of the RAM, whichever is more: see above."""
 SMALLEST_BYTES = 64 * MIB
-"""A reserve or target below this was meant in another unit."""
+"""A reserve or target below this was meant in another unit: no box works with so little RAM."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a plan depends on.
-
-    ``kernel`` (6, 17) or None; ``live_pages`` None where the limit was not read.
-
-    ``ram_bytes`` is what the firmware's carve-out left to Linux.
+    """What the limit depends on: the RAM that the firmware's carve-out left to Linux, the size of
+    a page, the ``kernel`` (6, 17) or None, the limit that is live, in pages, or None where it was
+    not read, and the carve-out.
     """
 
     ram_bytes: int
@@ -41,12 +40,21 @@ class Room:
 
     @property
     def default_pages(self) -> int:
-        """What the kernel takes by itself: half the RAM (ttm_device.c, ttm_global_init)."""
+        """The limit that the kernel sets by itself: half the RAM (ttm_device.c,
+        ttm_global_init).
+        """
         return self.ram_bytes // self.page_bytes // 2
 
     @property
+    def present_pages(self) -> int:
+        """The limit that is live; where it was not read, the kernel's default."""
+        if self.live_pages is None:
+            return self.default_pages
+        return self.live_pages
+
+    @property
     def kfd_bytes(self) -> int:
-        """What KFD lets compute programs take of the RAM together."""
+        """The most that KFD lets compute programs take of the RAM together."""
         return kfd_limit(self.ram_bytes, self.kernel)
 
 
@@ -56,83 +64,106 @@ def room(bundle: Bundle, stack: Stack) -> Room | None:
     size = page_size(bundle)
     if not box.ram_total.ok or not size.ok:
         return None
-    live = stack.numbers.pages_limit
+    numbers = stack.numbers
+    live_pages = None
+    if numbers.pages_limit is not None:
+        live_pages = numbers.pages_limit // size.bytes
+    carveout_bytes = 0
+    if numbers.vram is not None:
+        carveout_bytes = numbers.vram
     return Room(
         ram_bytes=box.ram_total.bytes,
         page_bytes=size.bytes,
         kernel=kernel_release(kernel_of(bundle)),
-        live_pages=None if live is None else live // size.bytes,
-        carveout_bytes=stack.numbers.vram or 0,
+        live_pages=live_pages,
+        carveout_bytes=carveout_bytes,
     )
 
 
 def plan(
     space: Room, reserve_bytes: int | None = None, target_bytes: int | None = None
 ) -> TtmPlan:
-    """A limit above the kernel's default and within the RAM, KFD's limit and the target, or
-    ``leave`` with the reason.
+    """What to do with the limit: ``set`` one above the kernel's default and within the RAM, KFD's
+    limit and the target, ``remove`` the present one, or ``leave`` it, with the reason.
 
     ``reserve_bytes`` is what stays for the rest of the box, ``target_bytes`` the limit itself;
-    with both, the reserve only says what the target eats. Raises ValueError, in one line, for
-    what the box cannot give or what was meant in another unit.
+    with both, the limit is the target, and the reserve is only shown beside it. Raises
+    ValueError, in one line, for a size that the box cannot give or that was meant in another
+    unit.
     """
     check_wish(space, reserve_bytes, target_bytes)
     reserve = reserve_bytes
     if reserve is None:
         reserve = max(RESERVE_BYTES, int(space.ram_bytes * RESERVE_SHARE))
-    wanted = space.ram_bytes - reserve if target_bytes is None else target_bytes
+    wanted = space.ram_bytes - reserve
+    why = (
+        f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of "
+        f"{show_bytes(reserve)}"
+    )
+    if target_bytes is not None:
+        wanted = target_bytes
+        why = "the target that was given"
     limit = min(wanted, space.kfd_bytes)
-    page = space.page_bytes
-    pages = limit // page
-    default = space.default_pages
-    live = default if space.live_pages is None else space.live_pages
-    live_bytes = live * page
-    kernel = space.kernel
-    leave = TtmPlan("leave", live, live_bytes, reserve, why="")
-    if kernel is not None and kernel < GTT_AS_VRAM:
-        release = ".".join(map(str, kernel))
-        return replace(
-            leave,
-            why=f"before Linux 6.10 compute programs get the carve-out alone (this is {release}), "
-            "and TTM's limit does nothing for them",
-        )
-    if pages <= default:
-        if live < default or live_bytes > max(space.kfd_bytes, default * page):
-            why = (
-                f"a setting keeps the limit at {show_bytes(live_bytes)}; "
-                f"better here is the kernel's default, {in_units(default, page)}"
-            )
-            return TtmPlan("remove", default, default * page, reserve, why)
-        return replace(
-            leave, why=_not_above_default(space, reserve, limit, target_bytes)
-        )
-    takes_larger = kernel is None or kernel >= GTT_IF_LARGER
-    if takes_larger and space.carveout_bytes >= pages * page:
-        return replace(
-            leave,
-            why=f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than what "
-            f"TTM could give ({show_bytes(pages * page)}): make it smaller in the firmware first",
-        )
-    if pages == live:
-        return replace(
-            leave,
-            why=f"the limit is what was asked for already: {in_units(live, page)}",
-        )
-    has_no_wish = target_bytes is None and reserve_bytes is None
-    if has_no_wish and pages < live and live_bytes <= space.kfd_bytes:
-        return replace(
-            leave,
-            why=f"the limit was raised already, to {in_units(live, page)}, which KFD can still give",
-        )
-    why = "the target that was given"
-    if target_bytes is None:
-        why = (
-            f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of "
-            f"{show_bytes(reserve)}"
-        )
     if limit < wanted:
         why += " as far as KFD's own limit allows"
+    page = space.page_bytes
+    pages = limit // page
+    present = space.present_pages
+    leave = TtmPlan("leave", present, present * page, reserve, why="")
+    if space.kernel is not None and space.kernel < GTT_AS_VRAM:
+        major, minor = space.kernel
+        return replace(
+            leave,
+            why=f"before Linux 6.10 compute programs get the carve-out alone (this is "
+            f"{major}.{minor}), and TTM's limit does nothing for them",
+        )
+    if pages <= space.default_pages:
+        not_set = _not_above_default(space, reserve, limit, target_bytes)
+        return _at_the_default(space, replace(leave, why=not_set))
+    has_no_wish = target_bytes is None and reserve_bytes is None
+    why_left = _why_left_alone(space, pages, has_no_wish)
+    if why_left:
+        return replace(leave, why=why_left)
     return TtmPlan("set", pages, pages * page, reserve, why)
+
+
+def _at_the_default(space: Room, leave: TtmPlan) -> TtmPlan:
+    """The plan where no limit above the kernel's default is safe: ``remove`` one that keeps the
+    pool smaller, or that is larger than KFD can give; else ``leave``.
+    """
+    page = space.page_bytes
+    default = space.default_pages
+    present_bytes = space.present_pages * page
+    is_smaller = space.present_pages < default
+    is_too_large = present_bytes > max(space.kfd_bytes, default * page)
+    if not is_smaller and not is_too_large:
+        return leave
+    why = (
+        f"a setting keeps the limit at {show_bytes(present_bytes)}; "
+        f"better here is the kernel's default, {in_units(default, page)}"
+    )
+    return TtmPlan("remove", default, default * page, leave.reserve_bytes, why)
+
+
+def _why_left_alone(space: Room, pages: int, has_no_wish: bool) -> str:
+    """Why a limit of so many pages is not set; empty where it is.
+
+    ``has_no_wish``: nobody gave a reserve or a target, so a limit that is higher may stay.
+    """
+    page = space.page_bytes
+    present = space.present_pages
+    takes_larger = space.kernel is None or space.kernel >= GTT_IF_LARGER
+    if takes_larger and space.carveout_bytes >= pages * page:
+        return (
+            f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than what "
+            f"TTM could give ({show_bytes(pages * page)}): make it smaller in the firmware first"
+        )
+    if pages == present:
+        return f"the limit is what was asked for already: {in_units(present, page)}"
+    kfd_can_give_it = present * page <= space.kfd_bytes
+    if has_no_wish and pages < present and kfd_can_give_it:
+        return f"the limit was raised already, to {in_units(present, page)}, which KFD can still give"
+    return ""
 
 
 def _not_above_default(
@@ -152,9 +183,8 @@ def _not_above_default(
 def check_wish(
     space: Room, reserve_bytes: int | None, target_bytes: int | None
 ) -> None:
-    """Refuse a reserve or a target that the box cannot give, or that was meant in another unit.
-
-    Raises ValueError.
+    """Raises ValueError for a reserve or a target that the box cannot give, or that was meant in
+    another unit.
     """
     if reserve_bytes:
         _check_unit("reserve", reserve_bytes)
@@ -178,7 +208,7 @@ def check_wish(
 
 
 def _check_unit(name: str, size: int) -> None:
-    """Refuse a size that is none, or too small to be meant in bytes. Raises ValueError."""
+    """Raises ValueError for a size that is not above 0, or too small to be meant in bytes."""
     if size <= 0:
         raise ValueError(f"{name} {size} bytes: expected a size above 0, such as 8GiB")
     if size < SMALLEST_BYTES:
@@ -188,18 +218,22 @@ def _check_unit(name: str, size: int) -> None:
 
 
 def wanted_bytes(text: str) -> int | None:
-    """Bytes of a reserve or target as typed: a number with a unit, or plain bytes; empty is None.
+    """Bytes of a reserve or target as typed: a number with a unit, or plain bytes; None for an
+    empty text.
 
-    Raises ValueError.
+    Raises ValueError for a text that is no size above 0.
     """
-    if text.strip().startswith("-"):
+    typed = text.strip()
+    if not typed:
+        return None
+    if typed.startswith("-"):
         raise ValueError(f"size {text!r}: expected a size above 0, such as 8GiB")
-    return parse_size(text) if text.strip() else None
+    return parse_size(text)
 
 
 def in_units(pages: int, page_bytes: int) -> str:
-    """One size in every unit that a tool or file wants it in, and decimal GB, which are smaller
-    by 7 %.
+    """One size in every unit in which a tool or a file takes it, and in decimal GB, which are 7 %
+    smaller than GiB.
     """
     size = pages * page_bytes
     units = (

@@ -23,7 +23,9 @@ from helpers.look.machine import machine
 from helpers.look.processes import processes
 
 NEIGHBOUR_SHARE = 0.05
-"""A process with this share of the RAM is named beside the plan."""
+"""A process with this share of the RAM is named beside the plan: it takes as much as the whole
+default reserve.
+"""
 DESKTOPS = {
     "gnome-shell",
     "kwin_wayland",
@@ -41,11 +43,10 @@ DESKTOPS = {
 def ttm_answer(
     bundle: Bundle, reserve_bytes: int | None = None, target_bytes: int | None = None
 ) -> Ttm:
-    """Every ceiling of a box, the one that binds, the safe limit, and what to run.
+    """Every ceiling of a box, the one that binds, the safe limit, and the commands that set it.
 
-    Raises ValueError for an impossible wish.
-
-    A box with several GPUs is answered for its APU, else for its first AMD GPU.
+    Of a box with several GPUs the answer is for its APU, else for its first AMD GPU. Raises
+    ValueError for a reserve or a target that the box cannot give.
     """
     stack = ceilings(bundle)[0]
     space = room(bundle, stack)
@@ -60,8 +61,12 @@ def ttm_answer(
     )
     if stack.kind != "apu":
         return answer
-    page_bytes = 4 * KIB if space is None else space.page_bytes
-    name = "the limit" if target_bytes is None else "the target"
+    page_bytes = 4 * KIB  # of x86, where the page size was not captured
+    if space is not None:
+        page_bytes = space.page_bytes
+    name = "the limit"
+    if target_bytes is not None:
+        name = "the target"
     return replace(
         answer,
         commands=commands(bundle, answer.plan, page_bytes),
@@ -96,8 +101,8 @@ def planned_step(
     reserve_bytes: int | None = None,
     target_bytes: int | None = None,
 ) -> NextStep | None:
-    """The line that moves the ceiling of this box, for its own distribution; None where its
-    ceilings are not the cause.
+    """The command that raises the ceiling of this box, for its own distribution; None where
+    ``cause`` is not the cause that its ceilings show, or nothing is to be changed.
     """
     decision = ceilings(bundle)[0].decision
     if decision.cause != cause:
@@ -134,7 +139,9 @@ def planned_step(
 def _warnings(
     bundle: Bundle, stack: Stack, ttm_plan: TtmPlan, space: Room | None, name: str
 ) -> Iterator[str]:
-    """What on this box the plan would meet, each in one line; ``name``: of the limit or target."""
+    """What on this box speaks against the plan or changes it, each in one line; ``name`` is what
+    the limit is called.
+    """
     if space is not None and ttm_plan.bytes is not None:
         yield from _of_the_reserve(space, ttm_plan, ttm_plan.bytes, name)
     who = identity(bundle)
@@ -158,8 +165,8 @@ def _of_the_reserve(
 ) -> Iterator[str]:
     """A limit that uses up the reserve, and a carve-out beside it."""
     left = space.ram_bytes - limit
-    reserve = ttm_plan.reserve_bytes or 0
-    if left < reserve and ttm_plan.action != "remove":
+    reserve = ttm_plan.reserve_bytes
+    if reserve and left < reserve and ttm_plan.action != "remove":
         yield (
             f"{name} uses up the reserve: {show_bytes(left)} of RAM are left for everything else, "
             f"{show_bytes(reserve)} are advised"
@@ -172,7 +179,7 @@ def _of_the_reserve(
 
 
 def _of_settings(bundle: Bundle, stack: Stack) -> Iterator[str]:
-    """Settings that are not live, that should go, or that nothing reads."""
+    """Settings that are not live, that should be removed, or that nothing reads."""
     limits = [row for row in stack.rows if row.key == "pages_limit"]
     for row in limits:
         if row.pending_bytes is not None:
@@ -194,7 +201,7 @@ def _of_settings(bundle: Bundle, stack: Stack) -> Iterator[str]:
 
 
 def _neighbours(bundle: Bundle) -> Iterator[str]:
-    """Who else wants the RAM: a desktop, ZFS, huge pages, swap and zram, large processes."""
+    """What else uses the RAM: a desktop, ZFS, huge pages, swap and zram, large processes."""
     box = machine(bundle)
     running = processes(bundle)
     desktop = sorted({process.name for process in running} & DESKTOPS)

@@ -20,13 +20,19 @@ from helpers.look.machine import page_size
 from helpers.look.ttm import Setting
 
 LAYERS = ("ttm", "gtt", "kfd_bank", "hsa_pool", "hip_total")
+"""The layers that should follow the limit, from TTM itself up to torch."""
+PAGE_BYTES = 4096
+"""Of x86, where the page size was not captured."""
+SAME_RAM = 0.05
+"""By what share the RAM left to Linux may differ from boot to boot without another carve-out."""
 
 
 @dataclass(frozen=True)
 class Layered:
-    """One layer before and now.
+    """One layer before the change and now.
 
-    ``took`` is None where now was not read, or where nothing was intended.
+    ``took`` is None where the layer was not read now, or nothing was intended. ``why`` says why it
+    is not what was intended; empty where it is, or no reason was found.
     """
 
     layer: str
@@ -40,8 +46,10 @@ class Layered:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """``took`` is False when a layer that was read is not what was intended, or TTM's limit
-    itself was not read.
+    """Whether a change of the limit took effect, layer by layer.
+
+    ``took`` is False where a layer that was read is not what was intended, or TTM's limit
+    itself was not read. ``intended_source`` says where the intended limit comes from.
     """
 
     took: bool
@@ -78,9 +86,10 @@ def verify(
     explained = tuple(
         replace(row, why=reasons.get(layer, "")) for layer, row in rows.items()
     )
-    failed = any(row.took is False for row in explained)
+    limit_took = rows["ttm"].took is True
+    all_took = limit_took and not any(row.took is False for row in explained)
     return VerifyResult(
-        took=wanted is None or (rows["ttm"].took is True and not failed),
+        took=wanted is None or all_took,
         intended_source=source,
         rows=explained,
         says=_summary(wanted, explained),
@@ -89,7 +98,7 @@ def verify(
 
 
 def _summary(wanted: int | None, rows: tuple[Layered, ...]) -> str:
-    """Whether it took, in one sentence; the first row is TTM's limit."""
+    """Whether the change took effect, in one sentence; the first row is TTM's limit."""
     if wanted is None:
         return "Nothing was intended: no limit is configured, and the plan was to leave it."
     limit = rows[0]
@@ -97,7 +106,9 @@ def _summary(wanted: int | None, rows: tuple[Layered, ...]) -> str:
         return f"TTM's limit was not read ({limit.now.why}), so nothing is proved."
     for row in rows:
         if row.took is False:
-            why = row.why or "no reason was found in what was captured"
+            why = row.why
+            if not why:
+                why = "no reason was found in what was captured"
             return f"It did not take effect at {row.name}: {why}."
     unread = ", ".join(row.name for row in rows if row.took is None)
     if unread:
@@ -106,7 +117,12 @@ def _summary(wanted: int | None, rows: tuple[Layered, ...]) -> str:
 
 
 def _page_bytes(*bundles: Bundle) -> int:
-    return next((size.bytes for size in map(page_size, bundles) if size.ok), 4096)
+    """The page size of the first bundle that has it."""
+    for bundle in bundles:
+        size = page_size(bundle)
+        if size.ok:
+            return size.bytes
+    return PAGE_BYTES
 
 
 def _limits_written(bundle: Bundle) -> list[Setting]:
@@ -118,7 +134,7 @@ def _limits_written(bundle: Bundle) -> list[Setting]:
 def _intended(
     earlier: Bundle, now: Bundle, reserve_bytes: int | None, target_bytes: int | None
 ) -> tuple[int | None, str]:
-    """The limit that was intended, in bytes, and where that stands."""
+    """The limit that was intended, in bytes (None: none), and where it comes from, in words."""
     answer = ttm_answer(earlier, reserve_bytes, target_bytes)
     page = _page_bytes(now, earlier)
     if target_bytes is not None:
@@ -150,6 +166,7 @@ def _layered(layer: str, before: Stack, after: Stack, intended: Reading) -> Laye
 
 
 def _name_and_value(stack: Stack, layer: str) -> tuple[str, Reading]:
+    """The name of a layer in a stack, and its size."""
     row = stack.row(layer)
     if row is None:
         return layer, not_available("this layer was not found", "bytes", "")
@@ -157,7 +174,9 @@ def _name_and_value(stack: Stack, layer: str) -> tuple[str, Reading]:
 
 
 def _took(layer: str, now: Reading, intended: Reading) -> bool | None:
-    """Whether a layer is what was intended: TTM's limit to the byte, the others as printed."""
+    """Whether a layer is what was intended: TTM's limit to the byte, the others as printed. None
+    where that is not known, or the layer has a value of its own.
+    """
     if not (intended.ok and now.ok):
         return None
     if layer == "ttm":
@@ -172,8 +191,8 @@ def _took(layer: str, now: Reading, intended: Reading) -> bool | None:
 def _reasons(
     earlier: Bundle, now: Bundle, stack: Stack, rows: dict[str, Layered]
 ) -> dict[str, str]:
-    """The reason of each layer that is not what was intended: the first that the evidence
-    supports.
+    """Why each layer is not what was intended, by layer: the first reason that the evidence
+    supports. A layer above another that failed follows that one.
     """
     reasons: dict[str, str] = {}
     failed = [layer for layer in LAYERS if rows[layer].took is False]
@@ -199,7 +218,9 @@ def _reasons(
 
 
 def _above_the_bank(bank_took: bool | None) -> str:
-    """Why a layer above the KFD bank is not what was intended."""
+    """Why a layer above the KFD bank is not what was intended; ``bank_took``: whether the bank
+    itself is, None where it was not read.
+    """
     if bank_took is None:
         return "the KFD bank was not read, so the kernel and the ROCm build are both possible"
     if bank_took:
@@ -208,7 +229,7 @@ def _above_the_bank(bank_took: bool | None) -> str:
 
 
 def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
-    """Why the live limit is another than the intended one."""
+    """Why the live limit is not the intended one."""
     boot = _boot(now)
     if boot and boot == _boot(earlier):
         return "the box was not rebooted since the earlier bundle"
@@ -216,17 +237,19 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     if not written:
         return _why_not_written(earlier, now)
     used = parameters.ttm_module(now)
-    of_module = [
-        setting for setting in written if not used.ok or setting.module == used.value
-    ]
+    of_module = written
+    if used.ok:
+        of_module = [setting for setting in written if setting.module == used.value]
     if not of_module:
         module = written[-1].module
         return f"it is set for {module}, and amdgpu uses {used.value}: set {used.value}.pages_limit"
-    return _why_not_read(now, of_module[-1], stack.numbers.pages_limit or 0)
+    live = stack.numbers.pages_limit
+    assert live is not None, "asked only where the live limit was read"
+    return _why_not_read(now, of_module[-1], live)
 
 
 def _why_not_written(earlier: Bundle, now: Bundle) -> str:
-    """Why this boot has the setting nowhere."""
+    """Why the setting is neither on the command line nor in modprobe.d of this boot."""
     for unknown in parameters.unknown(now):
         odd = unknown.setting
         if odd.module in parameters.MODULES[:3]:
@@ -245,7 +268,7 @@ def _why_not_written(earlier: Bundle, now: Bundle) -> str:
 
 
 def _why_not_read(now: Bundle, setting: Setting, live: int) -> str:
-    """Why the setting that counts is not live, in the order in which the kernel takes settings."""
+    """Why the setting that counts, the last one, is not live; ``live`` is the limit in bytes."""
     page = _page_bytes(now)
     value = setting.value
     source = setting.source
@@ -301,16 +324,17 @@ def _boot(bundle: Bundle) -> str:
 def _unlike(
     earlier: Bundle, now: Bundle, before: Stack, after: Stack
 ) -> tuple[str, ...]:
-    """What speaks against comparing the two at all."""
+    """Sentences about what shows that the two bundles should not be compared."""
     warnings = []
     if before.pci != after.pci:
-        pair = " and ".join(stack.pci or "none" for stack in (before, after))
+        addresses = [stack.pci if stack.pci else "none" for stack in (before, after)]
+        pair = " and ".join(addresses)
         warnings.append(
             f"the bundles show different GPUs ({pair}): are they of one box?"
         )
     ram = before.numbers.ram
     ram_now = after.numbers.ram
-    if ram and ram_now and not near(ram, ram_now, 0.05):
+    if ram and ram_now and not near(ram, ram_now, SAME_RAM):
         warnings.append(
             f"the RAM left to Linux changed from {show_bytes(ram)} to {show_bytes(ram_now)}: "
             "another carve-out, or another box"

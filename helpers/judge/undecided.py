@@ -1,4 +1,4 @@
-"""The answer where no cause is decided: what is possible, and which reading would tell."""
+"""The verdict where no cause is decided: what is possible, and which reading would decide."""
 
 from __future__ import annotations
 
@@ -30,11 +30,18 @@ from helpers.judge.verdict_evidence import (
 )
 from helpers.look.message import Message
 
+ENOUGH_READINGS = 3
+"""With so many readings that would decide, a capture of the whole machine is not asked for, too."""
+MOST_OBSERVATIONS = 12
+"""Observations that are shown where none speaks for a cause: about a screen."""
+
 
 def undecided(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> Verdict:
-    """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
+    """The verdict ``cannot-tell``: what was read, the possible causes (``near``, the heaviest
+    first), and the readings that would decide, the best first.
+    """
     named = [
         message for message in evidence.messages if message.event not in NEUTRAL_EVENTS
     ]
@@ -48,14 +55,17 @@ def undecided(
         deciding.insert(0, deciding_reading("own-error"))
     if _needs_the_message(named, evidence.error_text, nothing_decides):
         deciding.append(deciding_reading("message"))
-    if evidence.bundle is None and len(deciding) < 3:
+    if evidence.bundle is None and len(deciding) < ENOUGH_READINGS:
         deciding.append(deciding_reading("look"))
     if not deciding:
         deciding.append(deciding_reading("moment"))
     missing = missing_readings(deciding, evidence)
     speaking = tuple(chain.from_iterable(row.speaks_for for row in near))
     against = chain.from_iterable(row.against for row in near)
-    rows = as_evidence(speaking or observations[:12]) + sums_as_evidence(evidence)
+    rows = as_evidence(speaking)
+    if not rows:
+        rows = as_evidence(observations[:MOST_OBSERVATIONS])
+    rows += sums_as_evidence(evidence)
     if not rows:
         rows = [_nothing_used(evidence)]
     names = names_of(evidence, observations)
@@ -77,7 +87,7 @@ def undecided(
 
 
 def _own_answer() -> Verdict:
-    """Of a text that a rehearsal printed: the evidence is in its recording."""
+    """The verdict on a text that a rehearsal printed: the evidence is in its recording."""
     title = "This is an answer of casebook rehearse, not a program's error"
     return Verdict(
         cause="cannot-tell",
@@ -92,7 +102,9 @@ def _own_answer() -> Verdict:
 
 
 def _needs_the_message(named: list[Message], text: str, nothing_decides: bool) -> bool:
-    """Whether the program's own message would decide: none was read in the text, or none whole."""
+    """Whether the program's own message would decide: no message was read in the text (``named``),
+    or none whole. A text without messages that looks like a program's complaint is whole itself.
+    """
     if not named:
         is_output = form("printed").search(text) and form("complaint").search(text)
         return not is_output
@@ -102,13 +114,12 @@ def _needs_the_message(named: list[Message], text: str, nothing_decides: bool) -
 
 
 def _lacks_its_capacity(message: Message) -> bool:
-    """Whether a line of torch's allocator has no card's size that could be read: each is printed
-    with it.
+    """Whether a message of torch's allocator has no size of the card, which each prints: then it
+    was not pasted whole.
     """
     is_of_allocator = message.program == "torch" and message.allocated is not None
-    return (
-        is_of_allocator and message.capacity is None and message.reserved_total is None
-    )
+    has_a_total = message.capacity is not None or message.reserved_total is not None
+    return is_of_allocator and not has_a_total
 
 
 def _step_that_decides(
@@ -127,7 +138,7 @@ def _step_that_decides(
 def _summary_of_open(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> str:
-    """What stays open, or why nothing could be made of what was handed over."""
+    """Which causes are possible, or why none is."""
     if near:
         causes = "; ".join(row.failure.title.rstrip(".") for row in near)
         summary = f"Still possible: {causes}."
@@ -151,10 +162,9 @@ def _summary_of_open(
 def _is_prose_alone(
     evidence: CaseEvidence, observations: tuple[Observation, ...]
 ) -> bool:
-    """Whether words were handed over, and no line of them is one that a program prints."""
-    if evidence.messages or not (
-        evidence.error_text.strip() or evidence.narrative.strip()
-    ):
+    """Whether a text was handed over, and no line of it is one that a program prints."""
+    has_text = evidence.error_text.strip() or evidence.narrative.strip()
+    if evidence.messages or not has_text:
         return False
     return not any(observation.hard for observation in observations)
 

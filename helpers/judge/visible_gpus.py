@@ -11,23 +11,24 @@ from helpers.look.gpus import gpus
 from helpers.look.nvidia import XML
 
 COUNTED_BY = {"NVIDIA": "nvidia-smi", "AMD": "kfd node"}
-"""The index space in which the runtime of each vendor counts GPUs."""
+"""The tool that numbers GPUs as the runtime of each vendor does (Gpu.indices)."""
 
 
 def gpus_there(bundle: Bundle, vendor: str) -> tuple[str, ...]:
-    """The UUIDs of the GPUs of a vendor that its runtime can see, empty where one is not known."""
+    """The UUID of each GPU that the runtime of a vendor can see, "" where it is not known."""
     cards = [gpu for gpu in gpus(bundle) if gpu.vendor == vendor]
     counted = [gpu for gpu in cards if COUNTED_BY[vendor] in gpu.indices]
     uuids = re.findall(r"<uuid>(GPU-[0-9a-f-]{30,40})</uuid>", bundle.read(XML).text)
     if vendor == "NVIDIA" and len(uuids) == len(counted):
         return tuple(uuids)
-    return ("",) * len(counted or cards)
+    if not counted:
+        counted = cards
+    return ("",) * len(counted)
 
 
 def left_by_rocr(bundle: Bundle, uuids: Sequence[str]) -> tuple[str, ...]:
-    """What ROCR_VISIBLE_DEVICES leaves of AMD's GPUs; HIP counts these from 0, without UUIDs.
-
-    Source: ROCm documentation, GPU isolation techniques.
+    """The GPUs of these UUIDs that ROCR_VISIBLE_DEVICES leaves; HIP counts them from 0, without
+    UUIDs (ROCm documentation, GPU isolation techniques).
     """
     environ = {variable.name: variable.value for variable in variables(bundle)}
     value = environ.get("ROCR_VISIBLE_DEVICES", "")
@@ -42,13 +43,13 @@ def left_by_rocr(bundle: Bundle, uuids: Sequence[str]) -> tuple[str, ...]:
 def visible_count(
     value: str, uuids: Sequence[str], repeats_hide_all: bool, mig: Sequence[str] = ()
 ) -> int | None:
-    """How many of the GPUs the value leaves, None where it names one that cannot be looked up.
+    """How many GPUs the ``value`` of a visibility variable leaves, of those with these ``uuids``;
+    None where it names one whose UUID is not known.
 
-    ``mig``: the UUIDs of the MIG devices, of which a process gets one.
-
-    The list ends at the first number or UUID that is not there; one that comes twice hides all
-    (``repeats_hide_all``: CUDA) or ends it. Source: torch/cuda/__init__.py,
-    _parse_visible_devices, and ROCR-Runtime core/runtime/amd_filter_device.cpp.
+    ``mig``: the UUIDs of the MIG devices, of which a process gets one. The list ends at the first
+    number or UUID that no GPU has; one that stands twice hides all (``repeats_hide_all``: CUDA)
+    or ends the list. Sources: torch/cuda/__init__.py, _parse_visible_devices, and ROCR-Runtime
+    core/runtime/amd_filter_device.cpp.
     """
     if value.startswith("MIG-") and mig:
         word = value.split(",")[0].strip()
@@ -67,8 +68,13 @@ def visible_count(
 
 
 def _index(word: str, uuids: Sequence[str]) -> int:
-    """The index that one word of a list names; -1 where it names none."""
+    """The index of the GPU that one word of a list names; -1 where it names none."""
     if word.startswith("GPU-"):
-        return next((at for at, uuid in enumerate(uuids) if uuid.startswith(word)), -1)
+        for index, uuid in enumerate(uuids):
+            if uuid.startswith(word):
+                return index
+        return -1
     number = re.match("[0-9]{1,9}", word)
-    return int(number[0]) if number else -1
+    if number is None:
+        return -1
+    return int(number[0])

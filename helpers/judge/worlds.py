@@ -21,19 +21,25 @@ VENDORS = ("AMD", "Intel", "NVIDIA")
 
 @once
 def worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
-    """The rows of worlds.json that the texts or the messages are of, in the file's order."""
+    """The rows of worlds.json that the texts, the messages or the box show, in the file's order.
+
+    A row that is ``not_beside`` another counts only without that one: programs print CUDA's names
+    on AMD's GPUs, too.
+    """
     words = "\n".join(f"{source}\n{text}" for _, source, text in evidence.words)
     programs = {message.program for message in evidence.messages}
     rows: dict[str, dict[str, Any]] = {}
     for row in table("worlds"):
+        if row.get("not_beside") in rows:
+            continue
         is_named = row["name"] in programs or re.search(row["form"], words)
-        if row.get("not_beside") not in rows and (is_named or _has_file(row, evidence)):
+        if is_named or _has_file(row, evidence):
             rows[row["name"]] = row
     return tuple(rows.values())
 
 
 def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
-    """Whether the captured box has the file by which a world shows, with what it holds there."""
+    """Whether the captured box has the file that shows a world, with the text that it has there."""
     if evidence.bundle is None or "box_file" not in row:
         return False
     file = evidence.bundle.read(row["box_file"])
@@ -41,24 +47,30 @@ def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
 
 
 def vendor(evidence: CaseEvidence) -> str:
-    """Whose GPU a failure is about: torch's own word for it, else the world, since other programs
-    print CUDA's names on AMD's GPUs, too; empty where nothing says it.
+    """The vendor of the GPU that a failure is about: by torch's own messages, else by the world,
+    since other programs print CUDA's names on AMD's GPUs, too. Empty where nothing says it.
     """
-    of_torch = vendor_of(tuple(m for m in evidence.messages if m.program == "torch"))
+    messages = [message for message in evidence.messages if message.program == "torch"]
+    of_torch = vendor_of(tuple(messages))
+    if of_torch:
+        return of_torch
     names = [row["name"] for row in worlds_of(evidence) if row["name"] in VENDORS]
-    return next(filter(None, [of_torch, *names]), "")
+    return next(iter(names), "")
 
 
 def remedy_for(
     name: str, evidence: CaseEvidence, speaking: Iterable[Observation]
 ) -> Remedy:
-    """What to do: what a program that speaks asks for, else the remedy of that name, as it is
-    done in the world of the failure.
+    """The remedy that the program of a speaking observation asks for, else the one ``name``, as
+    the world of the failure has it.
     """
-    asked_for = [observation.remedy for observation in speaking]
-    wanted = next(filter(None, [*asked_for, name]))
-    in_its_world = [row["remedies"].get(wanted) for row in worlds_of(evidence)]
-    return remedy(next(filter(None, [*in_its_world, wanted])))
+    asked_for = [observation.remedy for observation in speaking if observation.remedy]
+    if asked_for:
+        name = asked_for[0]
+    for row in worlds_of(evidence):
+        if row["remedies"].get(name):
+            return remedy(row["remedies"][name])
+    return remedy(name)
 
 
 def reading_for(wanted: DecidingReading, evidence: CaseEvidence) -> DecidingReading:
