@@ -38,7 +38,7 @@ def changes_of_activations(program: Program) -> Changes:
 
 
 def _without_any_gradients(program: Program) -> Changes:
-    """Gradients turned off behind the imports, for a program that has no backward pass."""
+    """Gradients turned off after the imports, for a program that has no backward pass."""
     source = program.sources[0]
     if not source.imports or program.mentions(GRADIENT_FREE):
         return

@@ -157,7 +157,7 @@ def _number(source: SourceFile, call: cst.Call, name: str) -> int:
 
 
 def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
-    """gradient_checkpointing_enable() behind a model of transformers."""
+    """gradient_checkpointing_enable() after a model of transformers."""
     text = source.content
     if "transformers" not in text or "gradient_checkpointing" in text:
         return

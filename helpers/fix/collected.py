@@ -93,7 +93,7 @@ def _unshortened(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Changes:
-    """Objects with a method such as reset() that nobody calls: called before the loop in which
+    """Objects with a method such as reset() that the program never calls: called before the loop in which
     another of their methods fills them.
     """
     owner = store.source.around(store.statement, cst.ClassDef)
@@ -252,7 +252,7 @@ def _limited(cache: str, place: str, *edits: TextEdit) -> Change:
 
 def _parts_let_go(program: Program, store: StoreStatement) -> Changes:
     """Collected objects of a class of the program, without the attributes that their methods
-    computed and nobody outside the class reads.
+    computed and that is not read outside the class.
     """
     source = store.source
     collected = source.code(store.value)

@@ -2,7 +2,7 @@
 
 A pattern is an expression whose capital letters stand for any expression: ``(A @
 B.mT).softmax(-1)`` fits ``torch.softmax(q.matmul(k.transpose(-2, -1)), dim=-1)``, and it fits
-``scores.softmax(-1)`` behind ``scores = q @ k.mT`` where nobody else reads ``scores``.
+``scores.softmax(-1)`` after ``scores = q @ k.mT`` where nothing else reads ``scores``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_COMPARED = ("ctx", "kind", "type_comment")
 ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
 """Expressions that are compared with the patterns; others only as parts of these."""
 ORDER = ("p", "ord", "dim", "axis")
-"""Keywords that may as well stand behind the other arguments, in this order."""
+"""Keywords that may also be given by position, after the other arguments, in this order."""
 TRANSPOSED = {"T", "t()", "permute(0, 1, 3, 2)", "permute(0, 2, 1)"} | {
     f"transpose({pair})"
     for pair in ("-2, -1", "-1, -2", "0, 1", "1, 2", "2, 1", "2, 3", "3, 2")
@@ -201,29 +201,29 @@ class Place:
         inside = set(map(id, ast.walk(self.node)))
         for other in match.through:
             inside |= set(map(id, ast.walk(other.statement)))
-        for node in self._behind(assigned):
+        for node in self._after(assigned):
             if not isinstance(node, ast.Name) or node.id != assigned.name:
                 continue
             if isinstance(node.ctx, ast.Load) and id(node) not in inside:
                 return False
         return True
 
-    def _behind(self, assigned: Assigned) -> list[ast.AST]:
-        """The nodes behind an assignment, as far as they can read the value that it gives its name:
+    def _after(self, assigned: Assigned) -> list[ast.AST]:
+        """The nodes after an assignment, as far as they can read the value that it gives its name:
         to the statement that assigns the name again, else to the end of the function or file.
         """
-        behind: list[ast.AST] = []
+        following: list[ast.AST] = []
         at = self.block.index(assigned.statement)
         for statement in self.block[at + 1 :]:
-            behind += ast.walk(statement)
+            following += ast.walk(statement)
             if assigned.name in _names_in(statement, ast.Store):
-                return behind
+                return following
         last_line = self.block[-1].end_lineno
         assert last_line is not None
         for part in ast.walk(self.scope):
             if isinstance(part, ast.Name) and part.lineno > last_line:
-                behind.append(part)
-        return behind
+                following.append(part)
+        return following
 
     def text(self, match: Match, letter: str) -> str:
         """What a letter stands for, as it is written; in its one spelling where that has no place

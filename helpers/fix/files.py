@@ -46,15 +46,15 @@ class FileSetting:
         return f"{self.file.name}:{self.line}"
 
     def with_key(self, key: str) -> TextEdit:
-        """Another key in the place of this one."""
+        """Another key in place of this one."""
         return self._replaced(self.key_at, self.key, key)
 
     def with_value(self, value: str) -> TextEdit:
-        """Another value in the place of this one."""
+        """Another value in place of this one."""
         return self._replaced(self.value_at, self.value, value)
 
     def _replaced(self, at: int, old: str, new: str) -> TextEdit:
-        """``new`` in the place of ``old``, which begins at the byte ``at``."""
+        """``new`` in place of ``old``, which begins at the byte ``at``."""
         return TextEdit(self.file.name, at, at + len(old.encode()), new)
 
 

@@ -49,7 +49,7 @@ def _removed_by_users(
     program: Program, source: SourceFile, owner: cst.ClassDef, registers: cst.Call
 ) -> Changes:
     """A hook that an object of the program registers, removed where the object is made: by its own
-    closing method if it has one that nobody calls, else by the handle that it keeps.
+    closing method if it has one that the program never calls, else by the handle that it keeps.
     """
     handle, edits = _handle(source, registers, "self.handle")
     closing = _closing_method(source, owner)

@@ -47,7 +47,7 @@ def sources_of(
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether a file lies in the folder itself, with no link on the way to it."""
+    """Whether a file is in the folder itself, with no link on the way to it."""
     if not path.is_relative_to(folder):
         return False
     return path.resolve() == folder.resolve() / path.relative_to(folder)

@@ -40,7 +40,7 @@ MOST_GROWERS = 3
 
 @dataclass(frozen=True)
 class KeptEnding:
-    """``text`` to write behind each tensor that is kept, as a change. ``title`` has a gap for the
+    """``text`` to write after each tensor that is kept, as a change. ``title`` has a gap for the
     ``name`` of what keeps it, ``costs`` one for the ``most`` that it keeps more with each step.
     """
 
@@ -120,7 +120,7 @@ def _kept_otherwise(
 
 
 def _kept_as(store: StoreStatement, ending: KeptEnding, most: str) -> Change:
-    """What a statement stores, with an ending behind every tensor that it suits; an empty change
+    """What a statement stores, with an ending after every tensor that it suits; an empty change
     where it suits none. ``most``: how much more the program keeps with each step, in words.
     """
     return Change(
@@ -134,7 +134,7 @@ def _kept_as(store: StoreStatement, ending: KeptEnding, most: str) -> Change:
 
 
 def _with_ending(store: StoreStatement, ending: KeptEnding) -> Iterator[TextEdit]:
-    """The ending behind each tensor of a store that it suits and that does not have it yet.
+    """The ending after each tensor of a store that it suits and that does not have it yet.
 
     Only what may be one number suits NUMBER, and only a part of a tensor, which keeps the whole,
     suits COPY.

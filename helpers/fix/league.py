@@ -15,7 +15,7 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
 FITS = Look("#4e8f5b")
-"""A bar of a program that comes to its end: green."""
+"""A bar of a program that runs to its end: green."""
 FAILS = Look("#c46a4f", "white", "////")
 """A bar of one that does not: red, and hatched for those who do not see the colour."""
 

@@ -21,9 +21,7 @@ from helpers.trials.trial import PreparedTrial, trial
 def free_gpu() -> tuple[Target | None, str]:
     """A GPU of this machine that nobody else uses, and no words; else None, and why there is none."""
     targets, why = free_targets(open_box("live"))
-    if not targets:
-        return None, why
-    return targets[0], why
+    return next(iter(targets), None), why
 
 
 def run_for_real(

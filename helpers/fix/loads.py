@@ -18,16 +18,7 @@ UPDATED_THERE = (
 )
 STARTERS = re.compile(r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b")
 """Modules that start a process, as programs name them."""
-CHILDREN = (
-    "run",
-    "Popen",
-    "call",
-    "check_call",
-    "check_output",
-    "spawn",
-    "start_processes",
-    "system",
-)
+CHILDREN = "run Popen call check_call check_output spawn start_processes system".split()
 """Functions of these modules that start one."""
 
 
@@ -59,7 +50,7 @@ def changes_of_loads(program: Program) -> Changes:
                 edits=(source.after(call, ".cpu()"),),
                 only_on_a_gpu=True,
             )
-    yield from _states(program)
+    yield from _saved_states(program)
 
 
 def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Changes:
@@ -78,7 +69,7 @@ def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Changes:
     )
 
 
-def _states(program: Program) -> Changes:
+def _saved_states(program: Program) -> Changes:
     """``{name: value.clone() for name, value in model.state_dict().items()}``, cloned on the CPU."""
     for source, copies in program.find(cst.DictComp):
         text = source.code(copies)

@@ -18,7 +18,7 @@ POSITIONS = 256
 as float32 they take 125 MiB, and the matrix product is still large enough for a GPU.
 """
 NAMES = {"hidden", "wanted", "loss_of", "part"}
-"""Variables that the change adds to the program, which must have none of these names."""
+"""Variables that the change adds to the program, which must not have these names already."""
 LAST_IS_CLASS = re.compile(
     r"(\.(transpose\(1, 2\)|(view|reshape)\(-1, .+\)|flatten\(0, -?[12]\)))?"
 )

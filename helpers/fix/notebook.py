@@ -59,7 +59,7 @@ class Notebook(SourceFile):
         match = _FRAME.match(frame)
         if match is None or int(match[1]) > len(self.cells):
             return 0
-        # A cell's first line is the one behind the line that names it.
+        # A cell's first line is the one after the line that names it.
         return self._starts[int(match[1]) - 1] + int(match[2])
 
     def place_of(self, line: int) -> str:

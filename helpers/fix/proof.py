@@ -95,7 +95,7 @@ class CpuRun:
 
     def of(self, kind: str) -> list[Seen]:
         """The values that were seen of a kind: "print", "value" (a loss, or what is saved),
-        "gradients", "weights" or "buffers".
+        "gradients", "weights" or "buffers". ("failed" and "end" are what error and ended show.)
         """
         return [values for name, *values in self.seen if name == kind]
 

@@ -29,7 +29,7 @@ def one_device_a_rank(program: Program) -> Changes:
 
 
 def _set_device(source: SourceFile) -> Changes:
-    """set_device behind init_process_group, where the file has none."""
+    """set_device after init_process_group, where the file has none."""
     if source.calls("set_device"):
         return
     for call in source.calls("init_process_group"):

@@ -46,7 +46,7 @@ class Region:
 
     ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``: statements
     among these that set gradients to zero, which are not in ``forward``; ``backward``: the backward
-    pass; ``loss``: the name on which it is called; ``after``: the statements behind it.
+    pass; ``loss``: the name on which it is called; ``after``: the statements after it.
     """
 
     source: SourceFile
@@ -96,7 +96,7 @@ class Region:
 
     @property
     def read_after(self) -> set[str]:
-        """Names that the statements behind the backward pass mention."""
+        """Names that the statements after the backward pass mention."""
         return set().union(*(self.source.names_in(node) for node in self.after))
 
 

@@ -148,11 +148,11 @@ def _is_attention(program: Program, place: Place, match: Match) -> bool:
 
 def _narrowed() -> Iterator[RewriteRule]:
     """A layer that computes each position by itself, applied only to the positions that are read."""
-    for behind in ("", ".float()", ".softmax(-1)", ".log_softmax(-1)", ".argmax(-1)"):
+    for ending in ("", ".float()", ".softmax(-1)", ".log_softmax(-1)", ".argmax(-1)"):
         yield RewriteRule(
             aim="Apply the layer only where its result is read",
-            pattern=f"L(X){behind}[I]",
-            template=f"L(X[I]){behind}",
+            pattern=f"L(X){ending}[I]",
+            template=f"L(X[I]){ending}",
             suits=_reads_positions,
             why="each position is computed by itself",
         )

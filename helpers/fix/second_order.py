@@ -42,7 +42,7 @@ def gradients_without_cycles(program: Program) -> Changes:
 
 
 def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Changes:
-    """torch.autograd.grad in place of a backward pass and ``[p.grad for p in params]`` behind it."""
+    """torch.autograd.grad in place of a backward pass and ``[p.grad for p in params]`` after it."""
     for row in source.find(cst.ListComp, source.scope(call)):
         loop = row.for_in
         reads_gradients = source.code(row.elt) == f"{source.code(loop.target)}.grad"
@@ -81,7 +81,7 @@ def _computed_for(
 
 
 def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
-    """Where the function of a backward pass reads the gradient of a tensor behind it, by a name: the
+    """Where the function of a backward pass reads the gradient of a tensor after it, by a name: the
     variable of a loop stands for several tensors and is left out.
     """
     function = source.scope(call)
@@ -95,10 +95,10 @@ def _gradients_read(source: SourceFile, call: cst.Call) -> list[cst.Attribute]:
             continue
         first, _, _ = tensor.partition(".")
         is_name = tensor.replace(".", "").isidentifier() and first not in loop_names
-        is_behind = source.line(read) > source.line(call)
+        is_after = source.line(read) > source.line(call)
         # x.grad = None, x.grad.zero_()
         is_part = isinstance(source.parent(read), (cst.AssignTarget, cst.Attribute))
-        if is_behind and is_name and not is_part:
+        if is_after and is_name and not is_part:
             reads.append(read)
     return reads
 

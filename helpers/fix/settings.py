@@ -52,7 +52,7 @@ def _corrected(program: Program) -> Changes:
         )
     for source, statement in program.statements_at([trouble.where]):
         edits = _reworded(source, statement, trouble)
-        if trouble.kind == "late":
+        if trouble.kind == "late":  # set after torch had read it
             edits = _moved_up(source, statement)
         if edits:
             yield Change(

@@ -23,7 +23,7 @@ from helpers.fix.change import TextEdit, edited
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 _FRAME = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
-"""A frame as allocator/stack_frames.py writes it, "train.py:36 evaluate", also behind the line that
+"""A frame as allocator/stack_frames.py writes it, "train.py:36 evaluate", also after the line that
 calls it (place_in_words there).
 """
 ATOMS = (
@@ -35,7 +35,7 @@ ATOMS = (
     cst.List,
     cst.Dict,
 )
-"""Expressions behind which a method is called without parentheses."""
+"""Expressions on which a method can be called without parentheses."""
 
 
 class SourceFile:
@@ -80,7 +80,7 @@ class SourceFile:
         return self._codes[node]
 
     def operand(self, node: cst.BaseExpression) -> str:
-        """An expression as it is written, in parentheses where a method call behind it needs them."""
+        """An expression as it is written, in parentheses where a method call on it needs them."""
         text = self.code(node)
         if isinstance(node, ATOMS) or node.lpar:
             return text
@@ -232,7 +232,7 @@ class SourceFile:
         return self.after(call.args[-1], f", {name}={value}")
 
     def after(self, node: cst.CSTNode, text: str) -> TextEdit:
-        """``text`` right behind a node, on its line."""
+        """``text`` right after a node, on its line."""
         span = self._spans[node]
         end = span.start + span.length
         return TextEdit(self.name, end, end, text)
@@ -307,7 +307,7 @@ class SourceFile:
 
     def with_import(self, line: str) -> Iterator[TextEdit]:
         """An import, unless the file has that line: below its last import of torch, else below its
-        last import, else at its top, behind a docstring.
+        last import, else at its top, after a docstring.
         """
         if line in self.content.splitlines():
             return

@@ -12,16 +12,7 @@ from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called
 from helpers.judge.program_facts import GrowerFacts
 
-PUTS = (
-    "append",
-    "appendleft",
-    "add",
-    "put",
-    "insert",
-    "extend",
-    "update",
-    "setdefault",
-)
+PUTS = "append appendleft add put insert extend update setdefault".split()
 """Methods of collections that put their last argument into them."""
 NOT_TENSORS = (
     cst.Integer,

@@ -28,7 +28,8 @@ ESCAPES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": 
 def report(moved: Peaks, above: bool, ref: str, card_bytes: int) -> None:
     """Append the summary to the file that GitHub names, and print a note for each line that rose.
 
-    Outside of GitHub Actions the summary is printed as well.
+    Without such a file, outside of GitHub Actions, the summary is printed. ``ref``: the commit with
+    which the branch is compared; the others as for ``summary``.
     """
     text = summary(moved, ref, card_bytes, above)
     file = os.environ.get(SUMMARY)

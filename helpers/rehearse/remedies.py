@@ -49,8 +49,8 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
     """
     pairs = {}
     for remedy in wanted:
-        # What is argued, no run decides; ``unrehearsed``: of several processes each would have the
-        # simulated card to itself.
+        # No run can decide an argued remedy, and one for the CPU uses no card; ``unrehearsed`` says
+        # why others cannot be rehearsed, such as several processes of one card.
         if remedy.how == "argued" or remedy.needs == "cpu" or remedy.unrehearsed:
             continue
         pair = remedy.pair()
@@ -211,7 +211,7 @@ def _in_words(rehearsal: Rehearsal) -> str:
     """How a rehearsal ended, its peak, and how often the cache was emptied."""
     outcome = rehearsal.outcome
     if outcome == "fits":
-        outcome = "passes"
+        outcome = "passes"  # as trials say it in that column
     if rehearsal.failed_otherwise:
         return f"{outcome}: {rehearsal.error}"
     words = f"{outcome} with {show_bytes(rehearsal.peak_reserved_bytes)}"

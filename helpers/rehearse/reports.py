@@ -12,13 +12,13 @@ from helpers.look import files
 
 Report = Mapping[str, Any]
 """What Witness.report says of a process, and two things that read_reports adds: ``missing``,
-functions of libraries that nobody stands in for, and ``forked``, how many processes of the whole
+functions of libraries that were called and have no stand-in, and ``forked``, how many processes of the whole
 rehearsal used the GPU after a fork.
 """
 Reports = Sequence[Report]
 ValueRead = Mapping[str, Any]
 """One of a report's ``reads``: a value of the card that an operator ``op`` read back ``times`` times
-although nobody computed it. ``sizes``: the size of a result depends on it; ``inside``: the file of
+although it was not computed. ``sizes``: the size of a result depends on it; ``inside``: the file of
 torch that read it; ``where``: the line of the program, empty in the backward pass; ``collective``:
 the one by which a rank without the others got it, else empty.
 """
@@ -51,6 +51,6 @@ def reads(reports: Reports, sizes: bool) -> list[ValueRead]:
 
 
 def unanswered(reports: Reports) -> list[str]:
-    """The functions of libraries that were called, and that nobody stands in for."""
+    """The functions of libraries that were called and have no stand-in."""
     names = chain.from_iterable(report["missing"] for report in reports)
     return sorted(set(names))

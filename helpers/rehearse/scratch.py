@@ -51,7 +51,7 @@ def working_in(folder: Path) -> Iterator[None]:
 def copied(folder: Path) -> Iterator[Path]:
     """A copy of a folder, deleted at the end. Raises OSError.
 
-    Links stand around the copy for what lies around the folder, so that a relative path such as
+    What is around the folder has links around the copy, so that a relative path such as
     ``../data`` leads where it led.
     """
     with tempfile.TemporaryDirectory(prefix="repeat-") as scratch:
@@ -85,7 +85,7 @@ def in_copy(command: Sequence[str], folder: Path, copy: Path) -> list[str]:
 
 
 def _link_surroundings(folder: Path, scratch: Path) -> None:
-    """Link what lies beside a folder, and beside each folder above it except the root."""
+    """Link what is beside a folder, and beside each folder above it except the root."""
     for child in (folder, *folder.parents[:-1]):
         above = Path(scratch, *child.parent.parts[1:])
         try:

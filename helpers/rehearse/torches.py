@@ -67,6 +67,7 @@ def remove(folder: Path) -> int:
     if not folder.is_dir():
         return 0
     for path in folder.iterdir():
+        # As find_torch and build name their folders.
         if not path.name.startswith(("torch-", "device-")):
             why = f"{path.name} is not of a rehearsal; expected the folder given as --cache before"
             raise NotReady(f"{folder}: {why}")
@@ -164,7 +165,7 @@ def pip_install(python: str, packages: Sequence[str], target: Path) -> None:
 
 def _installer(python: str) -> list[str]:
     """The command that installs for a Python: its own pip, ours (--python: since pip 22.3), or uv,
-    whose environments have no pip; where there is none of them, its own pip, which says so.
+    whose environments have no pip; where all are missing, its own pip, which then says so.
     """
     for owner, options in ((python, []), (sys.executable, ["--python", python])):
         if watch([owner, "-c", "import pip"], PIP_S).exit_code == 0:

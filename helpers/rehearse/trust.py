@@ -5,6 +5,7 @@ what it counts.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -70,7 +71,7 @@ def _assumed_sizes(reports: Reports, limits: RehearsalLimits) -> list[str]:
 
 
 def _values_read(reports: Reports) -> list[str]:
-    """Lines about values that the program read back and nobody computed: those whose effect is known,
+    """Lines about values that the program read back and that were not computed: those whose effect is known,
     by the file of torch that reads them, then the others, by their places.
     """
     sentences = WORDS["says"]
@@ -103,7 +104,7 @@ def _place_of(row: ValueRead) -> str:
 
 
 def _libraries_left_out(reports: Reports) -> list[str]:
-    """Lines about libraries of which the program called functions that nobody stands in for."""
+    """Lines about libraries of which the program called functions without a stand-in."""
     lines: list[str] = []
     for name in unanswered(reports):
         for start, says in WORDS["libraries"].items():
@@ -114,14 +115,12 @@ def _libraries_left_out(reports: Reports) -> list[str]:
 
 def _counts(reports: Reports, streams: int) -> dict[str, int]:
     """The number in each of these sentences ("says" in words.json); 0: it is not said."""
-
-    def total(name: str) -> int:
-        """The sum of a counter of device.c over all processes."""
-        return sum(report["counts"].get(name, 0) for report in reports)
-
+    totals = Counter[str]()  # of device.c, over all processes
+    for report in reports:
+        totals.update(report["counts"])
     counts = {
-        "collectives": total("collectives"),
-        "managed": total("managed") // MIB,
+        "collectives": totals["collectives"],
+        "managed": totals["managed"] // MIB,
         "streams": streams,
         "forks": sum(report["forks"] for report in reports),
         # Each report has the number of the whole rehearsal.

@@ -58,7 +58,7 @@ def will_run_out(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
 
 def _is_why(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
     """Whether a verdict on the recording says why a program does not fit."""
-    if verdict is None or verdict.state:
+    if verdict is None or verdict.state:  # healthy, or aside: no cause of a failure
         return False
     ran_out = bool(rehearsal.ooms) or rehearsal.too_much is not None
     return (ran_out and not rehearsal.fits) or will_run_out(rehearsal, verdict)

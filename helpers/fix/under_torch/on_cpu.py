@@ -1,11 +1,11 @@
-"""Programs on the CPU in place of their GPU: what they print, their losses, and their weights after
-each step.
+"""Runs programs on the CPU in place of their GPU, and records what they print, their losses, and
+their weights after each step.
 
 Called with one word of JSON: ``programs``, each with its ``folder``, its ``words`` (SCRIPT ... or
--m MODULE ...) and the ``record`` that gets a line of JSON for each thing that was seen; and
-``seconds`` of the processor for each. Loops end after a few turns, and whole numbers of the sources
-are divided, so that it ends soon: as the first of ``divisors`` says, by what, from which number on
-and whether lists are cut short, too; then as the next where one of them fails so.
+-m MODULE ...) and the ``record``, a file that gets a line of JSON for each thing that is seen;
+``seconds`` of the processor for each; and ``divisors``. So that a program ends soon, its loops make a
+few turns, and the whole numbers in its sources are divided as the first of the divisors says; where
+one of the programs fails with that, all run again with the next.
 
 It is one file, as it runs alone under the Python of the program.
 """
@@ -42,58 +42,51 @@ from collections.abc import (
 )
 from typing import Any
 
-Torch = Any  # the program's own, imported in main
-Value = Any
+Torch = Any  # the module torch of the program's Python, imported in main
+Value = Any  # whatever the program has there
 Tensor = Any
 Divisor = Sequence[int]
 """By what whole numbers are divided, from which number on, and whether lists are cut short, too."""
 
 MOST_TURNS = 6
-"""Turns of each loop: more than the entries that a bounded cache keeps."""
+"""Turns of each loop: more than the entries that a bounded cache keeps (MOST_CACHED in collected.py),
+so that it is seen whether the program needs those that leave it.
+"""
 MEMORY_BYTES = 6 << 30
-"""How much data each program may have (RLIMIT_DATA)."""
-PARTS_OF_ONE = {
-    "buffers",
-    "children",
-    "chunk",
-    "modules",
-    "named_buffers",
-    "named_modules",
-    "named_parameters",
-    "parameters",
-    "split",
-}
+"""How much data each program may have (RLIMIT_DATA): chosen so that two have room on a machine of
+16 GB.
+"""
+PARTS_OF_ONE = set(
+    "buffers children chunk modules named_buffers named_modules named_parameters parameters split".split()
+)
 """Calls whose results only make sense as a whole: loops over these are not cut."""
 FEW = "_casebook_few"
-"""The name by which a changed source calls ``few``."""
-COUNTS = (
-    "current_device",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "memory_allocated",
-    "memory_reserved",
-)
-ONLY_ON_A_GPU = (
-    "Event",
-    "Stream",
-    "current_stream",
-    "default_stream",
-    "get_device_name",
-    "get_device_properties",
-    "ipc_collect",
-    "reset_max_memory_allocated",
-    "reset_peak_memory_stats",
-    "set_device",
-    "set_per_process_memory_fraction",
-    "stream",
-    "synchronize",
-)
+"""The name by which a changed source calls ``few``: no program has it."""
+COUNTS = """
+    current_device max_memory_allocated max_memory_reserved memory_allocated memory_reserved
+    """.split()
+"""Functions of torch.cuda that here return 0."""
+ONLY_ON_A_GPU = """
+    Event Stream current_stream default_stream get_device_name get_device_properties ipc_collect
+    reset_max_memory_allocated reset_peak_memory_stats set_device set_per_process_memory_fraction
+    stream synchronize
+    """.split()
+"""Functions and classes of torch.cuda that here do nothing."""
 GPU = re.compile(r"cuda(:\d+)?")
+"""A GPU as torch's functions take it."""
+MOST_OF_ERROR = 300
+"""Characters of the program's error that are kept: it is shown in one line."""
+DIGEST_BYTES = 8
+"""Enough for tensors with different bytes to have different digests."""
+TICKS_PER_S = 1000
+"""How often a program asks its clock until that has gone on by a second."""
 
 
 class Smaller(ast.NodeTransformer):
-    """Loops of a few turns, and whole numbers divided as ``divisor`` says. The loops of a module
-    stay whole: by their turns its parts fit to each other.
+    """Changes a source: loops make a few turns, and whole numbers are divided as ``divisor`` says.
+
+    The loops in a class of modules (torch.nn.Module) stay whole: with fewer turns its layers would no
+    longer fit each other.
     """
 
     def __init__(self, divisor: Divisor) -> None:
@@ -101,6 +94,7 @@ class Smaller(ast.NodeTransformer):
         self.is_in_module = False
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        """Note whether the class is one of modules, by the names of its bases."""
         outside = self.is_in_module
         self.is_in_module = any("Module" in ast.unparse(base) for base in node.bases)
         self.generic_visit(node)
@@ -108,12 +102,14 @@ class Smaller(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.For:
+        """``for x in few(items)`` in place of ``for x in items``."""
         self.generic_visit(node)
         if not self.is_in_module:
             node.iter = cut(node.iter)
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        """The same in a list or a generator, if lists are cut short."""
         self.generic_visit(node)
         _, _, cuts_lists = self.divisor
         if cuts_lists and not self.is_in_module:
@@ -121,23 +117,26 @@ class Smaller(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if type(node.value) is not int:
+        """A whole number, divided."""
+        if type(node.value) is not int:  # True and False are instances of int, too
             return node
         number = divided(node.value, self.divisor)
         return ast.copy_location(ast.Constant(number), node)
 
 
 def cut(items: ast.expr) -> ast.expr:
-    """An iterable of the program, of which a loop takes only the first few."""
+    """The expression over which a loop goes, cut short by ``few``. As it is stay the PARTS_OF_ONE,
+    attributes (a model's own lists), and tuples and lists that are written out.
+    """
     names = {node.attr for node in ast.walk(items) if isinstance(node, ast.Attribute)}
-    names_itself = isinstance(items, (ast.Attribute, ast.Tuple, ast.List))
-    if names & PARTS_OF_ONE or names_itself:
+    is_whole = isinstance(items, (ast.Attribute, ast.Tuple, ast.List))
+    if names & PARTS_OF_ONE or is_whole:
         return items
     return ast.copy_location(ast.Call(ast.Name(FEW, ast.Load()), [items], []), items)
 
 
 def divided(number: int, divisor: Divisor) -> int:
-    """A whole number of the program made smaller, where it can be divided."""
+    """A whole number made smaller, if it is large enough and can be divided without remainder."""
     times, least, _ = divisor
     if number < least or number % times:
         return number
@@ -152,24 +151,27 @@ def few(items: Value) -> Value:
 
 
 class Record:
-    """The file that takes what is seen, a line each, whole at any time."""
+    """The file to which each thing that is seen is written at once, so that it lasts whenever the
+    program ends.
+    """
 
     def __init__(self, path: str) -> None:
         self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115  it stays open
 
     def add(self, kind: str, *values: Value) -> None:
+        """Write a line: what kind of thing was seen (CpuRun in proof.py), and its values."""
         self.file.write(json.dumps([kind, *values]) + "\n")
         self.file.flush()
 
 
 class Printed(io.TextIOBase):
-    """The program's standard output."""
+    """The program's standard output, each line of which is recorded."""
 
     encoding = "utf-8"
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        self.line = ""
+        self.line = ""  # the last one, as far as it was written
 
     def write(self, text: str) -> int:
         *lines, self.line = (self.line + text).split("\n")
@@ -182,7 +184,9 @@ class Printed(io.TextIOBase):
 
 
 class Nothing:
-    """Stands for streams, events and whatever else only a GPU has."""
+    """Stands in for streams, events and whatever else only a GPU has: any attribute of it, and what
+    it returns, is another such object.
+    """
 
     total_memory = major = minor = 0
 
@@ -212,11 +216,11 @@ def content(tensor: Tensor) -> str:
     plain = tensor.detach().contiguous()
     size = plain.numel() * plain.element_size()
     data = ctypes.string_at(plain.data_ptr(), size)
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def tensors_in(torch: Torch, value: Value) -> Iterator[Tensor]:
-    """The tensors of what a program saves, or of what goes backward."""
+    """The tensors in a value that a program saves, or calls backward on."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -228,7 +232,9 @@ def tensors_in(torch: Torch, value: Value) -> Iterator[Tensor]:
 
 
 def size_of(tensor: Tensor) -> list[float]:
-    """The length of a gradient, and its sum with changing signs: alike for alike gradients."""
+    """The length (2-norm) of a tensor, and the sum of its elements with alternating signs: together
+    they show whether two tensors are alike up to rounding.
+    """
     flat = tensor.detach().flatten()
     if tensor.is_complex():
         flat = flat.abs()
@@ -236,8 +242,17 @@ def size_of(tensor: Tensor) -> list[float]:
     return [flat.norm().item(), (flat[::2].sum() - flat[1::2].sum()).item()]
 
 
+def size_of_gradient(gradient: Tensor) -> list[float]:
+    """The size of a gradient; zeros for that of a weight that has none."""
+    if gradient is None:
+        return [0.0, 0.0]
+    return size_of(gradient)
+
+
 def on_cpu_mode(torch: Torch) -> Value:
-    """Whatever the program puts on the GPU lies on the CPU, copied as it would be to the GPU."""
+    """A mode of torch under which whatever the program puts on the GPU is on the CPU: a copy where
+    it would be one on the GPU.
+    """
     copies = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory)
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
@@ -252,12 +267,17 @@ def on_cpu_mode(torch: Torch) -> Value:
                 return arguments[0].clone()
             if function is torch.Tensor.is_pinned:
                 return False
+            if keywords is None:
+                keywords = {}
             wanted = [moved(torch, value) for value in arguments]
-            named = {} if keywords is None else moved_keywords(torch, keywords)
+            named = moved_keywords(torch, keywords)
             result = function(*wanted, **named)
             if function is torch.Tensor.to and result is wanted[0]:
                 others = [*wanted[1:], *named.values()]
-                if any(isinstance(value, (str, torch.device)) for value in others):
+                names_device = any(
+                    isinstance(value, (str, torch.device)) for value in others
+                )
+                if names_device:
                     return result.clone()
             return result
 
@@ -274,36 +294,38 @@ def moved(torch: Torch, value: Value) -> Value:
 
 
 def moved_keywords(torch: Torch, keywords: dict[str, Value]) -> dict[str, Value]:
-    """Keyword arguments with the CPU in place of a GPU, and nothing pinned."""
+    """Keyword arguments with the CPU in place of a GPU, and without pin_memory, which needs one."""
     named = {name: moved(torch, value) for name, value in keywords.items()}
     named.pop("pin_memory", None)
-    if isinstance(named.get("device"), int):
+    if isinstance(named.get("device"), int):  # the number of a GPU
         named["device"] = "cpu"
     return named
 
 
 def watch(torch: Torch, record: Record) -> None:
-    """Note each loss that goes backward, what is saved, and gradients and weights around each step."""
+    """Record each loss on which the program calls backward, what it saves, and gradients, weights and
+    buffers of each step of an optimizer.
+    """
     backward = torch.autograd.backward
     save = torch.save
     buffered: dict[int, weakref.ref[Value]] = {}
     """The modules with buffers that were called, by their ids."""
 
-    def noted_backward(tensors: Value, *args: Value, **kwargs: Value) -> None:
-        note(tensors)
+    def recorded_backward(tensors: Value, *args: Value, **kwargs: Value) -> None:
+        add_values(tensors)
         backward(tensors, *args, **kwargs)
 
-    def noted_save(saved: Value, *args: Value, **kwargs: Value) -> None:
-        note(saved)
+    def recorded_save(saved: Value, *args: Value, **kwargs: Value) -> None:
+        add_values(saved)
         save(saved, *args, **kwargs)
 
-    def note(value: Value) -> None:
+    def add_values(value: Value) -> None:
         for tensor in tensors_in(torch, value):
             record.add("value", content(tensor), size_of(tensor))
 
     def before_step(optimizer: Value, *_: Value) -> None:
         gradients = [weight.grad for weight in weights_of(optimizer)]
-        sizes = [[0.0, 0.0] if row is None else size_of(row) for row in gradients]
+        sizes = [size_of_gradient(gradient) for gradient in gradients]
         record.add("gradients", sizes, [row is not None for row in gradients])
 
     def after_step(optimizer: Value, *_: Value) -> None:
@@ -317,8 +339,8 @@ def watch(torch: Torch, record: Record) -> None:
         if module._buffers:
             buffered.setdefault(id(module), weakref.ref(module))
 
-    torch.save = noted_save
-    torch.autograd.backward = noted_backward
+    torch.save = recorded_save
+    torch.autograd.backward = recorded_backward
     optimizers = importlib.import_module("torch.optim.optimizer")
     optimizers.register_optimizer_step_pre_hook(before_step)
     optimizers.register_optimizer_step_post_hook(after_step)
@@ -326,7 +348,7 @@ def watch(torch: Torch, record: Record) -> None:
 
 
 def buffers_of(modules: Sequence[Value]) -> list[Tensor]:
-    """The buffers of those modules that are still there."""
+    """The buffers of modules; None stands for a module that is gone."""
     buffers: list[Tensor] = []
     for module in modules:
         if module is not None:
@@ -335,7 +357,7 @@ def buffers_of(modules: Sequence[Value]) -> list[Tensor]:
 
 
 def weights_of(optimizer: Value) -> list[Tensor]:
-    """All that an optimizer updates."""
+    """The weights that an optimizer updates."""
     weights: list[Tensor] = []
     for group in optimizer.param_groups:
         weights += group["params"]
@@ -343,12 +365,12 @@ def weights_of(optimizer: Value) -> list[Tensor]:
 
 
 def constant(answer: Value) -> Callable[..., Value]:
-    """A function that answers the same whatever it is asked."""
+    """A function that returns the same whatever its arguments are."""
     return lambda *arguments, **keywords: answer
 
 
 def cpu_generator(torch: Torch) -> type:
-    """torch.Generator, whose device is the CPU whatever the program names."""
+    """A torch.Generator whose device is the CPU, whichever the program names."""
 
     class CpuGenerator(torch.Generator):  # type: ignore[misc, unused-ignore]
         def __new__(cls, device: object = "cpu") -> Value:
@@ -358,7 +380,7 @@ def cpu_generator(torch: Torch) -> type:
 
 
 def without_gpu(torch: Torch) -> None:
-    """What only works with a GPU does nothing, and checkpoints of one load to the CPU."""
+    """Let functions that need a GPU do nothing, and checkpoints load to the CPU."""
     for name in ONLY_ON_A_GPU:
         setattr(torch.cuda, name, constant(Nothing()))
     for name in COUNTS:
@@ -372,8 +394,10 @@ def without_gpu(torch: Torch) -> None:
         return load(file, "cpu", *args, **kwargs)
 
     def leave_as_it_is(model: Value = None, **kwargs: Value) -> Value:
-        """torch.compile, which without a model returns a decorator."""
-        return leave_as_it_is if model is None else model
+        """In place of torch.compile, which without a model returns a decorator."""
+        if model is None:
+            return leave_as_it_is
+        return model
 
     torch.load = load_to_cpu
     torch.Generator = cpu_generator(torch)
@@ -381,7 +405,9 @@ def without_gpu(torch: Torch) -> None:
 
 
 def same_each_time(torch: Torch) -> None:
-    """One thread, fixed seeds, and a clock that counts how often it was asked."""
+    """Let a program do the same each time: one thread, fixed seeds, and a clock that only counts how
+    often it was asked.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(0)
@@ -391,14 +417,14 @@ def same_each_time(torch: Torch) -> None:
     ticks = itertools.count()
 
     def clock() -> float:
-        return next(ticks) / 1000
+        return next(ticks) / TICKS_PER_S
 
     time.time = clock
     time.perf_counter = clock
 
 
 def run(words: Sequence[str], divisor: Divisor) -> None:
-    """Run a script or a module with its sources made smaller."""
+    """Run a script or a module, with the numbers in its sources and on its command line divided."""
     folder = os.getcwd() + os.sep
     loaders: Value = importlib.machinery.SourceFileLoader
     compile_source = loaders.source_to_code
@@ -406,6 +432,7 @@ def run(words: Sequence[str], divisor: Divisor) -> None:
     def compile_smaller(
         loader: Value, data: Value, path: str, **kwargs: Value
     ) -> Value:
+        # Libraries stay as they are.
         if os.path.abspath(path).startswith(folder) and "site-packages" not in path:
             data = ast.fix_missing_locations(Smaller(divisor).visit(ast.parse(data)))
         return compile_source(loader, data, path, **kwargs)
@@ -431,12 +458,14 @@ def run(words: Sequence[str], divisor: Divisor) -> None:
 
 
 def observed(program: dict[str, Value], divisor: Divisor) -> int:
-    """Run a program to its end, in this process. Returns the exit code of the process."""
+    """Run a program (an entry of ``programs``) to its end, in this process. Returns the exit code for
+    this process: 1 where the program failed.
+    """
     import torch
 
     os.chdir(program["folder"])
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    # Each divisor makes other code of the same sources: none is read from a cache, nor kept in one.
+    # Each divisor makes other code of the same sources, so no code may be kept in a cache.
     sys.pycache_prefix = os.devnull
     record = Record(program["record"])
     watch(torch, record)
@@ -444,22 +473,25 @@ def observed(program: dict[str, Value], divisor: Divisor) -> int:
     try:
         with on_cpu_mode(torch):
             run(program["words"], divisor)
-    except SystemExit as ending:
-        record.add("end", ending.code or 0)
+    except SystemExit:
+        record.add("end")  # with any code: what was seen until then counts
     except BaseException as error:  # noqa: BLE001 - the program may raise anything
-        record.add("failed", f"{type(error).__name__}: {error}"[:300])
+        says = f"{type(error).__name__}: {error}"
+        record.add("failed", says[:MOST_OF_ERROR])
         return 1
-    record.add("end", 0)
+    record.add("end")
     return 0
 
 
 def forked(program: dict[str, Value], divisor: Divisor, seconds: float) -> int:
-    """Start a program in a process of its own, which SIGPROF ends. Returns its PID."""
+    """Start a program in a process of its own. Returns its PID. SIGPROF ends it after so many seconds
+    of the processor.
+    """
     pid = os.fork()
     if pid:
         return pid
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    code = 1
+    code = 1  # also where the code below cannot start the program
     try:
         code = observed(program, divisor)
         sys.stdout.flush()
@@ -474,7 +506,7 @@ def main() -> None:
     setattr(builtins, FEW, few)
     without_gpu(torch)
     same_each_time(torch)
-    # As each optimizer does: so it is done once.
+    # Each optimizer imports it, which takes seconds: so the processes have it already.
     with contextlib.suppress(ImportError):
         importlib.import_module("torch._dynamo")
     for divisor in job["divisors"]:

@@ -41,6 +41,7 @@ def ask(place: str, command: list[str]) -> tuple[socket.socket, int]:
     }
     forking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     forking.connect(place)
+    # With its standard input, output and error.
     socket.send_fds(forking, [json.dumps(run).encode()], [0, 1, 2])
     return forking, int(forking.recv(MOST_BYTES))
 

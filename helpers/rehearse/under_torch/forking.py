@@ -84,7 +84,7 @@ def become(run: dict[str, Any], files: list[int]) -> None:
 
 def show_environment(environment: dict[str, str]) -> None:
     """Write the value of RECORD over the blanks with which this Python began (forks.py): /proc shows
-    the environment of a process as it lies in the memory where the process began.
+    the environment of a process as it was in memory when the process began, unless that memory was written.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p

@@ -1,14 +1,13 @@
-"""Small tensors of a rehearsed program, computed for real by the processor in the device's own
-memory.
+"""Computes small tensors of a rehearsed program on the CPU, in the memory of the simulated card.
 
-What a program decides by values on its device depends on small tensors: masks, counts, lengths,
-whether all sequences have ended. The host can touch their memory, so each operator whose tensors
-are all small runs once more over it. Products, convolutions and random operators are left out:
-their results are unknown, taken as 0 (an index: as the middle of its range, `all`: as true), and
-what is computed from them is unknown, too. How large a result of unknown values is: at a stated
-bound.
+What a program decides by values on its card depends on small tensors: masks, counts, lengths,
+whether all sequences have ended. The host can touch their memory, so each operator whose tensors are
+all small runs once more over it. Products, convolutions and random operators are left out: their
+results are unknown and taken as 0 (an index: as the middle of its range, `all`: as true), and what is
+computed from them is unknown, too. Where unknown values decide how large a result is, its size is
+taken at a bound (BOUNDS).
 
-All in one class, and so in one file, since each step asks what is known of which memory.
+All is in one class, and so in one file, since each step asks in which memory values are unknown.
 """
 
 from __future__ import annotations
@@ -22,28 +21,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from .operators import Operator, Torch, kind_of, name_of
-from .witness import Witness
+from .witness import AS_IN_MEMORY, Witness
 
 Tensor = Any
 Value = Any  # a tensor, a number, or a list of them
 SMALL = 1 << 16
-SMALL_WHOLE = 1 << 20  # elements; of whole numbers: masks of long inputs, lengths
-MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
+"""Elements of a tensor that is computed at most: the CPU takes well below a millisecond for it."""
+SMALL_WHOLE = 1 << 20
+"""The same for whole numbers, which more often decide something: masks of long inputs, lengths."""
+MOVED = 1 << 20
+"""The most bytes that the simulated card copies at all (FAKE_COPY_MAX in device.c)."""
 INDEX_FIRST = ("argmax", "argmin", "multinomial", "max", "min", "median")
+"""Operators whose results of int64 are indices."""
 INDEX_SECOND = ("topk", "sort", "kthvalue")
+"""Operators of whose results all but the first are."""
 BOUNDS: dict[str, Callable[[int], int]] = {
     "least": lambda _elements: 0,
     "typical": lambda elements: (elements + 1) // 2,
     "most": lambda elements: elements,
 }
-"""Of so many elements, how many a result of unknown values has. Typical is tried with the zeros
-that stand for them first.
+"""How many of so many elements a result of unknown values has, by the name of --values. For typical
+the size is first computed from the zeros that stand for the values.
 """
 
 
 @dataclass
 class Call:
-    """One operator on its way: its kind, its arguments, and those of them on the device."""
+    """A call of an operator: its ``kind`` (kind_of), its arguments, and as ``inputs`` the tensors of
+    the card among them.
+    """
 
     operator: Operator
     kind: str
@@ -57,6 +63,7 @@ class Call:
 
     @property
     def in_place(self) -> bool:
+        """Whether it writes to one of its arguments."""
         return bool(self.operator._schema.is_mutable)
 
     def argument(self, name: str) -> Value:
@@ -68,10 +75,8 @@ class Call:
 
 
 class ShadowComputation:
-    """One operator after another: on the device, where nothing is computed, and over its
-    memory, where that is small.
-
-    ``bound_name`` is a name of BOUNDS.
+    """Runs each operator on the simulated card, which computes nothing, and once more on the CPU over
+    the card's memory where that is small. ``bound_name``: a key of BOUNDS.
     """
 
     def __init__(self, torch: Torch, witness: Witness, bound_name: str):
@@ -80,20 +85,25 @@ class ShadowComputation:
         self.bound_name = bound_name
         self.bound = BOUNDS[bound_name]
         self.live = True
+        """False in a forked process, where the card's memory is another's."""
         self.unknown = set[int]()
+        """The addresses (place_of) of memory with unknown values."""
         self.received: dict[int, str] = {}
-        """Of what a rank that is alone would receive, and of what is computed from it: the
-        collective.
+        """By the address of what a rank without the others would receive, and of what is computed from
+        it, the collective.
         """
         self.plain = torch.Tensor.__torch_dispatch__
         self.kind = functools.cache(functools.partial(kind_of, torch))
-        """What is done about an operator, found out once for each."""
+        """kind_of, which keeps its answers."""
         self.is_alone = "CASEBOOK_WORLD" in os.environ
+        """Whether this is one rank of a job without the others."""
 
     def run(
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """The operator's own result, once on the device and once over its memory."""
+        """Run an operator on the card, and compute it along where that can be done. Returns its result
+        of the card.
+        """
         kind = self.kind(operator)
         if not self.live or kind == "views":
             return operator(*args, **kwargs)
@@ -104,7 +114,7 @@ class ShadowComputation:
         call = Call(operator, kind, args, kwargs, inputs)
         result = None
         unknown = True
-        # What goes wrong in the shadow must not reach the program: then nothing is known.
+        # An error in what is computed beside the program must not reach it: then nothing is known.
         with self.unseen(operator):
             unknown = kind != "fills" and self.any_unknown(inputs)
             result, unknown = self.before(call, unknown)
@@ -120,7 +130,7 @@ class ShadowComputation:
     def exchange(
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """A collective. The device moves what ranks exchange; what a rank that is alone would
+        """Run a collective. The device moves what ranks exchange; what a rank without the others would
         receive is unknown, and taken as what it sends.
         """
         out = operator(*args, **kwargs)
@@ -130,6 +140,8 @@ class ShadowComputation:
         if name_of(operator) == "send":
             return out
         with self.unseen(operator):
+            # Functional collectives return what they receive and send their first argument; those of
+            # c10d receive into the first, and send it or the second.
             if "functional" in operator._schema.name:
                 received = self.device_tensors(out)
                 sent = self.device_tensors(args[:1])
@@ -148,9 +160,9 @@ class ShadowComputation:
 
     @contextlib.contextmanager
     def unseen(self, operator: Operator) -> Iterator[None]:
-        """Work that the program does not see; what goes wrong in it is reported at the end.
+        """A context for work that the program does not see: its first error is reported at the end.
 
-        On one thread, since several wait for each other where others use the cores.
+        It runs on one thread: several would wait for each other where other programs use the cores.
         """
         threads = self.torch.get_num_threads()
         self.torch.set_num_threads(1)
@@ -163,14 +175,15 @@ class ShadowComputation:
             self.torch.set_num_threads(threads)
 
     def before(self, call: Call, unknown: bool) -> tuple[Value, bool]:
-        """Tell the witness how to answer the reads to come.
+        """Before the operator runs: tell the witness how to answer the reads to come.
 
-        Returns what the processor computed (None: nothing yet), and whether it is unknown.
+        ``unknown``: whether values of its inputs are. Returns its result where that is computed already
+        (else None), and whether that is unknown.
         """
         if call.kind == "sizes" and call.inputs:
             return self.before_sizes(call, unknown)
         if call.kind == "reads":
-            self.witness.coming.append((-1, not unknown))
+            self.witness.coming.append((AS_IN_MEMORY, not unknown))
             self.witness.collective = self.collective_behind(call)
         elif call.kind == "masks":
             self.before_masks(call)
@@ -181,35 +194,43 @@ class ShadowComputation:
         return None, unknown
 
     def before_sizes(self, call: Call, unknown: bool) -> tuple[Value, bool]:
-        """The size of a result that values decide, as computed or at the bound."""
+        """Announce the size of a result that values decide: as computed, else at the bound. Returns
+        the result if it was computed (else None), and whether it is unknown.
+        """
         result = None
         if not unknown or self.bound_name == "typical":
             result = self.recompute_on_cpu(call, "computes", None)
         size_is_unknown = unknown or result is None
+        # Of the zeros that stand for unknown values often nothing is left: then the bound counts.
         if unknown and result is not None and not flattened((result,))[0].numel():
             result = None
         coming = self.witness.coming
         coming.append((self.size(call, result), not size_is_unknown))
         if "repeat" in call.name:
-            coming.append((1, not size_is_unknown))  # that none is negative
+            coming.append(
+                (1, not size_is_unknown)
+            )  # repeats must not be negative: true
         return result, size_is_unknown
 
     def before_masks(self, call: Call) -> None:
-        """The counts of an index's masks, now and once more in a backward pass."""
+        """Announce how many elements the masks of an index select, which is read now and once more in
+        a backward pass: in that of ``x[mask]`` through x, in that of ``x[mask] = y`` through y.
+        """
         counts = [self.count(index) for index in call.args[1] if index is not None]
-        differentiated = call.args[0]
+        needs_gradient = call.args[0].requires_grad
         if len(call.args) > 2:
-            differentiated = call.args[2]
-            is_number = differentiated.numel() == 1 and not differentiated.is_cuda
+            put = call.args[2]
+            needs_gradient = put.requires_grad
+            is_number = put.numel() == 1 and not put.is_cuda
             if is_number and len(counts) == 1:
-                return  # put there without counting (canDispatchToMaskedFill in ATen)
+                return  # it is put without counting (canDispatchToMaskedFill in ATen)
         masks = [count for count in counts if count[0] >= 0]
         self.witness.coming += masks
-        if self.torch.is_grad_enabled() and differentiated.requires_grad:
+        if self.torch.is_grad_enabled() and needs_gradient:
             self.witness.later += masks
 
     def after(self, call: Call, out: Value, result: Value, unknown: bool) -> None:
-        """Fill in what stands in the results, and note what is known of them."""
+        """After the operator ran: fill in its results, and note whether their values are unknown."""
         outputs = self.device_tensors(out)
         if call.kind == "allocates":
             self.mark(outputs, unknown=False)
@@ -222,7 +243,7 @@ class ShadowComputation:
             self.after_computing(call, outputs, result, unknown)
 
     def after_move(self, call: Call, outputs: list[Tensor], unknown: bool) -> None:
-        """A copy that ends on the device."""
+        """After a copy to the card or on it: fill in what the card did not move."""
         output = outputs[0]
         in_place = output is call.args[0]
         if in_place:
@@ -238,12 +259,14 @@ class ShadowComputation:
             self.zero(output)
 
     def after_read(self, call: Call, out: Tensor, unknown: bool) -> None:
-        """A copy that ends on the host.
+        """After a copy to the host: fill in what the card did not compute.
 
-        What is no single stretch of memory is gathered by a kernel first; in what nobody
-        computed lies what lay there before.
+        A tensor that is no single stretch of memory is gathered by a kernel first, which does not run.
+        Unknown values become zeros, in place of whatever was in the memory.
         """
-        kind = "writes" if out is call.args[0] else "computes"
+        kind = "computes"
+        if out is call.args[0]:
+            kind = "writes"
         result = self.recompute_on_cpu(call, kind, None)
         if result is None:
             if call.inputs and (unknown or not call.inputs[0].is_contiguous()):
@@ -254,7 +277,9 @@ class ShadowComputation:
     def after_computing(
         self, call: Call, outputs: list[Tensor], result: Value, unknown: bool
     ) -> None:
-        """Results on the device: written, or assumed where nobody computed them."""
+        """After any other operator: write its results to the card, or assume them where they were not
+        computed.
+        """
         kind = call.kind
         if kind == "scatters" and call.in_place:
             kind = "writes"
@@ -271,7 +296,7 @@ class ShadowComputation:
             self.received.update(dict.fromkeys(map(place_of, outputs), collective))
 
     def collective_behind(self, call: Call) -> str:
-        """The collective that gave one of its inputs; empty for none."""
+        """The collective by which a rank without the others got one of the inputs; empty for none."""
         names = (self.received.get(place_of(tensor), "") for tensor in call.inputs)
         return next(filter(None, names), "")
 
@@ -279,22 +304,25 @@ class ShadowComputation:
         """How many elements or rows a result has whose size values decide."""
         if result is not None:
             first = flattened((result,))[0]
-            return int(first._nnz() if first.is_sparse else first.shape[0])
+            if first.is_sparse:
+                return int(first._nnz())
+            return int(first.shape[0])
         elements = call.inputs[0].numel()
         size = self.bound(elements)
         if "unique" in call.name and elements > 0:
-            size = max(size, 1)
+            size = max(size, 1)  # one value is there in any case
         return size
 
     def count(self, mask: Tensor) -> tuple[int, bool]:
-        """How many places a mask names, and whether that is known; -1 for an index that is no
+        """How many elements a mask selects, and whether that is known; -1 for an index that is no
         mask.
         """
+        # torch still takes uint8 as a mask, which bool replaced.
         if mask.dtype not in (self.torch.bool, self.torch.uint8):
             return -1, True
         times = 1
         for dimension, (length, stride) in enumerate(zip(mask.shape, mask.stride())):  # noqa: B905 -- Python 3.9
-            if length > 1 and not stride:  # the same again and again
+            if length > 1 and not stride:  # expanded: the same elements again and again
                 times *= length
                 mask = mask.narrow(dimension, 0, 1)
         if mask.numel() > SMALL_WHOLE:
@@ -310,10 +338,10 @@ class ShadowComputation:
     def recompute_on_cpu(
         self, call: Call, kind: str, outputs: list[Tensor] | None
     ) -> Value:
-        """The same operator over the memory itself, by the processor.
+        """Run the operator on the CPU, over the card's memory. Returns its result; None where that is
+        not possible.
 
-        With ``outputs`` the result is written there, unless the operator wrote it in place. None
-        where that is not done.
+        With ``outputs`` the result is written there, unless the operator wrote it in place.
         """
         if kind in ("unknown", "sizes"):
             return None
@@ -324,7 +352,7 @@ class ShadowComputation:
             if "device" in kwargs:
                 kwargs["device"] = "cpu"
             args = call.args
-            if kind == "fills":  # of the first, its shape alone counts
+            if kind == "fills":  # only the shape and the type of the first count
                 like = self.torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)
                 result = call.operator(like, *self.as_host(args[1:]), **kwargs)
             else:
@@ -336,7 +364,7 @@ class ShadowComputation:
         return self.write_result(outputs, result)
 
     def write_result(self, outputs: list[Tensor], result: Value) -> Value:
-        """Put what the processor computed into the device's memory; None where it has no place
+        """Write what the CPU computed to the card's memory. Returns it; None where it does not fit
         there.
         """
         try:
@@ -347,9 +375,8 @@ class ShadowComputation:
         return result
 
     def as_host(self, value: Value) -> Value:
-        """A value for the processor: a tensor of the device as its own memory.
-
-        Raises ValueError for a large one.
+        """A value for the CPU: a tensor of the card as one of the host over the same memory. Raises
+        ValueError for a large one.
         """
         torch = self.torch
         if isinstance(value, (list, tuple)):
@@ -377,12 +404,12 @@ class ShadowComputation:
         """Put the elements of another tensor into a small one, again and again until it is full."""
         with contextlib.suppress(ValueError):  # large
             elements = self.as_host(source).flatten()
-            times = -(-tensor.numel() // max(1, elements.numel()))
+            times = -(-tensor.numel() // max(1, elements.numel()))  # rounded up
             repeated = elements.repeat(times)[: tensor.numel()]
             self.as_host(tensor).copy_(repeated.view(tensor.shape))
 
     def fill_unknown(self, call: Call, outputs: list[Tensor]) -> None:
-        """Put something into results that nobody computed: zeros, or ``assumed_value``."""
+        """Fill results that were not computed with zeros, or with ``assumed_value``."""
         places = {place_of(value) for value in call.inputs}
         for position, output in enumerate(outputs):
             if place_of(output) in places:
@@ -394,7 +421,10 @@ class ShadowComputation:
                     self.as_host(output).fill_(value)
 
     def assumed_value(self, call: Call, position: int, output: Tensor) -> Value:
-        """An index in the middle, true for ``all``, the ``low`` of a range; else 0."""
+        """What every element of a result that was not computed is taken to be: the middle of the range
+        of an index, true for ``all``, the argument ``low`` of a random number; else 0. ``position``: of
+        the result among several.
+        """
         low = call.argument("low")
         if low is not None:
             return low
@@ -409,17 +439,19 @@ class ShadowComputation:
         return call.inputs[0].shape[-1] // 2
 
     def zero(self, tensor: Tensor) -> None:
-        """Zeros in place of what lay in that memory before."""
+        """Write zeros to the whole memory of a tensor."""
         storage = tensor.untyped_storage()
         self.witness.device.fake_zero(storage.data_ptr(), storage.nbytes())
 
     def made_unknown(self, out: Value, *arguments: Value) -> Value:
-        """A result that nobody computed: zeros, but where it is an argument itself."""
+        """Make a result unknown, which is zeros then; where it shares the memory of an argument, that
+        stays as it is. Returns the result.
+        """
         places = {
             place_of(value) for value in flattened(arguments) if self.on_device(value)
         }
         for value in flattened((out,)):
-            if hasattr(value, "__tensor_flatten__"):  # it stands for others
+            if hasattr(value, "__tensor_flatten__"):  # it stands for other tensors
                 names = value.__tensor_flatten__()[0]
                 self.made_unknown([getattr(value, name) for name in names])
             elif self.live and self.on_device(value) and place_of(value) not in places:
@@ -428,44 +460,51 @@ class ShadowComputation:
         return out
 
     def gradients_unknown(self, arguments: Sequence[Value]) -> None:
-        """What a hook of a backward pass gets: gradients, or a parameter that has one."""
+        """Make unknown what a hook of a backward pass gets: gradients, or a parameter that has one."""
         for tensor in self.device_tensors(arguments):
             is_parameter = tensor.is_leaf and tensor.requires_grad
-            self.made_unknown(tensor.grad if is_parameter else tensor)
+            if is_parameter:
+                tensor = tensor.grad
+            self.made_unknown(tensor)
 
     def any_unknown(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether what lies in one of them is not known."""
+        """Whether one of them has unknown values."""
         return any(place_of(tensor) in self.unknown for tensor in tensors)
 
     def mark(self, tensors: Sequence[Tensor], unknown: bool) -> None:
-        """Note whether what lies in these is unknown."""
-        change = self.unknown.add if unknown else self.unknown.discard
+        """Note whether these have unknown values."""
         for tensor in tensors:
-            change(place_of(tensor))
-            self.received.pop(place_of(tensor), None)
+            place = place_of(tensor)
+            self.unknown.discard(place)
+            if unknown:
+                self.unknown.add(place)
+            self.received.pop(place, None)
 
     def device_tensors(self, values: Value) -> list[Tensor]:
-        """The tensors of the device among these values."""
+        """The tensors of the card among these values, which may be lists of others."""
         return [value for value in flattened((values,)) if self.on_device(value)]
 
     def on_device(self, value: Value) -> bool:
-        """Whether it has memory of the device itself: what dispatches anew stands for other
-        tensors, or for none.
+        """Whether a value is a tensor with memory of the card: no sparse one, and none that stands for
+        other tensors.
         """
         if not isinstance(value, self.torch.Tensor) or not self.are_plain((value,)):
             return False
         return bool(value.is_cuda and value.layout is self.torch.strided)
 
     def are_plain(self, values: Sequence[Value]) -> bool:
-        """Whether no tensor among them stands for others, or for none."""
-        tensors = [
-            value for value in flattened(values) if isinstance(value, self.torch.Tensor)
-        ]
-        return all(type(tensor).__torch_dispatch__ == self.plain for tensor in tensors)
+        """Whether no tensor among them stands for others, or for none, as in a trace: such classes
+        dispatch operators by themselves.
+        """
+        for value in flattened(values):
+            is_tensor = isinstance(value, self.torch.Tensor)
+            if is_tensor and type(value).__torch_dispatch__ != self.plain:
+                return False
+        return True
 
 
 def flattened(values: Sequence[Value]) -> list[Value]:
-    """All values, those in lists and tuples one by one."""
+    """All values, and those in lists and tuples one by one."""
     flat: list[Value] = []
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -476,7 +515,9 @@ def flattened(values: Sequence[Value]) -> list[Value]:
 
 
 def place_of(tensor: Tensor) -> int:
-    """Where its memory begins; -1 for a sparse or wrapped tensor, which has none of its own."""
+    """The address at which a tensor's memory begins; -1 for a sparse or wrapped tensor, which has none
+    of its own.
+    """
     try:
         return int(tensor.untyped_storage().data_ptr())
     except RuntimeError:

@@ -1,7 +1,8 @@
-"""Lets a rehearsed program compute its small tensors along, operator by operator.
+"""Computes the small tensors of a rehearsed program along, operator by operator.
 
-A dispatch mode of torch sees each operator; where torch itself behaves otherwise under a mode,
-it is left or entered around torch's own functions.
+A dispatch mode of torch sees each operator (ShadowComputation in result_sizes.py computes). Some
+functions of torch behave differently under a mode: they run outside of it, and code of the program
+that they call runs inside of it again.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from .operators import Operator, Torch
 from .result_sizes import BOUNDS, ShadowComputation, Value
 from .witness import Witness
 
-Mode = Any
+Mode = Any  # a dispatch mode of torch
 Function = Callable[..., Value]
 DECIDED_BY_FIRST = {"cond": bool, "while_loop": bool, "switch": int}
-"""Operators of torch whose first argument decides what they call, or a function that returns it."""
+"""Operators of torch whose first argument decides which function they call: a value of this type, or
+a function that returns one.
+"""
 RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "invoke_subgraph", "strict_mode", "wrap")
 """Operators whose result is that of a function which they call."""
-# The second since torch 2.1.
 TENSOR_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
-# The second since torch 2.0.
+"""Methods that register a hook of a backward pass; the second since torch 2.1."""
 MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook")
+"""The same of modules; the second since torch 2.0."""
 
 
 def start(torch: Torch, witness: Witness) -> None:
-    """Compute along in this thread from now on.
-
-    Raises nothing: a torch without dispatch modes is left as it is.
+    """Compute along in this thread from now on. Nothing is done in a torch without dispatch modes, or
+    where CASEBOOK_VALUES (--values) is no bound.
     """
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,7 +45,7 @@ def start(torch: Torch, witness: Witness) -> None:
     shadow = ShadowComputation(torch, witness, bound_name)
 
     class Values(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
-        # Else torch's compiler is imported, and stands in every stack.
+        # Else torch imports its compiler, whose frames are then in every stack.
         _should_skip_dynamo = classmethod(lambda _cls: False)
 
         def __torch_dispatch__(
@@ -51,14 +53,14 @@ def start(torch: Torch, witness: Witness) -> None:
         ) -> Value:
             if kwargs is None:
                 kwargs = {}
-            # What stands for other tensors (DTensor, quantised weights): its operators on those
-            # come next.
+            # A tensor that stands for others (DTensor, quantised weights): the operators on these
+            # come here next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in types):
                 return NotImplemented
-            # What torch asks about a tensor that stands for another.
+            # Questions of torch about such a tensor, such as its device.
             if func.namespace == "prim":
                 return func(*args, **kwargs)
-            # Where compounds arrive whole.
+            # In inference mode operators that are made of others arrive whole.
             if torch.is_inference_mode_enabled():
                 with mode:
                     out = func.decompose(*args, **kwargs)
@@ -79,15 +81,15 @@ def start(torch: Torch, witness: Witness) -> None:
 def give_rules(
     torch: Torch, kind: Mode, shadow: ShadowComputation, around: AroundMode
 ) -> None:
-    """Operators that call functions of the program, such as torch.cond: torch refuses one under a
-    mode that it has no rule for.
+    """Give operators that call functions of the program, such as torch.cond, a rule for the mode of
+    class ``kind``: torch refuses them under a mode for which they have none.
     """
     higher_order = getattr(torch._ops, "HigherOrderOperator", None)  # since torch 2.0
     if higher_order is None:
         return
 
     def run_higher_order(operator: Operator, args: Value, kwargs: Value) -> Value:
-        if not shadow.are_plain(args):  # it is being read, as by torch.export
+        if not shadow.are_plain(args):  # torch.export or a compiler traces it
             return operator(*args, **kwargs)
         name = operator.name()
         kernel = operator
@@ -102,13 +104,12 @@ def give_rules(
 
 
 def leave_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) -> None:
-    """Functions of torch that do other work where they find a mode."""
-    # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in
-    # ATen): it gets none.
+    """Run functions of torch outside of the mode that do other work where they find one."""
+    # A backward pass that finds a mode does nothing in place (isTensorSubclassLike in ATen).
     autograd = torch.autograd
     autograd.backward = around.without(autograd.backward)
     autograd.grad = around.without(autograd.grad, shadow.made_unknown)
-    # So do these, with a mode, and what they give is unknown in any case.
+    # Under a mode these split up into other operators; their results are unknown in any case.
     for name in ("linear", "scaled_dot_product_attention"):
         builtin = getattr(torch.nn.functional, name)
         function = around.without(builtin, shadow.made_unknown)
@@ -117,7 +118,9 @@ def leave_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
 
 
 def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) -> None:
-    """Code of the program that a backward pass calls: recomputation, functions, hooks."""
+    """Run code of the program inside of the mode that a backward pass calls: what a checkpoint
+    computes again, functions with a backward of their own, and hooks.
+    """
     from torch.utils import checkpoint
 
     # A checkpoint computes its function a second time.
@@ -147,8 +150,8 @@ def enter_the_mode(torch: Torch, shadow: ShadowComputation, around: AroundMode) 
 
 
 def with_rule(dispatch: Function, kind: Mode, rule: Function) -> Function:
-    """The dispatch of operators that call functions of the program, with ``rule`` for modes of one
-    kind.
+    """``dispatch`` of operators that call functions of the program, which first gives each operator
+    the ``rule`` for modes of the class ``kind``.
     """
     have_rule = set()
 
@@ -176,8 +179,8 @@ class AroundMode:
         self.tensor = torch.tensor
 
     def without(self, call: Function, note: Function | None = None) -> Function:
-        """``call`` outside of the mode; ``note`` gets its result and its arguments, and returns the
-        result.
+        """``call``, run outside of the mode. ``note`` gets its result and its arguments, and returns the
+        result; it is called only where the mode was left.
         """
 
         @functools.wraps(call)
@@ -189,13 +192,15 @@ class AroundMode:
                 out = call(*args, **kwargs)
             finally:
                 self.mode.__enter__()
-            return note(out, *args, *kwargs.values()) if note else out
+            if note is not None:
+                out = note(out, *args, *kwargs.values())
+            return out
 
         return outside
 
     def registering(self, before: Function, register: Function) -> Function:
-        """``register``, which registers a hook of a backward pass, for a hook that runs inside of
-        the mode. ``before`` gets the arguments of the hook first.
+        """``register``, a function that registers a hook of a backward pass, whose hook then runs
+        inside of the mode. ``before`` gets the arguments of the hook first.
         """
 
         @functools.wraps(register)
@@ -214,7 +219,9 @@ class AroundMode:
         return register_within
 
     def unpacking(self, init: Function) -> Function:
-        """The constructor of hooks of saved tensors: the second is called in a backward pass."""
+        """``init``, the constructor of hooks of saved tensors, whose second hook then runs inside of
+        the mode: a backward pass calls it.
+        """
 
         @functools.wraps(init)
         def init_within(owner: Value, pack: Function, unpack: Function) -> None:
@@ -223,8 +230,8 @@ class AroundMode:
         return init_within
 
     def within_functions(self, name: str, args: Sequence[Value]) -> list[Value]:
-        """The arguments of an operator that calls functions of the program: those run inside of the
-        mode, torch's own kernel outside of it, as it asserts.
+        """The arguments of an operator that calls functions of the program: these then run inside of
+        the mode. torch's own kernel asserts that it runs outside of any.
         """
         arguments = [self.functions_within(value) for value in args]
         if name in DECIDED_BY_FIRST:
@@ -232,7 +239,7 @@ class AroundMode:
         return arguments
 
     def functions_within(self, value: Value) -> Value:
-        """A function of the program inside of the mode, also in a list; all else as it is."""
+        """A function of the program, or each in a list, to run inside of the mode; all else as it is."""
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.functions_within, value))
         if not callable(value) or isinstance(value, self.operators):
@@ -240,15 +247,15 @@ class AroundMode:
         return self.within(value)
 
     def decided(self, kind: Function, value: Value) -> Value:
-        """A value of the host that decides, read inside of the mode; or a function that returns
-        one as a tensor.
+        """The first argument of an operator that it decides: its value on the host, read inside of the
+        mode; of a function, one that returns that value as a tensor of the host.
         """
         if not callable(value):
             return self.within(kind)(value)
         return self.within(lambda *args: self.tensor(kind(value(*args)), device="cpu"))
 
     def within(self, function: Function) -> Function:
-        """``function`` inside of the mode."""
+        """``function``, run inside of the mode."""
 
         @functools.wraps(function)
         def inside(*args: Value, **kwargs: Value) -> Value:
