@@ -228,7 +228,13 @@ def test_parquet_that_is_no_trace_is_refused(tmp_path):
     table = pq.read_table(tmp_path / "t.parquet")
     holes = table.set_column(2, "id", pa.array([0, None, -1], pa.int64()))
     cut = table.replace_schema_metadata({b"casebook.trace": b"{"})
-    for wrong, says in ((holes, "column id"), (cut, "not a trace that this project wrote")):
+    no_op = pa.array(["alloc", None, "free"]).dictionary_encode()
+    cases = (
+        (holes, "column id"),
+        (cut, "not a trace that this project wrote"),
+        (table.set_column(1, "op", no_op), "operation 1 is of an unknown kind"),
+    )
+    for wrong, says in cases:
         pq.write_table(wrong, tmp_path / "wrong.parquet")
         with pytest.raises(TraceError, match=says):
             from_parquet(tmp_path / "wrong.parquet")

@@ -128,12 +128,12 @@ def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
     bench = allocator.Bench(made.small_study())
     assert bench.moment == bench.outcome.first_oom == 5 and "OUT OF MEMORY" in bench.words(5)
     walked = [0]
-    at = bench.event(0, True)
+    at = bench.event_after(0)
     while at != walked[-1]:
         walked.append(at)
-        at = bench.event(at, True)
+        at = bench.event_after(at)
     assert walked == [0, 1, 2, 4, 5]
-    assert [bench.event(n, False) for n in (5, 4, 2, 1, 0)] == [4, 2, 1, 0, 0]
+    assert [bench.event_before(n) for n in (5, 4, 2, 1, 0)] == [4, 2, 1, 0, 0]
 
 
 @given(

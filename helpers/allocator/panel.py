@@ -1,10 +1,10 @@
-"""The allocator what-if: other settings, another card, and a step through the requests on the
-segment map.
+"""The panel in which a person tries other settings and another card for a trace, and steps
+through its requests on the segment map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,8 +24,8 @@ from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.tell.shown import Shown
 
-STRANDING = 12
-"""Segments listed below the map, those that strand most first."""
+MOST_SEGMENTS = 12
+"""Segments listed below the map, those with most stranded bytes first: about a screenful."""
 
 
 @dataclass(frozen=True)
@@ -45,120 +45,138 @@ class Bench:
 
     @property
     def moment(self) -> int:
-        """Where a look begins: at the first out-of-memory, else where most was reserved."""
+        """The operation shown first: the first out-of-memory, else where most was reserved."""
         return studies.moment_of(self.outcome)
 
-    def event(self, number: int, ahead: bool) -> int:
-        """The nearest operation after (before) this one that changed the segments or ran out;
-        this one where there is none.
-        """
-        reserved = self.outcome.column("reserved")
-        moves = np.diff(reserved, prepend=0) != 0
-        fails = self.outcome.column("out") == OOM
-        events = np.flatnonzero(moves | fails)
-        if ahead:
-            near = events[events > number][:1]
-        else:
-            near = events[events < number][-1:]
-        return int(near[0]) if len(near) else number
+    @cached_property
+    def events(self) -> list[int]:
+        """The operations that changed the bytes reserved or ran out of memory, in order."""
+        changed = np.diff(self.outcome.column("reserved"), prepend=0) != 0
+        failed = self.outcome.column("out") == OOM
+        return np.flatnonzero(changed | failed).tolist()
+
+    def event_before(self, number: int) -> int:
+        """The nearest event before an operation; the operation itself where there is none."""
+        return max((event for event in self.events if event < number), default=number)
+
+    def event_after(self, number: int) -> int:
+        """The nearest event after an operation; the operation itself where there is none."""
+        return min((event for event in self.events if event > number), default=number)
 
     def words(self, number: int) -> str:
-        """One operation: what was asked, what came of it, and what was held after it."""
+        """One operation: its request, the result, and the bytes held after it."""
         trace = self.study.trace
         reserved = show_bytes(int(self.outcome.column("reserved")[number]))
         allocated = show_bytes(int(self.outcome.column("allocated")[number]))
-        request = Op(int(trace.op[number])).name.lower().replace("_", " ")
+        request = Op(trace.op[number]).name.lower().replace("_", " ")
         if trace.op[number] == Op.ALLOC:
             request += f" {show_bytes(int(trace.size[number]))}"
-        end = OUTCOMES[int(self.outcome.column("out")[number])].replace(
-            "oom", "OUT OF MEMORY"
-        )
+        result = self.outcome.column("out")[number]
+        result_words = "OUT OF MEMORY" if result == OOM else OUTCOMES[result]
         return (
-            f"operation {number}, the last is {len(trace) - 1}: {request}, {end}; "
-            f"{reserved} reserved, {allocated} allocated"
+            f"operation {number}, the last is {len(trace) - 1}: {request}, "
+            f"{result_words}; {reserved} reserved, {allocated} allocated"
         )
 
     def says(self) -> str:
-        """The whole run in a sentence."""
-        done = self.outcome
+        """The study, and below it the result of the whole replay."""
+        outcome = self.outcome
         end = "every request is met"
-        if done.first_oom is not None:
-            size = show_bytes(done.first_oom_bytes)
-            end = f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({size})"
-        most = f"at most {show_bytes(done.peak_reserved_bytes)} reserved"
-        return f"{self.study.words}\n{end}; {most}, {done.slow_calls} slow calls"
+        if outcome.first_oom is not None:
+            size = show_bytes(outcome.first_oom_bytes)
+            first = f"the first is operation {outcome.first_oom} ({size})"
+            end = f"requests that fail: {outcome.ooms}, {first}"
+        most = f"at most {show_bytes(outcome.peak_reserved_bytes)} reserved"
+        return f"{self.study.words}\n{end}; {most}, {outcome.slow_calls} slow calls"
 
     def map(self, number: int) -> Shown:
         """The segment map after an operation."""
-        seen = self.study.replay(stop=number + 1)
-        return segment_map(
-            self.study.trace, self.outcome, seen, f"After operation {number}"
-        )
+        state = self.study.replay(stop=number + 1)
+        title = f"After operation {number}"
+        return segment_map(self.study.trace, self.outcome, state, title)
 
     def parts(self) -> list[Part]:
-        """Where a look begins."""
+        """What stands in place of the panel where nobody can use it: the operation shown first."""
         return [self.words(self.moment)]
 
 
 def build(frame: Frame, bench: Bench) -> Sequence[object]:
-    """Card and settings; the run; the step through it with the map."""
+    """Fills the panel: fields for card and settings, the result of the replay, a slider over the
+    operations, and the segment map after the chosen one. Returns its widgets from top to bottom.
+    """
     study = bench.study
 
-    card = show_bytes(study.card.capacity_bytes)
-    capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
+    card_words = show_bytes(study.card.capacity_bytes)
+    capacity = frame.field("Text", "Card", card_words, tooltip="such as 20GiB")
     conf = frame.field(
         "Combobox",
         "Settings",
         study.conf,
-        True,
+        wide=True,
         options=[conf for conf in grid(behaviour(study.torch, study.build)) if conf],
         placeholder="empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF",
         ensure_option=False,
     )
-    at = frame.field(
+    operation = frame.field(
         "IntSlider",
         "Operation",
         bench.moment,
-        True,
+        wide=True,
         min=0,
         max=len(study.trace) - 1,
         tooltip="arrow keys step by one operation",
     )
-    run, moment, drawn = (frame.answer() for _ in range(3))
+    result_answer = frame.answer()
+    operation_answer = frame.answer()
+    map_answer = frame.answer()
 
-    def look() -> None:
+    def replay_again() -> None:
         nonlocal bench
         size = capacity.value
-        if size == card:
+        if size == card_words:  # untouched: the words are rounded, so take the bytes
             size = str(study.card.capacity_bytes)
         bench = bench.under(size, conf.value.strip())
-        run.value = text_html(bench.says())
-        if at.value == bench.moment:
-            step()
-        at.value = bench.moment
+        result_answer.value = text_html(bench.says())
+        if operation.value == bench.moment:
+            show_operation()  # no change of the slider, so no callback
+        operation.value = bench.moment
 
-    def step() -> None:
-        moment.value = text_html(bench.words(at.value))
-        seen = bench.map(at.value)
+    def show_operation() -> None:
+        operation_answer.value = text_html(bench.words(operation.value))
+        segments = bench.map(operation.value)
         parts: list[Part] = []
-        if seen.cells:
-            parts = [seen, replace(seen, draw=None, notes=(), most=STRANDING)]
-        drawn.value = parts_html(parts)
+        if segments.cells:
+            # The map, and below it the same segments as a table.
+            table = replace(segments, draw=None, notes=(), most=MOST_SEGMENTS)
+            parts = [segments, table]
+        map_answer.value = parts_html(parts)
 
-    def to(where: Callable[[], int]) -> Callable[[], None]:
-        return lambda: setattr(at, "value", where())
+    def go_to_moment() -> None:
+        operation.value = bench.moment
 
-    near = "the nearest that changed the segments or ran out"
-    steps = [
-        frame.button(
-            "First failure or peak", to(lambda: bench.moment), "where a look begins"
-        ),
-        frame.button("Event before", to(lambda: bench.event(at.value, False)), near),
-        frame.button("Event after", to(lambda: bench.event(at.value, True)), near),
+    def go_before() -> None:
+        operation.value = bench.event_before(operation.value)
+
+    def go_after() -> None:
+        operation.value = bench.event_after(operation.value)
+
+    tip = "the nearest that changed the segments or ran out"
+    buttons = [
+        frame.button("First failure or peak", go_to_moment, "where a look begins"),
+        frame.button("Event before", go_before, tip),
+        frame.button("Event after", go_after, tip),
     ]
-    frame.changed(step, at)
-    frame.changed(look, capacity, conf)()
-    return [capacity, conf, run, at, frame.row(*steps), moment, drawn]
+    frame.changed(show_operation, operation)
+    frame.changed(replay_again, capacity, conf)()
+    return [
+        capacity,
+        conf,
+        result_answer,
+        operation,
+        frame.row(*buttons),
+        operation_answer,
+        map_answer,
+    ]
 
 
 PANEL = Panel("Allocator what-if", Bench, build)

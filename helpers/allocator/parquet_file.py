@@ -2,8 +2,8 @@
 to be replayed.
 
 Its columns: i, op, id, size_bytes, stream, time_ns, frames (innermost first, a line each),
-pool, address. What is no column is JSON under the key ``casebook.trace`` of the file's
-metadata: header, values of settings, start state, driver calls, notes.
+pool, address. The rest of the trace is JSON under the key ``casebook.trace`` of the file's
+metadata: header, values of settings, start state, driver calls, notes, names of blocks.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from helpers.allocator.trace import (
 from helpers.look.files import opened
 from helpers.look.parquet_head import check_parquet
 
-_MAX_HEAD_BYTES = 64 << 20  # with the start state, which is no column
+_MAX_METADATA_BYTES = 64 << 20
+"""Of the end of the file, which pyarrow reads whole. Its largest part is the start state: pyarrow
+writes it twice, some 80 bytes a block, so this has room for 800,000 blocks.
+"""
 _MAX_ROWS = 50_000_000
+"""A row takes 49 bytes as columns of a Trace, so this many take 2.5 GB of memory."""
 _COLUMNS = ("op", "id", "size_bytes", "stream", "pool", "time_ns", "address", "frames")
 _METADATA = b"casebook.trace"
 
 
 def to_parquet(trace: Trace, path: str | Path) -> None:
-    """Writes one row an operation; header, values, start state, driver calls and notes go into
-    the file's metadata as JSON.
-    """
+    """Writes one row an operation, and what is no column as JSON into the file's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def column(values: np.ndarray | None) -> Any:
+    def column_or_nulls(values: np.ndarray | None) -> pa.Array:
         if values is None:
             return pa.nulls(len(trace), pa.int64())
         return pa.array(values)
@@ -50,20 +52,19 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
     if frame is None:
         frame = np.full(len(trace), -1, np.int32)
     stacks = pa.array(["\n".join(names) for names in trace.frames], pa.string())
+    stack_numbers = pa.array(frame, mask=frame < 0)
     columns = {
         "i": pa.array(np.arange(len(trace), dtype=np.int64)),
         "op": pa.DictionaryArray.from_arrays(trace.op, list(OP_NAMES)),
         "id": pa.array(trace.id),
         "size_bytes": pa.array(trace.size),
         "stream": pa.array(trace.stream),
-        "time_ns": column(trace.time_ns),
-        "frames": pa.DictionaryArray.from_arrays(
-            pa.array(frame, mask=frame < 0), stacks
-        ),
+        "time_ns": column_or_nulls(trace.time_ns),
+        "frames": pa.DictionaryArray.from_arrays(stack_numbers, stacks),
         "pool": pa.array(trace.pool),
-        "address": column(trace.address),
+        "address": column_or_nulls(trace.address),
     }
-    rest = {
+    no_columns = {
         "schema_version": 1,
         "header": trace.header,
         "values": trace.values,
@@ -72,16 +73,15 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
         "start": [astuple(segment) for segment in trace.start],
         "driver": [astuple(call) for call in trace.driver],
     }
-    table = pa.table(columns).replace_schema_metadata(
-        {_METADATA: json.dumps(rest).encode()}
-    )
+    metadata = {_METADATA: json.dumps(no_columns).encode()}
+    table = pa.table(columns).replace_schema_metadata(metadata)
     pq.write_table(table, path, compression="zstd")
 
 
 def from_parquet(path: str | Path) -> Trace:
     """The trace that ``to_parquet`` wrote.
 
-    Raises TraceError where a column is missing or what it says cannot have happened.
+    Raises TraceError where the file is another one, or holds what cannot have happened.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -90,23 +90,26 @@ def from_parquet(path: str | Path) -> Trace:
     try:
         size = os.path.getsize(path)
         with opened(path) as file:
-            check_parquet(file, size, _MAX_HEAD_BYTES)
-        about = pq.read_metadata(path)
-        missing = sorted({*_COLUMNS} - {*about.schema.names})
-        rest = (about.metadata or {}).get(_METADATA)
-        if missing or rest is None:
-            lacks = ", ".join(missing) if missing else "the metadata of a trace"
+            check_parquet(file, size, _MAX_METADATA_BYTES)
+        described = pq.read_metadata(path)
+        missing = sorted({*_COLUMNS} - {*described.schema.names})
+        if not missing and _METADATA not in (described.metadata or ()):
+            missing = ["the metadata of a trace"]
+        if missing:
+            lacks = ", ".join(missing)
             raise TraceError(f"{name} lacks {lacks}: it is Parquet, but no trace")
-        if about.num_rows > _MAX_ROWS:
+        if described.num_rows > _MAX_ROWS:
             raise TraceError(
-                f"{name} has {about.num_rows:,} rows and the limit is {_MAX_ROWS:,}: "
-                "cut it in parts"
+                f"{name} has {described.num_rows:,} rows and the limit is "
+                f"{_MAX_ROWS:,}: cut it in parts"
             )
         with pq.ParquetFile(path, read_dictionary=["op", "frames"]) as file:
             table = file.read(columns=list(_COLUMNS)).unify_dictionaries()
-        return possible(_trace_of(name, table, json.loads(rest)))
+        no_columns = json.loads(described.metadata[_METADATA])
+        return possible(_trace_of(name, table, no_columns))
     except TraceError:
         raise
+    # What pyarrow, json and the constructors raise for a damaged or forged file.
     except (
         pa.ArrowException,
         LookupError,
@@ -116,11 +119,12 @@ def from_parquet(path: str | Path) -> Trace:
     ) as error:
         why = str(error).splitlines()[0][:100]
     except (RecursionError, OverflowError) as error:
-        why = type(error).__name__
+        why = type(error).__name__  # their own words say nothing of the file
     raise TraceError(f"{name} is not a trace that this project wrote ({why})")
 
 
-def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
+def _trace_of(name: str, table: Any, no_columns: dict[str, Any]) -> Trace:
+    """The trace of a file called ``name``, of its pyarrow table and the JSON of its metadata."""
     columns = {key: table.column(key).combine_chunks() for key in _COLUMNS}
 
     def whole_numbers(key: str) -> np.ndarray:
@@ -132,33 +136,38 @@ def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
             )
         return numbers.astype(np.int64)
 
-    def optional(key: str) -> np.ndarray | None:
+    def whole_or_none(key: str) -> np.ndarray | None:
+        """A column that ``to_parquet`` fills with nulls where the trace has none."""
         if columns[key].null_count or not len(table):
             return None
         return np.asarray(columns[key])
 
-    def places(key: str, none: int) -> np.ndarray:
-        return np.asarray(columns[key].indices.fill_null(none))
+    def dictionary_indices(key: str) -> np.ndarray:
+        """For each row the place of its text in the column's dictionary, -1 for a null."""
+        return np.asarray(columns[key].indices.fill_null(-1))
 
-    kinds, stacks = (columns[key].dictionary.to_pylist() for key in ("op", "frames"))
-    codes = np.array([OP_NAMES.get(text, -1) for text in kinds] or [-1], np.int8)
+    op_names = columns["op"].dictionary.to_pylist()
+    stacks = columns["frames"].dictionary.to_pylist()
+    # The last one, which index -1 takes, stands for a null; ``possible`` refuses it.
+    ops = np.array([*(OP_NAMES.get(text, -1) for text in op_names), -1], np.int8)
+    start = []
+    for *segment, rows in no_columns["start"]:
+        blocks = tuple(StartBlock(*row) for row in rows)
+        start.append(StartSegment(*segment, blocks))
     return Trace(
-        op=codes[places("op", 0)],
+        op=ops[dictionary_indices("op")],
         id=whole_numbers("id"),
         size=whole_numbers("size_bytes"),
         stream=whole_numbers("stream"),
         pool=whole_numbers("pool").astype(np.int32),
-        values=tuple(rest["values"]),
-        time_ns=optional("time_ns"),
-        start=tuple(
-            StartSegment(*(*segment, tuple(StartBlock(*block) for block in blocks)))
-            for *segment, blocks in rest["start"]
-        ),
-        address=optional("address"),
-        driver=tuple(DriverCall(*call) for call in rest["driver"]),
-        frame=places("frames", -1).astype(np.int32) if stacks else None,
+        values=tuple(no_columns["values"]),
+        time_ns=whole_or_none("time_ns"),
+        start=tuple(start),
+        address=whole_or_none("address"),
+        driver=tuple(DriverCall(*call) for call in no_columns["driver"]),
+        frame=dictionary_indices("frames").astype(np.int32) if stacks else None,
         frames=tuple(tuple(text.split("\n")) for text in stacks),
-        header=dict(rest["header"]),
-        notes=tuple(rest["notes"]),
-        names=tuple(rest.get("names", ())),
+        header=dict(no_columns["header"]),
+        notes=tuple(no_columns["notes"]),
+        names=tuple(no_columns.get("names", ())),
     )

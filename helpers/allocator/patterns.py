@@ -1,8 +1,8 @@
-"""What programs that run out of memory ask of the allocator, in order: three patterns as traces.
+"""Three programs that run out of memory, as traces of what they ask of the allocator.
 
-Each program writes its requests to a Tape. The first line of its docstring says what it shows;
-its parameters, ``p``, stand in patterns.json. The traces are seeded, and the same on every
-machine.
+Each program is a function that writes its requests to a Tape. The first sentence of its
+docstring says which failure it shows; its parameters, ``p``, stand in patterns.json. The traces
+are seeded, and the same on every machine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from typing import Any
 
 from helpers.allocator.trace import Op, Trace, trace_of_rows
 
+BF16_BYTES = 2
+FP32_BYTES = 4
+INT64_BYTES = 8
+# Powers of two, and numbers between them, so that the blocks of one trial seldom fit another's.
+WIDTHS = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)
+BATCH_ROWS = (64, 100, 256, 512, 1000, 4096)
+
 
 class Tape:
-    """The requests of one program as it makes them.
+    """The requests of one program in order, and the random choices that it makes.
 
-    ``round`` is the batch, trial, chunk or step that it is at.
+    ``round`` counts the batches, trials or chunks of the program; it is a part of each
+    tensor's name.
 
     Of the random generator only ``random()`` is used and no logarithm is taken, so that every
     machine and Python gets the same.
@@ -36,13 +44,13 @@ class Tape:
         self._frames: dict[str, int] = {}
 
     def alloc(self, tensor: str, size_bytes: float) -> int:
-        """One tensor: its id. At least one element of 4 bytes is asked for."""
-        frame = self._frames.setdefault(
-            f"{self.name}:{self.round} {tensor}", len(self._frames)
-        )
+        """Ask for a tensor, of at least one element in fp32; returns its id."""
+        name = f"{self.name}:{self.round} {tensor}"
+        frame = self._frames.setdefault(name, len(self._frames))
         ident = self._count
         self._count += 1
-        self._rows.append((Op.ALLOC, ident, max(4, int(size_bytes)), frame))
+        size = max(FP32_BYTES, int(size_bytes))
+        self._rows.append((Op.ALLOC, ident, size, frame))
         return ident
 
     def free(self, *ids: int) -> None:
@@ -63,14 +71,13 @@ class Tape:
         return self.rng.random() < share
 
     def trace(self, header: dict[str, Any]) -> Trace:
-        return trace_of_rows(
-            self._rows, tuple((text,) for text in self._frames), header
-        )
+        stacks = tuple((frame,) for frame in self._frames)
+        return trace_of_rows(self._rows, stacks, header)
 
 
-def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
-    """Chunks padded to their longest session: whole segments of ever other sizes stay cached
-    beside a small list to be joined.
+def volume_profiles(tape: Tape, p: SimpleNamespace) -> None:
+    """Chunks padded to their longest session: each has another size, so the segments of earlier
+    chunks stay cached, unused, beside the small profiles that are kept.
 
     A chunk loads price and volume [chunk, longest], makes int64 bin numbers and a mask of the
     same shape, then for each session a histogram with its temporaries; the rows are stacked,
@@ -78,49 +85,52 @@ def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
     """
     profiles = []
     pocs = []
-    for t.round, first in enumerate(range(0, p.sessions, p.chunk_sessions)):
+    for tape.round, first in enumerate(range(0, p.sessions, p.chunk_sessions)):
         count = min(p.chunk_sessions, p.sessions - first)
-        # The product of three draws: most sessions are of middling length, a few very long, and the
-        # longest sets the padding.
-        spread = p.high_ticks - p.low_ticks
-        ticks = []
-        for _ in range(count):
-            share = t.rng.random() * t.rng.random() * t.rng.random()
-            ticks.append(p.low_ticks + int(spread * share))
+        ticks = [_session_ticks(tape, p) for _ in range(count)]
         cells = count * max(ticks)
-        price = t.alloc("price", cells * 4)
-        volume = t.alloc("volume", cells * 4)
-        scaled = t.alloc("price_in_bins", cells * 4)
-        index = t.alloc("bin_numbers", cells * 8)
-        t.free(scaled)
-        mask = t.alloc("padding_mask", cells)
+        price = tape.alloc("price", cells * FP32_BYTES)
+        volume = tape.alloc("volume", cells * FP32_BYTES)
+        scaled = tape.alloc("price_in_bins", cells * FP32_BYTES)
+        index = tape.alloc("bin_numbers", cells * INT64_BYTES)
+        tape.free(scaled)
+        mask = tape.alloc("padding_mask", cells)
         rows = []
         for length in ticks:
-            used = t.alloc("session_bins", length * 8)
-            weight = t.alloc("session_volume", length * 4)
-            rows.append(t.alloc("session_profile", p.bins * 4))
-            t.free(used, weight)
-        profiles.append(t.alloc("chunk_profile", count * p.bins * 4))
-        t.free(*rows, mask, index, volume, price)
-        order = t.alloc("sorted_order", count * p.bins * 8)
-        ranked = t.alloc("sorted_volume", count * p.bins * 4)
-        running = t.alloc("cumulative_share", count * p.bins * 4)
-        pocs.append(t.alloc("chunk_poc", count * 8))
-        t.free(order, ranked, running)
-    t.alloc("all_profiles", p.sessions * p.bins * 4)
-    t.alloc("all_pocs", p.sessions * 8)
-    t.free(*profiles, *pocs)
+            used = tape.alloc("session_bins", length * INT64_BYTES)
+            weight = tape.alloc("session_volume", length * FP32_BYTES)
+            rows.append(tape.alloc("session_profile", p.bins * FP32_BYTES))
+            tape.free(used, weight)
+        bins = count * p.bins
+        profiles.append(tape.alloc("chunk_profile", bins * FP32_BYTES))
+        tape.free(*rows, mask, index, volume, price)
+        order = tape.alloc("sorted_order", bins * INT64_BYTES)
+        ranked = tape.alloc("sorted_volume", bins * FP32_BYTES)
+        running = tape.alloc("cumulative_share", bins * FP32_BYTES)
+        pocs.append(tape.alloc("chunk_poc", count * INT64_BYTES))
+        tape.free(order, ranked, running)
+    tape.alloc("all_profiles", p.sessions * p.bins * FP32_BYTES)
+    tape.alloc("all_pocs", p.sessions * INT64_BYTES)
+    tape.free(*profiles, *pocs)
 
 
-def growing_batches(t: Tape, p: SimpleNamespace) -> None:
-    """Batches of growing length whose kept outputs split the segments that the longer next
-    batch can no longer use.
+def _session_ticks(tape: Tape, p: SimpleNamespace) -> int:
+    """The length of a session in ticks. Most are short and a few very long, as the product of
+    three draws gives them; the longest of a chunk sets its padding.
+    """
+    share = tape.rng.random() * tape.rng.random() * tape.rng.random()
+    return p.low_ticks + int((p.high_ticks - p.low_ticks) * share)
+
+
+def growing_batches(tape: Tape, p: SimpleNamespace) -> None:
+    """Batches of growing length: their kept outputs split segments, which the next, longer batch
+    cannot use.
 
     A transformer in bf16 with fp32 Adam and gradient checkpointing (the backward pass makes
     each layer's activations again); of every batch the last hidden state is kept in fp32
-    (``kept_share`` of it) for the end of the epoch. Nothing that is freed fits the next batch,
-    and a kept output in a freed segment stops its release. ``batch`` is in sequences, lengths
-    in tokens.
+    (``kept_share`` of it) until the end of the epoch. No freed block is large enough for the
+    next batch, and a kept output stops the release of its segment. ``batch`` is in sequences,
+    lengths in tokens.
 
     Measured on the real allocator (torch 2.6.0, 2.11.0, 2.13.0 and 2.14.1, card of 20 GiB): by
     default it runs out of memory in batch 41 to 43, counted from 0, with allocated and request
@@ -129,94 +139,99 @@ def growing_batches(t: Tape, p: SimpleNamespace) -> None:
     garbage_collection_threshold:0.8 under a fraction put the end off by 1 to 3 batches (0 and
     1).
     """
-    parameter_bytes = 12 * p.hidden * p.hidden * 2
+    # Of a layer: 4 hidden * hidden in attention (query, key, value, output), 8 in the MLP, which
+    # widens to 4 * hidden and back.
+    parameter_bytes = 12 * p.hidden * p.hidden * BF16_BYTES
     for _ in range(p.layers):
-        t.alloc("weights", parameter_bytes)
-    for t.round in range(p.batches):
-        length = p.first_length + t.round * p.growth + t.below(p.length_noise)
-        state = p.batch * length * p.hidden * 2  # bytes of a hidden state in bf16
+        tape.alloc("weights", parameter_bytes)
+    for tape.round in range(p.batches):
+        length = p.first_length + tape.round * p.growth + tape.below(p.length_noise)
+        state = p.batch * length * p.hidden * BF16_BYTES
         inputs = []
         for _ in range(p.layers):
-            inputs.append(t.alloc("layer_input", state))
-            t.free(*_layer_activations(t, state))
-        output = t.alloc("output_fp32", 2 * state)
-        t.alloc("kept_output", 2 * state * p.kept_share)
-        back = t.alloc("gradient", state)
-        t.free(output)
+            inputs.append(tape.alloc("layer_input", state))
+            tape.free(*_layer_activations(tape, state))
+        output_bytes = state // BF16_BYTES * FP32_BYTES
+        output = tape.alloc("output_fp32", output_bytes)
+        tape.alloc("kept_output", output_bytes * p.kept_share)
+        back = tape.alloc("gradient", state)
+        tape.free(output)
         gradients = []
         for _ in range(p.layers):
-            activations = [inputs.pop(), *_layer_activations(t, state)]
-            first = t.alloc("mlp_gradient", 4 * state)
-            second = t.alloc("mlp_gradient", 4 * state)
-            t.free(first)
-            third = t.alloc("qkv_gradient", 3 * state)
-            t.free(second)
-            gradients.append(t.alloc("weight_gradient", parameter_bytes))
-            before = t.alloc("gradient", state)
-            t.free(third, back, *reversed(activations))
+            activations = [inputs.pop(), *_layer_activations(tape, state)]
+            first = tape.alloc("mlp_gradient", 4 * state)
+            second = tape.alloc("mlp_gradient", 4 * state)
+            tape.free(first)
+            third = tape.alloc("qkv_gradient", 3 * state)
+            tape.free(second)
+            gradients.append(tape.alloc("weight_gradient", parameter_bytes))
+            before = tape.alloc("gradient", state)
+            tape.free(third, back, *reversed(activations))
             back = before
-        t.free(back)
-        if not t.round:
+        tape.free(back)
+        is_first_step = tape.round == 0
+        if is_first_step:  # Adam makes its state when it has the first gradients
+            moment_bytes = parameter_bytes // BF16_BYTES * FP32_BYTES
             for _ in range(p.layers):
-                t.alloc("adam_mean", 2 * parameter_bytes)
-                t.alloc("adam_variance", 2 * parameter_bytes)
-        t.free(*gradients)
+                tape.alloc("adam_mean", moment_bytes)
+                tape.alloc("adam_variance", moment_bytes)
+        tape.free(*gradients)
 
 
-def _layer_activations(t: Tape, state: int) -> list[int]:
+def _layer_activations(tape: Tape, state: int) -> list[int]:
+    """The ids of what the forward pass of a layer makes; ``state``: bytes of a hidden state."""
     widths = {"qkv": 3, "attention_output": 1, "mlp_hidden": 4, "mlp_activation": 4}
-    return [t.alloc(tensor, state * width) for tensor, width in widths.items()]
+    return [tape.alloc(tensor, state * width) for tensor, width in widths.items()]
 
 
-def tuning_trials(t: Tape, p: SimpleNamespace) -> None:
-    """Models of other widths and depths one after another, where the best state and a leak here
-    and there outlive their trial.
+def tuning_trials(tape: Tape, p: SimpleNamespace) -> None:
+    """Trials of models of different widths and depths: the best model's weights, and a leak here
+    and there, outlive their trial and split segments.
 
     A trial has linear layers in fp32 under Adam and a few steps; the best so far is copied and
-    kept instead of the one before; a leak keeps one activation for good (a loss appended with
+    kept instead of the one before; a leak keeps one activation forever (a loss appended with
     its graph). Some trials end with empty_cache.
     """
     best: list[int] = []
     best_score = 0.0
-    for t.round in range(p.trials):  # the tensors' names carry it
-        width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
-        depth = t.between(2, 8)
-        rows = (64, 100, 256, 512, 1000, 4096)[t.below(6)]
-        shapes = [width * width * 4] * depth
-        params = [t.alloc("weight", size) for size in shapes]
-        params += [t.alloc("bias", width * 4) for _ in shapes]
-        state: list[int] = []
+    for tape.round in range(p.trials):
+        width = WIDTHS[tape.below(len(WIDTHS))]
+        depth = tape.between(2, 8)
+        activation_bytes = BATCH_ROWS[tape.below(len(BATCH_ROWS))] * width * FP32_BYTES
+        weights = [width * width * FP32_BYTES] * depth  # bytes of each layer's
+        kept = [tape.alloc("weight", size) for size in weights]
+        kept += [tape.alloc("bias", width * FP32_BYTES) for _ in weights]
         for step in range(p.steps):
-            x = t.alloc("inputs", rows * width * 4)
-            acts = [t.alloc("activation", rows * width * 4) for _ in shapes]
-            loss = t.alloc("loss", 4)
-            grads = []
-            for size in shapes:
-                back = t.alloc("activation_gradient", rows * width * 4)
-                grads.append(t.alloc("weight_gradient", size))
-                t.free(acts.pop(), back)
-            if not step:
-                for size in shapes:
-                    moments = ("adam_mean", "adam_variance")
-                    state += [t.alloc(tensor, size) for tensor in moments]
-            t.free(loss, x, *grads)
-            if step == p.steps - 1 and t.chance(p.leak_share):
-                t.alloc("leaked_activation", rows * width * 4)
-        score = t.rng.random()
+            inputs = tape.alloc("inputs", activation_bytes)
+            activations = [tape.alloc("activation", activation_bytes) for _ in weights]
+            loss = tape.alloc("loss", FP32_BYTES)
+            gradients = []
+            for size in weights:
+                back = tape.alloc("activation_gradient", activation_bytes)
+                gradients.append(tape.alloc("weight_gradient", size))
+                tape.free(activations.pop(), back)
+            if step == 0:  # Adam makes its state when it has the first gradients
+                for size in weights:
+                    kept.append(tape.alloc("adam_mean", size))
+                    kept.append(tape.alloc("adam_variance", size))
+            tape.free(loss, inputs, *gradients)
+            if step == p.steps - 1 and tape.chance(p.leak_share):
+                tape.alloc("leaked_activation", activation_bytes)
+        score = tape.rng.random()
         if score > best_score:
-            kept = [t.alloc("best_state", size) for size in shapes]
-            t.free(*best)
-            best = kept
+            better = [tape.alloc("best_state", size) for size in weights]
+            tape.free(*best)
+            best = better
             best_score = score
-        t.free(*params, *state)
-        if t.chance(p.empty_cache_share):
-            t.empty_cache()
+        tape.free(*kept)
+        if tape.chance(p.empty_cache_share):
+            tape.empty_cache()
 
 
 PATTERNS: Mapping[str, Mapping[str, Any]] = json.loads(
     Path(__file__).with_name("patterns.json").read_text(encoding="utf-8")
 )
-"""The programs by name, each with the bytes of the card that it is made for, and its parameters."""
+"""For each program ``card_bytes``, the card that it is made for, and ``parameters``."""
 PROGRAMS: Mapping[str, Callable[[Tape, SimpleNamespace], None]] = {
     "volume_profiles": volume_profiles,
     "growing_batches": growing_batches,
@@ -225,10 +240,9 @@ PROGRAMS: Mapping[str, Callable[[Tape, SimpleNamespace], None]] = {
 
 
 def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:
-    """The trace of a pattern: what it asks for in order, each request with the frame
-    "pattern:round what".
+    """The trace of a pattern. Each request has the stack of one frame, "pattern:round tensor".
 
-    ``changed`` replaces defaults of its parameters.
+    ``changed`` replaces defaults of the pattern's parameters.
     """
     pattern = PATTERNS[name]
     tape = Tape(name, seed)

@@ -1,7 +1,7 @@
-"""What moved at the peak of live memory from one trace to another, by the program's lines.
+"""What changed at the peak of live memory from one trace to another, by the program's lines.
 
-A line is found again by its file, its function and what it asks for: lines inserted above it
-are no change. Where the sources of both sides are at hand, their text says which line became
+A line is found again by its file, its function and what it asks for, so lines inserted above it
+change nothing. Where the sources of both sides are known, their text says which line became
 which.
 """
 
@@ -23,6 +23,7 @@ from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
 
 MOST_CHANGED = 8
+"""Changed lines that are named: they stand in one sentence."""
 Sources = Mapping[str, Sequence[str]]
 """The lines of each source file, by its name without folders."""
 
@@ -41,16 +42,23 @@ class PeakChange:
 
     @property
     def by(self) -> int:
-        return (self.after or 0) - (self.before or 0)
+        """The bytes by which it rose; below 0 where it fell."""
+        rise = 0
+        if self.after is not None:
+            rise += self.after
+        if self.before is not None:
+            rise -= self.before
+        return rise
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of live bytes, the peaks of what is reserved on each side's own card and
-    settings, and what moved, largest first.
+    """The peaks of two traces, as (before, after), in bytes: ``live``, and ``reserved`` on each
+    side's own card and settings. ``lines``: those whose bytes changed, by most bytes first.
+    ``kinds``: every kind, in the order of KINDS.
 
     ``changed``: where the sources are known, their new or changed lines ("model.py:29"): those
-    from which a line that rose was called, else all of them, up to MOST_CHANGED.
+    that a growing line was called from, else all of them, up to MOST_CHANGED.
     """
 
     live: tuple[int, int]
@@ -61,29 +69,33 @@ class Peaks:
 
     @property
     def share(self) -> float:
-        """By which share the peak of live bytes rose: of what was live without the workspaces,
-        which no line decides.
+        """The rise of the peak of live bytes as a share of the peak before, without the
+        workspaces, which no line of the program decides. 1 for any rise from nothing.
         """
         before, after = self.live
-        changeable = before - self._workspaces
+        changeable = before - self._workspaces_before
         rise = after - before
-        return rise / changeable if changeable > 0 else float(rise > 0)
+        if changeable > 0:
+            return rise / changeable
+        return 1.0 if rise > 0 else 0.0
 
     @property
     def share_words(self) -> str:
-        """The share as a percentage, and what it is of."""
-        without = ", cuBLAS's workspaces not counted" if self._workspaces else ""
-        return f"{self.share:+.1%}{without}"
+        """The share as a percentage, and whether workspaces were left out."""
+        words = f"{self.share:+.1%}"
+        if self._workspaces_before:
+            words += ", cuBLAS's workspaces not counted"
+        return words
 
     @property
-    def _workspaces(self) -> int:
-        return sum(
-            change.before or 0 for change in self.kinds if change.name == WORKSPACES
-        )
+    def _workspaces_before(self) -> int:
+        """Bytes of cuBLAS's workspaces at the peak before."""
+        workspaces = [kind for kind in self.kinds if kind.name == WORKSPACES]
+        return sum(kind.before for kind in workspaces if kind.before)
 
 
 class _Side:
-    """One of two traces, at its peak."""
+    """One of the two traces, at its peak. A site is the number of a call site in ``sites``."""
 
     def __init__(self, trace: Trace) -> None:
         self.requests = requests_with_lines(trace)
@@ -98,11 +110,13 @@ class _Side:
         """How many requests each call site makes."""
 
     def asks(self, site: int) -> tuple[int, int]:
-        """What tells a moved call site: its bytes at the peak, and how many requests it makes."""
+        """The bytes of a call site at the peak and the number of its requests: by both a line
+        that was moved is recognised.
+        """
         return self.bytes[site], self.counts[site]
 
     def line(self, site: int | None) -> tuple[str, int | None]:
-        """The name of a call site and its bytes at the peak; "" and None for no site."""
+        """The name of a call site and its bytes at the peak; "" and None without a site."""
         if site is None:
             return "", None
         return self.sites[site].name, self.bytes[site]
@@ -120,7 +134,8 @@ class _Side:
 
     @cached_property
     def by_kind(self) -> dict[str, int]:
-        """Bytes at the peak by kind, with what is cached."""
+        """Bytes at the peak by kind, CACHED included."""
+        # The two peaks may be of different moments, so the difference is an estimate.
         cached = max(0, self.reserved - self.live)
         return {**bytes_by_kind(self.requests), CACHED: cached}
 
@@ -128,9 +143,9 @@ class _Side:
 def compare_peaks(
     before: Trace, after: Trace, sources: tuple[Sources, Sources] = ({}, {})
 ) -> Peaks:
-    """What moved at the peak from one trace to the other.
+    """What changed at the peak from one trace to the other; ``sources``: of each, where known.
 
-    Raises LinesError where one of them has no lines.
+    Raises LinesError where a trace has no line of the program.
     """
     old = _Side(before)
     new = _Side(after)
@@ -153,45 +168,52 @@ def compare_peaks(
 def _change(
     old: _Side, new: _Side, old_site: int | None, new_site: int | None
 ) -> PeakChange:
-    """The change of a line from a call site of the one side to one of the other."""
-    was, before = old.line(old_site)
-    name, after = new.line(new_site)
-    renamed = was if name and was != name else ""
-    return PeakChange(name or was, before, after, renamed)
+    """The change of a line; a site is None on the side that does not have the line."""
+    old_name, before = old.line(old_site)
+    new_name, after = new.line(new_site)
+    if not new_name:
+        return PeakChange(old_name, before, after)
+    if new_name == old_name:
+        return PeakChange(new_name, before, after)
+    return PeakChange(new_name, before, after, was=old_name)
 
 
 def _changed_lines(
     requests: Requests, risen: Sequence[str], sources: tuple[Sources, Sources]
 ) -> tuple[str, ...]:
-    """The lines of the newer sources that the older do not have; see Peaks."""
+    """The new or changed lines of the newer sources, as ``Peaks.changed`` says.
+
+    ``requests``: of the newer trace; ``risen``: the names of its lines whose bytes rose.
+    """
     older, newer = sources
-    new = []
-    for name, lines in newer.items():
-        for tag, _, _, begin, end in _differences(older.get(name, ()), lines):
-            if tag in ("replace", "insert"):
-                numbers = range(begin, end)
-                new += [
-                    f"{name}:{number + 1}"
-                    for number in numbers
-                    if lines[number].strip()
-                ]
+    changed = []
+    for file, lines in newer.items():
+        for tag, _, _, begin, end in _differences(older.get(file, ()), lines):
+            if tag not in ("replace", "insert"):
+                continue
+            for number, line in enumerate(lines[begin:end], begin + 1):
+                if line.strip():
+                    changed.append(f"{file}:{number}")
     sites = np.array([site.name in risen for site in requests.sites])
     live = requests.alive(requests.peak) & sites[requests.site]
-    stacks = set(requests.stack[live].tolist()) - {-1}
-    frames = set()
-    for stack in stacks:
-        frames |= {frame.partition(" ")[0] for frame in requests.trace.frames[stack]}
-    calling = [line for line in new if line in frames]
-    return tuple(calling or new)[:MOST_CHANGED]
+    places = set()
+    for stack in set(requests.stack[live].tolist()) - {-1}:
+        for frame in requests.trace.frames[stack]:
+            place, _, _function = frame.partition(" ")
+            places.add(place)
+    calling = [line for line in changed if line in places]
+    if calling:
+        changed = calling
+    return tuple(changed[:MOST_CHANGED])
 
 
 def _pairs(
     old: _Side, new: _Side, sources: tuple[Sources, Sources]
 ) -> list[tuple[int | None, int | None]]:
-    """Call sites of both sides that are the same line; a site without a partner stands alone."""
+    """The old and the new site of each line; None on the side that does not have the line."""
     older, newer = sources
     texts = {
-        name: _aligned(older[name], newer[name]) for name in older if name in newer
+        file: _aligned(older[file], newer[file]) for file in older if file in newer
     }
     pairs: dict[int, int] = {}
     new_groups = _groups(new.sites, texts)
@@ -201,24 +223,43 @@ def _pairs(
             pairs.update(_pairs_by_text(old, new, old_sites, new_sites, texts[key]))
         else:
             pairs.update(_pairs_by_order(old, new, old_sites, new_sites))
-    # What was moved to another function or file is found again by what it asks for.
+    pairs.update(_pairs_by_size(old, new, pairs))
     paired = {*pairs.values()}
-    gone = [site for site, size in enumerate(old.bytes) if size and site not in pairs]
-    come = [site for site, size in enumerate(new.bytes) if size and site not in paired]
-    for site in tuple(gone):
-        other = next((other for other in come if new.asks(other) == old.asks(site)), -1)
-        if other >= 0:
-            pairs[site] = other
-            gone.remove(site)
-            come.remove(other)
-    alone = [(site, None) for site in gone]
-    return [*pairs.items(), *alone, *((None, site) for site in come)]
+    all_pairs: list[tuple[int | None, int | None]] = [*pairs.items()]
+    for site, size in enumerate(old.bytes):
+        if size and site not in pairs:
+            all_pairs.append((site, None))
+    for site, size in enumerate(new.bytes):
+        if size and site not in paired:
+            all_pairs.append((None, site))
+    return all_pairs
+
+
+def _pairs_by_size(old: _Side, new: _Side, pairs: Mapping[int, int]) -> dict[int, int]:
+    """Sites without a partner in ``pairs``, paired where both ask for the same: such a line was
+    moved to another function or file.
+    """
+    paired = {*pairs.values()}
+    unpaired = [
+        site for site, size in enumerate(new.bytes) if size and site not in paired
+    ]
+    moved = {}
+    for site, size in enumerate(old.bytes):
+        if not size or site in pairs:
+            continue
+        alike = [other for other in unpaired if new.asks(other) == old.asks(site)]
+        if alike:
+            moved[site] = alike[0]
+            unpaired.remove(alike[0])
+    return moved
 
 
 def _groups(
     sites: Sequence[CallSite], texts: Mapping[str, object]
 ) -> dict[Hashable, list[int]]:
-    """The call sites by file where its text is known on both sides, else by file and function."""
+    """The call sites by file, a text, where its source is known on both sides; else by file and
+    function, a tuple.
+    """
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, site in enumerate(sites):
         if site.in_program and site.file in texts:
@@ -235,42 +276,50 @@ def _pairs_by_text(
     new_sites: list[int],
     lines: Mapping[int, int],
 ) -> dict[int, int]:
-    """Call sites of a file paired by which line of its text became which."""
-    site_at_line = {new.sites[number].line - 1: number for number in new_sites}
+    """Call sites of a file, paired by its text: ``lines`` maps an old line to its new line,
+    both counted from 0, where frames count from 1.
+    """
+    site_at_line = {new.sites[site].line - 1: site for site in new_sites}
     pairs = {}
-    for number in old_sites:
-        line = lines.get(old.sites[number].line - 1, -1)
+    for site in old_sites:
+        line = lines.get(old.sites[site].line - 1)
         if line in site_at_line:
-            pairs[number] = site_at_line[line]
+            pairs[site] = site_at_line[line]
     return pairs
 
 
 def _pairs_by_order(
     old: _Side, new: _Side, old_sites: list[int], new_sites: list[int]
 ) -> dict[int, int]:
-    """Call sites of a function paired by how often they ask, in the order of their lines."""
-    old_sites = sorted(old_sites, key=lambda number: old.sites[number].line)
-    new_sites = sorted(new_sites, key=lambda number: new.sites[number].line)
-    old_counts = [old.counts[number] for number in old_sites]
-    new_counts = [new.counts[number] for number in new_sites]
+    """Call sites of a function, paired in the order of their lines: their numbers of requests
+    are compared as two texts are line by line.
+    """
+    old_sites = sorted(old_sites, key=lambda site: old.sites[site].line)
+    new_sites = sorted(new_sites, key=lambda site: new.sites[site].line)
+    old_counts = [old.counts[site] for site in old_sites]
+    new_counts = [new.counts[site] for site in new_sites]
     places = _aligned(old_counts, new_counts)
-    return {old_sites[at]: new_sites[other] for at, other in places.items()}
+    return {old_sites[place]: new_sites[other] for place, other in places.items()}
 
 
 def _aligned(before: Sequence[Hashable], after: Sequence[Hashable]) -> dict[int, int]:
-    """Place to place of two sequences, where they are alike and where one thing stands in place
-    of another.
+    """For each index of ``before`` the index in ``after`` of the same or the changed item; an
+    item that was taken out has none.
     """
     pairs: dict[int, int] = {}
     for tag, begin, end, other_begin, other_end in _differences(before, after):
         if tag in ("equal", "replace"):
-            pairs.update(
-                zip(range(begin, end), range(other_begin, other_end), strict=False)
-            )
+            # Of a replaced part one side may be longer: its last items stay without a partner.
+            old_places = range(begin, end)
+            new_places = range(other_begin, other_end)
+            pairs.update(zip(old_places, new_places, strict=False))
     return pairs
 
 
 def _differences(
     before: Sequence[Hashable], after: Sequence[Hashable]
 ) -> Sequence[tuple[str, int, int, int, int]]:
+    """How one sequence became the other: "equal", "replace", "insert" or "delete", with begin and
+    end in both. ``autojunk`` would take frequent lines of a long file for noise.
+    """
     return SequenceMatcher(None, before, after, autojunk=False).get_opcodes()

@@ -1,6 +1,7 @@
-"""What of a pickle's bytes is no plain data, found before anything is built from them.
+"""Whether a pickle holds only plain data: a scan of its opcodes, before anything is built.
 
-Only numbers and arrays, so that numba compiles it as it stands; without numba it is plain Python.
+``follow`` and the two functions that it calls use only numbers and arrays, so that numba compiles
+them unchanged; without numba they run as plain Python.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 COMPILED_FROM_BYTES = 8 << 20
-"""Of a pickle: loading numba takes as long as reading so much in plain Python."""
+"""Size of a pickle: loading numba takes about as long as scanning so much in plain Python."""
 MAX_DEPTH = 32
+"""Containers inside each other. A snapshot has 7: itself, its list of segments, a segment, its list
+of blocks, a block, its list of frames, a frame.
+"""
 
+# What an opcode does.
 SCALAR = 1
 TEXT = 2
 CONTAINER = 3
@@ -48,10 +53,14 @@ _OPCODES = {
     SKIP: "PROTO 1 FRAME 8",
     STOP: "STOP 0",
 }
-"""What the opcodes of plain data do, each with the bytes of its argument; below 0: those of the
-length before a counted argument. Every other opcode is refused.
+"""The opcodes of plain data by what they do, each with the bytes of its argument. A number below 0
+stands for an argument that begins with its own length: so many bytes has the length. Every other
+opcode is refused. Names and widths are those of pickletools.
 """
+TUPLE_WITHOUT_VALUES = 0x84
+"""One less than the opcode TUPLE1 (0x85): TUPLE2 and TUPLE3 follow it."""
 
+# What a scan found.
 PLAIN = 0
 REFUSED = 1
 ENDS_EARLY = 2
@@ -65,7 +74,9 @@ TOO_MANY = 9
 
 
 class Scan(NamedTuple):
-    """What a scan ended with: PLAIN or what is wrong, at which byte, and the number it concerns."""
+    """How a scan ended: PLAIN or what is wrong, at which byte of the file, and the length or index
+    that is wrong (0 where it is neither).
+    """
 
     finding: int
     at: int
@@ -73,32 +84,40 @@ class Scan(NamedTuple):
 
 
 def _rules() -> np.ndarray:
-    """For each byte what the opcode does (0: refused), and the bytes of its argument and of the
-    length before one.
+    """A row for each of the 256 bytes: what the opcode does (0: refused), the bytes of its
+    argument, and the bytes of the length before a counted argument.
     """
     codes = {code.name: ord(code.code) for code in pickletools.opcodes}
     rules = np.zeros((256, 3), np.int64)
     for action, text in _OPCODES.items():
         words = text.split()
-        for name, width in zip(words[::2], words[1::2], strict=True):
-            rules[codes[name]] = action, max(int(width), 0), max(-int(width), 0)
+        for name, number in zip(words[::2], words[1::2], strict=True):
+            width = int(number)
+            if width >= 0:
+                rules[codes[name]] = action, width, 0
+            else:
+                rules[codes[name]] = action, 0, -width
     return rules
 
 
 def scan(data: bytes, most_opcodes: int) -> Scan:
-    """Whether every opcode is one of plain data and within the limits, and where not.
+    """The first opcode that is not of plain data or beyond a limit; PLAIN where there is none.
 
-    It checks every length and memo index against what is there, counts, measures nesting, and
-    lets only texts be the keys of a dict.
+    It checks every length and memo index against what is there, counts opcodes, measures nesting,
+    and lets only texts be the keys of a dict.
     """
     rules = _rules()
-    compiled = _compiled() if len(data) >= COMPILED_FROM_BYTES else None
+    compiled = None
+    if len(data) >= COMPILED_FROM_BYTES:
+        compiled = _compiled()
+    # An opcode puts at most one value on the stack or into the memo, so neither is ever longer
+    # than the file.
     if compiled is None:
         end = follow(
             data=data,
             actions=rules[:, 0].tolist(),
             widths=rules[:, 1].tolist(),
-            counts=rules[:, 2].tolist(),
+            length_widths=rules[:, 2].tolist(),
             depths=bytearray(len(data)),
             memo=bytearray(len(data)),
             marks=[0] * MAX_DEPTH,
@@ -114,7 +133,7 @@ def scan(data: bytes, most_opcodes: int) -> Scan:
 
 
 def _compiled() -> Callable[..., tuple[int, int, int]] | None:
-    """The scan as machine code, kept where numba keeps it; None without numba."""
+    """``follow`` as machine code, kept in numba's cache; None where numba is not installed."""
     try:
         from helpers.allocator.machine_code import compile_and_keep
     except ImportError:
@@ -129,20 +148,23 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
     data: Sequence[int],
     actions: Sequence[int],
     widths: Sequence[int],
-    counts: Sequence[int],
+    length_widths: Sequence[int],
     depths: MutableSequence[int],
     memo: MutableSequence[int],
     marks: MutableSequence[int],
     most_opcodes: int,
 ) -> tuple[int, int, int]:
-    """Follows the opcodes to the last one. ``depths``: of the values on the stack: 0 a text, 1 a
-    number, else 1 + the deepest value in it; ``memo``: of the numbered values; ``marks``: the
-    heights of the stack at the marks that are open.
+    """Follows the opcodes to the last one; returns the fields of a Scan. ``actions``, ``widths``
+    and ``length_widths`` are the columns of ``_rules``.
+
+    Of the values only their depth is kept: 0 for a text, 1 for a number, else 1 + that of the
+    deepest value inside. Room to work in: ``depths`` for the values on the stack, ``memo`` for
+    those with a number, ``marks`` for the heights of the stack at the open marks.
     """
     at = 0
     height = 0
     memoized = 0
-    marked = 0
+    open_marks = 0
     for _ in range(most_opcodes):
         if at >= len(data):
             return ENDS_EARLY, at, 0
@@ -152,12 +174,15 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
             return REFUSED, at, 0
         at += 1
         problem, argument, width = read_argument(
-            data, at, action, widths[opcode], counts[opcode]
+            data, at, action, widths[opcode], length_widths[opcode]
         )
         if problem:
             return problem, at, width
-        if action in (SCALAR, TEXT, CONTAINER):
-            depths[height] = 0 if action == TEXT else 1
+        if action == TEXT:
+            depths[height] = 0
+            height += 1
+        elif action in (SCALAR, CONTAINER):
+            depths[height] = 1
             height += 1
         elif action == GET:
             if argument >= memoized:
@@ -165,7 +190,9 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
             depths[height] = memo[argument]
             height += 1
         elif action in (MEMOIZE, PUT):
-            index = memoized if action == MEMOIZE else argument
+            index = memoized  # where MEMOIZE puts it: behind those before
+            if action == PUT:
+                index = argument
             if height == 0:
                 return EMPTY_STACK, at, 0
             if index > memoized:
@@ -173,17 +200,17 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
             memo[index] = depths[height - 1]
             memoized = max(memoized, index + 1)
         elif action == MARK:
-            if marked == MAX_DEPTH:
+            if open_marks == MAX_DEPTH:
                 return TOO_DEEP, at, 0
-            marks[marked] = height
-            marked += 1
+            marks[open_marks] = height
+            open_marks += 1
         elif action == STOP:
             return PLAIN, at, 0
         elif action != SKIP:
             mark = -1
-            if action in (MARKED_TUPLE, APPENDS, SET_ITEMS) and marked:
-                marked -= 1
-                mark = marks[marked]
+            if action in (MARKED_TUPLE, APPENDS, SET_ITEMS) and open_marks:
+                open_marks -= 1
+                mark = marks[open_marks]
             problem, height = collect(depths, height, mark, action, opcode)
             if problem:
                 return problem, at, 0
@@ -192,49 +219,57 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
 
 
 def read_argument(
-    data: Sequence[int], at: int, action: int, width: int, counted: int
+    data: Sequence[int], at: int, action: int, width: int, length_width: int
 ) -> tuple[int, int, int]:
-    """What is wrong with the argument of an opcode (or PLAIN), its number where it counts, and its
-    bytes with those of a length before it.
+    """Reads the argument of an opcode, which begins at byte ``at``: a memo index of ``width`` bytes,
+    or a length of ``length_width`` bytes; other arguments are not looked at.
+
+    Returns what is wrong (or PLAIN), that index or length, and the bytes of the whole argument.
     """
-    argument = 0
-    if counted or action in (PUT, GET):
-        number_bytes = counted + width
-        if at + number_bytes > len(data):
+    number = 0
+    if length_width or action in (PUT, GET):
+        number_width = length_width + width  # one of the two is 0
+        if at + number_width > len(data):
             return ENDS_EARLY, 0, 0
-        for place in range(min(number_bytes, 7)):
-            argument |= int(data[at + place]) << (8 * place)
-        if number_bytes == 8 and data[at + 7]:
-            argument = len(
-                data
-            )  # the number is larger than any file, and may not fit 64 bits
-        if counted:
-            width = counted + argument
+        # Little-endian. The top byte of 8 is looked at by itself: shifted, it may not fit the
+        # signed 64 bits of compiled code.
+        for place in range(min(number_width, 7)):
+            number |= int(data[at + place]) << (8 * place)
+        if number_width == 8 and data[at + 7]:
+            number = len(data)  # too large for any file, so CLAIMS_MORE follows
+        if length_width:
+            width = length_width + number
     if at + width > len(data):
         return CLAIMS_MORE, 0, width
-    return PLAIN, argument, width
+    return PLAIN, number, width
 
 
 def collect(
     depths: MutableSequence[int], height: int, mark: int, action: int, opcode: int
 ) -> tuple[int, int]:
-    """Takes the values of a tuple, list or dict from the stack: what is wrong (or PLAIN), and the
-    height of the stack then. ``mark``: where they begin, -1 where no mark says so.
+    """Takes values from the stack and puts them into a new tuple, or into the list or dict below
+    them. ``mark``: the height of the stack at the mark below them, -1 where none is open.
+
+    Returns what is wrong (or PLAIN), and the height of the stack then.
     """
     first = mark
     if action == TUPLE:
-        first = height - (opcode - 0x84)  # TUPLE1 is 0x85
+        first = height - (opcode - TUPLE_WITHOUT_VALUES)
     elif action == SET_ITEM:
-        first = height - 2
+        first = height - 2  # a key and a value
     elif action == APPEND:
         first = height - 1
     is_tuple = action in (TUPLE, MARKED_TUPLE)
-    if first < 0 or first > height or (first == 0 and not is_tuple):
+    lowest = 1  # the list or dict itself is below the values
+    if is_tuple:
+        lowest = 0
+    if first < lowest or first > height:
         return EMPTY_STACK, height
     has_keys = action in (SET_ITEM, SET_ITEMS)
     deepest = 0
     for place in range(first, height):
-        if has_keys and (place - first) % 2 == 0 and depths[place]:
+        is_key = has_keys and (place - first) % 2 == 0  # keys and values take turns
+        if is_key and depths[place]:
             return KEY_NO_TEXT, height
         deepest = max(deepest, depths[place])
     if deepest > MAX_DEPTH:

@@ -1,11 +1,11 @@
 """A pickle read as data: dicts, lists, tuples, numbers, texts and nothing else.
 
 No code of the file runs, whatever it holds. There are two walls. A scan of the whole file lets
-only the opcodes of plain data pass, checks every length and memo index against what is there,
-counts and measures nesting, and refuses anything but text as a dict's key (hashing tuples of
-tuples can take for ever or crash, and numbers can be chosen to collide). Then an Unpickler that
-has no way to find a class builds the objects. Real snapshots hold no other opcode (checked with
-pickletools on six public files). Nothing here walks what was read, so a list that holds itself
+only the opcodes of plain data pass, checks every length and memo index against the file, counts
+opcodes and measures nesting, and refuses any key of a dict that is not a text (hashing tuples of
+tuples can take forever or crash, and numbers can be chosen to collide). Then an Unpickler that
+cannot find any class builds the objects. Real snapshots hold no other opcode (checked with
+pickletools on six public files). Nothing here walks the objects, so a list that holds itself
 does no harm. weights_only=True is no substitute (CVE-2026-24747).
 """
 
@@ -23,8 +23,10 @@ from helpers.allocator.trace import MAX_FILE_BYTES, TraceError
 from helpers.look import files
 
 MAX_OPCODES = 60_000_000
-"""About 250 MB of a snapshot; the objects of so many take at most 5 GB."""
-_CODES = {ord(code.code): code.name for code in pickletools.opcodes}
+"""A snapshot of about 250 MB has so many; their objects take at most 5 GB."""
+_PROTOCOLS = (2, 3, 4, 5)
+"""Binary ones, whose opcodes the scan knows; a file of protocol 0 or 1 begins with no number."""
+_OPCODE_NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
 _REFUSED = "a memory snapshot holds plain data only, so it is refused"
 _NO_WHOLE_PICKLE = {
     pickle_scan.ENDS_EARLY: "it ends before its last opcode",
@@ -45,20 +47,33 @@ _NOT_PLAIN = {
     pickle_scan.TOO_MANY: "has more than {most:,} pickle opcodes; record fewer entries "
     "(max_entries=100000)",
 }
-"""What is said of a file that holds more than plain data, behind its name."""
-_WRONG = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
-_BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
+"""The end of the message about a file that holds more than plain data; its name stands before."""
+_BROKEN = (
+    pickle.UnpicklingError,
+    EOFError,
+    MemoryError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+)
+"""What an Unpickler raises for a cut or forged file: its documentation names no complete list."""
 
 
 def plain_pickle(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Any:
     """The plain objects in the pickle file.
 
-    Raises TraceError, naming the opcode, where it holds anything else.
+    Raises TraceError, naming the opcode, where it holds anything else; OSError where it cannot
+    be read.
     """
     data = files.read_whole(path, max_bytes)
-    if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        protocol = data[1] if len(data) > 1 else "none"
-        raise TraceError(f"{path.name} has pickle protocol {protocol}: expected 2 to 5")
+    if data.startswith(pickle.PROTO):
+        protocol = next(iter(data[1:2]), "none")
+        if protocol not in _PROTOCOLS:
+            raise TraceError(
+                f"{path.name} has pickle protocol {protocol}: expected 2 to 5"
+            )
     try:
         _scan(path.name, data)
         return _Plain(io.BytesIO(data)).load()
@@ -85,7 +100,9 @@ class _Plain(pickle.Unpickler):
 
 
 def _scan(name: str, data: bytes) -> None:
-    """Passes where every opcode is one of plain data and within the limits."""
+    """Raises EOFError where the pickle of the file ``name`` is not whole, TraceError where it holds
+    more than plain data.
+    """
     finding, at, number = scan(data, MAX_OPCODES)
     if finding == pickle_scan.PLAIN:
         return
@@ -93,8 +110,8 @@ def _scan(name: str, data: bytes) -> None:
         raise EOFError(_NO_WHOLE_PICKLE[finding])
     opcode = ""
     if finding == pickle_scan.REFUSED:
-        opcode = _CODES.get(data[at], f"0x{data[at]:02x}")
-    what = _NOT_PLAIN[finding].format(
+        opcode = _OPCODE_NAMES.get(data[at], f"0x{data[at]:02x}")
+    why = _NOT_PLAIN[finding].format(
         at=at, number=number, left=len(data) - at, opcode=opcode, most=MAX_OPCODES
     )
-    raise TraceError(f"{name} {what}")
+    raise TraceError(f"{name} {why}")

@@ -1,5 +1,8 @@
-"""What the recording of a program shows of how it failed, for the judge: the refused request,
-what grows, what other settings would have done, and what the repeats did.
+"""The facts of a recorded program for the judge: the refused request, what grows, the recorded
+requests under other settings, and the repeats of the program.
+
+A *record* is the record.json beside a trace (record.py, or a rehearsal's): it may be from
+elsewhere, so each field of it may be missing.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from helpers.judge.program_facts import (
     Holding,
     IdleCheckpointing,
     ProgramFacts,
+    Refusal,
     Repeat,
     Replays,
 )
@@ -51,15 +55,18 @@ from helpers.settings.table import CONF_NAMES
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 MOST_OF_A_CHANGE = 300
-"""Characters of a change's title, which a record from elsewhere may have any number of."""
+"""Characters kept of a change's title and of its costs: ours are one sentence each, and a record
+from elsewhere may have any number.
+"""
 
 MOST_HOLDING = 5
+"""Lines named as holding memory: the judge's evidence names the largest and a few to compare."""
 
 
 def evidence_from_trace(path: str | Path) -> CaseEvidence:
-    """Evidence of a trace file, and of the record that lies beside it.
+    """Evidence from a trace file and the record beside it.
 
-    Raises TraceError, one line, where it is none; runs no code of it.
+    Raises TraceError, one line, where the file is no trace; runs no code of it.
     """
     path = Path(path)
     study = study_of(with_record(read_trace(path), path), path)
@@ -69,21 +76,19 @@ def evidence_from_trace(path: str | Path) -> CaseEvidence:
 def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     """The facts of a study's trace on its card.
 
-    ``league``: the what-if of the study, where somebody has made it.
+    ``league``: the what-if of the study, where it was made already.
     """
     path = study.path
     record = record_of(path)
     recorded = growth_of_recording(study.trace, path)
     requests = requests_of(study.trace)
-    refusal, operation = recorded_refusal(study, requests)
-    if refusal is None and study.capacity_bytes:
-        try:
-            refusal, operation = replayed_refusal(study)
-        except ValueError:
-            operation = len(study.trace)  # it cannot be replayed on that card
     limit_bytes = _limit_bytes(study)
+    refusal, operation = _refusal(study, requests, limit_bytes)
+    holding_at = requests.peak
+    growth_until = requests.fullest
     if refusal is not None:
-        refusal = replace(refusal, allowed_bytes=limit_bytes)
+        holding_at = operation
+        growth_until = operation
     live = requests.live
     processes = _rows_in(record, "processes")
     repeats = record.get("counterfactual", {})
@@ -93,10 +98,18 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     usable_bytes = max(0, study.capacity_bytes - study.card.held_bytes)
     if limit_bytes:
         usable_bytes = min(usable_bytes, limit_bytes)
+    exit_code = record.get("exit_code")
+    if record.get("stopped"):
+        exit_code = None  # the rehearsal ended the program: its code says nothing
+    source = study.name
+    typed = "TRACE"
+    if path:
+        source = path.name
+        typed = word(str(path))
     facts = ProgramFacts(
-        source=f"recording of {path.name if path else study.name}",
+        source=f"recording of {source}",
         is_real=study.trace.recorded_by_gpu,
-        exit_code=None if record.get("stopped") else record.get("exit_code"),
+        exit_code=exit_code,
         recording_is_whole=not study.trace.ran_out,
         ooms=sum(row.get("ooms", 0) for row in processes),
         capacity_bytes=study.capacity_bytes,
@@ -107,10 +120,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         allocated_at_end_bytes=int(requests.live_before[-1]),
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
-        holding=_holding(requests, operation if refusal else requests.peak),
-        growth=growth_facts(
-            recorded, requests, operation if refusal else requests.fullest, refusal
-        ),
+        holding=_holding(requests, holding_at),
+        growth=growth_facts(recorded, requests, growth_until, refusal),
         more_to_come_bytes=more_to_come(recorded, requests, operation, refusal),
         steps_as_full=steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
@@ -120,20 +131,38 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         settings=_settings_trouble(study.trace, processes),
         idle_checkpointing=_idle_checkpointing(processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
-        trace=word(str(path)) if path else "TRACE",
+        trace=typed,
         command=line(_rows_in(record, "command")),
         card_options=_options_again(record, processes, study.capacity_bytes),
         first_change=_first_change(record),
     )
     if refusal is None:
         return replace(facts, runs_out_in_step=runs_out_in_step(study, recorded))
+    replays = _replays(study) if league is None else _league_replays(league)
     weights_bytes = _before_forward(requests, operation)
     return replace(
         facts,
         asked_before_forward_bytes=weights_bytes,
         trained_bytes=_trained(requests, weights_bytes),
-        replays=_replays(study, league),
+        replays=replays,
     )
+
+
+def _refusal(
+    study: Study, requests: Requests, limit_bytes: int
+) -> tuple[Refusal | None, int]:
+    """The refused request and its operation: as recorded, else as a replay on the study's card
+    refuses it; None and the length of the trace where all requests are met.
+    """
+    refusal, operation = recorded_refusal(study, requests)
+    if refusal is None and study.capacity_bytes:
+        try:
+            refusal, operation = replayed_refusal(study)
+        except ValueError:  # it cannot be replayed on that card
+            return None, len(study.trace)
+    if refusal is not None:
+        refusal = replace(refusal, allowed_bytes=limit_bytes)
+    return refusal, operation
 
 
 def _options_again(
@@ -141,8 +170,12 @@ def _options_again(
     processes: Sequence[Fields],
     capacity_bytes: int,
 ) -> str:
-    """The options of `rehearse` for the same card and, of a job, the same rank."""
-    words = card_options(processes, capacity_bytes) if capacity_bytes else []
+    """The options of `rehearse` for the same card and, if it was one rank of a job, for the same
+    rank. ``capacity_bytes``: 0 where it is not known.
+    """
+    words = []
+    if capacity_bytes:
+        words = card_options(processes, capacity_bytes)
     limits = record.get("limits")
     if isinstance(limits, dict) and limits.get("world"):
         rank = _size_in(limits, "rank")
@@ -151,7 +184,7 @@ def _options_again(
 
 
 def _limit_bytes(study: Study) -> int:
-    """What the program lets itself have of its card, in bytes; 0 where it sets no limit."""
+    """The program's own limit on a card (set_per_process_memory_fraction); 0 for none."""
     rules = behaviour(study.torch, study.build)
     allowed = allowed_bytes(study.fraction, study.card, rules)
     if not study.capacity_bytes or allowed == NO_LIMIT:
@@ -162,26 +195,29 @@ def _limit_bytes(study: Study) -> int:
 def _settings_trouble(
     trace: Trace, processes: Sequence[Fields]
 ) -> SettingsTrouble | None:
-    """What is wrong with the allocator's settings of the process whose trace it is."""
-    conf = trace.header.get("conf")
-    in_force = {} if conf is None else {CONF_NAMES[0]: conf}
+    """What is wrong with the allocator's settings of the process that made the trace."""
     process = process_of_trace(processes)
     variables = process.get("allocator_variables")
     if not variables:
         return None
-    trouble = settings_trouble(variables, in_force, process.get("torch") or {})
-    ran = trouble is not None and trouble.fatal and len(trace) > 0
-    return None if ran else trouble
+    in_force = {}
+    conf = trace.header.get("conf")
+    if conf is not None:
+        in_force = {CONF_NAMES[0]: conf}
+    trouble = settings_trouble(variables, in_force, process.get("torch", {}))
+    if trouble is not None and trouble.fatal and len(trace):
+        return None  # torch did not stop at it: memory was asked for
+    return trouble
 
 
 def _idle_checkpointing(
     processes: Sequence[Fields],
 ) -> IdleCheckpointing | None:
-    """The checkpointing that had no effect in the process whose trace it is."""
+    """The checkpointing that had no effect in the process that made the trace."""
     kept = process_of_trace(processes).get("idle_checkpointing")
     if not isinstance(kept, dict) or not kept.get("model"):
         return None
-    return IdleCheckpointing(str(kept["model"]), str(kept.get("where") or ""))
+    return IdleCheckpointing(str(kept["model"]), str(kept.get("where", "")))
 
 
 def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
@@ -196,8 +232,8 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
 
 
 def _before_forward(requests: Requests, operation: int) -> int:
-    """The bytes, live after an operation, that were asked for before any module's forward pass;
-    where none is recorded, those that the code of a model asked for.
+    """Bytes that are live after an operation and were asked for before the first forward pass of
+    any module; where no forward pass was recorded, those that the code of a model asked for.
     """
     in_forward = requests.with_stack(lambda frames: any(map(CALLS.match, frames)))
     before = asked_by_model(requests)
@@ -207,41 +243,51 @@ def _before_forward(requests: Requests, operation: int) -> int:
 
 
 def _trained(requests: Requests, weights_bytes: int) -> int:
-    """The bytes of gradients, which are no more than the weights, and of the optimizer's state."""
+    """Bytes of gradients, of which there are no more than weights, and of the optimizer's state."""
     kinds = bytes_by_kind(requests)
     return min(kinds["gradients"], weights_bytes) + kinds["optimizer state"]
 
 
 def _cards(record: Fields) -> tuple[CardFacts, ...]:
-    """What the processes of a program need of each card: in a rehearsal as they met there, else
-    each card's highest peak of any process.
+    """What the processes of a program need of each card: as a rehearsal added them up, else the
+    highest peak of any one process.
     """
+    stats = _stats_by_card(record)
+    # A rehearsal's record has the card's use by all processes together (rehearse.holders.CardUse).
+    together = {use["index"]: use for use in _rows_in(record, "devices")}
+    cards = []
+    for index in sorted({*stats, *together}):
+        needed_bytes = 0
+        unused_bytes = 0
+        for row in stats.get(index, ()):
+            needed_bytes = max(needed_bytes, row.get("reserved_bytes.all.peak", 0))
+            unused_bytes += row.get("reserved_bytes.all.current", 0)
+            unused_bytes -= row.get("allocated_bytes.all.current", 0)
+        users = 0
+        if needed_bytes:
+            users = 1
+        use = together.get(index)
+        if use:
+            needed_bytes = use["sum_bytes"]
+            users = len(use["peak_bytes"])
+            if use.get("in_step"):
+                # All peaks may come at once, and what a rank keeps cached was in use then.
+                unused_bytes = 0
+        cards.append(CardFacts(index, users, needed_bytes, unused_bytes))
+    return tuple(cards)
+
+
+def _stats_by_card(record: Fields) -> dict[int, list[Mapping[str, int]]]:
+    """For each card, by its index, torch.cuda.memory_stats of each process that used it."""
     stats: dict[int, list[Mapping[str, int]]] = {}
     for process in _rows_in(record, "processes"):
         for device in _rows_in(process, "devices"):
             stats.setdefault(device.get("index", 0), []).append(device.get("stats", {}))
-    together = {use["index"]: use for use in _rows_in(record, "devices")}
-    cards = []
-    for index in sorted({*stats, *together}):
-        needed = 0
-        unused = 0
-        for row in stats.get(index, ()):
-            needed = max(needed, row.get("reserved_bytes.all.peak", 0))
-            unused += row.get("reserved_bytes.all.current", 0)
-            unused -= row.get("allocated_bytes.all.current", 0)
-        users = min(1, needed)
-        use = together.get(index)
-        if use:
-            needed = use["sum_bytes"]
-            users = len(use["peak_bytes"])
-            if use.get("in_step"):
-                unused = 0  # what a rank keeps cached at its end was used at the peaks
-        cards.append(CardFacts(index, users, needed, unused))
-    return tuple(cards)
+    return stats
 
 
 def _repeat(fields: Fields | None) -> Repeat | None:
-    """A repeat as a record tells of it."""
+    """A repeat from its object in a record; None where it has none."""
     if not fields:
         return None
     return Repeat(
@@ -256,19 +302,19 @@ def _repeat(fields: Fields | None) -> Repeat | None:
 
 
 def _first_change(record: Fields) -> FirstChange | None:
-    """The change of the program's sources that was found where it was recorded."""
+    """The change of the program's sources that the record advises to try first."""
     change = record.get("first_change")
     if not isinstance(change, dict):
         return None
-    words = [
-        cut(plain(change.get(name, "")), MOST_OF_A_CHANGE)
-        for name in ("title", "costs")
-    ]
-    return FirstChange(*words) if words[0] else None
+    title = cut(plain(change.get("title", "")), MOST_OF_A_CHANGE)
+    costs = cut(plain(change.get("costs", "")), MOST_OF_A_CHANGE)
+    if not title:
+        return None
+    return FirstChange(title, costs)
 
 
 def _rows_in(fields: Fields, name: str) -> Sequence[Any]:
-    """A list of a record; empty where it is not there."""
+    """A list of a record; empty where the record does not have it."""
     rows = fields.get(name)
     if rows is None:
         return ()
@@ -276,30 +322,36 @@ def _rows_in(fields: Fields, name: str) -> Sequence[Any]:
 
 
 def _size_in(fields: Fields, name: str) -> int:
-    """A size of a record; 0 where it is not there or was not known."""
+    """A size of a record; 0 where the record does not have it, or has null for it."""
     size = fields.get(name)
     if size is None:
         return 0
     return int(size)
 
 
-def _replays(study: Study, league: WhatIf | None) -> Replays | None:
-    """What other settings make of the recorded requests; None where they cannot be replayed."""
+def _league_replays(league: WhatIf) -> Replays:
+    """The recorded requests under other settings, from a what-if that was made already."""
+    if league.needs_bytes:
+        return Replays(passes_with=None, needs_bytes=league.needs_bytes)
+    passing = {row.settings: row for row in league.rows if row.passes}
+    # Those of CONFS come first, as in _replays, even where another reserves less.
+    use = next((conf for conf in CONFS if conf in passing), league.use)
+    return Replays(use, peak_bytes=passing[use].peak_reserved_high_bytes)
+
+
+def _replays(study: Study) -> Replays | None:
+    """The recorded requests under other settings, replayed until one passes; None where they
+    cannot be replayed.
+    """
     capacity_bytes = study.card.capacity_bytes
-    if league is not None:
-        if league.needs_bytes:
-            return Replays(None, league.needs_bytes)
-        passing = {row.settings: row for row in league.rows if row.passes}
-        use = next((conf for conf in CONFS if conf in passing), league.use)
-        return Replays(use, peak_bytes=passing[use].peak_reserved_high_bytes)
     tried = list(CONFS)
     if len(study.trace) <= MOST_EVENTS:
         tried += grid(behaviour(study.torch, study.build))
     try:
         stream, _, _ = prepared(study.trace, study.card)
         least_bytes, _ = least_capacity(stream, study.card)
-        if least_bytes > capacity_bytes:
-            return Replays(None)
+        if least_bytes > capacity_bytes:  # no setting can pass
+            return Replays(passes_with=None)
         engine = chosen_engine("auto", len(stream) * len(tried))
         runs = Runs(
             stream, study.card, study.torch, study.build, study.fraction, engine
@@ -309,6 +361,6 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
                 outcomes = runs.replays(conf, capacity_bytes)
                 peak_bytes = max(outcome.peak_reserved_bytes for outcome in outcomes)
                 return Replays(conf, peak_bytes=peak_bytes)
-        return Replays(None)
+        return Replays(passes_with=None)
     except ValueError:
         return None

@@ -1,9 +1,9 @@
-"""A program run unchanged under torch's memory history: started, its signals passed on, and
-what it left collected.
+"""Runs a program unchanged under torch's memory history, passes signals on to it, and collects
+the files that it leaves.
 
-The recorder itself runs inside (helpers/allocator/under_torch/recorder.py), put there by a
-sitecustomize on PYTHONPATH: the program, its arguments, its input and output stay as they are.
-There is no limit of time. A process that nothing could be put into is named.
+The recorder itself runs inside the program (helpers/allocator/under_torch/recorder.py); a
+sitecustomize on PYTHONPATH puts it there. The program, its arguments, its input and output stay
+as they are. There is no limit of time. Notes name each process that could not be recorded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from helpers.ground.child import carrying, run_here, signal_name
 
 INJECT = Path(__file__).resolve().parent / "under_torch" / "inject"
 DEFAULT_EVENTS = 200_000
+"""Of the ring buffer of a device, as in under_torch/recorder.py."""
 
 
 class RecordError(ValueError):
@@ -36,18 +37,19 @@ class RecordError(ValueError):
 
 
 class NameTakenError(RecordError):
-    """Something is kept under the name of a new recording already."""
+    """Files exist already under the name of a new recording."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What was kept.
+    """The files of a recorded program, and how it ended.
 
-    ``exit_code`` is what the program's would be in a shell: 128 + n where signal n ended it
-    (``signal``).
+    ``exit_code`` is the one that a shell would show: 128 + n where signal n ended the program,
+    whose name is ``signal`` then.
 
-    ``trace`` is the snapshot to replay; None: ``why_no_trace``. ``folder`` holds every snapshot,
-    the stacks, and record.json, which says all of this and one entry per process.
+    ``trace`` is the snapshot to replay; where it is None, ``why_no_trace`` says why. ``folder``
+    holds every snapshot, the stacks, and record.json, which has these fields and a row for each
+    process.
     """
 
     command: tuple[str, ...]
@@ -76,12 +78,12 @@ def record(
 
     The rest goes to a folder beside it.
 
-    ``max_events`` is the length of the ring buffer of each device; ``hang_after_s`` asks for
+    ``max_events`` is the length of the ring buffer of each device. ``hang_after_s`` asks for
     stacks and a snapshot when a process that imported torch neither allocated nor wrote
-    anything for so long; ``python`` runs the command in place of the ``python`` that it names;
-    ``term_s`` above 0 ends all of it so many seconds after a SIGTERM, which ``ends_after_s``
-    above 0 sends by itself. Raises RecordError where
-    nothing can be run.
+    anything for so long. ``python`` runs the command in place of the ``python`` that it names.
+    ``term_s`` above 0: every process gets a SIGTERM that comes here, and is killed so many seconds
+    later. ``ends_after_s`` above 0: such a SIGTERM is sent after so many seconds. Raises
+    RecordError where nothing can be run.
     """
     out = Path(out).absolute()
     folder = out.with_suffix(".record")
@@ -94,22 +96,10 @@ def record(
     _claim(out, folder)
     settings = {"max_events": max_events, "hang_after_s": hang_after_s}
     environ = environment(os.environ, folder, settings)
-
-    def hearing(number: int) -> list[int]:
-        """The processes that get a signal of ours."""
-        if number == signal.SIGTERM and term_s:
-            return carrying(f"CASEBOOK_RECORD={environ['CASEBOOK_RECORD']}")
-        if number != signal.SIGUSR1:
-            return []
-        return [
-            row["pid"]
-            for row in process_rows(folder)
-            if row["signals"].get("SIGUSR1") == "recorder" and not row["ended"]
-        ]
-
+    receivers = _receivers(folder, environ["CASEBOOK_RECORD"], ends_all=term_s > 0)
     began = time.monotonic()
     try:
-        code = run_here(argv, environ, hearing, term_s, ends_after_s)
+        code = run_here(argv, environ, receivers, term_s, ends_after_s)
     except OSError as error:
         folder.rmdir()
         raise RecordError(
@@ -126,7 +116,7 @@ def record(
     else:
         why_no_trace = _why_no_trace(notes)
     ended_by = ""
-    if code < 0:
+    if code < 0:  # minus the signal's number
         ended_by = signal_name(-code)
         code = 128 - code
     recording = Recording(
@@ -146,15 +136,41 @@ def record(
     return recording
 
 
+def _receivers(
+    folder: Path, record_variable: str, ends_all: bool
+) -> Callable[[int], list[int]]:
+    """A function that names the processes to which a signal is passed on, by its number; for an
+    empty list the program alone gets it.
+
+    ``record_variable``: the value of CASEBOOK_RECORD, by which a process of the program is known.
+    ``ends_all``: SIGTERM goes to all of them. SIGUSR1 goes to those in which the recorder handles
+    it: it would end others.
+    """
+
+    def receivers(number: int) -> list[int]:
+        if number == signal.SIGTERM and ends_all:
+            return carrying(f"CASEBOOK_RECORD={record_variable}")
+        if number != signal.SIGUSR1:
+            return []
+        pids = []
+        for row in process_rows(folder):
+            handled_by = row["signals"].get("SIGUSR1")
+            if handled_by == "recorder" and not row["ended"]:
+                pids.append(row["pid"])
+        return pids
+
+    return receivers
+
+
 def _claim(out: Path, folder: Path) -> None:
     """Make the folder of a recording.
 
-    Raises NameTakenError where something of that name is kept, and FileExistsError where another
+    Raises NameTakenError where files of that name exist, and FileExistsError where another
     recording takes it at the same moment.
     """
     kept = {path.suffix for path in folder.glob("*")} & {".pickle", ".stacks"}
     if (folder / "record.json").is_file() and not kept:
-        # Of a recording that kept nothing, so that it can be tried again.
+        # An earlier recording kept nothing there: it may be tried again.
         shutil.rmtree(folder)
     for path in (out, out.with_suffix(".pickle"), folder):
         if path.exists():
@@ -166,6 +182,7 @@ def _claim(out: Path, folder: Path) -> None:
 
 
 def _keep_trace(snapshot: Path, out: Path) -> Path:
+    """The trace at ``out``: the file of the snapshot under a second name, or a copy of it."""
     trace = out.with_suffix(snapshot.suffix)
     try:
         os.link(snapshot, trace)
@@ -175,16 +192,19 @@ def _keep_trace(snapshot: Path, out: Path) -> Path:
 
 
 def _why_no_trace(notes: Sequence[str]) -> str:
+    """The recorder's own reasons (NOT_AVAILABLE in under_torch/recorder.py), else the last note."""
     reasons = [note for note in notes if "not available because" in note]
     if reasons:
         return "; ".join(reasons)
-    return notes[-1] if notes else "nothing was allocated while it was recorded"
+    if notes:
+        return notes[-1]
+    return "nothing was allocated while it was recorded"
 
 
 def remove(out: Path) -> None:
-    """Take away what an earlier recording kept under that name.
+    """Delete the files of an earlier recording of that name.
 
-    Files that no recording's folder stands beside are left.
+    A trace without a recording's folder beside it is left: it may be a file of somebody else.
     """
     folder = out.with_suffix(".record")
     if (folder / "record.json").is_file():
@@ -195,7 +215,7 @@ def remove(out: Path) -> None:
 def under(python: str, command: Sequence[str]) -> list[str]:
     """The command, run by ``python`` unless that is empty.
 
-    Raises RecordError for no command, or one that is no Python's.
+    Raises RecordError for no command, or one that does not run Python.
     """
     if not command:
         raise RecordError(
@@ -216,9 +236,11 @@ def under(python: str, command: Sequence[str]) -> list[str]:
 def environment(
     environ: Mapping[str, str], folder: Path, settings: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The program's own environment, with the recorder's folder first on PYTHONPATH, and what
-    the recorder is to do.
+    """The program's own environment, with the recorder's folder first on PYTHONPATH, and the
+    recorder's options as JSON in CASEBOOK_RECORD.
     """
-    path = os.pathsep.join(filter(None, [str(INJECT), environ.get("PYTHONPATH", "")]))
+    path = str(INJECT)
+    if environ.get("PYTHONPATH"):
+        path += os.pathsep + environ["PYTHONPATH"]
     options = json.dumps({"folder": str(folder), **settings})
     return {**environ, "PYTHONPATH": path, "CASEBOOK_RECORD": options}

@@ -1,4 +1,8 @@
-"""What the recorder left of each process of a program: read, said in notes, and chosen from."""
+"""Reads the files that the recorder wrote for each process of a program, puts what went wrong
+into notes, and chooses the snapshot to replay.
+
+A *row* is what one process wrote (``facts`` in under_torch/recorder.py).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from helpers.ground.units import typed_size
 from helpers.look.cards import cards
 from helpers.look.environment import looks_secret, sounds_secret
 
-# Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
 ORDER = ("oom", "exit", "os._exit", "exec", "SIGTERM", "hang", "SIGUSR1")
+"""Reasons of a snapshot, the one to replay first: where memory ran out, else the whole program,
+else a part of it.
+"""
 NOT_LOADED = (
     "none of its Pythons loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize "
     "out, and other programs know neither; the program itself can record with "
@@ -27,16 +33,15 @@ Fields = Mapping[str, Any]
 
 
 def process_rows(folder: Path) -> list[Row]:
-    """One row per process that imported torch, by its number."""
+    """One row per process that imported torch, in the order of their process ids."""
     paths = sorted(folder.glob("*-*.json"))
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return sorted(rows, key=lambda row: int(row["pid"]))
 
 
 def collect(folder: Path) -> tuple[list[Row], list[str]]:
-    """One row per process that imported torch, and what must be said about them.
-
-    The small files that told it go.
+    """One row per process that imported torch, and notes on them. Deletes the small files that
+    the answer was read from; snapshots and stacks stay.
     """
     rows = process_rows(folder)
     notes = []
@@ -44,6 +49,7 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
         row["argv"] = redacted(row.get("argv", []))
         notes += _notes_of_process(row)
     notes += _notes_of_stuck(folder)
+    # Each Python of the program that read our sitecustomize announced itself by a file.
     broken = list(folder.glob("*.failed"))
     reached = list(folder.glob("*.reached"))
     too_old = list(folder.glob("*.too-old"))
@@ -52,7 +58,7 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
             f"process {_pid(path)}: the recorder could not start: {path.read_text()}"
         )
     if too_old:
-        version = too_old[0].stem.partition("-")[2]
+        _pid_text, _, version = too_old[0].stem.partition("-")
         notes.append(
             f"one of its Pythons is {version}, and the recorder needs 3.9 or later"
         )
@@ -60,20 +66,19 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
         notes.append(NOT_LOADED)
     elif not rows and not broken:
         notes.append("the command never imported torch")
-    read = [*folder.glob("*-*.json"), *folder.glob("*.part")]
+    read = [*folder.glob("*-*.json"), *folder.glob("*.part")]  # .part: half written
     for path in [*read, *reached, *too_old, *broken]:
         path.unlink()
     return rows, notes
 
 
 def _notes_of_process(row: Row) -> list[str]:
-    """What must be said of a process; where it said nothing of its end, ``ended`` is filled in."""
+    """Notes on a process. Fills in ``ended`` where the process could not write it any more."""
     notes = []
-    # A process that cannot say any more how it ended was killed outright: its snapshot at the
-    # end is missing, the earlier ones are not.
     if not row["ended"]:
-        alive = process_of(int(row["pid"])).running
-        row["ended"] = "still running" if alive else "killed or crashed"
+        row["ended"] = "killed or crashed"
+        if process_of(int(row["pid"])).running:
+            row["ended"] = "still running"
         notes.append(
             f"{row['ended']} at the end of the command, so it has no snapshot of its "
             "own end"
@@ -91,7 +96,9 @@ def _notes_of_process(row: Row) -> list[str]:
 
 
 def _notes_of_stuck(folder: Path) -> list[str]:
-    """The stacks that the timer wrote; empty files of it go."""
+    """A note for each file of stacks that the watch on a stuck interpreter wrote (quiet_watch.py);
+    deletes those that it only opened.
+    """
     notes = []
     for path in folder.glob("*-stuck.stacks"):
         if path.stat().st_size:
@@ -105,24 +112,27 @@ def _notes_of_stuck(folder: Path) -> list[str]:
 
 
 def _pid(path: Path) -> str:
+    """The process id with which the names of a process's files begin."""
     return path.name.partition("-")[0]
 
 
 def best_snapshot(processes: Sequence[Fields]) -> str:
-    """The file that answers best: the first out-of-memory, else the end with the most events.
-
-    Empty where there is none.
+    """The name of the snapshot to replay, by ORDER: of out-of-memories the first, of others the
+    one with the most events. Empty where there is none.
     """
-    snapshots = [
-        snapshot
-        for row in processes
-        for snapshot in row["snapshots"]
-        if snapshot.get("file") and snapshot["reason"] in ORDER
-    ]
+    snapshots: list[Fields] = []
+    for row in processes:
+        snapshots += [
+            snapshot
+            for snapshot in row["snapshots"]
+            if snapshot.get("file") and snapshot["reason"] in ORDER
+        ]
 
     def rank(snapshot: Fields) -> tuple[int, float]:
-        first = snapshot["at"] if snapshot["reason"] == "oom" else -snapshot["events"]
-        return ORDER.index(snapshot["reason"]), first
+        reason = snapshot["reason"]
+        if reason == "oom":
+            return ORDER.index(reason), snapshot["at"]
+        return ORDER.index(reason), -snapshot["events"]
 
     if not snapshots:
         return ""
@@ -143,15 +153,20 @@ def process_of_trace(processes: Sequence[Fields]) -> Fields:
 
 
 def card_options(processes: Sequence[Fields], capacity_bytes: int) -> list[str]:
-    """The options of `rehearse` for cards like those of a recorded program, of that size."""
-    devices = [device for row in processes for device in row.get("devices") or ()]
+    """The options of `rehearse` for cards as many and of the kind that a recorded program used,
+    each of ``capacity_bytes``.
+    """
+    devices: list[Fields] = []
+    for row in processes:
+        if row.get("devices"):
+            devices += row["devices"]
     used = {device.get("name") for device in devices}
     names = [key for key, card in cards().items() if card.name in used]
     count = 1 + max((device.get("index", 0) for device in devices), default=0)
-    is_whole_card = (
-        bool(names) and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20
-    )
-    words = [] if is_whole_card else ["--capacity", typed_size(capacity_bytes)]
+    words = ["--capacity", typed_size(capacity_bytes)]
+    # The table of cards has whole MiB.
+    if names and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20:
+        words = []  # --gpu says it
     if names:
         words += ["--gpu", names[0]]
     if count > 1:
@@ -162,25 +177,27 @@ def card_options(processes: Sequence[Fields], capacity_bytes: int) -> list[str]:
 def redacted(words: Sequence[str]) -> list[str]:
     """A command line that may be shown.
 
-    Values of secret-sounding options and tokens become ***, the home folder ~.
+    ``***`` stands for the values of secret-sounding options, tokens, and passwords in URLs, ``~``
+    for the home folder.
     """
     home = os.path.expanduser("~")
     shown = []
-    hide = False
+    is_secret_value = False  # the word before was an option such as --api-key
     for word in words:
         name, equals, value = word.partition("=")
-        secret = (
-            not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
-        )
-        if equals and (looks_secret(value) or (secret and not looks_secret(word))):
+        is_option = bool(equals) or name.startswith("-")
+        names_secret = is_option and sounds_secret(name) and not is_secret_value
+        if equals and looks_secret(value):
             text = f"{name}=***"
-        elif hide or looks_secret(word):
+        elif is_secret_value or looks_secret(word):
             text = "***"
+        elif equals and names_secret:
+            text = f"{name}=***"
         else:
             text = word
         text = re.sub(r"://[^/@\s]+@", "://***@", text)
         if home != "/":
             text = re.sub(rf"(^|=){re.escape(home)}(?=/|$)", r"\1~", text)
         shown.append(text)
-        hide = secret and not equals
+        is_secret_value = names_secret and not equals
     return shown
