@@ -1,5 +1,5 @@
-"""A trace under other settings, another release, another card: what the caching allocator does
-with it, carried out in plain Python or by the same code compiled to machine code.
+"""Replays a trace under other settings, on another release or another card: the caching allocator
+carries out its operations, in plain Python or as the same code compiled to machine code.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ ODD_PAGES = (
     "large_segment_size_mb:{mib} with expandable_segments: CUDA maps whole 2 MiB only, so torch fails at its first request above "
     "1 MiB; use an even number"
 )
+ROOM_COMPILED = 4096
+ROOM_PLAIN = 32
+"""Blocks that the tables have room for at first: plain Python makes an object of each record, so it
+begins with few; tables that are too short grow.
+"""
+CALLS_A_BLOCK = 4
+"""Calls to the driver for which operations.has_room asks before each operation."""
 
 
 def replay(
@@ -46,10 +53,11 @@ def replay(
     PYTORCH_CUDA_ALLOC_CONF string) on that card.
 
     fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline
-    keeps a row an operation. engine "compiled" is the allocator as machine code, "plain" the
-    same in Python, "auto" what is quicker. Raises SettingsError where torch would refuse the
-    settings, ReplayError where the allocator's own state would be torn, OverflowError where the
-    modelled addresses are used up, ValueError for columns that are no trace.
+    keeps a row an operation and the log of driver calls. engine "compiled" is the allocator as
+    machine code, "plain" the same in Python, "auto" the quicker of the two. Raises SettingsError
+    where torch would refuse the settings, ReplayError where the allocator's own state would be
+    torn, OverflowError where the modelled addresses are used up, ValueError for columns that are
+    no trace.
     """
     rules = behaviour(torch, build)
     settings, settings_at, errors = _settings_in_turn(trace, conf, rules)
@@ -65,10 +73,15 @@ def replay(
         card,
         rules,
         pools=pools,
-        room=4096 if compiled else 32,
+        room=ROOM_COMPILED if compiled else ROOM_PLAIN,
     )
     tables["operations"] = _operations(trace, stop, pools, settings_at, card, rules)
-    tables["calls"] = table("calls", 4 * len(tables["blocks"]) if timeline else 1)
+    kept_calls = 1  # tables are never empty
+    kept_rows = 0
+    if timeline:
+        kept_calls = CALLS_A_BLOCK * len(tables["blocks"])
+        kept_rows = stop
+    tables["calls"] = table("calls", kept_calls)
     named = settings[0].fraction
     if named is not None:
         values["config_bytes"] = int(named * float(card.capacity_bytes))
@@ -77,42 +90,51 @@ def replay(
     values["allowed_bytes"] = allowed_bytes(fraction, card, rules)
     values["logs"] = int(timeline)
     state = Memory(tables, values, compiled)
-    rows = np.zeros((stop if timeline else 0, len(COLUMNS)), np.int64)
+    rows = np.zeros((kept_rows, len(COLUMNS)), np.int64)
     _carry_out(state, rows, stop)
-    return replace(_outcome(state, stop, rows if timeline else None), errors=errors)
+    outcome = replace(_outcome(state, stop), errors=errors)
+    if not timeline:
+        return outcome
+    used = state.array("calls")[1 : state.a.call_count + 1]  # place 0 stands for none
+    calls = used.view(np.int64).reshape(-1, len(CALL_COLUMNS))
+    return replace(outcome, timeline=rows, calls=calls)
 
 
 def _settings_in_turn(
     trace: Trace, conf: str, rules: Behaviour
 ) -> tuple[list[Settings], dict[int, int], tuple[tuple[int, str], ...]]:
-    """The settings that hold in turn: all of them, which one from which operation on, and the
-    refusals.
+    """All settings that hold in turn; for each SET_CONF operation the place of its settings; and
+    the refusals, (operation, why).
 
-    A refusal changes settings too; its place is given as -1 - number. Raises SettingsError
-    where torch refuses `conf` itself, ReplayError where it fails under what it accepts.
+    A text that torch refuses changes settings too: their place p is given as -1 - p, as
+    operations.set_conf reads it. Raises SettingsError where torch refuses `conf` itself,
+    ReplayError where it accepts settings and then fails under them.
     """
     settings = [parse(conf, rules)]
     places = {}
     errors = []
     for at in np.flatnonzero(trace.op == Op.SET_CONF).tolist():
+        text = str(trace.values[trace.size[at]])
+        before = settings[-1]
+        place = len(settings)
         try:
-            settings.append(
-                parse(str(trace.values[int(trace.size[at])]), rules, settings[-1])
-            )
-            places[at] = len(settings) - 1
+            settings.append(parse(text, rules, before))
+            places[at] = place
         except SettingsError as error:
-            settings.append(error.left or settings[-1])
-            places[at] = -len(settings)
+            settings.append(error.left or before)
+            places[at] = -1 - place
             errors.append((at, str(error)))
     for setting in settings:
-        odd = setting.expandable and setting.large_segment_bytes % GRANULE_BYTES
-        if odd and rules.build == "cuda":
+        is_odd = setting.large_segment_bytes % GRANULE_BYTES != 0
+        if setting.expandable and is_odd and rules.build == "cuda":
             raise ReplayError(ODD_PAGES.format(mib=setting.large_segment_bytes >> 20))
     return settings, places, tuple(errors)
 
 
 def _check_columns(trace: Trace) -> None:
-    """Passes for columns that compiled code, which checks no index, can follow."""
+    """Raises ValueError for columns with which compiled code, which checks no index, would read
+    beside its tables.
+    """
     columns = (trace.id, trace.size, trace.stream, trace.pool)
     if {len(column) for column in columns} != {len(trace)}:
         raise ValueError(
@@ -123,12 +145,11 @@ def _check_columns(trace: Trace) -> None:
 
 
 def _pools(trace: Trace) -> list[int]:
-    """The numbers of the trace's pools, that of the default ones, 0, first."""
+    """The numbers of the trace's pools: 0, the default ones, first, then the private ones."""
     named = trace.pool[np.isin(trace.op, (Op.ALLOC, Op.EMPTY_CACHE))]
-    private = {*np.abs(named).tolist(), *(segment.pool for segment in trace.start)} - {
-        0
-    }
-    return [0, *sorted(private)]
+    # Below 0: the same pool used outside of a capture (Trace.pool).
+    private = {*np.abs(named).tolist(), *(segment.pool for segment in trace.start)}
+    return [0, *sorted(private - {0})]
 
 
 def _operations(
@@ -139,8 +160,8 @@ def _operations(
     card: Card,
     rules: Behaviour,
 ) -> np.ndarray:
-    """The table of operations: pools by their places, a limit or the place of settings as the
-    size of what sets it.
+    """The table of operations up to ``stop``. The size of a SET_CONF is the place of its settings,
+    that of a SET_FRACTION the bytes that it allows; the numbers of private pools count from 1.
     """
     op = trace.op[:stop]
     sizes = trace.size[:stop].copy()
@@ -149,19 +170,23 @@ def _operations(
     for at in np.flatnonzero(op == Op.SET_FRACTION).tolist():
         sizes[at] = allowed_bytes(float(trace.values[int(sizes[at])]), card, rules)
     pool = trace.pool[:stop]
+    # np.sign is 0 for the default pools, so these stay 0.
+    pool_number = np.sign(pool) * (1 + np.searchsorted(pools[1:], np.abs(pool)))
     return table(
         "operations",
         stop,
         op=op,
-        ident=trace.id[:stop] + 1,
+        ident=trace.id[:stop] + 1,  # the place of its Ident; place 0 stands for none
         size=sizes,
         stream=trace.stream[:stop],
-        pool=np.sign(pool) * (1 + np.searchsorted(pools[1:], np.abs(pool))),
+        pool=pool_number,
     )
 
 
 def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
-    """Every operation up to stop; where tables have no room for one, they grow."""
+    """Carries out every operation up to stop, and lets tables grow that are too short for one.
+    Fills ``timeline``, a row an operation, where it has any rows.
+    """
     proceed: Callable[..., int] = advance
     head = state.a
     if state.compiled:
@@ -178,12 +203,39 @@ def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
             raise ReplayError(TORN)
 
 
-def _outcome(state: Memory, stop: int, timeline: np.ndarray | None) -> Outcome:
-    """The totals, and every block in order of kind, ordinal and offset."""
+def _outcome(state: Memory, stop: int) -> Outcome:
+    """The totals after ``stop`` operations, and the table of blocks."""
     a = state.a
+    engine = "plain"
+    if state.compiled:
+        engine = "compiled"
+    first_oom = None
+    if a.ooms:
+        first_oom = int(a.first_oom)
+    stat = state.array("stats")
+    freed = stat["allocated"] - stat["current"]
+    figures = np.stack(
+        (stat["current"], stat["peak"], stat["allocated"], freed), axis=1
+    )
+    # Behind the figures of each pool there are two rows of oversize blocks (blocks.py).
+    count = len(NAMES) * len(POOLS)
+    return Outcome(
+        events=stop,
+        ooms=int(a.ooms),
+        first_oom=first_oom,
+        first_oom_bytes=int(a.first_oom_bytes),
+        figures=figures[:count].reshape(len(NAMES), len(POOLS), 4),
+        oversize=figures[count:],
+        counters=np.array([getattr(a, name) for name in COUNTERS], np.int64),
+        blocks=_block_table(state),
+        engine=engine,
+    )
+
+
+def _block_table(state: Memory) -> np.ndarray:
+    """Every block with the columns of outcome.BLOCK_COLUMNS, in their order."""
     block = state.array("blocks")
-    in_use = block["used"] == 1
-    block = block[in_use]
+    block = block[block["used"] == 1]
     segment = state.array("segments")[block["segment"]]
     pool = state.array("pools")[block["pool"]]
     free_or_waiting = np.where(block["event_count"] > 0, PENDING, INACTIVE)
@@ -200,34 +252,15 @@ def _outcome(state: Memory, stop: int, timeline: np.ndarray | None) -> Outcome:
         pool["private"],
         block["mapped"],
     )
-    stat = state.array("stats")
-    freed = stat["allocated"] - stat["current"]
-    figures = np.stack(
-        (stat["current"], stat["peak"], stat["allocated"], freed), axis=1
-    )
-    count = len(NAMES) * len(POOLS)
-    calls = None
-    if timeline is not None:
-        used = state.array("calls")[1 : a.call_count + 1]
-        calls = used.view(np.int64).reshape(-1, len(CALL_COLUMNS))
-    return Outcome(
-        events=stop,
-        ooms=int(a.ooms),
-        first_oom=int(a.first_oom) if a.ooms else None,
-        first_oom_bytes=int(a.first_oom_bytes),
-        figures=figures[:count].reshape(len(NAMES), len(POOLS), 4),
-        oversize=figures[count:],
-        counters=np.array([getattr(a, name) for name in COUNTERS], np.int64),
-        blocks=np.stack(columns, axis=1)[np.lexsort(columns[::-1])],
-        timeline=timeline,
-        calls=calls,
-        engine="compiled" if state.compiled else "plain",
-    )
+    in_order = np.lexsort(columns[::-1])  # its last key is the one that decides first
+    return np.stack(columns, axis=1)[in_order]
 
 
+# About the speed of one core; only the choice of the engine rests on these three.
 PLAIN_A_SECOND = 20_000
-"""Operations; compiled it is 100 times as many."""
+"""Operations in plain Python; compiled it is 100 times as many."""
 LOAD_S = 1
+"""To import numba and load machine code that was kept."""
 COMPILE_S = 25
 _plain = 0  # operations carried out in plain Python by this process so far
 
@@ -235,8 +268,9 @@ _plain = 0  # operations carried out in plain Python by this process so far
 def chosen_engine(engine: str, operations: int) -> str:
     """The engine, "compiled" or "plain", for so many operations.
 
-    "auto" compiles once that takes less time than plain Python has taken and would take, and
-    says so first; machine code kept from another time is loaded sooner.
+    "auto" compiles as soon as plain Python would have taken longer than compiling, this
+    process's earlier replays included, and says so first; machine code that was kept is loaded
+    sooner. Raises ImportError for "compiled" without numba.
     """
     global _plain
     if engine not in ENGINES:
@@ -246,20 +280,22 @@ def chosen_engine(engine: str, operations: int) -> str:
     must = engine == "compiled"
     plain_s = (_plain + operations) / PLAIN_A_SECOND
     compiled = None
-    # While another thread imports it, it stands there half made: importing waits for the whole.
+    # Another thread may be importing it: import_module waits for that, sys.modules does not.
     if must or plain_s > LOAD_S or COMPILED in sys.modules:
         try:
             compiled = importlib.import_module(COMPILED)
         except ImportError:
             if must:
                 raise
-    if compiled is not None and (must or plain_s > COMPILE_S or compiled.ready()):
-        if not compiled.ready():
+    if compiled is not None:
+        is_worth_compiling = must or plain_s > COMPILE_S
+        if is_worth_compiling and not compiled.ready():
             print(
                 f"Compiling the allocator, once: about {COMPILE_S} s on an idle machine",
                 file=sys.stderr,
             )
             compiled.make()
-        return "compiled"
+        if compiled.ready():
+            return "compiled"
     _plain += operations
     return "plain"

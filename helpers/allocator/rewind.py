@@ -1,12 +1,12 @@
-"""What was there when a recording began: the final segments with every event undone, last one
-first.
+"""The state in which a recording began: the final segments with every event undone, the last
+event first.
 
 A snapshot has the state at its end and the events before it; a replay needs the state at their
-start. Free space needs no bookkeeping: what no block holds is free, and neighbouring free bytes
-of a segment are always one block. The one thing that no event says is how much more than it
-asked for a block kept: a block that survived has its size in the snapshot, another is taken to
-keep what the allocator would not have split off (1 MiB in the large pool, any rest from
-max_split_size up).
+start. Free space needs no bookkeeping: bytes that no block holds are free, and neighbouring free
+bytes of a segment are always one block. No event says how much larger a block was than its
+request. A block that *survived* is in the snapshot, with its size. Of any other it is assumed
+that it kept what the allocator would not have split off: a rest of up to 1 MiB in the large pool,
+and any rest of a block from max_split_size up (should_split in CUDACachingAllocator.cpp).
 """
 
 from __future__ import annotations
@@ -30,39 +30,41 @@ from helpers.settings.in_force import (
 from helpers.settings.releases import NEWEST, behaviour
 
 GONE = "neither freed later nor in the final segments"
-T = TypeVar("T")
+Kind = TypeVar("Kind")
 
 
-class _ByAddress(Generic[T]):
-    """Ranges or blocks by their addresses, in order."""
+class _ByAddress(Generic[Kind]):
+    """Ranges or blocks, found by their addresses; ``addresses`` is in order."""
 
     def __init__(self) -> None:
         self.addresses: list[int] = []
-        self.values: dict[int, T] = {}
+        self.values: dict[int, Kind] = {}
 
-    def put(self, address: int, value: T) -> None:
+    def put(self, address: int, value: Kind) -> None:
         insort(self.addresses, address)
         self.values[address] = value
 
-    def pop(self, address: int) -> T:
+    def pop(self, address: int) -> Kind:
         del self.addresses[bisect_left(self.addresses, address)]
         return self.values.pop(address)
 
     def below(self, address: int) -> int | None:
-        """The last address that is not above this one."""
+        """The last address up to this one, itself included; None where there is none."""
         at = bisect_right(self.addresses, address)
         return self.addresses[at - 1] if at else None
 
     def above(self, address: int, end: int) -> int:
-        """The first address above this one, or the end where that comes sooner."""
+        """The first address above this one; ``end`` where none comes before that."""
         at = bisect_right(self.addresses, address)
-        return min(end, self.addresses[at]) if at < len(self.addresses) else end
+        if at == len(self.addresses):
+            return end
+        return min(end, self.addresses[at])
 
 
 @dataclass
 class _Range:
-    """A segment or a mapped range while events are undone; ``small`` is None until a block in
-    it tells.
+    """A segment or a mapped range while events are undone. ``small``: whether it is of the small
+    pool, None until a block in it shows that.
     """
 
     size: int
@@ -74,6 +76,8 @@ class _Range:
 
 @dataclass
 class _Live:
+    """A live block; ``state`` as of StartBlock, A or P; ``survived``: it is in the snapshot."""
+
     size: int
     requested: int
     state: str
@@ -93,8 +97,8 @@ def rewind(snapshot: Snapshot) -> Trace:
 
 
 def _settings_of(snapshot: Snapshot) -> Settings:
-    """The settings of the recording: its string as the newest release reads it, and what the
-    snapshot lists by name.
+    """The settings of the recording: its text as the newest release reads it, and the two numbers
+    that the snapshot lists themselves.
     """
     rules = behaviour(".".join(map(str, NEWEST)))
     try:
@@ -112,16 +116,18 @@ def _settings_of(snapshot: Snapshot) -> Settings:
 
 
 class _State:
-    """The segments and live blocks at one moment, moved back event by event."""
+    """The segments and live blocks at one moment, moved back event by event. ``pool_of``: the
+    private pool of each event that is an allocation, by its number.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.settings = _settings_of(snapshot)
         self.ranges: _ByAddress[_Range] = _ByAddress()
         self.live: _ByAddress[_Live] = _ByAddress()
-        self.pool_of: dict[int, int] = {}  # event -> private pool
+        self.pool_of: dict[int, int] = {}
         self.has_events = bool(snapshot.events)
-        self.ids = 0  # of the live blocks at the start
-        self.unsure = 0  # of those whose size is a guess
+        self.ids = 0  # live blocks at the start, which get the first ids
+        self.unsure = 0  # those of them whose size is a guess
         for segment in snapshot.segments:
             home = _Range(
                 size=segment.size,
@@ -137,7 +143,7 @@ class _State:
                 self.live.put(address, live)
 
     def undo(self, event: TraceEntry) -> None:
-        """The state just before the event."""
+        """Goes back to the state just before the event; an oom changed nothing."""
         if event.action == "alloc":
             self._undo_alloc(event)
         elif event.action == "free_completed":
@@ -147,15 +153,16 @@ class _State:
             if block is None or block.state != "P":
                 never = "of a block that is not waiting afterwards and whose free never completes"
                 raise _impossible(event, never)
-            block.state = "A"  # allocated; P: freed, but awaiting events
+            block.state = "A"
         elif event.action in ("segment_alloc", "segment_map"):
             self._undo_segment(event)
         elif event.action == "segment_free":
-            self._give_again(event)
+            self._restore_range(event)
         elif event.action == "segment_unmap":
             self._map_again(event)
 
     def _undo_alloc(self, event: TraceEntry) -> None:
+        """The block that the event made is gone; notes its private pool."""
         block = self.live.values.get(event.address)
         if block is None:
             raise _impossible(event, f"of a block that is {GONE}")
@@ -164,12 +171,16 @@ class _State:
                 event, "of a block whose free completes and nobody requested"
             )
         self.live.pop(event.address)
+        pool = event.pool
         home = self._range_at(event.address)
-        pool = 0 if home is None else self.ranges.values[home].pool
-        self.pool_of[event.number] = event.pool or pool
+        if not pool and home is not None:  # events of old releases have no pool
+            pool = self.ranges.values[home].pool
+        self.pool_of[event.number] = pool
 
     def _undo_free(self, event: TraceEntry) -> None:
-        """The block that the event freed waits again."""
+        """The block that the event freed waits again for its free to be completed. Where two
+        blocks of the large pool are close together, the first one had the rest between them.
+        """
         address = event.address
         size = round_size(event.size, self.settings.roundup_divisions)
         if address in self.live.values:
@@ -191,7 +202,7 @@ class _State:
             raise _impossible(event, "of more bytes than its segment has")
         if home.small is None:
             home.small = size <= SMALL_MAX_BYTES
-        self.live.put(address, _Live(size, event.size, "P", False))
+        self.live.put(address, _Live(size, event.size, "P", survived=False))
         if not home.small and not home.expandable:
             before = self.live.below(address - 1)
             if before is not None and before >= first:
@@ -199,23 +210,25 @@ class _State:
             self._keep_rest(address, self.live.above(address, end))
 
     def _keep_rest(self, address: int, end: int) -> None:
-        """The block keeps a rest of at most 1 MiB before ``end``: no free block of the large
-        pool is as small as that.
+        """The block gets the bytes up to ``end`` where they are at most 1 MiB: the large pool has
+        no free block as small as that.
         """
         block = self.live.values[address]
         if not block.survived and end - address - block.size <= MIB:
             block.size = end - address
 
     def start(self) -> tuple[tuple[StartSegment, ...], list[str]]:
-        """The state that is left, ids in address order, and what was guessed."""
+        """The present state as the start of a trace, ids in address order, and notes on what was
+        guessed.
+        """
         segments = []
         for address in self.ranges.addresses:
             home = self.ranges.values[address]
             blocks = tuple(self._blocks_in(address, home))
             small = home.small
-            if small is None:
-                odd = home.size % self.settings.large_segment_bytes != 0
-                small = home.expandable and odd
+            if small is None:  # pages of the large pool come in this size
+                is_odd = home.size % self.settings.large_segment_bytes != 0
+                small = home.expandable and is_odd
             segment = StartSegment(
                 address=address,
                 size=home.size,
@@ -229,10 +242,10 @@ class _State:
         return tuple(segments), self._notes(len(segments))
 
     def _blocks_in(self, address: int, home: _Range) -> Iterator[StartBlock]:
-        """The live blocks of a range, and the free ones between them."""
+        """The live blocks of a range at ``address``, and the free ones between them."""
         end = address + home.size
         free_from = address
-        place = self.live.above(address - 1, end)
+        place = self.live.above(address - 1, end)  # the first live block
         while place < end:
             block = self.live.values[place]
             following = self.live.above(place, end)
@@ -250,8 +263,9 @@ class _State:
             yield StartBlock(free_from - address, end - free_from, 0, "I", -1)
 
     def _take_rest(self, block: _Live, most: int) -> None:
-        """A block above max_split_size has all up to the next, ``most``; whether another has
-        more than it is taken to have may be unsure.
+        """A block from max_split_size up gets the ``most`` bytes up to the next block, if the
+        allocator would have handed out so large a block. Counts others whose size is a guess:
+        they may have kept up to 1 MiB of the rest.
         """
         rest = most - block.size
         is_oversize = block.size >= self.settings.max_split_bytes
@@ -262,6 +276,7 @@ class _State:
             self.unsure += 1
 
     def _notes(self, segments: int) -> list[str]:
+        """Notes on what was guessed of the start, which has so many segments."""
         notes = []
         if segments and self.has_events:
             notes.append(
@@ -276,62 +291,66 @@ class _State:
         return notes
 
     def _range_at(self, address: int) -> int | None:
-        """Where the segment or mapped range begins that has this address."""
+        """The begin of the segment or mapped range that has this address; None for none."""
         first = self.ranges.below(address)
         if first is not None and address < first + self.ranges.values[first].size:
             return first
         return None
 
     def _block_in(self, address: int, end: int) -> int | None:
-        """A live block that has a byte in the range."""
+        """The address of a live block with a byte from ``address`` up to ``end``; None for none."""
         before = self.live.below(address)
         if before is not None and before + self.live.values[before].size > address:
             return before
         after = self.live.above(address, end)
         return after if after < end else None
 
-    def _give_again(self, event: TraceEntry) -> _Range:
-        """Undoes a segment_free or segment_unmap: what it gave back is there."""
+    def _restore_range(self, event: TraceEntry) -> _Range:
+        """Undoes a segment_free or segment_unmap: its bytes are reserved again, as a range."""
         end = event.address + event.size
         overlaps = self._range_at(event.address) is not None
         if overlaps or self.ranges.above(event.address, end) < end:
             raise _impossible(event, "of bytes that are in a segment afterwards")
-        again = _Range(
+        restored = _Range(
             size=event.size,
             stream=event.stream,
             small=None,
             pool=event.pool,
             expandable=event.action == "segment_unmap",
         )
-        if not again.expandable and event.size == SMALL_SEGMENT_BYTES:
-            again.small = True
-        self.ranges.put(event.address, again)
-        return again
+        if not restored.expandable and event.size == SMALL_SEGMENT_BYTES:
+            restored.small = (
+                True  # only the small pool has cudaMalloc segments of this size
+            )
+        self.ranges.put(event.address, restored)
+        return restored
 
     def _map_again(self, event: TraceEntry) -> None:
-        """A range is as long as it is mapped without a gap."""
-        again = self._give_again(event)
+        """Undoes a segment_unmap; ranges without a gap between them become one."""
+        restored = self._restore_range(event)
         address = event.address
-        end = address + again.size
-        if self._joins(end, again):
+        end = address + restored.size
+        if self._joins(end, restored):
             after = self.ranges.pop(end)
-            again.size += after.size
-            again.small = after.small
-            again.pool = after.pool
+            restored.size += after.size
+            restored.small = after.small
+            restored.pool = after.pool
         before = self._range_at(address - 1)
-        if before is not None and self._joins(before, again):
+        if before is not None and self._joins(before, restored):
             self.ranges.pop(address)
-            self.ranges.values[before].size += again.size
+            self.ranges.values[before].size += restored.size
 
     def _joins(self, address: int, new: _Range) -> bool:
-        """Whether an expandable range that begins there and a new one are one."""
+        """Whether an expandable range begins there that the new range beside it is a part of."""
         old = self.ranges.values.get(address)
         if old is None or not old.expandable or old.stream != new.stream:
             return False
         return new.small is None or new.small == old.small
 
     def _undo_segment(self, event: TraceEntry) -> None:
-        """Undoes a segment_alloc or segment_map: what it made must be free and goes."""
+        """Undoes a segment_alloc or segment_map: its bytes, which must be free, are reserved no
+        longer; a range may be left on either side.
+        """
         address = event.address
         end = address + event.size
         other = self._block_in(address, end)

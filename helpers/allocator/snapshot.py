@@ -1,11 +1,11 @@
-"""What a torch memory snapshot says: the segments at its end, the events that it still has, and
-the settings.
+"""Reads a torch memory snapshot: the segments at its end, the events in its ring buffer, and the
+settings.
 
-Every generation from torch 2.0 to 2.15 (torch/csrc/cuda/memory_snapshot.cpp,
+It reads every generation from torch 2.0 to 2.15 (torch/csrc/cuda/memory_snapshot.cpp,
 torch/cuda/_memory_viz.py and six public files): segments alone
 (``torch.cuda.memory_snapshot()``), blocks with ``history`` and no address, events without time,
-with pool_id, compile_context or user_metadata. host_segments and host_traces (2.14) are the
-host allocator's and are left out.
+with pool_id, compile_context or user_metadata. host_segments and host_traces (2.14) belong to the
+host allocator and are left out.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from helpers.allocator.trace import (
     StartSegment,
     TraceError,
 )
+from helpers.settings.allocator_text import INTERVALS
 
 FRAMES_KEPT = 8
+"""Innermost frames of a stack, of any file: from the operator to the program's own line."""
 MORE_KEPT = 40
+"""Further frames in which a loop over steps may be (_may_hold_a_loop)."""
 FRAMES_SEEN = 256
-"""Of a stack: its innermost frames; how many more of the program's own files, of CALLS and of
-libraries outside of a forward; and how far is looked.
-"""
+"""Frames that are looked at: the time that a stack of a deep recursion takes stays bounded."""
 ACTIONS = (
     "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
 ).split()
 _NO_REQUEST = {"snapshot", "annotate", "user_defined"}
-"""A snapshot was taken; a note of the program (2.14): neither is asked of the allocator."""
+"""Events that ask nothing of the allocator: a snapshot was taken; a note of the program (2.14)."""
 _STATES = {
     "active_allocated": "A",
     "active_awaiting_free": "P",
@@ -45,6 +46,8 @@ _STATES = {
     "inactive": "I",
 }
 IMPOSSIBLE = "no allocator has such a state"
+MOST_SHOWN = 1 << 70
+"""Larger numbers of a forged snapshot are not written out: they may have any number of digits."""
 MIB = 1 << 20
 Entry = dict[object, object]
 
@@ -52,8 +55,8 @@ Entry = dict[object, object]
 class TraceEntry(NamedTuple):
     """One trace entry.
 
-    ``number`` is its place in the device's list. Of an oom, ``address`` is the free bytes of
-    the device.
+    ``number`` is its place in the device's list. ``address``: of an oom, the free bytes of the
+    device. ``pool``: 0 for the default pools. ``frame``: index into Snapshot.frames, -1 for none.
     """
 
     number: int
@@ -73,7 +76,8 @@ class Snapshot:
     ``segments`` is the state after the last of ``events``, in address order; no block has an
     id.
 
-    ``divisions``: roundup_power2_divisions, 16 numbers.
+    ``settings``: allocator_settings as torch wrote it. ``divisions``: roundup_power2_divisions,
+    for sizes from 1 MiB, 2 MiB, 4 MiB ... on.
     """
 
     device: int
@@ -102,12 +106,12 @@ def load(
 
 
 def parse(content: object, device: int | None = None) -> Snapshot:
-    """One device of what a snapshot's pickle holds.
+    """One device of the content of a snapshot's pickle: ``device``, or the one with most events.
 
-    Raises TraceError where a type or a number is not what torch writes.
+    Raises TraceError where a type or a number is not as torch writes it.
     """
     notes: list[str] = []
-    if type(content) is list:
+    if type(content) is list:  # torch.cuda.memory_snapshot()
         content = {"segments": content}
         notes.append(
             "the file holds segments only, no events: there is a state to look at and "
@@ -123,24 +127,15 @@ def parse(content: object, device: int | None = None) -> Snapshot:
             "pinned host memory (host_segments, host_traces) is left out: it takes no "
             "device memory"
         )
-    pools: dict[tuple[int, int], int] = {(0, 0): 0}
-    mine = [
-        _segment(segment, pools)
-        for segment in segments
-        if segment.get("device", 0) == device
-    ]
-    mine.sort(key=lambda segment: segment.address)
-    for segment, following in pairwise(mine):
-        if segment.address + segment.size > following.address:
-            raise TraceError(
-                f"the segments at {segment.address:#x} and {following.address:#x} "
-                f"overlap: {IMPOSSIBLE}"
-            )
+    pools: dict[tuple[int, int], int] = {(0, 0): 0}  # MempoolId_t to our number
+    read_segments = _segments_of(segments, device, pools)
     reader = _Events(pools, _cells(snapshot.get("casebook_cells")))
-    entries = enumerate(traces[device] if device < len(traces) else [])
-    events = tuple(
-        filter(None, (reader.event(index, entry) for index, entry in entries))
-    )
+    events = []
+    if device < len(traces):
+        for index, entry in enumerate(traces[device]):
+            event = reader.event(index, entry)
+            if event is not None:
+                events.append(event)
     for action, count in sorted(reader.left_out.items()):
         if action not in _NO_REQUEST:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
@@ -149,13 +144,32 @@ def parse(content: object, device: int | None = None) -> Snapshot:
         settings = {}
     return Snapshot(
         device=device,
-        segments=tuple(mine),
-        events=events,
+        segments=read_segments,
+        events=tuple(events),
         frames=tuple(reader.frames),
         settings=settings,
         divisions=_divisions(settings),
         notes=tuple(notes),
     )
+
+
+def _segments_of(
+    segments: list[Entry], device: int, pools: dict[tuple[int, int], int]
+) -> tuple[StartSegment, ...]:
+    """The segments of a device in address order. Raises TraceError where two overlap."""
+    read = [
+        _segment(segment, pools)
+        for segment in segments
+        if segment.get("device", 0) == device
+    ]
+    read.sort(key=lambda segment: segment.address)
+    for segment, following in pairwise(read):
+        if segment.address + segment.size > following.address:
+            raise TraceError(
+                f"the segments at {segment.address:#x} and {following.address:#x} "
+                f"overlap: {IMPOSSIBLE}"
+            )
+    return tuple(read)
 
 
 def _snapshot_in(content: object) -> Entry:
@@ -189,10 +203,14 @@ def _list(value: object, name: str) -> list[object]:
 def _whole_number(
     entry: Entry, key: str, where: str, default: int | None = None
 ) -> int:
+    """A field of an entry. Raises TraceError, which names the entry by ``where``, for anything but
+    a whole number of bytes, a count or an address.
+    """
     value = entry.get(key, default)
     if type(value) is not int or not 0 <= value < LARGEST:
-        number = type(value) is int and abs(value) < 1 << 70
-        shown = f"{value:,}" if number else f"a {type(value).__name__}"
+        shown = f"a {type(value).__name__}"
+        if type(value) is int and abs(value) < MOST_SHOWN:
+            shown = f"{value:,}"
         raise TraceError(
             f"{where} has {key} {shown}: expected a whole number from 0 up"
         )
@@ -205,8 +223,8 @@ def _chosen_device(
     traces: list[list[object]],
     notes: list[str],
 ) -> int:
-    """The device that is wanted, else the one with most events. Raises TraceError for one that
-    the snapshot does not have.
+    """The device that is wanted, else the one with most events, else the first with a segment; adds
+    to ``notes`` where it chose. Raises TraceError for a device that the snapshot does not have.
     """
     busy = [number for number, entries in enumerate(traces) if entries]
     holding = sorted(
@@ -225,61 +243,36 @@ def _chosen_device(
             f"devices {busy} have events: device {chosen}, with most of them, was taken"
         )
         return chosen
-    return next(iter(busy or holding), 0)
+    return next(iter([*busy, *holding]), 0)
 
 
 def _pool(entry: Entry, pools: dict[tuple[int, int], int], *keys: str) -> int:
-    """The number of a private pool, in order of first sight; 0 for the default pools."""
+    """The number of an entry's pool: 0 for the default pools, others counted in the order in which
+    they come. ``keys``: fields that may hold the pair of numbers that torch gives it.
+    """
     for key in keys:
         value = entry.get(key)
-        if isinstance(value, tuple | list) and [type(part) for part in value] == [
-            int,
-            int,
-        ]:
+        if not isinstance(value, tuple | list):
+            continue
+        if [type(part) for part in value] == [int, int]:
             return pools.setdefault((value[0], value[1]), len(pools))
     return 0
 
 
 def _segment(entry: Entry, pools: dict[tuple[int, int], int]) -> StartSegment:
+    """A segment with its blocks. Raises TraceError where they do not fill it."""
     address = _whole_number(entry, "address", "a segment")
     size = _whole_number(entry, "total_size", "a segment")
     where = f"the segment at {address:#x}"
     blocks = []
-    at = 0
+    filled = 0
     for block in _list(entry.get("blocks"), "blocks"):
-        if type(block) is not dict:
-            raise TraceError(
-                f"{where} holds a block that is a {type(block).__name__}: expected a "
-                "dict"
-            )
-        length = _whole_number(block, "size", where)
-        state = block.get("state")
-        if type(state) is not str or state not in _STATES:
-            shown = state[:40] if type(state) is str else "no text"
-            raise TraceError(
-                f"{where} has a block whose state is {shown}: expected one of "
-                f"{', '.join(_STATES)}"
-            )
-        if (
-            _whole_number(block, "address", where, address + at) != address + at
-            or not length
-        ):
-            raise TraceError(
-                f"{where} has blocks that do not lie one after another: {IMPOSSIBLE}"
-            )
-        usual = length
-        history = block.get("history")  # torch 2.0: the newest use first
-        if type(history) is list and history and type(history[0]) is dict:
-            usual = history[0].get("real_size", length)
-        requested = _whole_number(block, "requested_size", where, usual)
-        live = _STATES[state] != "I"
-        blocks.append(
-            StartBlock(at, length, requested if live else 0, _STATES[state], -1)
-        )
-        at += length
-    if at != size:
+        blocks.append(_block(block, where, address, filled))
+        filled += blocks[-1].size
+    if filled != size:
         raise TraceError(
-            f"{where} has {size:,} bytes and its blocks {at:,}: the snapshot is damaged"
+            f"{where} has {size:,} bytes and its blocks {filled:,}: the snapshot is "
+            "damaged"
         )
     stream = _whole_number(entry, "stream", where, 0)
     small = entry.get("segment_type") == "small"
@@ -288,12 +281,46 @@ def _segment(entry: Entry, pools: dict[tuple[int, int], int]) -> StartSegment:
     return StartSegment(address, size, stream, small, pool, expandable, tuple(blocks))
 
 
+def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
+    """The block at an offset of the segment at that address. Raises TraceError for an unknown state,
+    and where it lies anywhere else.
+    """
+    if type(block) is not dict:
+        raise TraceError(
+            f"{where} holds a block that is a {type(block).__name__}: expected a dict"
+        )
+    size = _whole_number(block, "size", where)
+    state = block.get("state")
+    if type(state) is not str or state not in _STATES:
+        shown = state[:40] if type(state) is str else "no text"
+        raise TraceError(
+            f"{where} has a block whose state is {shown}: expected one of "
+            f"{', '.join(_STATES)}"
+        )
+    expected = segment + offset
+    address = _whole_number(block, "address", where, default=expected)
+    if address != expected or not size:
+        raise TraceError(
+            f"{where} has blocks that do not lie one after another: {IMPOSSIBLE}"
+        )
+    usual = size
+    history = block.get("history")  # torch 2.0: the newest use first
+    if type(history) is list and history and type(history[0]) is dict:
+        usual = history[0].get("real_size", size)
+    requested = _whole_number(block, "requested_size", where, default=usual)
+    if state == "inactive":
+        requested = 0
+    return StartBlock(offset, size, requested, _STATES[state], id=-1)
+
+
 def _divisions(settings: Entry) -> tuple[int, ...]:
+    """roundup_power2_divisions: torch writes them by the MiB from which each holds, as text."""
     name = "roundup_power2_divisions"
     table = settings.get(name)
     if type(table) is not dict:
         table = {}
-    return tuple(_whole_number(table, str(1 << power), name, 0) for power in range(16))
+    sizes = [str(1 << power) for power in range(INTERVALS)]
+    return tuple(_whole_number(table, size, name, default=0) for size in sizes)
 
 
 def _cells(numbers: object) -> dict[str, int]:
@@ -305,16 +332,17 @@ def _cells(numbers: object) -> dict[str, int]:
 
 @lru_cache(1 << 16)
 def _may_hold_a_loop(frame: str) -> bool:
-    """Whether a frame is of a kind in which the steps of a program are looked for."""
-    return (
-        own_line(frame)
-        or bool(CALLS.search(frame))
-        or (library_line(frame) and not frame.endswith(" forward"))
-    )
+    """Whether the loop over steps may be in a frame (steps.py): in the program's own files, in what
+    runs a part of it, or in a library such as a trainer, except in the forward pass of a module.
+    """
+    is_of_library = library_line(frame) and not frame.endswith(" forward")
+    return own_line(frame) or bool(CALLS.search(frame)) or is_of_library
 
 
 class _Events:
-    """Reads entries one by one; keeps one copy of every stack."""
+    """Reads entries one by one. ``frames``: every stack once; ``left_out``: how many entries of
+    each unknown kind there were.
+    """
 
     def __init__(
         self, pools: dict[tuple[int, int], int], cells: dict[str, int]
@@ -324,11 +352,12 @@ class _Events:
         self.left_out: Counter[str] = Counter()
         self.frames: list[tuple[str, ...]] = []
         self._numbers: dict[tuple[str, ...], int] = {(): -1}
-        # In a pickle one list or frame stands in many entries: each is read once, by its id().
+        # Unpickled, one list or frame is the same object in many entries: it is read once.
         self._number_of_list: dict[int, int] = {}
         self._text_of_frame: dict[int, str] = {}
 
     def event(self, index: int, entry: object) -> TraceEntry | None:
+        """The entry at a place of the device's list; None where it asks nothing of the allocator."""
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
             raise TraceError(
                 f"event {index} is a {type(entry).__name__} without an action: "
@@ -360,7 +389,7 @@ class _Events:
         )
 
     def _stack_number(self, frames: list[object]) -> int:
-        """The number of a stack, of the Python frames of it that are kept."""
+        """The place in ``frames`` of the kept frames of a stack; -1 where none is kept."""
         if id(frames) not in self._number_of_list:
             stack = self._kept_frames(frames)
             if stack not in self._numbers:
@@ -370,6 +399,7 @@ class _Events:
         return self._number_of_list[id(frames)]
 
     def _kept_frames(self, frames: list[object]) -> tuple[str, ...]:
+        """The innermost Python frames of a stack, and those further out that may hold a loop."""
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
             if id(frame) not in self._text_of_frame:

@@ -1,8 +1,8 @@
-"""The events of a snapshot as the requests of a program, each with what the allocator asked of
-the driver for it.
+"""Turns the events of a snapshot into the requests of a program, each with the calls that the
+allocator made to the driver for it.
 
-Segments that are given back belong to an allocation that the driver had refused, or to an
-empty_cache. The stacks tell, where there are any; else empty_cache is taken, and said.
+Where segments were given back, either an allocation that the driver had refused did so, or an
+empty_cache. The stacks show which; without stacks empty_cache is assumed, and a note says so.
 """
 
 from __future__ import annotations
@@ -32,8 +32,16 @@ _CALLS = {
     "segment_unmap": "unmap",
     "oom": "oom",
 }
+"""Actions of events, and the words of DriverCall for them."""
 _GIVES_BACK = ("segment_free", "segment_unmap")
+NS_OF_US = 1000
 INFERRED = "the size of the recorded card is inferred: bytes reserved plus bytes free when the program ran out of memory"
+
+
+LIMITED_FROM_BYTES = 64 * MIB
+"""A card with more free bytes would have granted a small request: this was chosen well above the
+20 MiB to which torch rounds those.
+"""
 
 
 def placed(segments: Sequence[StartSegment]) -> Iterator[tuple[int, StartBlock]]:
@@ -44,7 +52,7 @@ def placed(segments: Sequence[StartSegment]) -> Iterator[tuple[int, StartBlock]]
 
 
 class _Row(NamedTuple):
-    """One operation of the trace."""
+    """One operation of the trace, with the columns of Trace; -1 for none."""
 
     op: Op
     id: int = -1
@@ -57,7 +65,12 @@ class _Row(NamedTuple):
 
 
 class _Builder:
-    """Collects the operations of the trace and the calls of the driver."""
+    """Collects the operations of the trace (``rows``) and the calls of the driver (``driver``).
+
+    ``ids``: the id of the block that was last allocated at an address. ``waiting``: the segment
+    events since the last operation, of which it is not yet known for which one they were.
+    ``guessed``: how often an empty_cache was assumed without any sign of it.
+    """
 
     def __init__(
         self,
@@ -69,15 +82,15 @@ class _Builder:
         self.pool_of = pool_of
         self.rows: list[_Row] = []
         self.driver: list[DriverCall] = []
-        self.waiting: list[TraceEntry] = []  # segment events since the last request
+        self.waiting: list[TraceEntry] = []
         self.ids = {place: block.id for place, block in placed(start) if block.id >= 0}
         self.next_id = len(self.ids)
         self.guessed = 0
 
-    def _request(self, op: Op, event: TraceEntry, ident: int = -1) -> None:
-        self.rows.append(_Row(op, ident, time_ns=(event.time_us or 0) * 1000))
+    def _add_row(self, op: Op, event: TraceEntry, ident: int = -1) -> None:
+        self.rows.append(_Row(op, ident, time_ns=_time_ns(event)))
 
-    def _allocation(self, event: TraceEntry) -> None:
+    def _add_alloc_row(self, event: TraceEntry) -> None:
         address = event.address
         if event.action == "oom":
             address = -1
@@ -92,13 +105,13 @@ class _Builder:
                 pool=self.pool_of.get(event.number, event.pool),
                 address=address,
                 frame=event.frame,
-                time_ns=(event.time_us or 0) * 1000,
+                time_ns=_time_ns(event),
             )
         )
         self.next_id += 1
 
-    def _called_for_last(self, events: Sequence[TraceEntry]) -> None:
-        """The events belong to the request that was added last."""
+    def _add_calls(self, events: Sequence[TraceEntry]) -> None:
+        """The calls of these events were made for the last row."""
         at = len(self.rows) - 1
         for event in events:
             action = _CALLS[event.action]
@@ -116,61 +129,54 @@ class _Builder:
                 self._add_allocation(event)
             elif event.action.startswith("segment_"):
                 self.waiting.append(event)
+            elif event.action == "free_completed":
+                self._add_free(Op.FREE_COMPLETED, event)
+            elif at < len(events) and _completes(events[at], event):
+                self._add_free(Op.FREE, event)
+                at += 1  # both events are one operation
             else:
-                following = events[at] if at < len(events) else None
-                if self._add_free(event, following):
-                    at += 1
-        self._give_back()
+                self._add_free(Op.FREE_REQUESTED, event)
+        self._add_empty_cache()
 
-    def _add_free(self, event: TraceEntry, following: TraceEntry | None) -> bool:
-        """Adds a free; returns whether the event that follows completes it."""
-        self._give_back()
-        ident = self.ids[event.address]
-        if event.action == "free_completed":
-            self._request(Op.FREE_COMPLETED, event, ident)
-            return False
-        completed = (
-            following is not None
-            and following.action == "free_completed"
-            and following.address == event.address
-        )
-        self._request(Op.FREE if completed else Op.FREE_REQUESTED, event, ident)
-        return completed
+    def _add_free(self, op: Op, event: TraceEntry) -> None:
+        self._add_empty_cache()
+        self._add_row(op, event, self.ids[event.address])
 
-    def _give_back(self) -> None:
-        """An empty_cache where the segments that wait were given back and no allocation followed."""
+    def _add_empty_cache(self) -> None:
+        """Adds an empty_cache, if all that waits are segments that were given back."""
         if self.waiting and all(event.action in _GIVES_BACK for event in self.waiting):
-            self._request(Op.EMPTY_CACHE, self.waiting[0])
-            self._called_for_last(self.waiting)
+            self._add_row(Op.EMPTY_CACHE, self.waiting[0])
+            self._add_calls(self.waiting)
             self.waiting = []
 
     def _add_allocation(self, event: TraceEntry) -> None:
+        """Adds an allocation, after an empty_cache where the segments given back are of one."""
         back = list(
             takewhile(lambda waiting: waiting.action in _GIVES_BACK, self.waiting)
         )
         rest = self.waiting[len(back) :]
         if back and not self._are_for(event, back, rest):
             self.waiting = back
-            self._give_back()
+            self._add_empty_cache()
             self.waiting = rest
             back = []
-        # The synchronisation in front of a release completes frees; the pool is not searched
-        # after it.
+        # Before it gives segments back an allocation synchronises, which completes frees that the
+        # snapshot shows before it. They have to follow it: it does not search the pool again.
         completed_late = []
         while back and self.rows and self.rows[-1].op == Op.FREE_COMPLETED:
             completed_late.append(self.rows.pop())
-        self._allocation(event)
+        self._add_alloc_row(event)
         if event.action == "oom":
             self.waiting.append(event)
-        self._called_for_last(self.waiting)
+        self._add_calls(self.waiting)
         self.waiting = []
         self.rows += reversed(completed_late)
 
     def _are_for(
         self, event: TraceEntry, back: Sequence[TraceEntry], rest: Sequence[TraceEntry]
     ) -> bool:
-        """Whether segments were given back for this allocation, and not by an empty_cache before
-        it. ``rest``: the segment events after those.
+        """Whether the segments ``back`` were given back for this allocation, and not by an
+        empty_cache before it. ``rest``: the segment events after those.
         """
         if back[0].frame >= 0 and event.frame >= 0:
             stack = self.snapshot.frames[event.frame]
@@ -178,9 +184,9 @@ class _Builder:
             return back[0].frame == event.frame and not empties
         if event.action == "oom":
             return True
-        if not rest:
-            return False
-        self.guessed += 1
+        # Without a new segment the allocation found a cached block, so nothing was refused.
+        if rest:
+            self.guessed += 1
         return False
 
     def notes(self) -> list[str]:
@@ -201,41 +207,60 @@ def trace_of(
 ) -> Trace:
     """The trace of the snapshot from the given start.
 
-    ``pool_of``: the private pool of the events that are allocations; ``notes``: what is known
-    of the start.
+    ``pool_of``: the private pool of each allocation, by the number of its event; ``notes``: those
+    on the start.
     """
     builder = _Builder(snapshot, start, pool_of)
     builder.build()
-    columns = np.array(builder.rows, np.int64).reshape(-1, len(_Row._fields)).T
-    op, ident, size, stream, pool, address, frame, time_ns = map(
-        np.ascontiguousarray, columns
-    )
-    timed = bool(snapshot.events) and all(
-        event.time_us is not None for event in snapshot.events
-    )
+    rows = np.array(builder.rows, np.int64).reshape(-1, len(_Row._fields))
+    columns = {
+        name: np.ascontiguousarray(rows[:, place])
+        for place, name in enumerate(_Row._fields)
+    }
+    time_ns = None
+    if snapshot.events and all(event.time_us is not None for event in snapshot.events):
+        time_ns = columns["time_ns"]
+    frame = None
+    if snapshot.frames:
+        frame = columns["frame"].astype(np.int32)
     capacity, remarks = card_size(snapshot.events, start)
     return Trace(
-        op.astype(np.int8),
-        ident,
-        size,
-        stream,
-        pool.astype(np.int32),
-        time_ns=time_ns if timed else None,
+        op=columns["op"].astype(np.int8),
+        id=columns["id"],
+        size=columns["size"],
+        stream=columns["stream"],
+        pool=columns["pool"].astype(np.int32),
+        time_ns=time_ns,
         start=start,
-        address=address,
+        address=columns["address"],
         driver=tuple(builder.driver),
-        frame=frame.astype(np.int32) if snapshot.frames else None,
+        frame=frame,
         frames=snapshot.frames,
         header=_header(snapshot, capacity),
         notes=(*notes, *remarks, *builder.notes()),
     )
 
 
+def _completes(event: TraceEntry, free: TraceEntry) -> bool:
+    """Whether an event completes the free that another requests."""
+    return event.action == "free_completed" and event.address == free.address
+
+
+def _time_ns(event: TraceEntry) -> int:
+    """The time of an event; 0 in a snapshot without times."""
+    if event.time_us is None:
+        return 0
+    return event.time_us * NS_OF_US
+
+
 def card_size(
     events: Sequence[TraceEntry], start: Sequence[StartSegment]
 ) -> tuple[int | None, list[str]]:
-    """Bytes that the process could have of the card, the least at any out-of-memory, and notes
-    of how that is known; None where no request was refused.
+    """The bytes that the process could have of the card, and notes on how that is known; None where
+    no request was refused.
+
+    At an out-of-memory it is what the process has reserved and what is free. The least of several
+    counts, as other processes may have held more then; but never less than was once reserved.
     """
     reserved = start_bytes(start)
     peak = reserved
@@ -244,12 +269,13 @@ def card_size(
     for event in events:
         if event.action in ("segment_alloc", "segment_map"):
             reserved += event.size
-        elif event.action in ("segment_free", "segment_unmap"):
+        elif event.action in _GIVES_BACK:
             reserved -= event.size
         elif event.action == "oom":
             free_bytes = event.address
             rooms.append(reserved + free_bytes)
-            limited += free_bytes > max(2 * event.size, 64 * MIB)
+            if free_bytes > max(2 * event.size, LIMITED_FROM_BYTES):
+                limited += 1
         peak = max(peak, reserved)
     if not rooms:
         return None, []
@@ -263,17 +289,28 @@ def card_size(
 
 
 def conf_of(snapshot: Snapshot) -> str:
-    """The settings string of the recorded process."""
-    texts = (snapshot.settings.get(key) for key in CONF_NAMES)
-    return next((text for text in texts if type(text) is str and text), "")
+    """The settings of the recorded process as text, empty where none were set; a snapshot lists
+    them under the name of a variable.
+    """
+    for name in CONF_NAMES:
+        text = snapshot.settings.get(name)
+        if type(text) is str and text:
+            return text
+    return ""
 
 
 def _header(snapshot: Snapshot, capacity: int | None) -> dict[str, Any]:
+    """The header of the trace: ``vram``, the bytes of the card, and ``conf``, the settings as text,
+    are None where they are not known; circumstances.py reads it.
+    """
+    conf = None
+    if snapshot.settings:
+        conf = conf_of(snapshot)
     return {
         "label": RECORDED_ON_GPU,
         "recorded_by_gpu": True,
         "device": snapshot.device,
-        "conf": conf_of(snapshot) if snapshot.settings else None,
+        "conf": conf,
         "vram": capacity or None,
         "final_reserved_bytes": start_bytes(snapshot.segments),
     }

@@ -1,7 +1,8 @@
-"""The map in which torch keeps the events of each stream (ska::flat_hash_map, c10/util).
+"""The map in which torch keeps the events of each stream: ska::flat_hash_map of
+c10/util/flat_hash_map.h, a table with robin-hood hashing.
 
-The order in which it is walked changes no byte and no address, only how inactive_split's peak
-and accumulated counts come about (measured, 2.6 to 2.15, ROCm 2.6).
+The order in which it is walked changes no byte and no address, only the peak and the accumulated
+count of inactive_split (measured, 2.6 to 2.15, ROCm 2.6).
 """
 
 from __future__ import annotations
@@ -9,38 +10,53 @@ from __future__ import annotations
 from helpers.allocator.records import NONE, Allocator, Map, map_at, queue_at, slot_at
 
 EVENTS, USES, TODO = range(3)
-"""Places of MAP: the allocator's streams with events, the streams of one block that is freed,
-and room to work in.
+"""Places of the maps: the allocator's streams with events, the streams of one block that is freed,
+and a list to work through (``put``).
 """
+MAPS = 3
+FEWEST_LOOKUPS = 4
+"""min_lookups in flat_hash_map.h."""
+FEWEST_BITS = 2
+"""An empty map grows to 4 slots (grow)."""
+GOLDEN = 0x9E3779B97F4A7C15
+"""2 ** 64 divided by the golden ratio: fibonacci_hash_policy."""
+ALL_BITS = (1 << 64) - 1
 
 
 def stream_turn(stream: int, device_type: int) -> int:
-    """Fibonacci hashing of a stream of device 0; its highest bits are the slot.
-
-    Half of it, so that it fits a signed number.
+    """The number whose highest bits are the slot of a stream of device 0: Stream::hash
+    (c10/core/Stream.h) times GOLDEN, halved so that it fits a signed number.
     """
-    return (0x9E3779B97F4A7C15 * (device_type << 56 | stream) & (1 << 64) - 1) >> 1
+    stream_hash = device_type << 56 | stream
+    return (GOLDEN * stream_hash & ALL_BITS) >> 1
+
+
+def most_lookups(m: Map) -> int:
+    """How many slots from its own one a queue may be in: compute_max_lookups."""
+    return max(FEWEST_LOOKUPS, m.bits)
 
 
 def map_end(m: Map) -> int:
-    return m.first + (1 << m.bits) + max(4, m.bits)
+    """The place behind the last slot: the last queue may be ``most_lookups`` slots further on."""
+    return m.first + (1 << m.bits) + most_lookups(m)
 
 
 def attempt(a: Allocator, m: Map, queue: int) -> int:
-    """Put a queue into a map: NONE once it is there, else the queue that is to be put again
-    when the map has grown.
+    """Put a queue into a map, unless it is there (emplace). Returns NONE for success, else a queue
+    that has no slot until the map has grown: this one, or another whose slot it took.
     """
     if m.bits == 0:
         return queue
     at = m.first + (queue_at(a, queue).turn >> (63 - m.bits))
     far = 1
-    most = max(4, m.bits)
+    most = most_lookups(m)
     while slot_at(a, at).far >= far:
         if slot_at(a, at).queue == queue:
             return NONE
         at = at + 1
         far = far + 1
-    if far > most or 2 * (m.count + 1) > 1 << m.bits:
+    is_half_full = 2 * (m.count + 1) > 1 << m.bits  # max_load_factor is 0.5
+    if far > most or is_half_full:
         return queue
     begin = slot_at(a, at)
     while far <= most:
@@ -50,28 +66,32 @@ def attempt(a: Allocator, m: Map, queue: int) -> int:
             slot.far = far
             m.count += 1
             return NONE
-        if slot.far < far:  # who is nearer to where it belongs makes room
+        if slot.far < far:  # the queue that is nearer to its own slot makes room
             slot.queue, queue = queue, slot.queue
             slot.far, far = far, slot.far
         at = at + 1
         far = far + 1
+    # The queue that took the first slot gives it back to the one without a place (emplace_new_key).
     begin.queue, queue = queue, begin.queue
     return queue
 
 
 def put(a: Allocator, m: Map, queue: int) -> None:
-    """Put a queue into a map, which is made twice as large for it where it must be; what was in
-    it is put again in order.
+    """Put a queue into a map. A map without room is doubled, and its queues are put again in
+    order, as rehash does.
     """
     todo = map_at(a, TODO).first
     count = 1
-    i = 0
+    done = 0
     slot_at(a, todo).queue = queue
-    while i < count:
-        left = attempt(a, m, slot_at(a, todo + i).queue)
+    while done < count:
+        left = attempt(a, m, slot_at(a, todo + done).queue)
         if left == NONE:
-            i += 1
+            done += 1
             continue
+        # The list begins anew: the queues of the map, the one without a slot, and those that
+        # followed. The latter stay where they are: at the first growth there are none, and later
+        # the map holds as many queues as are done.
         kept = 0
         for at in range(m.first, map_end(m)):
             slot = slot_at(a, at)
@@ -80,14 +100,14 @@ def put(a: Allocator, m: Map, queue: int) -> None:
                 slot.far = 0
                 kept += 1
         slot_at(a, todo + kept).queue = left
-        count += kept - i
-        m.bits = max(2, m.bits + 1)
+        count += kept - done
+        m.bits = max(FEWEST_BITS, m.bits + 1)
         m.count = 0
-        i = 0
+        done = 0
 
 
 def take_out(a: Allocator, m: Map, at: int) -> None:
-    """Empty a slot; those behind it that are not where they belong move up."""
+    """Empty a slot; each queue behind it that is not in its own slot moves up by one (erase)."""
     m.count -= 1
     while slot_at(a, at + 1).far > 1:
         slot = slot_at(a, at)

@@ -1,7 +1,7 @@
-"""The tables that hold the records of one replay (records.py): what they hold before the first
+"""The tables that hold the records of one replay (records.py): their content before the first
 operation, how they grow, and how they are read.
 
-They are empty at first, or have what was there when the recording began.
+Before the first operation they are empty, or hold the state in which the recording began.
 """
 
 from __future__ import annotations
@@ -32,20 +32,26 @@ from helpers.allocator.records import (
     Setting,
     dtype_of,
 )
-from helpers.allocator.stream_map import stream_turn
+from helpers.allocator.stream_map import MAPS, stream_turn
 from helpers.allocator.trace import LARGEST, Op, StartBlock, StartSegment, Trace
+from helpers.ground.units import GIB
 from helpers.settings.in_force import Settings
 from helpers.settings.releases import Behaviour
 
-TO_SPARE = 8  # records for what is no block: place 0, the two arenas, an edge
+TO_SPARE = 8
+"""Records beside those of blocks: place 0, of ranges also the places 1 to 4 (_free_ranges)."""
 GROWING = ("blocks", "segments", "ranges", "uses", "calls")
-"""The tables that an operation can make too short. Those of segments and of the free ranges
-between them are as long as that of blocks: there are no more of either than blocks.
+"""The tables in which an operation needs new records. Those of segments and of free ranges are as
+long as that of blocks: there are no more of either than blocks.
 """
+FEWEST_USES = 16
+"""Uses that the table has room for at first: few programs record streams."""
+SETS_OF_POOL = 2
+"""Of free and of unmapped blocks: each begins with a block that is no block of the program."""
 
 
 def table(name: str, count: int, **columns: ArrayLike) -> np.ndarray:
-    """A table with so many records; what is not given is 0."""
+    """A table with so many records; columns that are not given are 0."""
     records = np.zeros(count, dtype_of(TABLES[name]))
     for column, values in columns.items():
         records[column] = values
@@ -53,16 +59,16 @@ def table(name: str, count: int, **columns: ArrayLike) -> np.ndarray:
 
 
 def unused(name: str, count: int, first: int = 0, next_spare: int = NONE) -> np.ndarray:
-    """Records numbered from first on, none of them in use; behind the last one of them the record
-    at ``next_spare`` is taken.
+    """So many records for the places from ``first`` on. All are in the list of those not in use,
+    in order; ``next_spare`` follows the last one.
     """
     at = np.arange(first, first + count)
     return table(name, count, at=at, spare=np.append(at[1:], next_spare))
 
 
 class Memory:
-    """The allocator's record, ``a``, and its tables: lists of objects, or arrays whose
-    addresses ``a`` has.
+    """The allocator's record, ``a``, and its tables: plain, lists of objects; compiled, arrays
+    whose addresses ``a`` holds. ``head``: ``a`` as an array, which compiled code takes.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class Memory:
         self._place()
 
     def _stored(self, record: type[Record], array: np.ndarray) -> Any:
-        """The records in the form in which they are worked on."""
+        """The records in the form that the engine works on."""
         if self.compiled:
             return array.view(np.recarray)
         objects = [record() for _ in range(len(array))]
@@ -90,20 +96,20 @@ class Memory:
         return objects
 
     def _place(self) -> None:
-        """Tell the allocator where its tables lie, and for how much they have room."""
+        """Give the allocator its tables, and the number of records that they have room for."""
         for name, stored in self.tables.items():
             setattr(self.a, name, stored.ctypes.data if self.compiled else stored)
-        blocks_for_pools = 2 * len(self.tables["pools"])
+        blocks_for_pools = SETS_OF_POOL * len(self.tables["pools"])
         self.a.block_room = len(self.tables["blocks"]) - TO_SPARE - blocks_for_pools
         self.a.use_room = len(self.tables["uses"]) - 1
         self.a.call_room = len(self.tables["calls"]) - 1
 
     def grow(self) -> None:
-        """Make each table that may be too short for an operation twice as long."""
+        """Double the tables in which an operation needs new records."""
         for name in GROWING:
             stored = self.tables[name]
             count = len(stored)
-            if name == "calls":
+            if name == "calls":  # filled one after the other, never given up
                 more = table(name, count)
             else:
                 first_spare = int(stored[NONE].spare)
@@ -120,23 +126,25 @@ class Memory:
         stored = self.tables[name]
         if self.compiled:
             return np.asarray(stored)
-        dtype = dtype_of(TABLES[name])
-        fields_of = attrgetter(*(dtype.names or ()))
-        return np.array([fields_of(row) for row in stored], dtype)
+        fields_of = attrgetter(*TABLES[name].__slots__)
+        return np.array([fields_of(row) for row in stored], dtype_of(TABLES[name]))
 
 
 ORDERS = ("address", "block", "segment")
+"""The words of Behaviour.order, in the order of records.BY_ADDRESS, BY_BLOCK, BY_SEGMENT."""
 UNMAPPED = "U"
-"""State of a StartBlock: addresses without memory, in an expandable segment that is given whole."""
+"""State of a StartBlock: addresses without memory. Only _with_whole_ranges makes such blocks."""
 
 
 def allowed_bytes(fraction: float | None, card: Card, rules: Behaviour) -> int:
-    """What torch.cuda.set_per_process_memory_fraction allows: from 2.x on exactly 1.0 lifts the
-    allowed_bytes (settings/torch.json).
+    """The limit that torch.cuda.set_per_process_memory_fraction sets, in bytes; NO_LIMIT without a
+    fraction, and in releases where 1.0 lifts the limit (settings/torch.json).
     """
     if fraction is None or (fraction >= 1.0 and rules.fraction_one_is_unlimited):
         return NO_LIMIT
-    size = fraction * float(card.capacity_bytes) + 0.5 * rules.fraction_rounds
+    size = fraction * float(card.capacity_bytes)
+    if rules.fraction_rounds:
+        size += 0.5  # int() cuts
     return max(-LARGEST, min(int(size), LARGEST))
 
 
@@ -149,56 +157,45 @@ def starting_state(
     pools: list[int],
     room: int,
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The tables and figures of the allocator, with room for so many blocks beside those of the
-    start.
+    """The tables of the allocator by name, and those of its fields that are not 0.
 
-    ``pools``: the numbers of the private pools behind 0, the default ones.
+    ``pools``: the numbers of the pools, 0 for the default ones first. ``room``: for so many blocks
+    beside those of the start.
     """
-    # Those that use another stream's block.
-    uses = trace.op == Op.RECORD_STREAM
-    streams = np.unique(trace.stream[uses]).tolist()
     addresses = []  # where the recording's driver put segments
     if card.policy == "recorded":
         addresses = [call.address for call in trace.driver if call.action == "malloc"]
-    parts = _parts(
-        _with_whole_ranges(trace.start, settings[0], card), pools, settings[0]
-    )
-    room += 3 * len(parts)
-    slots = 64 << len(streams).bit_length()
-    turns = [stream_turn(stream, rules.device_type) for stream in streams]
-    # In front of free blocks; the next one is in front of unmapped ones.
-    heads = 1 + 2 * np.arange(2 * len(pools))
-    places = unused("blocks", room + 4 * len(pools) + TO_SPARE)
-    places["spare"][NONE] = 1 + 4 * len(pools)
-    places["stream"][NONE] = NO_LIMIT
-    places["allocated"][NONE] = 1
-    places["mapped"][NONE] = 1
+    recorded = table("recorded", max(1, len(addresses)))  # no table is empty
+    recorded["value"][: len(addresses)] = addresses
+    start = _with_whole_ranges(trace.start, settings[0], card)
+    parts = _parts(start, pools, settings[0])
+    part_count = len(parts)
+    if not part_count:
+        parts = table("parts", 1)
+    pool_table = _pool_table(pools)
+    heads = SETS_OF_POOL * len(pool_table)
+    # operations.has_room asks for three blocks for each one that is there.
+    blocks = unused("blocks", room + 3 * part_count + heads + TO_SPARE)
+    blocks["spare"][NONE] = 1 + heads
+    # The block that stands for none sorts behind all others and is never free.
+    blocks["stream"][NONE] = NO_LIMIT
+    blocks["allocated"][NONE] = 1
+    blocks["mapped"][NONE] = 1
     tables = {
-        "blocks": places,
-        "segments": unused("segments", len(places)),
-        "ranges": _free_ranges(len(places), _above(trace, card, addresses)),
-        "uses": unused("uses", 16),
+        "blocks": blocks,
+        "segments": unused("segments", len(blocks)),
+        "ranges": _free_ranges(len(blocks), _above(trace, card, addresses)),
+        "uses": unused("uses", FEWEST_USES),
         "stats": table("stats", OVERSIZE_SEGMENTS + 1),
-        "pools": table(
-            "pools",
-            len(heads),
-            free=heads,
-            unmapped=heads + 1,
-            private=np.repeat(pools, 2),
-            small=[0, 1] * len(pools),
-        ),
+        "pools": pool_table,
         "settings": _settings_table(settings, card),
-        "parts": parts if len(parts) else table("parts", 1),
-        "queues": table(
-            "queues", len(streams) + 1, stream=[-1, *streams], turn=[0, *turns]
-        ),
-        "maps": table("maps", 3, first=[0, slots, 2 * slots]),
-        "slots": table("slots", 3 * slots),
+        "parts": parts,
+        **_stream_tables(trace, rules),
         "idents": table("idents", trace.ids + 1, block=GONE),
-        "recorded": table("recorded", len(addresses) or 1, value=addresses or 0),
+        "recorded": recorded,
     }
     return tables, {
-        "part_count": len(parts),
+        "part_count": part_count,
         "recorded_count": len(addresses),
         "order": ORDERS.index(rules.order),
         "checks_range": int(rules.checks_range),
@@ -214,20 +211,58 @@ def starting_state(
     }
 
 
-def _above(trace: Trace, card: Card, addresses: list[int]) -> int:
-    """The address above all that the recording has: its start, reserved ranges included, and,
-    no segment being larger than the card, all that it hands out.
+def _pool_table(pools: list[int]) -> np.ndarray:
+    """For each number a large and a small pool, so that pool k has the places 2 k and 2 k + 1; the
+    blocks that begin their sets have the places from 1 on.
     """
-    span = card.capacity_bytes + card.capacity_bytes // 8 + (1 << 30)
+    heads = 1 + SETS_OF_POOL * np.arange(2 * len(pools))
+    return table(
+        "pools",
+        len(heads),
+        free=heads,
+        unmapped=heads + 1,
+        private=np.repeat(pools, 2),
+        small=[0, 1] * len(pools),
+    )
+
+
+def _stream_tables(trace: Trace, rules: Behaviour) -> dict[str, np.ndarray]:
+    """A queue for each stream that uses another stream's block, and the three maps of them."""
+    uses = trace.op == Op.RECORD_STREAM
+    streams = np.unique(trace.stream[uses]).tolist()
+    turns = [stream_turn(stream, rules.device_type) for stream in streams]
+    # A map doubles when it is half full, or when a stream lies too far from its slot
+    # (stream_map.attempt): 32 times the number of streams leaves room for the second, too.
+    slots = 64 << len(streams).bit_length()
+    return {
+        "queues": table(
+            "queues", len(streams) + 1, stream=[-1, *streams], turn=[0, *turns]
+        ),
+        "maps": table("maps", MAPS, first=slots * np.arange(MAPS)),
+        "slots": table("slots", MAPS * slots),
+    }
+
+
+def _above(trace: Trace, card: Card, addresses: list[int]) -> int:
+    """An address above all of the recording: above its start with the reserved ranges, and above
+    all segments at ``addresses``, none of which is larger than the card.
+    """
+    # A reserved range is 9/8 of the card (_range_bytes); a GiB more is above any rounding to pages.
+    span = card.capacity_bytes * 9 // 8 + GIB
     ends = [address + card.capacity_bytes for address in addresses]
     ends.append(driver.MALLOC_BASE)
     for segment in trace.start:
-        ends.append(segment.address + (span if segment.expandable else segment.size))
+        size = segment.size
+        if segment.expandable:
+            size = span
+        ends.append(segment.address + size)
     return max(ends)
 
 
 def _free_ranges(count: int, low: int) -> np.ndarray:
-    """The free addresses for cudaMalloc and for reserved ranges, from low on."""
+    """The free addresses for cudaMalloc, from ``low`` on, and behind them those for reserved
+    ranges: places 3 and 4 of the table, in the lists that begin at MEMORY and RESERVED.
+    """
     base = round_up(low, driver.GRANULE_BYTES)
     reserved = max(base + driver.MALLOC_SPAN, driver.RESERVE_BASE)
     ranges = unused("ranges", count)
@@ -239,6 +274,7 @@ def _free_ranges(count: int, low: int) -> np.ndarray:
 
 
 def _settings_table(settings: Sequence[Settings], card: Card) -> np.ndarray:
+    """A record of Setting for each of the settings that hold in turn."""
     rows = table("settings", len(settings), fraction_bytes=NO_LIMIT)
     for row, setting in zip(rows, settings, strict=True):
         for name in {*Setting.__slots__} - {"fraction_bytes", "range_bytes"}:
@@ -250,50 +286,55 @@ def _settings_table(settings: Sequence[Settings], card: Card) -> np.ndarray:
 
 
 def _range_bytes(settings: Settings, card: Card) -> int:
-    """The addresses of an expandable segment, before they are rounded to whole pages."""
+    """The addresses that an expandable segment reserves, before they are rounded to whole pages:
+    9/8 of the card, as ExpandableSegment does in CUDACachingAllocator.cpp, or fewer by a setting.
+    """
     most_bytes = card.capacity_bytes * 9 // 8
     if settings.reserve is None:
         return most_bytes
     is_share, number = settings.reserve
-    unit_bytes = card.capacity_bytes if is_share else 1 << 30
+    unit_bytes = GIB
+    if is_share:
+        unit_bytes = card.capacity_bytes
     return int(min(number * unit_bytes, most_bytes))
 
 
 def _with_whole_ranges(
     start: Sequence[StartSegment], settings: Settings, card: Card
 ) -> list[StartSegment]:
-    """The starting state with its expandable segments whole.
+    """The starting state with whole expandable segments, unmapped addresses included.
 
-    A recording shows their mapped ranges: those of one stream and pool are taken to lie in one
-    segment as far as it reaches.
+    A recording shows only their mapped ranges, in address order: a range is taken to lie in the
+    same segment as an earlier one of its stream and pool, if that segment reaches so far.
     """
     segments: list[StartSegment] = []
-    # Of segments, by stream and pool.
+    # Places in ``segments`` of the expandable ones, by stream, pool, and whether they are small.
     places: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for mapped in start:
         if not mapped.expandable:
             segments.append(mapped)
             continue
         alike = places[mapped.stream, mapped.pool, mapped.small]
-        around = (
-            at
-            for at in alike
-            if 0 <= mapped.address - segments[at].address < segments[at].size
-        )
-        at = next(around, -1)
-        if at < 0:
-            at = len(segments)
+        around = [
+            place
+            for place in alike
+            if 0 <= mapped.address - segments[place].address < segments[place].size
+        ]
+        if around:
+            place = around[0]
+        else:
+            place = len(segments)
             page = page_bytes(settings, mapped.small)
             span = round_up(_range_bytes(settings, card), page)
-            nothing = StartBlock(0, span, 0, UNMAPPED, -1)
-            segments.append(replace(mapped, size=span, blocks=(nothing,)))
-            alike.append(at)
-        segments[at] = _with_mapped(segments[at], mapped)
+            unmapped = StartBlock(0, span, requested=0, state=UNMAPPED, id=-1)
+            segments.append(replace(mapped, size=span, blocks=(unmapped,)))
+            alike.append(place)
+        segments[place] = _with_mapped(segments[place], mapped)
     return segments
 
 
 def _with_mapped(segment: StartSegment, mapped: StartSegment) -> StartSegment:
-    """The segment with a range mapped in what was its unmapped tail."""
+    """The segment with a range mapped in its last block, which is unmapped."""
     *pieces, tail = segment.blocks
     offset = mapped.address - segment.address
     end = offset + mapped.size
@@ -310,12 +351,17 @@ def _parts(
     """The blocks of the starting state, a record of Part each."""
     rows = []
     for segment in start:
-        pool = 2 * pools.index(segment.pool) + segment.small
-        page = page_bytes(settings, segment.small) if segment.expandable else 0
+        pool = 2 * pools.index(segment.pool) + segment.small  # its place: _pool_table
+        page = 0
+        if segment.expandable:
+            page = page_bytes(settings, segment.small)
         is_whole = len(segment.blocks) == 1
         for block in segment.blocks:
             is_mapped = block.state != UNMAPPED
-            part = (
+            state = INACTIVE
+            if is_mapped:
+                state = STATES.index(block.state)
+            part = (  # in the order of Part's fields
                 block is segment.blocks[0],
                 pool,
                 segment.stream,
@@ -326,7 +372,7 @@ def _parts(
                 block.offset,
                 block.size,
                 block.requested,
-                STATES.index(block.state) if is_mapped else INACTIVE,
+                state,
                 is_mapped,
                 block.id + 1,  # the place of its Ident; 0 for a free block
             )
