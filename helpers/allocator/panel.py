@@ -53,7 +53,8 @@ class Bench:
         """The operations that changed the bytes reserved or ran out of memory, in order."""
         changed = np.diff(self.outcome.column("reserved"), prepend=0) != 0
         failed = self.outcome.column("out") == OOM
-        return np.flatnonzero(changed | failed).tolist()
+        events: list[int] = np.flatnonzero(changed | failed).tolist()
+        return events
 
     def event_before(self, number: int) -> int:
         """The nearest event before an operation; the operation itself where there is none."""

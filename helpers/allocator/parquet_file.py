@@ -153,7 +153,7 @@ def _trace_of(name: str, table: Any, no_columns: dict[str, Any]) -> Trace:
     start = []
     for *segment, rows in no_columns["start"]:
         blocks = tuple(StartBlock(*row) for row in rows)
-        start.append(StartSegment(*segment, blocks))
+        start.append(StartSegment(*(*segment, blocks)))
     return Trace(
         op=ops[dictionary_indices("op")],
         id=whole_numbers("id"),

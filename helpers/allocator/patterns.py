@@ -119,7 +119,8 @@ def _session_ticks(tape: Tape, p: SimpleNamespace) -> int:
     three draws gives them; the longest of a chunk sets its padding.
     """
     share = tape.rng.random() * tape.rng.random() * tape.rng.random()
-    return p.low_ticks + int((p.high_ticks - p.low_ticks) * share)
+    spread = p.high_ticks - p.low_ticks
+    return int(p.low_ticks) + int(spread * share)
 
 
 def growing_batches(tape: Tape, p: SimpleNamespace) -> None:

@@ -1,9 +1,12 @@
-"""The steps of a program: each one pass of a loop of it, read off the requests of a trace.
+"""The steps of a program: the passes of its loop, found in the requests of a trace.
 
-A step begins with a line that comes again and again, of the program's own or of a library that
-runs its loop, such as a trainer. Between two beginnings a backward pass runs, or modules are
-called, or live memory rises and falls back as high as in any such loop. Building layers, moving
-weights and making what an optimizer keeps are no steps.
+A step begins where a line is reached again, a line of the program's own or of a library that runs
+its loop, such as a trainer. Between two beginnings a backward pass runs, or modules are called,
+or live memory rises and falls as far as in any such loop. Building layers, moving weights and
+making an optimizer's state are no steps.
+
+A *candidate* is a line or a request with which steps may begin. Its *passes* are what happens from
+one beginning to the next.
 """
 
 from __future__ import annotations
@@ -25,23 +28,37 @@ from helpers.allocator.call_sites import (
 from helpers.allocator.stack_frames import CALLS, library_line, own_line
 
 FEWEST_STEPS = 5
-"""Three steps after the first that keep something, seen two steps later, are the least that can
-be distinguished from a start.
+"""Fewer cannot be told from a start: growth is seen in three steps after the first, each of which
+keeps something for two more steps.
 """
+# The shares and bounds below are choices; test_growth.py and test_growers.py hold programs that
+# need them.
 SAME_HEIGHT = 0.5
+"""A loop over steps raises live memory at least so far, as a share of the loop that raises it most:
+a loop over parts of a step, such as layers, holds only a part of its activations.
+"""
 SAME_COUNT = 0.9
+"""Loops with so many passes, as a share of the most, count as equal: of one loop some lines are
+reached once less, as in its first or last pass.
+"""
 IN_MOST = 0.5
+"""Share of the passes in which something happens that belongs to each step: a step may be skipped."""
 DEEPEST = 24
+"""Lines of a stack, outermost first, in which loops are looked for; deeper ones are in layers.
+Candidates that are requests have this depth or one more.
+"""
 MOST_CANDIDATES = 400
+"""Each takes a pass over the trace, so their number bounds the time."""
 MOST_LOOPS = 16
+"""Growth is looked for in each of them, so their number bounds the time."""
 BUILDS = " __init__"
 """The function in which a program builds what its steps use."""
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """``begins``: the operation with which each step begins; ``line``: the program's line there;
-    ``trains``: a backward pass runs in most of them.
+    """A loop of the program. ``begins``: the operation with which each step begins; ``line``: the
+    program's line there; ``trains``: a backward pass runs in most of them.
     """
 
     begins: Numbers
@@ -53,25 +70,30 @@ class Steps:
 
 
 def loops_of(requests: Requests) -> list[Steps]:
-    """The loops of a trace whose passes are steps, of FEWEST_STEPS at least: the main one first,
-    then those of other phases, such as a validation.
+    """The loops of a trace that have FEWEST_STEPS or more: the main one first, then those of other
+    phases, such as a validation.
 
     Raises LinesError where there is none.
     """
-    rows = _step_candidates(requests)
-    main = _main_loop(requests, rows)
+    candidates = _step_candidates(requests)
+    main = _main_loop(requests, candidates)
+    seen = "no loop"
     if main is not None:
-        rows.insert(0, main)
+        candidates = [main, *candidates]
+        seen = f"{len(main.begins)} steps"
+    # Candidates of one function with as many passes are lines of the same loop.
     loops: dict[tuple[tuple[str, ...], int], Steps] = {}
-    for row in rows:
-        begins = _of_a_phase(requests, row, main)
+    for candidate in candidates:
+        begins = _of_a_phase(requests, candidate, main)
         if len(begins) >= FEWEST_STEPS:
-            key = (row.path, len(begins))
-            loops.setdefault(key, Steps(begins, row.line, row.runs_backward))
+            key = (candidate.path, len(begins))
+            steps = Steps(begins, candidate.line, candidate.runs_backward)
+            loops.setdefault(key, steps)
     if loops:
         return list(loops.values())[:MOST_LOOPS]
-    require_lines(requests)  # without call sites there are no steps either
-    seen = "no loop" if main is None else f"{len(main.begins)} steps"
+    require_lines(
+        requests
+    )  # raises for a trace without call sites, which has no steps either
     raise LinesError(
         f"the trace shows {seen} of the program; expected at least {FEWEST_STEPS} steps, which can "
         "be told from its start: record a longer run"
@@ -80,52 +102,51 @@ def loops_of(requests: Requests) -> list[Steps]:
 
 def steps_begun(requests: Requests) -> int:
     """How many steps of the main loop a trace begins; 0 where it shows no loop."""
-    rows = _step_candidates(requests)
-    # From DEEPEST on they are no lines but requests (_first_requests): sure where there are many.
+    # A few repeated requests are no sure sign of a loop, as repeated lines are.
     sure = [
-        row for row in rows if row.depth < DEEPEST or len(row.begins) >= FEWEST_STEPS
+        candidate
+        for candidate in _step_candidates(requests)
+        if candidate.is_line or len(candidate.begins) >= FEWEST_STEPS
     ]
     main = _main_loop(requests, sure)
     return 0 if main is None else len(main.begins)
 
 
 def _of_a_phase(
-    requests: Requests, row: _Candidate, main: _Candidate | None
+    requests: Requests, candidate: _Candidate, main: _Candidate | None
 ) -> Numbers:
-    """The passes of a loop that count: of the main one all; of another those in the phase in
-    which the program ran out of memory, or the last before it, where a phase lies between two
-    steps of the main one. None of a loop that is a part of most steps, or that only prepared
-    what they train on.
+    """The beginnings of a loop that count. Of the main loop all count. Another loop, such as a
+    validation, runs in phases, each between two steps of the main one: those of the phase count
+    in which the program ran out of memory, or of the last one before. None count of a loop that
+    is a part of most steps, or that came before a training.
     """
-    none: Numbers = row.begins[:0]
-    if main is None or row is main:
-        return row.begins
-    if main.runs_backward and row.begins[-1] < main.begins[0]:
+    none: Numbers = candidate.begins[:0]
+    if main is None or candidate is main:
+        return candidate.begins
+    if main.runs_backward and candidate.begins[-1] < main.begins[0]:
         return none
     if len(main.begins) < FEWEST_STEPS:
-        return row.begins
-    phase = np.searchsorted(main.begins, row.begins, "right")
+        return candidate.begins
+    phase = np.searchsorted(main.begins, candidate.begins, "right")
     is_part_of_steps = len(np.unique(phase)) > len(main.begins) / 2
     if is_part_of_steps:
         return none
-    last = int(np.searchsorted(row.begins, requests.fullest, "right")) - 1
+    last = int(np.searchsorted(candidate.begins, requests.fullest, "right")) - 1
     in_phase: Mask = phase == phase[max(last, 0)]
-    return row.begins[in_phase]
+    return candidate.begins[in_phase]
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Where a step may begin, and what happens between two of its beginnings.
+    """A line or a request with which steps may begin, and what happens in its passes.
 
-    ``path``: the lines through which the function of the loop was called. ``depth``: of that
-    function in the stack. ``inside``: of the forward of a module, or of what a backward pass
-    runs, where no main loop lies. ``height``: how far live memory rises and falls back, in
-    bytes, in the middle one of them. ``calls_modules``, ``frees``: in most of them modules are
-    called, something is freed.
-    ``prepares``: none of its passes calls a module, and what comes behind the last of them does, as
-    where a training follows.
-    ``may_be_layers``: a module that is called by another asks there: its passes may be layers of
-    one.
+    ``begins``: the operations with which the passes begin. ``path``: the lines through which the
+    function of the loop was called; ``depth``: how many these are. ``line``: the name of the line.
+    ``inside``: it is in the forward of a module or in what a backward pass runs, where no main
+    loop is. ``height``: by how many bytes live memory rises and falls in a pass, as the median.
+    ``runs_backward``, ``calls_modules``, ``frees``: this happens in most passes. ``prepares``: no
+    pass calls a module, but one is called after the last pass: a training follows.
+    ``may_be_layers``: it is in a module that another module calls, so its passes may be layers.
     """
 
     path: tuple[str, ...]
@@ -141,16 +162,22 @@ class _Candidate:
     may_be_layers: bool = False
 
     @property
+    def is_line(self) -> bool:
+        """Whether it is a line; else it is a request, see ``_repeated_requests``."""
+        return self.depth < DEEPEST
+
+    @property
     def builds(self) -> bool:
         return any(line.endswith(BUILDS) for line in (*self.path, self.line))
 
 
 class _Outline:
-    """The lines of a stack in which a loop may lie, outermost first, each with whether it lies
-    inside of a module's forward or of what a backward pass runs: those of the program's own,
-    and outside of forwards those of its libraries.
+    """The lines of a stack in which a loop may be, outermost first: the program's own lines, and
+    outside of forwards those of its libraries.
 
-    ``calls``: how many calls of modules the stack goes through.
+    ``inside``: for each line whether it is in a module's forward or in what a backward pass runs.
+    ``has_own``: one of the lines is the program's. ``calls``: how many calls of modules the stack
+    has.
     """
 
     def __init__(self, frames: tuple[str, ...]) -> None:
@@ -168,61 +195,67 @@ class _Outline:
                 self.inside.append(inside)
 
     def name(self, depth: int) -> str:
-        """The line of that depth as it is said: of a library's with the program's own that
-        called it.
+        """The line of that depth as shown to people: a library's line after the program's own line
+        that called it.
         """
         line = self.lines[depth]
         if own_line(line):
             return line
         outer = [frame for frame in self.lines[:depth] if own_line(frame)]
-        return f"{outer[-1]}, in {line}" if outer else line
+        if not outer:
+            return line
+        return f"{outer[-1]}, in {line}"
 
 
 def _candidates(requests: Requests, stacks: list[_Outline]) -> Iterator[_Candidate]:
-    """Where a line is come to anew, in the same function called from the same lines; then where
-    what the same lines ask for first is asked for anew, then each time that it is.
-    """
-    has_lines = np.array([stack.has_own for stack in stacks] + [False])
+    """Repeated lines, then repeated requests; the likeliest come first."""
+    has_lines = np.array(
+        [stack.has_own for stack in stacks] + [False]
+    )  # last: no stack
     numbers = np.flatnonzero((requests.at >= 0) & has_lines[requests.stack])
-    yield from _lines_come_to(requests, numbers, stacks)
-    yield from _first_requests(requests, numbers, stacks)
+    yield from _repeated_lines(requests, numbers, stacks)
+    yield from _repeated_requests(requests, numbers, stacks)
 
 
-def _lines_come_to(
+def _repeated_lines(
     requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Lines that are come to anew, those of the outermost functions first.
+    """Lines that ask again after others have asked, called through the same lines; those of the
+    outermost functions first.
 
-    ``numbers``: of the requests that have a line of the program in their stacks.
+    ``numbers``: the requests that have a line of the program in their stacks.
     """
     deepest = max((len(stack.lines) for stack in stacks), default=0)
     for depth in range(min(DEEPEST, deepest)):
         paths: dict[tuple[str, ...], int] = {}
         outlines: dict[int, _Outline] = {}
-        path_of_stack = np.full(len(stacks) + 1, -1)
+        path_of_stack = np.full(len(stacks) + 1, -1)  # -1: no line so deep
         for number, stack in enumerate(stacks):
             if depth < len(stack.lines):
                 path = paths.setdefault(tuple(stack.lines[: depth + 1]), len(paths))
                 path_of_stack[number] = path
                 outlines.setdefault(path, stack)
         path_of_request = path_of_stack[requests.stack[numbers]]
-        for path, begins in _occurrences(
-            requests.at[numbers], path_of_request, anew=True
-        ):
+        at = requests.at[numbers]
+        for path, begins in _occurrences(at, path_of_request, anew=True):
             outline = outlines[path]
-            lines = tuple(outline.lines[:depth])
             yield _Candidate(
-                lines, depth, begins, outline.name(depth), outline.inside[depth]
+                path=tuple(outline.lines[:depth]),
+                depth=depth,
+                begins=begins,
+                line=outline.name(depth),
+                inside=outline.inside[depth],
             )
 
 
-def _first_requests(
+def _repeated_requests(
     requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Requests of the stack and size with which the same lines first ask for something, outside
-    of modules rather than inside.
+    """Requests that repeat the first one of their lines, in stack and size; the first one outside of
+    modules, where there is one. They show loops in which one line asks for everything.
 
-    ``numbers``: of the requests that have a line of the program in their stacks.
+    First those with another request before them, of another stack or size; then all of them.
+    ``numbers``: the requests that have a line of the program in their stacks.
     """
     at = requests.at[numbers]
     stack = requests.stack[numbers]
@@ -237,7 +270,7 @@ def _first_requests(
     ]
     path = np.array(path_of_stack, np.int64)[stack]
     calls = np.array([outline.calls for outline in stacks])[stack]
-    outermost_first = np.lexsort((at, calls))
+    outermost_first = np.lexsort((at, calls))  # by the calls of modules, then by time
     _, first = np.unique(path[outermost_first], return_index=True)
     is_first_kind = np.isin(kind, kind[outermost_first[first]])
     first_kinds = np.where(is_first_kind, kind, -1)
@@ -257,8 +290,8 @@ def _first_requests(
 def _occurrences(
     at: np.ndarray, numbers: np.ndarray, *, anew: bool
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Each number that occurs twice, with the operations; with ``anew`` only those before
-    which another number stood.
+    """Each number from 0 up that occurs at least twice, with its operations. ``at``: the operation of
+    each number; with ``anew`` a number that repeats the one before it does not count.
     """
     counts = numbers >= 0
     if anew:
@@ -266,17 +299,15 @@ def _occurrences(
     order = np.argsort(numbers[counts], kind="stable")
     in_order = numbers[counts][order]
     operations = at[counts][order]
-    cuts = np.flatnonzero(np.diff(in_order)) + 1
-    for group, number in zip(
-        np.split(operations, cuts), np.split(in_order, cuts), strict=True
-    ):
-        if len(group) >= 2:
-            yield int(number[0]), group
+    _, begins, lengths = np.unique(in_order, return_index=True, return_counts=True)
+    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+        if length >= 2:
+            yield int(in_order[begin]), operations[begin : begin + length]
 
 
-@lru_cache(2)  # the loops and how many steps begin are asked of the same requests
+@lru_cache(2)  # loops_of and steps_begun ask it of the same requests
 def _step_candidates(requests: Requests) -> list[_Candidate]:
-    """The candidates between whose beginnings something happens that makes it a step."""
+    """The candidates whose passes are steps, by ``_is_step``."""
     stacks = [_Outline(frames) for frames in requests.trace.frames]
     calls = np.array([stack.calls > 0 for stack in stacks] + [False])
     live = requests.live_before
@@ -287,89 +318,99 @@ def _step_candidates(requests: Requests) -> list[_Candidate]:
     scored = []
     for candidate in islice(_candidates(requests, stacks), MOST_CANDIDATES):
         begins = candidate.begins
+        # The highest point of each pass, above the higher of its two ends.
         ends = np.maximum(live[begins[:-1]], live[begins[1:]])
         heights = np.maximum.reduceat(live[1:], begins)[:-1] - ends
-        no_modules = modules[begins[0]] == modules[begins[-1]]
-        row = replace(
+        modules_before, modules_after = modules[begins[0]], modules[begins[-1]]
+        calls_none = modules_before == modules_after
+        measured = replace(
             candidate,
             height=float(np.median(heights)),
             frees=_in_most(freed[begins]),
             runs_backward=_in_most(backward[begins]),
             calls_modules=_in_most(modules[begins]),
-            prepares=bool(no_modules and modules[-1] > modules[begins[-1]]),
+            prepares=bool(calls_none and modules[-1] > modules_after),
         )
-        scored.append(row)
-    outside = [
-        row for row in scored if row.runs_backward or not (row.inside or row.builds)
-    ]
-    highest = max((row.height for row in outside), default=0.0)
-    return [row for row in outside if _is_step(row, highest)]
+        is_outside = not (measured.inside or measured.builds)
+        if is_outside or measured.runs_backward:
+            scored.append(measured)
+    highest = max((candidate.height for candidate in scored), default=0.0)
+    return [candidate for candidate in scored if _is_step(candidate, highest)]
 
 
 def _in_most(counts: Numbers) -> bool:
-    """Whether something happens in most passes: ``counts`` has how often so far, at each
-    beginning.
+    """Whether something happens in most passes; ``counts``: how often it has happened before the
+    beginning of each.
     """
     return bool((np.diff(counts) > 0).mean() >= IN_MOST)
 
 
-def _is_step(row: _Candidate, highest: float) -> bool:
-    """Whether what happens between two beginnings makes it a step of a loop."""
-    if row.runs_backward:
+def _is_step(candidate: _Candidate, highest: float) -> bool:
+    """Whether the passes of a candidate are steps; ``highest``: the largest height of any."""
+    if candidate.runs_backward:
         return True
-    if row.prepares or (row.may_be_layers and not row.frees):
+    if candidate.prepares:
         return False
-    rises = row.frees and row.height >= SAME_HEIGHT * highest
-    return row.calls_modules or rises
+    if candidate.may_be_layers and not candidate.frees:
+        return False
+    is_high = candidate.height >= SAME_HEIGHT * highest
+    return candidate.calls_modules or (candidate.frees and is_high)
 
 
 def _count_at(requests: Requests, operations: np.ndarray) -> np.ndarray:
-    """How many of these operations come before each operation of the trace."""
+    """How many of these operations come before each operation of the trace, and before its end."""
     counts = np.bincount(operations + 1, minlength=len(requests.trace) + 1)
     return np.cumsum(counts)
 
 
-def _main_loop(requests: Requests, rows: list[_Candidate]) -> _Candidate | None:
-    """The main loop: in training the loop whose passes run a backward pass, else the outermost.
+def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate | None:
+    """The main loop: in training a loop whose passes run a backward pass, else the outermost one.
 
-    Left are, one after the other, the loops in which memory rises highest and falls again, and
-    those with most passes; of these it is the one with least live when its passes begin.
+    Each rule leaves some of the candidates: lines rather than requests; those that raise live
+    memory most; those with most passes. Of the rest it is the one with the least live memory at
+    its beginnings, where a step has freed its own.
     """
-    trains = any(row.runs_backward for row in rows)
-    loops = _not_inside_forward(rows, trains)
+    trains = any(candidate.runs_backward for candidate in candidates)
+    loops = _not_inside_forward(candidates, trains)
     if trains:
-        loops = [row for row in loops if row.runs_backward]
-    with_steps = [row for row in loops if len(row.begins) >= FEWEST_STEPS]
-    at_lines = [row for row in with_steps if row.depth < DEEPEST]
-    loops = at_lines or with_steps or loops
-    highest = max((row.height for row in loops), default=0.0)
-    high = [row for row in loops if row.height >= SAME_HEIGHT * highest]
+        loops = [loop for loop in loops if loop.runs_backward]
+    with_steps = [loop for loop in loops if len(loop.begins) >= FEWEST_STEPS]
+    if with_steps:
+        loops = with_steps
+        at_lines = [loop for loop in with_steps if loop.is_line]
+        if at_lines:
+            loops = at_lines
+    highest = max((loop.height for loop in loops), default=0.0)
+    high = [loop for loop in loops if loop.height >= SAME_HEIGHT * highest]
     if not trains:
-        outermost = min((row.depth for row in high), default=0)
-        high = [row for row in high if row.depth == outermost]
-    most = max((len(row.begins) for row in high), default=0)
-    with_most_passes = [row for row in high if len(row.begins) >= SAME_COUNT * most]
+        outermost = min((loop.depth for loop in high), default=0)
+        high = [loop for loop in high if loop.depth == outermost]
+    most = max((len(loop.begins) for loop in high), default=0)
+    with_most_passes = [loop for loop in high if len(loop.begins) >= SAME_COUNT * most]
     live = requests.live_before
     return min(
-        with_most_passes, key=lambda row: float(live[row.begins].mean()), default=None
+        with_most_passes, key=lambda loop: float(live[loop.begins].mean()), default=None
     )
 
 
-def _not_inside_forward(rows: list[_Candidate], trains: bool) -> list[_Candidate]:
-    """Those that are not inside of a module's forward, which is no main loop.
+def _not_inside_forward(candidates: list[_Candidate], trains: bool) -> list[_Candidate]:
+    """The candidates that may be the main loop: not inside a module's forward and, where the trace
+    shows forwards, with some of them in its passes, which a loop that loads weights has not.
 
-    Unless whole steps run in a forward, as where a trainer wraps them in one. And a main loop
-    has forwards in it, which a loop that loads weights before it has not (2026-11).
+    Where none is left, whole steps run in a forward, as under a trainer that wraps them in one:
+    then those whose passes run a backward pass.
     """
-    inside = [row for row in rows if row.inside and (row.runs_backward or not trains)]
-    forwards = np.sort(
-        np.concatenate([*(row.begins for row in inside), np.zeros(0, np.int64)])
-    )
-    outside = [row for row in rows if not row.inside]
-    if len(forwards):
-        outside = [
-            row
-            for row in outside
-            if np.ptp(np.searchsorted(forwards, row.begins[[0, -1]])) > 0
-        ]
-    return outside or [row for row in rows if row.runs_backward]
+    forwards = [np.zeros(0, np.int64)]  # concatenate needs at least one array
+    for candidate in candidates:
+        if candidate.inside and (candidate.runs_backward or not trains):
+            forwards.append(candidate.begins)
+    in_forward = np.sort(np.concatenate(forwards))
+    outside = []
+    for candidate in candidates:
+        begin, end = np.searchsorted(in_forward, candidate.begins[[0, -1]])
+        has_forwards = end > begin or not len(in_forward)
+        if has_forwards and not candidate.inside:
+            outside.append(candidate)
+    if outside:
+        return outside
+    return [candidate for candidate in candidates if candidate.runs_backward]
