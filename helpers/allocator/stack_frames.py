@@ -1,13 +1,20 @@
-"""Frames of a stack as texts: ``train.py:12 step``, and whose file one stands in."""
+"""Frames of a stack as texts, ``train.py:12 step``, and whose file each is in.
+
+The file of a package keeps its path from a folder that names its owner: ``torch/``, ``python/``
+for the standard library, ``torchinductor/``, ``casebook/`` for the recorder; files of other
+packages keep the path below site-packages. So a text with a slash before its line number is of
+a package, and one without is the program's own.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-_PYTHON_LINE = re.compile(r"cell \d+, line \d+ |(?!<(?!ipython|stdin))[^/]*:\d+ ")
-
+_OWN_LINE = re.compile(r"cell \d+, line \d+ |(?!<(?!ipython|stdin))[^/]*:\d+ ")
+"""A cell of a notebook, or a file without folders. Code of neither, such as "<string>" or
+"<frozen os>", has no own line, except what is typed: "<stdin>" and "<ipython-input-3>".
+"""
 
 CALLS = re.compile(
     r"^torch/(?:nn/modules/module\.py:\d+ _call_impl|utils/checkpoint\.py:|autograd/function\.py:)"
@@ -21,15 +28,16 @@ _PASSES_ON = re.compile(r"^torch/nn/modules/module\.py:\d+ _(?:wrapped_)?call_im
 
 
 def own_line(frame: str) -> bool:
-    """Whether a frame is a line of the program's own files: no package's, not the standard
-    library's, no operator of torch's.
+    """Whether a frame is a line of the program's own files, and not of a package, the standard
+    library or an operator of torch.
     """
-    return bool(_PYTHON_LINE.match(frame))
+    return bool(_OWN_LINE.match(frame))
 
 
 def place_in_words(frames: Sequence[str]) -> str:
-    """Where a stack asks, innermost frame first: the program's innermost own line, and what of a
-    library it calls there; the innermost frame where the program has none.
+    """The place at which a stack asks for memory: the program's innermost own line, and the function
+    of a library that it calls; the innermost frame where the program has no line. ``frames``:
+    innermost first.
     """
     called = ""
     for frame in frames:
@@ -41,10 +49,11 @@ def place_in_words(frames: Sequence[str]) -> str:
 
 
 def library_line(frame: str) -> bool:
-    """Whether a frame is a line of a package that the program uses, such as a trainer: none of
-    torch's, of the standard library or of the recorder.
+    """Whether a frame is a line of a package that the program uses, such as a trainer, and not of
+    torch, the standard library or the recorder.
     """
-    return ".py:" in frame and "/" in frame and not frame.startswith(_NO_LIBRARIES)
+    is_of_package = ".py:" in frame and "/" in frame
+    return is_of_package and not frame.startswith(_NO_LIBRARIES)
 
 
 _NO_LIBRARIES = ("torch/", "python/", "torchinductor/", "casebook/")
@@ -58,25 +67,34 @@ _PACKAGES = {
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
     "casebook/": r".*/helpers/(?:torchside|\w+/under_torch)/(.+)",
 }
-"""Files that are not the program's own, and what stands for their folder: installed, the
-standard library's, torch's from source, a compiler's, the recorder's.
+"""What stands in place of a folder, and which paths have it; the group is what stays. The first that
+fits holds: torch and others where they are installed, other packages there, the standard library
+(also Windows'), torch run from its source, by its own packages and modules, code that
+torchinductor wrote, the recorder.
 """
 _REHEARSAL = re.compile(
     r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py"
     r"|.*/torch/(?:_ops\.py|_(?:decomp|prims|prims_common|refs|subclasses)/.+)"
 )
-"""Files of a rehearsal, which stand between the program's line and torch, and where torch finds
-out for it of which size a result is: a card computes it without them.
+"""Files of a rehearsal between the program's line and torch, and those in which torch finds out for
+it how large a result is: a program on a card has none of these frames.
 """
 _PATTERNS = {
     start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()
 }
 
+# A forged snapshot may hold texts and numbers of any length.
+MOST_OF_PATH = 4096  # PATH_MAX of Linux
+MOST_SHOWN_OF_PATH = 80
+MOST_OF_NAME = 120
+LINES_BELOW = 1 << 40
 
-def frame_text(frame: Any, cells: Mapping[str, int] | None = None) -> str:
-    """``train.py:12 step``, without the folders of whoever recorded it; of a package's file
-    with its place in the package, ``torch/nn/modules/linear.py:125 forward``; of a notebook
-    ``cell 6, line 1 <module>``, where ``cells`` gives the number of its file; empty for C++.
+
+def frame_text(frame: object, cells: Mapping[str, int] | None = None) -> str:
+    """A frame of a snapshot, {"filename", "line", "name"}, as text: ``train.py:12 step``, without
+    the folders of whoever recorded it, or ``torch/nn/modules/linear.py:125 forward``; in a notebook
+    ``cell 6, line 1 <module>``, where ``cells`` has the number of its file. Empty for C++, and for
+    what is no frame.
     """
     if type(frame) is not dict:
         return ""
@@ -85,21 +103,26 @@ def frame_text(frame: Any, cells: Mapping[str, int] | None = None) -> str:
     name = frame.get("name")
     if type(file) is not str or type(line) is not int or type(name) is not str:
         return ""
-    if not file.endswith(".py") and file[:1] != "<":
+    is_python = file.endswith(".py") or file.startswith("<")
+    if not is_python:
         return ""
+    name = name[:MOST_OF_NAME]
     if cells and file in cells:
-        return f"cell {cells[file]}, line {line} {name[:120]}"
-    path = file.replace("\\", "/")[-4096:]
+        return f"cell {cells[file]}, line {line} {name}"
+    path = file.replace("\\", "/")[-MOST_OF_PATH:]
     if _REHEARSAL.fullmatch(path):
         return ""
-    number = line if abs(line) < 1 << 40 else 0  # a forged snapshot may hold any number
-    return " ".join(f"{_shown_path(path)[-80:]}:{number} {name[:120]}".split())
+    if abs(line) >= LINES_BELOW:
+        line = 0
+    shown_path = _shown_path(path)[-MOST_SHOWN_OF_PATH:]
+    return " ".join(f"{shown_path}:{line} {name}".split())
 
 
 def _shown_path(path: str) -> str:
-    """A package's file with its place in the package, else the file's name."""
+    """The path of a package's file from its folder in _PACKAGES on, else the file's name alone."""
     for start, pattern in _PATTERNS.items():
         match = pattern.match(path)
         if match:
             return start + "".join(filter(None, match.groups()))
-    return path.rsplit("/", 1)[-1]
+    _, _, file_name = path.rpartition("/")
+    return file_name

@@ -1,4 +1,6 @@
-"""What a study of the allocator replays: a recorded trace or a pattern, on a card."""
+"""A study: a recorded trace or a pattern, and the card, release, build and settings under which it
+is replayed.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ BUNDLED = CHECKOUT / "env" / "traces"
 class Study:
     """One trace with the card, release, build and settings it is studied under.
 
-    ``fraction``: of ``set_per_process_memory_fraction``. ``of_user``: a file that was given, no
-    pattern or example of the workbook's. ``path``: of the file, beside which a record of the
-    program may lie.
+    ``fraction``: of ``set_per_process_memory_fraction``. ``of_user``: it is the user's own file, and
+    not a pattern or example of the workbook. ``path``: of that file, beside which there may be a
+    record of the program.
     """
 
     trace: Trace
@@ -46,7 +48,7 @@ class Study:
 
     @property
     def capacity_bytes(self) -> int:
-        """Of the card; 0 where nobody says how large it was."""
+        """Of the card; 0 where neither the recording nor the user says how large it is."""
         size = self.card.capacity_bytes
         return size if size < AMPLE_BYTES else 0
 
@@ -59,9 +61,11 @@ class Study:
         engine: str = "auto",
     ) -> Outcome:
         """The replay under the study's own settings, or under others; see ``replay.replay``."""
+        if conf is None:
+            conf = self.conf
         return replay(
             self.trace,
-            self.conf if conf is None else conf,
+            conf,
             self.card,
             torch=self.torch,
             build=self.build,
@@ -74,7 +78,7 @@ class Study:
     def what_if(
         self, confs: Sequence[str] | None = None, progress: Progress | None = None
     ) -> WhatIf:
-        """The league of settings, or of those named in ``confs``; see ``whatif.whatif``."""
+        """All settings of the build compared, or those of ``confs``; see ``whatif.whatif``."""
         return whatif(
             self.trace,
             self.card,
@@ -87,13 +91,15 @@ class Study:
         )
 
     def row(self, outcome: Outcome) -> Replay:
-        """A replay under the study's own settings as a row, with what the model was proved on."""
+        """A replay under the study's own settings as a row of a what-if; ``proved_on`` says which
+        torch the model was compared with.
+        """
         rules = behaviour(self.torch, self.build)
         row = row_of(parse(self.conf, rules), [outcome], rules, self.fraction)
         return replace(row, proved_on=rules.proved_on)
 
     def smallest_cards(self, confs: Sequence[str]) -> dict[str, int]:
-        """Setting to the bytes of the smallest card that is enough under it."""
+        """For each setting the bytes of the smallest card on which the trace passes."""
         stream, _, _ = prepared(self.trace, self.card, anew=True)
         runs = Runs(stream, self.card, self.torch, self.build, self.fraction)
         return {conf: smallest(runs, conf) for conf in dict.fromkeys(confs)}
@@ -103,8 +109,14 @@ class Study:
         """The study in one line."""
         label = self.trace.header.get("label") or "label unknown"
         card = f"a card of {show_bytes(self.card.capacity_bytes)}"
-        under = f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}"
-        return f"{self.name}: {len(self.trace)} operations ({label}) on {card}, {under}"
+        operations = f"{len(self.trace)} operations ({label})"
+        return f"{self.name}: {operations} on {card}, {self.circumstances_words}"
+
+    @property
+    def circumstances_words(self) -> str:
+        """Release, build and settings in words."""
+        settings = self.conf or "default settings"
+        return f"torch {self.torch}, {self.build}, {settings}"
 
 
 def study_of(
@@ -118,30 +130,37 @@ def study_of(
     torch: str = "",
     build: str = "",
 ) -> Study:
-    """The study of a trace on the card and under the release and settings of its recording, in
-    place of each of which another may be named.
+    """The study of a trace on the card and under the release, build and settings of its recording;
+    those that are given stand in place of the recorded ones.
 
-    An ample card where nobody says how large it was. Under the settings of the recording its own
-    addresses hold. ``path``: of a file that was given.
+    A card of unknown size is as large as any trace needs. The recorded addresses of segments are
+    used again only under the recorded settings. ``path``: of the user's file.
     """
     recorded = circumstances(trace)
-    if not policy:
-        policy = recorded.policy if conf is None else "firstfit"
-    card = Card(
-        capacity_bytes=capacity_bytes or recorded.capacity_bytes or AMPLE_BYTES,
-        held_bytes=recorded.held_bytes if held_bytes is None else held_bytes,
-        policy=policy,
-    )
     notes = trace.notes
     if not torch:
+        torch = recorded.torch
         notes += recorded.notes  # how the release was inferred
+    if not policy:
+        policy = recorded.policy if conf is None else "firstfit"
+    if conf is None:
+        conf = recorded.conf
+    if held_bytes is None:
+        held_bytes = recorded.held_bytes
+    name = "trace"
+    if path is not None:
+        name = path.stem
     return Study(
         trace=trace,
-        card=card,
-        name=path.stem if path else "trace",
-        torch=torch or recorded.torch,
+        card=Card(
+            capacity_bytes=capacity_bytes or recorded.capacity_bytes or AMPLE_BYTES,
+            held_bytes=held_bytes,
+            policy=policy,
+        ),
+        name=name,
+        torch=torch,
         build=build or recorded.build,
-        conf=recorded.conf if conf is None else conf,
+        conf=conf,
         fraction=recorded.fraction,
         notes=notes,
         of_user=path is not None,
@@ -160,8 +179,8 @@ def open_study(
 ) -> Study:
     """The study of a pattern, of a trace in env/traces by its name, or of a trace file.
 
-    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError
-    (TraceError) in one line.
+    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError in one line,
+    of which TraceError is a kind.
     """
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.parquet"))}
     path = None

@@ -1,8 +1,8 @@
-"""What was asked of an allocator, in order, and what was there before: the one shape that every
-replay reads.
+"""A trace: the requests that an allocator got, in order, and its state before the first one. Every
+replay reads this one shape.
 
-Arrays, not objects: a million operations are a few tens of megabytes. trace_file.py reads the
-files that hold one.
+The operations are columns of arrays, not objects: a million of them take a few tens of megabytes.
+trace_file.py reads the files that hold a trace.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 STREAM_STEP = 0x1000
-"""Stream k of the oracle's lines is the handle k * 0x1000."""
+"""Stream k of the oracle's lines (tests/oracle) has the handle k * 0x1000."""
 MAX_FILE_BYTES = 1 << 30
 """Longest file, and longest text of an .xz file, that is read unless the caller allows more."""
 LARGEST = 1 << 62
-"""No size is as large as that."""
-
+"""Every size and address is below this, so that a sum of two fits 64 bits."""
 
 RECORDED_ON_GPU = "recorded on a GPU"
 """The label of a trace that was read from a snapshot."""
@@ -36,7 +35,14 @@ class TraceError(ValueError):
 
 
 class Op(IntEnum):
-    """One request or circumstance of a trace."""
+    """What an operation of a trace is: a request of the program, or a circumstance that replays need
+    beside requests, from EVENTS_HOLD on. The numbers stand in files and in compiled code.
+
+    FREE is done at once; FREE_REQUESTED and FREE_COMPLETED are the two ends of a free that waited
+    for other streams. FOREIGN: bytes of the card that others hold from here on. FAIL_NEXT: so many
+    calls of the driver fail. EVENTS_HOLD: whether events wait for EVENTS_COMPLETE. SNAPSHOT and
+    RESET_PEAK: the program looked at statistics.
+    """
 
     ALLOC = 0
     FREE = 1
@@ -56,7 +62,7 @@ class Op(IntEnum):
 
 
 BLOCK_OPS = (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM)
-"""What names a block."""
+"""The operations that name a block by its id."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +115,18 @@ class StartSegment:
 class Trace:
     """Operations in order as columns of equal length, and the state before the first one.
 
-    ``id``: 0 to ids - 1, -1 for none. ``size``: ALLOC requested bytes; FOREIGN bytes; FAIL_NEXT
-    a count; EVENTS_HOLD 1 or 0; SET_FRACTION and SET_CONF an index into ``values``. ``stream``:
-    the handle (RECORD_STREAM: the stream that used the block). ``pool``: 0 the default pools, k
-    the k-th private pool, as while a graph is captured, -k the same without (use_mem_pool); of
-    EMPTY_CACHE the pool that nothing will use any more. ``address``: recorded address of each
-    ALLOC, -1 for none. ``frame``: index into ``frames`` ("file:line function", innermost first;
-    of a package's file with its place in the package, of the program's own files without
-    folders), -1 for none. ``notes``: what was cut, missing or guessed. ``names``: what the file
-    calls each id; empty where it is the id itself.
+    ``op``: an Op. ``id``: of the block, from 0 to ids - 1; -1 for none. ``size``: of ALLOC the
+    requested bytes, of FOREIGN bytes, of FAIL_NEXT a count, of EVENTS_HOLD 1 or 0, of SET_FRACTION
+    and SET_CONF an index into ``values``. ``stream``: the handle; of RECORD_STREAM, of the stream
+    that used the block. ``pool``: 0 for the default pools, k for the k-th private pool while a
+    graph is captured, -k for the same pool at other times (use_mem_pool); of EMPTY_CACHE the pool
+    that nothing will use again. ``time_ns``: None where no times were recorded. ``address``: the
+    recorded address of each ALLOC, -1 for none. ``frame``: the place of the stack in ``frames``, -1
+    for none. ``frames``: stacks, innermost frame first, as stack_frames.py writes them.
+
+    ``start``: the state before the first operation. ``driver``: recorded calls to the driver.
+    ``header``: the circumstances of the recording (circumstances.py). ``notes``: what was cut,
+    missing or guessed. ``names``: what the file calls each id; empty where it is the id itself.
     """
 
     op: np.ndarray
@@ -141,30 +150,29 @@ class Trace:
 
     @property
     def recorded_by_gpu(self) -> bool:
-        """Whether a GPU recorded it. A file written before the header had the field has the label."""
+        """Whether it was recorded on a GPU. Files of our first releases say it only by the label."""
         by_label = self.header.get("label") == RECORDED_ON_GPU
         return bool(self.header.get("recorded_by_gpu", by_label))
 
     @property
     def ran_out(self) -> bool:
-        """Whether the recorded program ran out of memory itself: the rest of it may be missing."""
+        """Whether the program ran out of memory while it was recorded, so its rest may be missing."""
         return bool(self.refused)
 
     @cached_property
     def freed_at(self) -> np.ndarray:
-        """For each block the operation that frees it, or that asks for its free; the trace's length
+        """For each block the operation that frees it, or that requests its free; the trace's length
         where none does.
         """
         freed_at = np.full(self.ids, len(self), np.int64)
-        frees = np.flatnonzero(
-            np.isin(self.op, (Op.FREE, Op.FREE_REQUESTED)) & (self.id >= 0)
-        )
-        np.minimum.at(freed_at, self.id[frees], frees)
+        is_free = np.isin(self.op, (Op.FREE, Op.FREE_REQUESTED)) & (self.id >= 0)
+        frees = np.flatnonzero(is_free)
+        np.minimum.at(freed_at, self.id[frees], frees)  # the first, where there are two
         return freed_at
 
     @cached_property
     def refused(self) -> list[int]:
-        """The operations whose requests the card refused, in the recording."""
+        """The operations whose requests the card refused while they were recorded."""
         return [call.event for call in self.driver if call.action == "oom"]
 
     def stack_of(self, operation: int) -> tuple[str, ...]:
@@ -197,8 +205,9 @@ def rearranged(
     id: np.ndarray | None = None,
     size: np.ndarray | None = None,
 ) -> Trace:
-    """A trace of the operations ``origin`` of another one, in that order, with columns of its
-    own where given; without what was recorded beside them.
+    """The operations ``origin`` of a trace, in that order, as a new one, in which the columns that
+    are given stand in place of the old. Times, addresses and driver calls are left out: they were
+    recorded for the old order.
     """
     return replace(
         trace,
@@ -220,7 +229,7 @@ def trace_of_rows(
     frames: tuple[tuple[str, ...], ...],
     header: dict[str, Any],
 ) -> Trace:
-    """A trace on the default stream and pools; ``rows``: the operation, id, size and stack of each."""
+    """A trace on the default stream and pools. ``rows``: (op, id, size, frame) of each operation."""
     op, ids, sizes, stacks = np.array(rows, np.int64).T
     zeros = np.zeros(len(op), np.int64)
     return Trace(
@@ -241,32 +250,36 @@ def start_bytes(segments: Iterable[StartSegment]) -> int:
 
 
 def possible(trace: Trace) -> Trace:
-    """The same trace, where it can have happened; else TraceError names the first operation at
-    fault.
+    """Returns the same trace. Raises TraceError, which names the first operation at fault, where it
+    cannot have happened.
     """
-    count = trace.ids
-    values = len(trace.values)
-    maker = np.full(max(count, 1), len(trace), np.int64)
-    maker[[block.id for _, block in trace.live_at_start]] = -1
     at = np.arange(len(trace))
-    alloc = trace.op == Op.ALLOC
-    np.minimum.at(maker, trace.id[alloc & (trace.id >= 0)], at[alloc & (trace.id >= 0)])
-    first = maker[np.maximum(trace.id, 0)]
-    named = np.isin(trace.op, BLOCK_OPS) & ~alloc
-    valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
+    is_alloc = trace.op == Op.ALLOC
+    uses_block = np.isin(trace.op, BLOCK_OPS) & ~is_alloc
+    has_id = trace.id >= 0
+    # For each block the operation that allocates it first: -1 for one that is live at the start,
+    # the trace's length for one that is never allocated.
+    allocated_at = np.full(max(trace.ids, 1), len(trace), np.int64)
+    allocated_at[[block.id for _, block in trace.live_at_start]] = -1
+    allocs = np.flatnonzero(is_alloc & has_id)
+    np.minimum.at(allocated_at, trace.id[allocs], allocs)
+    # The same for the block of each operation; any for an operation without one.
+    allocated = allocated_at[np.maximum(trace.id, 0)]
+    sets_value = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
+    has_value = trace.size < len(trace.values)
     impossible = {
         "is of an unknown kind": (trace.op < 0) | (trace.op > max(Op)),
         "has a size that is no number of bytes": (trace.size < 0)
         | (trace.size >= LARGEST),
-        "names no block": (alloc | named) & (trace.id < 0),
-        "names a block that was not allocated before": named & (first >= at),
-        "allocates a block that exists already": alloc & (first != at),
-        "names a setting that the trace does not have": valued & (trace.size >= values),
+        "names no block": (is_alloc | uses_block) & ~has_id,
+        "names a block that was not allocated before": uses_block & (allocated >= at),
+        "allocates a block that exists already": is_alloc & (allocated != at),
+        "names a setting that the trace does not have": sets_value & ~has_value,
     }
-    for why, operations in impossible.items():
-        if operations.any():
+    for why, is_wrong in impossible.items():
+        if is_wrong.any():
             raise TraceError(
-                f"operation {int(operations.argmax())} {why}: such a trace cannot have "
+                f"operation {int(is_wrong.argmax())} {why}: such a trace cannot have "
                 "happened; record it again"
             )
     return trace

@@ -1,5 +1,5 @@
-"""The trace in a file: a torch memory snapshot, the oracle's JSON lines (operations or results,
-plain or .xz), or the project's own Parquet file.
+"""Reads the trace in a file: a torch memory snapshot, the JSON lines of the oracle (tests/oracle;
+operations or results, plain or .xz), or the project's own Parquet file.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from helpers.allocator.snapshot import load
 from helpers.allocator.trace import MAX_FILE_BYTES, Trace, TraceError
 from helpers.look.files import opened
 
-_LINE_BYTES = 64 << 20
+_MOST_LINE_BYTES = 64 << 20
+"""A line of the oracle takes at most some MB, where it has every block of a large card."""
+_HEAD_BYTES = 64
+"""Enough to tell the kinds apart; a file of JSON lines may begin with blanks."""
 
 
 def read_trace(
     path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES
 ) -> Trace:
-    """The trace in a file, its kind recognised by content and, for a pickle of an old protocol,
-    by name.
+    """The trace in a file of any kind.
 
     ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError
     where the file cannot be read.
     """
     path = Path(path)
     with opened(path) as file:
-        head = file.read(64)
+        head = file.read(_HEAD_BYTES)
     kind = _kind(path.name, head)
     if (size := path.stat().st_size) > max_bytes:
         raise TraceError(
@@ -43,15 +45,21 @@ def read_trace(
             return rewind(load(path, device, max_bytes))
     if kind == "parquet":
         return from_parquet(path)
-    with lzma.open(path) if kind == "xz" else opened(path) as file:
-        try:
+    if kind == "lines":
+        with opened(path) as file:
             return from_oracle(_lines(file, max_bytes))
-        except (lzma.LZMAError, EOFError) as error:
-            damaged = f"{path.name} is a damaged .xz file ({error}); copy it again"
-            raise TraceError(damaged) from None
+    try:
+        with lzma.open(path) as file:
+            return from_oracle(_lines(file, max_bytes))
+    except (lzma.LZMAError, EOFError) as error:
+        damaged = f"{path.name} is a damaged .xz file ({error}); copy it again"
+        raise TraceError(damaged) from None
 
 
 def _kind(name: str, head: bytes) -> str:
+    """The kind of a file, "pickle", "parquet", "xz" or "lines", by its first bytes; pickles of
+    protocol 0 and 1, which begin with any letter, by name. Raises TraceError for another.
+    """
     if head[:1] == b"\x80" or name.endswith((".pickle", ".pkl")):
         return "pickle"
     if head[:4] == b"PAR1":
@@ -67,18 +75,21 @@ def _kind(name: str, head: bytes) -> str:
 
 
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Lines of a file in bounded memory; a .xz of zeros is stopped at ``max_bytes``."""
-    seen = 0
-    while line := file.readline(min(_LINE_BYTES, max_bytes) + 1):
-        seen += len(line)
-        if seen > max_bytes:
+    """The lines of a file. Raises TraceError for a text longer than ``max_bytes``, to which a small
+    .xz may unpack, and for a line that would fill the memory.
+    """
+    read_bytes = 0
+    longest_bytes = min(_MOST_LINE_BYTES, max_bytes)
+    while line := file.readline(longest_bytes + 1):  # one more shows that it is longer
+        read_bytes += len(line)
+        if read_bytes > max_bytes:
             raise TraceError(
                 f"the text is longer than the limit of {max_bytes:,} bytes; allow more "
                 "with max_bytes=N"
             )
-        if len(line) > _LINE_BYTES:
+        if len(line) > _MOST_LINE_BYTES:
             raise TraceError(
-                f"a line is longer than {_LINE_BYTES:,} bytes: these are not the "
+                f"a line is longer than {_MOST_LINE_BYTES:,} bytes: these are not the "
                 "oracle's JSON lines"
             )
         yield line

@@ -1,6 +1,7 @@
-"""Would another setting have saved this run?
+"""Would another setting have saved this run? Replays the same requests under many settings; the
+answer is the setting to use, or the bytes that are missing.
 
-One request stream under many settings, the one to use, or what is missing.
+*Rows* are the settings that were tried, the best first; together they are the league.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ DEPENDS_ON_ADDRESSES = (
 NOTHING_SAVED = "no other setting is clearly better"
 NO_NUMBA = "replayed by plain Python on one core, because numba is not installed"
 TOP = 10
+"""Live allocations, and stacks, that an answer lists."""
+FEW_CALLS = 10
+FEW_CALLS_OF = 100
+"""A setting saves slow calls worth a change of settings where it saves more than one in so many
+operations, and more than FEW_CALLS: below that the run's time does not show it.
+"""
+ABOUT_AS_GOOD = 1.5
+"""Times the slow calls of the best row: a simpler setting may make so many and is preferred."""
 
 
 def whatif(
@@ -53,39 +62,43 @@ def whatif(
     progress: Progress | None = None,
     path: Path | None = None,
 ) -> WhatIf:
-    """Which setting avoids the out-of-memory on that card, and what it costs: the league, best
-    first, and the one to use.
+    """Which setting avoids the out-of-memory on that card, and what it costs.
 
-    use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting
-    helps, use is "", and the card needs that many more bytes, then under needs_settings; live
-    and groups are what was live when that row first ran out. floor_bytes: the peak of live
-    bytes, at operation floor_index: no setting passes on less, by arithmetic. grows: see
-    growth. confs are the settings to try, by default the grid of this build and what the trace
-    was recorded under; path: of the trace's file. Recorded addresses are not used. Raises SettingsError for a string that
-    torch refuses, ValueError for an empty trace or a card smaller than what was live on it at
-    the start.
+    ``confs``: the settings to try; by default the grid of this build and the recorded settings.
+    ``path``: of the trace's file. Recorded addresses are not used.
+
+    Of the answer, ``use`` is a settings string, "" for the default settings. Where ``needs_bytes``
+    is not 0, no setting helps: the card needs so many more bytes under ``needs_settings``; ``live``
+    and ``groups`` are what was live when that row first ran out. ``floor_bytes``: the peak of live
+    bytes, at operation ``floor_index``; by arithmetic no setting passes on less.
+
+    Raises SettingsError for a string that torch refuses, ValueError for an empty trace or a card
+    smaller than what was live at the start.
     """
     if not len(trace):
         raise ValueError(NO_OPERATION)
     rules = behaviour(torch, build)
-    warnings = [rules.note] if rules.note else []
+    warnings = []
+    if rules.proved != "oracle":
+        warnings.append(rules.proved_on)
+    if rules.note:
+        warnings.append(rules.note)
     confs, remarks = _confs(trace, rules, confs)
     settings = {conf: parse(conf, rules) for conf in confs}
-    stream, origin, more = prepared(trace, card)
-    warnings += [*remarks, *more]
+    stream, origin, changes = prepared(trace, card)
+    warnings += [*remarks, *changes]
     runs = Runs(stream, card, torch, build, fraction)
     origins = dict.fromkeys(confs, origin)
-    apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
-    if apart:
+    clashing = [conf for conf in confs if clashes(settings[conf], stream.start)]
+    if clashing:
         other, other_origin, _ = prepared(trace, card, anew=True)
-        runs.others.update(dict.fromkeys(apart, other))
-        origins.update(dict.fromkeys(apart, other_origin))
+        runs.others.update(dict.fromkeys(clashing, other))
+        origins.update(dict.fromkeys(clashing, other_origin))
         warnings.append(
-            f"{len(apart)} settings with max_split_size_mb cannot begin with the recorded segments, some of which "
+            f"{len(clashing)} settings with max_split_size_mb cannot begin with the recorded segments, some of which "
             "are larger and split; there the blocks that were live at the start are allocated anew"
         )
     floor_bytes, floor_at = least_capacity(stream, card)
-    floor_index = int(origin[floor_at])
     tried = dict(zip(confs, runs.map(_replays, confs, progress), strict=True))
     rows = [
         row_of(settings[conf], outcomes, rules, fraction, origins[conf])
@@ -94,8 +107,6 @@ def whatif(
     rows.sort(key=_rank)
     use, why = recommended(rows)
     warnings += _warnings_of(rows)
-    if rules.proved != "oracle":
-        warnings.insert(0, rules.proved_on)
     answer = WhatIf(
         capacity_bytes=card.capacity_bytes,
         held_bytes=card.held_bytes,
@@ -108,7 +119,7 @@ def whatif(
         why=why,
         needs_bytes=0,
         floor_bytes=floor_bytes,
-        floor_index=floor_index,
+        floor_index=int(origin[floor_at]),
         warnings=warnings,
         grows=growth_words(trace, path),
         ends_at_failure=trace.ran_out,
@@ -119,7 +130,7 @@ def whatif(
 
 
 def _warnings_of(rows: Sequence[Replay]) -> list[str]:
-    """What a reader of the league must know of its rows, and how they were replayed."""
+    """Warnings about the rows, and about how they were replayed."""
     warnings = [
         f"{row.settings} passes, but is not recommended: {row.flags[0]}"
         for row in rows
@@ -138,9 +149,10 @@ def _with_missing(
     tried: Mapping[str, Sequence[Outcome]],
     origins: Mapping[str, np.ndarray],
 ) -> WhatIf:
-    """The answer where no setting passes: the bytes that none of them saves, the settings that
-    need the fewest, and what was live when the trace first ran out under those. Raises
-    ValueError where none may be recommended.
+    """The answer where no setting passes: the settings that need the smallest card, the bytes by
+    which that is larger, and what was live when the trace first ran out under those settings.
+    ``tried``: the replays of each setting; ``origins``: the recorded operation of each that it
+    replays. Raises ValueError where no setting may be recommended.
     """
     allowed = [row.settings for row in answer.rows if not row.flags]
     if not allowed:
@@ -151,8 +163,10 @@ def _with_missing(
     card_bytes = answer.capacity_bytes
     settings, enough_bytes = smallest_of(runs, allowed, above=card_bytes)
     missing = enough_bytes - card_bytes
-    why = f"{show_bytes(missing)} ({missing:,} bytes) are missing with "
-    why += f"{settings}, the best of them" if settings else "the default settings"
+    under = "the default settings"
+    if settings:
+        under = f"{settings}, the best of them"
+    why = f"{show_bytes(missing)} ({missing:,} bytes) are missing with {under}"
     if answer.ends_at_failure:
         why += ", up to the recorded failure"
     if answer.floor_bytes > card_bytes:
@@ -181,7 +195,7 @@ def _replays(runs: Runs, conf: str) -> list[Outcome]:
 def _confs(
     trace: Trace, rules: Behaviour, confs: Sequence[str] | None
 ) -> tuple[list[str], list[str]]:
-    """The settings to try, each once, and what is to be said about the recorded one."""
+    """The settings to try, each once, and a remark where the recorded ones cannot be tried."""
     if confs is not None:
         return list(dict.fromkeys(confs)) or [""], []
     tried = list(grid(rules))
@@ -202,18 +216,18 @@ def row_of(
     fraction: float | None,
     origin: np.ndarray | None = None,
 ) -> Replay:
-    """One setting.
+    """The row of one setting. ``outcomes``: a replay for each rule for addresses that matters on
+    this release, first-fit first; ``origin``: the recorded operation of each that was replayed,
+    where they differ.
 
-    Figures are those of first-fit addresses; the band of peak reserved is over all the rules
-    for addresses that matter on this release (one: no band), and it passes where it passes
-    under each. flags: why never recommended; origin: the recorded operation of each, where they
-    differ.
+    The setting passes if it passes under each rule. The peak reserved is that of first-fit, its
+    ``low`` and ``high`` are over all rules. ``flags`` say why it is never recommended.
     """
     first = outcomes[0]
     peaks = [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
     flags = list(settings.warnings)
-    if fraction is not None:
+    if fraction is not None:  # its warning is that it does nothing without a limit
         flags = [
             text
             for text in flags
@@ -255,8 +269,8 @@ def row_of(
 
 
 def _rank(row: Replay) -> tuple[int | str, ...]:
-    """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the
-    farthest first.
+    """A sort key: first the rows that pass, by slow calls, retries, peak reserved and simplicity;
+    then the others, those first that got farthest.
     """
     after = (row.peak_reserved_high_bytes, len(row.settings), row.settings)
     if row.passes or row.first_oom is None:
@@ -265,21 +279,21 @@ def _rank(row: Replay) -> tuple[int | str, ...]:
 
 
 def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
-    """The setting to use and why; None where none that may be recommended passes.
+    """The setting to use and why; None where no setting passes that may be recommended.
 
-    The best of the table, or a simpler one that is about as good; but the default settings
-    where they pass and the best saves neither a retry nor a slow call in a hundred operations
-    (ten at least): a change that buys nothing is not recommended.
+    It is the first row, or a simpler one that is about as good. Where the default settings pass,
+    it is those, unless the other saves retries or more than a few slow calls: a change that gains
+    nothing is not recommended.
     """
     passing = [row for row in rows if row.passes and not row.flags]
     if not passing:
         return None, ""
     top = passing[0]
-    about_as_good = 1.5 * top.slow_calls + max(10, top.events // 100)
+    most_calls = ABOUT_AS_GOOD * top.slow_calls + _few_calls(top)
     alike = [
         row
         for row in passing
-        if row.retries == top.retries and row.slow_calls <= about_as_good
+        if row.retries == top.retries and row.slow_calls <= most_calls
     ]
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
@@ -290,18 +304,25 @@ def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
     saved = 0
     if best.retries <= default.retries:
         saved = default.slow_calls - best.slow_calls
-    if best.retries < default.retries or saved > max(10, default.events // 100):
+    if best.retries < default.retries or saved > _few_calls(default):
         costs = f"retries: {default.retries}, slow calls: {default.slow_calls}"
         less = f"with this setting: {best.retries} and {best.slow_calls}"
         return best.settings, f"the default settings pass too ({costs}; {less})"
     return "", f"the default settings pass, and {NOTHING_SAVED}"
 
 
+def _few_calls(row: Replay) -> int:
+    return max(FEW_CALLS, row.events // FEW_CALLS_OF)
+
+
 def live_at(
     trace: Trace, origin: np.ndarray, index: int
 ) -> tuple[list[LiveBytes], list[LiveBytes]]:
-    """The live allocations before an operation that hold the most, and all of them by stack."""
+    """The largest live allocations before an operation, and the stacks whose allocations together
+    hold most then. ``origin``: the recorded operation of each of the trace.
+    """
     requests = requests_of(trace)
+    # A snapshot of torch 2.0 does not have what a block at the start was asked for.
     asked_before = {
         block.id: block.requested or block.size for _, block in trace.live_at_start
     }

@@ -1,8 +1,13 @@
-"""The layout at a failure built anew from a few repeated requests."""
+"""Builds the layout of the card at a failure anew, from a few repeated requests.
+
+Every program first fills the card, except for the segments that show the failure, and ends with
+the refused request. *Largest* is the largest size that it may ask for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -24,21 +29,22 @@ Rows = list[tuple[int, int, int]]
 
 
 def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
-    """Candidates from what lay on the card at the failure, those with the fewest requests first."""
+    """Candidates for a smaller trace that fails like this one, those with the fewest requests first."""
     target = search.target
-    assert target is not None, "the search knows how candidates are to fail"
+    assert target is not None, "the search knows how candidates have to fail"
     if target.kind == "capacity":
         yield _program(_filling(target.room_bytes, target.largest_bytes), trace)
         return
-    layouts = [
-        _rows_of(layout, target) for layout in _layouts(search.outcome(trace), target)
-    ]
-    for rows in sorted(layouts, key=len):
+    layouts = _layouts(search.outcome(trace), target)
+    programs = [_rows_of(layout, target) for layout in layouts]
+    for rows in sorted(programs, key=len):
         yield _program(rows, trace)
 
 
 class _Layout(NamedTuple):
-    """So many segments in which ``live`` bytes are in use and the rest is a hole."""
+    """``segments`` segments of ``segment`` bytes, in each of which ``live`` bytes are in use and the
+    rest is a hole.
+    """
 
     segment: int
     live: int
@@ -50,8 +56,8 @@ class _Layout(NamedTuple):
 
 
 def _layouts(outcome: Outcome, target: RefusedRequest) -> Iterator[_Layout]:
-    """Holes that are enough together for the request, by the shapes seen at the failure that one
-    request makes.
+    """Layouts of equal segments whose holes are too small for the request one by one, and large
+    enough together. Only segments as at the failure that a single request makes.
     """
     size = block_column(outcome.blocks, "size")
     in_use = block_column(outcome.blocks, "state") != INACTIVE
@@ -63,15 +69,18 @@ def _layouts(outcome: Outcome, target: RefusedRequest) -> Iterator[_Layout]:
         too_small = 0 < segment - live < target.rounded_bytes
         if segment > target.largest_bytes or not too_small:
             continue
-        enough = -(-target.rounded_bytes // (segment - live))
-        # More than enough where other settings, which round otherwise, are to pass.
+        enough = ceil(target.rounded_bytes / (segment - live))
+        # Some more, as settings under which the requests have to pass may round otherwise.
         for count in (enough, enough + 1, 2 * enough):
             if count * segment <= target.room_bytes:
                 yield _Layout(segment, live, count)
 
 
 def _rows_of(layout: _Layout, target: RefusedRequest) -> Rows:
-    """The operations that build a layout and fill the rest of the card."""
+    """The operations that fill the rest of the card and build a layout: for each segment a request
+    of all of it is freed, and a request of its live bytes takes the front. The place of an
+    operation is a new id.
+    """
     largest = target.largest_bytes
     rows = _filling(target.room_bytes - layout.segments * layout.segment, largest)
     fillers: list[int] = []
@@ -79,38 +88,45 @@ def _rows_of(layout: _Layout, target: RefusedRequest) -> Rows:
         ident = len(rows)
         rows += [(Op.ALLOC, ident, layout.segment), (Op.FREE, ident, 0)]
         rows.append((Op.ALLOC, len(rows), layout.live))
-        if layout.live <= layout.hole:  # the next one would lie in this hole
-            parts = -(-layout.hole // largest)
-            size = layout.hole // parts // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
-            idents = range(len(rows), len(rows) + parts)
-            fillers += idents
-            rows += [(Op.ALLOC, ident, size) for ident in idents]
+        next_would_fit = layout.live <= layout.hole
+        if next_would_fit:  # so the hole stays filled until all segments are there
+            parts = ceil(layout.hole / largest)
+            size = round_down(layout.hole // parts, MIN_BLOCK_BYTES)
+            for _ in range(parts):
+                fillers.append(len(rows))
+                rows.append((Op.ALLOC, len(rows), size))
     return [*rows, *((Op.FREE, ident, 0) for ident in fillers)]
 
 
 def _filling(size: int, largest: int) -> Rows:
-    """Requests that take so many bytes of the card in whole segments, as few as the largest
-    request allows.
+    """Requests that take so many bytes of the card in whole segments, with as few requests as the
+    largest size allows.
     """
     sizes: list[int] = []
-    if largest >= MIN_LARGE_BYTES:
-        unit = largest // GRANULE_BYTES * GRANULE_BYTES
-        rest = size % unit // GRANULE_BYTES * GRANULE_BYTES
+    if largest >= MIN_LARGE_BYTES:  # each request gets a segment of its own
+        unit = round_down(largest, GRANULE_BYTES)
+        rest = round_down(size % unit, GRANULE_BYTES)
         sizes = [unit] * (size // unit)
         if rest >= MIN_LARGE_BYTES:
             sizes.append(rest)
-    elif largest:
-        segment = LARGE_STEP_BYTES if largest > SMALL_MAX_BYTES else GRANULE_BYTES
-        parts = -(-segment // largest)
-        part = max(
-            segment // parts // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, MIN_BLOCK_BYTES
-        )
+    elif largest:  # several requests share a segment
+        segment = GRANULE_BYTES
+        if largest > SMALL_MAX_BYTES:
+            segment = LARGE_STEP_BYTES
+        parts = ceil(segment / largest)
+        part = max(round_down(segment // parts, MIN_BLOCK_BYTES), MIN_BLOCK_BYTES)
         sizes = [part] * (size // segment * parts)
     return [(Op.ALLOC, ident, part) for ident, part in enumerate(sizes)]
 
 
+def round_down(size: int, unit: int) -> int:
+    return size // unit * unit
+
+
 def _program(rows: Rows, like: Trace) -> Trace:
-    """The rows and then the last request of another trace, with its stack."""
-    stack = -1 if like.frame is None else int(like.frame[-1])
+    """The rows without stacks, and then the last request of another trace with its stack."""
+    stack = -1
+    if like.frame is not None:
+        stack = int(like.frame[-1])
     last = (Op.ALLOC, len(rows), int(like.size[-1]), stack)
     return trace_of_rows([*((*row, -1) for row in rows), last], like.frames, {})

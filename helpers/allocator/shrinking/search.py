@@ -1,5 +1,6 @@
-"""Replays of candidates on one card: which of them still fail as the whole trace does, and the
-fewest requests of a recording that do (delta debugging over allocations with their frees).
+"""Replays candidates for a smaller trace on one card: which of them still fail as the whole trace
+does, and the fewest requests of a recording that do (delta debugging over allocations with their
+frees). A candidate ends with the request that has to be refused.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from helpers.settings.releases import behaviour
 
 @dataclass(frozen=True)
 class RefusedRequest:
-    """A request that is refused, and what was there, in bytes.
+    """A request that is refused, and the memory at that moment.
 
-    ``room``: what the allocator may take of the card. ``live``: requests in use, each rounded up
-    to 512. ``free``: within segments that are held. ``largest``: the largest request up to it.
-    ``saved``: settings under which the same requests pass, "" for none. ``kind``: fragmentation
-    where what is live and the request fit the room together, else capacity.
+    ``index``: its operation. ``kind``: "fragmentation" where the live bytes and the request fit the
+    room together, else "capacity". ``room_bytes``: the most that the allocator may take of the
+    card. ``live_bytes``: of requests in use, each rounded up to 512. ``free_bytes``: in held
+    segments. ``largest_bytes``: of the largest request up to this one. ``saved``: settings under
+    which the same requests pass, "" for none.
     """
 
     index: int
@@ -42,7 +44,7 @@ class RefusedRequest:
 
     @property
     def stranded(self) -> bool:
-        """Whether the free bytes within held segments alone would be enough for the request."""
+        """Whether the free bytes in held segments would be enough for the request, in one piece."""
         return self.kind == "fragmentation" and self.free_bytes >= self.rounded_bytes
 
     @property
@@ -66,8 +68,9 @@ class RefusedRequest:
 
 @dataclass(eq=False)
 class ReplaySearch:
-    """Replays of candidates under a study's settings, until a moment; ``target``: how they are
-    to fail.
+    """Replays candidates under a study's settings. ``until``: the moment of time.monotonic at which
+    the search ends. ``target``: the failure that a candidate has to show. ``replays``: how many
+    there were so far.
     """
 
     study: Study
@@ -78,16 +81,16 @@ class ReplaySearch:
     def outcome(
         self, trace: Trace, conf: str | None = None, stop: int | None = None
     ) -> Outcome:
-        """What becomes of a candidate, under other settings than the study's where named."""
+        """The replay of a candidate, under the study's settings or ``conf``."""
         self.replays += 1
         return replace(self.study, trace=trace).replay(conf, stop=stop)
 
     def failure(self, trace: Trace, outcome: Outcome) -> RefusedRequest | None:
-        """The first request that is refused, None where none is."""
+        """The first request of a replayed trace that is refused; None where none is."""
         index = outcome.first_oom
         if index is None:
             return None
-        if index + 1 < len(trace):
+        if index + 1 < len(trace):  # the blocks of an outcome are those at its end
             outcome = self.outcome(trace, stop=index + 1)
         size = block_column(outcome.blocks, "size")
         requested = block_column(outcome.blocks, "requested")
@@ -96,11 +99,13 @@ class ReplaySearch:
         is_foreign = trace.op[:index] == Op.FOREIGN
         room = self._room_bytes(trace.size[:index][is_foreign])
         live = int(round_up(requested[~is_free], MIN_BLOCK_BYTES).sum())
-        fits = live + outcome.first_oom_bytes <= room
+        kind = "capacity"
+        if live + outcome.first_oom_bytes <= room:
+            kind = "fragmentation"
         allocates = trace.op[: index + 1] == Op.ALLOC
         return RefusedRequest(
             index=index,
-            kind="fragmentation" if fits else "capacity",
+            kind=kind,
             request_bytes=int(trace.size[index]),
             rounded_bytes=outcome.first_oom_bytes,
             room_bytes=room,
@@ -111,17 +116,21 @@ class ReplaySearch:
         )
 
     def _room_bytes(self, foreign: np.ndarray) -> int:
-        """What the allocator may take of the card; ``foreign``: what others held of it in turn."""
+        """The most that the allocator may take of the card. ``foreign``: the bytes that others held
+        of it, one number for each change.
+        """
         card = self.study.card
-        held_bytes = int(foreign[-1]) if len(foreign) else card.held_bytes
+        held_bytes = card.held_bytes
+        if len(foreign):
+            held_bytes = int(foreign[-1])
         rules = behaviour(self.study.torch, self.study.build)
         allowed = allowed_bytes(self.study.fraction, card, rules)
         return int(min(card.capacity_bytes - held_bytes, allowed))
 
     def fails_alike(self, trace: Trace) -> bool:
-        """Whether a candidate fails as the target does, with its last request."""
+        """Whether a candidate fails as the target does, and only with its last request."""
         target = self.target
-        assert target is not None, "the search knows how candidates are to fail"
+        assert target is not None, "the search knows how candidates have to fail"
         if trace.size[-1] != target.request_bytes:
             return False
         try:
@@ -139,6 +148,7 @@ class ReplaySearch:
 
     @property
     def late(self) -> bool:
+        """Whether the time of the search is over."""
         return time.monotonic() > self.until
 
 
@@ -148,21 +158,21 @@ def without(trace: Trace, ids: list[int]) -> Trace:
 
 
 def fewest(search: ReplaySearch, trace: Trace) -> Trace:
-    """Without the allocations that the failure does not need: in chunks, halved down to one,
-    until none more can go.
+    """The trace without the allocations that the failure does not need. They are left out in chunks
+    of half the size each time, then one by one until no more can be left out.
     """
-    chunk = max(len(trace) // 4, 1)
-    went = True
-    while not search.late and (chunk > 1 or went):
+    chunk = max(len(trace) // 4, 1)  # operations: about half of the allocations
+    left_out_some = True
+    while not search.late and (chunk > 1 or left_out_some):
         ids = trace.id[_allocations_before_last(trace)].tolist()
         chunk = max(chunk // 2, 1)
-        went = False
+        left_out_some = False
         at = 0
         while at < len(ids) and not search.late:
             smaller = without(trace, ids[at : at + chunk])
             if search.fails_alike(smaller):
                 trace = smaller
-                went = True
+                left_out_some = True
                 del ids[at : at + chunk]
             else:
                 at += chunk
@@ -170,7 +180,9 @@ def fewest(search: ReplaySearch, trace: Trace) -> Trace:
 
 
 def on_smaller_card(search: ReplaySearch, trace: Trace) -> Trace:
-    """Without the requests that only fill the card, on a card that is smaller by their bytes."""
+    """The trace without the requests that only fill the card; makes the card of the search's study
+    smaller by their bytes.
+    """
     allocations = _allocations_before_last(trace)
     sizes = round_up(trace.size[allocations], GRANULE_BYTES).tolist()
     for ident, size in zip(trace.id[allocations].tolist(), sizes, strict=True):
@@ -187,5 +199,5 @@ def on_smaller_card(search: ReplaySearch, trace: Trace) -> Trace:
 
 
 def _allocations_before_last(trace: Trace) -> np.ndarray:
-    """The operations that allocate, but the last."""
+    """The allocations except the last operation, which is the refused request."""
     return np.flatnonzero(trace.op[:-1] == Op.ALLOC)

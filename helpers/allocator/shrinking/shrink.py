@@ -1,15 +1,16 @@
-"""The fewest requests that still fail in the same way.
+"""Finds the fewest requests that still fail in the same way.
 
-The layout at the failure is built anew from a few repeated requests, or allocations of the
-recording are left out with their frees (delta debugging). Every candidate is replayed by the
-model of the allocator. It counts only where its last request is refused and none before it,
-with the same arithmetic at that moment: ``RefusedRequest.invariants`` says what that means.
+There are two ways: the layout at the failure is built anew from a few repeated requests, or
+allocations of the recording are left out with their frees (delta debugging). The model of the
+allocator replays every candidate. A candidate counts only if its last request is refused and
+none before it, for the same reason (``RefusedRequest.invariants``).
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,24 @@ from helpers.settings.releases import behaviour
 
 EXPANDABLE = "expandable_segments:True"
 MOST_ALLOCATIONS = 400
-"""Allocations up to which the requests of the recording are tried even where the layout could
-be built anew.
+"""Where the layout could be built anew, so many requests of the recording are not tried as well:
+each of them costs a replay or more.
 """
+DEFAULT_SECONDS = 240.0
+"""Of `casebook shrink` too; most traces take less."""
+
+
+ANEW = "built anew"
+RECORDED = "requests of the recording"
 
 
 @dataclass(frozen=True)
 class Shrunk:
     """The smaller trace, with its circumstances in its header.
 
-    ``requests`` and ``before`` count allocations; fewer than ``least`` cannot fill the card.
+    ``requests`` and ``before`` count its allocations and those of the whole trace; fewer than
+    ``least`` cannot fill the card. ``replays`` and ``seconds``: what the search took. ``way``: how
+    it was found, in words.
     """
 
     trace: Trace
@@ -54,14 +63,14 @@ class Shrunk:
 
 
 def shrink(
-    study: Study, *, smaller_card: bool = False, seconds: float = 240.0
+    study: Study, *, smaller_card: bool = False, seconds: float = DEFAULT_SECONDS
 ) -> Shrunk:
     """The smallest program found that fails as the study's trace does on its card under its
     settings; it ends with the refused request.
 
-    ``smaller_card``: where the layout is what fails, the card may be as small as the segments
-    that show it. ``seconds`` bounds the search, which says so. Raises ValueError where nothing
-    fails, or as it did before only while segments lie as recorded.
+    ``smaller_card``: where the layout is the reason, the card may be as small as the segments that
+    show it. ``seconds`` bounds the search; a note says where it was too short. Raises ValueError
+    where nothing fails, or where it fails for this reason only with the recorded segments.
     """
     began = time.monotonic()
     if not len(study.trace):
@@ -70,11 +79,9 @@ def shrink(
     stream, failure, notes = _failing(search)
     search.target = replace(failure, saved=_saving(search, stream, failure))
     small, way = _smallest(search, _simplest(search, stream, failure))
-    if (
-        smaller_card
-        and failure.kind == "fragmentation"
-        and search.study.fraction is None
-    ):
+    # A fraction is of the whole card, so it would be another limit on a smaller one.
+    may_be_smaller = failure.kind == "fragmentation" and search.study.fraction is None
+    if smaller_card and may_be_smaller:
         small = on_smaller_card(search, small)
         notes.append(
             f"the card is smaller: it gave {failure.room_bytes:,} bytes before"
@@ -84,14 +91,15 @@ def shrink(
             f"the search was ended after {seconds:g} s; a longer one may find fewer"
         )
     after = search.failure(small, search.outcome(small)) or failure
+    after = replace(
+        after, saved=search.target.saved, largest_bytes=failure.largest_bytes
+    )
     return Shrunk(
         trace=replace(small, header=_header(search.study), notes=()),
-        failure=replace(
-            after, saved=search.target.saved, largest_bytes=failure.largest_bytes
-        ),
+        failure=after,
         requests=_allocations(small),
         before=_allocations(stream),
-        least=-(-after.room_bytes // max(failure.largest_bytes, 1)),
+        least=ceil(after.room_bytes / max(failure.largest_bytes, 1)),
         replays=search.replays,
         seconds=time.monotonic() - began,
         way=way,
@@ -100,7 +108,7 @@ def shrink(
 
 
 def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
-    """The requests up to the first that is refused, that failure, and what was changed."""
+    """The requests up to the first that is refused, that failure, and notes on what was changed."""
     study = search.study
     stream, _, notes = prepared(study.trace, study.card)
     outcome = search.outcome(stream)
@@ -112,7 +120,7 @@ def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
             f"below {outcome.peak_reserved_bytes + study.card.held_bytes:,} bytes, its "
             "peak"
         )
-    if stream.start:
+    if stream.start:  # a program cannot begin with segments
         stream, _, notes = prepared(study.trace, study.card, anew=True)
         anew = search.failure(stream, search.outcome(stream))
         if anew is None or anew.kind != failure.kind:
@@ -126,20 +134,27 @@ def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
 
 
 def _saving(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> str:
-    """Expandable segments beside the settings, where they are others and every request is met
-    under them; else "".
+    """The study's settings with expandable segments, if every request is met under them; else "".
+    So a smaller trace shows that its failure is one that expandable segments prevent.
     """
     conf = search.study.conf
-    others = set(grid(behaviour(search.study.torch, search.study.build))) - {conf}
-    if failure.kind != "fragmentation" or EXPANDABLE not in others:
+    usable = grid(behaviour(search.study.torch, search.study.build))
+    if failure.kind != "fragmentation" or EXPANDABLE not in usable:
         return ""
-    wider = ",".join(filter(None, (conf, EXPANDABLE)))
-    return wider if search.outcome(stream, wider).first_oom is None else ""
+    if conf == EXPANDABLE:
+        return ""
+    wider = EXPANDABLE
+    if conf:
+        wider = f"{conf},{EXPANDABLE}"
+    if search.outcome(stream, wider).first_oom is not None:
+        return ""
+    return wider
 
 
 def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> Trace:
-    """The plainest form of the requests that fails alike: on a card of just the room, without a
-    fraction, on one stream, where that does.
+    """The simplest form of the requests that fails alike, and its card as that of the search's
+    study: allocations and frees on one stream and a card of just the room, without a fraction; or
+    on the streams and the card that there were; or with every operation but looks at statistics.
     """
     study = search.study
     search.study = replace(study, card=Card(failure.room_bytes), fraction=None)
@@ -153,22 +168,23 @@ def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> T
 
 
 def _smallest(search: ReplaySearch, simple: Trace) -> tuple[Trace, str]:
-    """The smallest trace found, and the way to it."""
+    """The smallest trace found, and how it was found."""
     built = next(filter(search.fails_alike, rebuilt(search, simple)), None)
-    anew = None if built is None else fewest(search, built)
-    if anew is not None and _allocations(simple) >= MOST_ALLOCATIONS:
-        return anew, "built anew"
+    if built is None:
+        return fewest(search, simple), RECORDED
+    anew = fewest(search, built)
+    if _allocations(simple) >= MOST_ALLOCATIONS:
+        return anew, ANEW
     recorded = fewest(search, simple)
-    if anew is not None and len(anew) <= len(recorded):
-        return anew, "built anew"
-    return recorded, "requests of the recording"
+    if len(anew) <= len(recorded):
+        return anew, ANEW
+    return recorded, RECORDED
 
 
 def _header(study: Study) -> dict[str, Any]:
     """The circumstances under which the smaller trace fails."""
-    under = f"torch {study.torch}, {study.build}, {study.conf or 'default settings'}"
     return {
-        "label": f"shrunk under {under}",
+        "label": f"shrunk under {study.circumstances_words}",
         "conf": study.conf,
         "torch": study.torch,
         "build": study.build,
@@ -179,8 +195,8 @@ def _header(study: Study) -> dict[str, Any]:
 
 
 def _plain(trace: Trace, stream: np.ndarray) -> Trace:
-    """Allocations and frees alone, outside private pools, on those streams; each free where it
-    was asked for.
+    """Only the allocations and frees of a trace, on these streams and the default pools; a free that
+    waited for its completion is done when it was requested.
     """
     op = np.where(trace.op == Op.FREE_REQUESTED, int(Op.FREE), trace.op).astype(np.int8)
     plain = replace(trace, op=op, stream=stream, pool=np.zeros_like(trace.pool))
