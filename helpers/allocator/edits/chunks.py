@@ -1,7 +1,9 @@
-"""A line that works in chunks, one at a time: ``train.py:82 / 8``.
+"""Predicts a line that works in chunks, one at a time: ``train.py:82 / 8``.
 
-What is computed from its requests with as many values, and the gradients of that, are as small.
-A result that is smaller than what it is computed from is there as a whole.
+The requests of the line become as small as a chunk, and so do the tensors that are computed from
+them with as many values, and the gradients of these. A reduced result, such as a sum over the
+chunks, keeps its size. A trace does not say what is computed from what: it is recognised by its
+size and by the order of requests.
 """
 
 from __future__ import annotations
@@ -11,13 +13,19 @@ import numpy as np
 from helpers.allocator.call_sites import Requests
 
 LARGE_BYTES = 1 << 16
-"""Bytes from which what is computed from a request is looked for: smaller ones look alike."""
+"""Smaller requests are too alike to be recognised by their size."""
 NEAR = 64
-"""How many later requests are searched."""
+"""Requests that are searched, before and after: about those of a layer."""
+IN_THE_WAY = 8
+"""A request of another size ends a chain from this part of the chain's size on; smaller ones are
+masks, statistics and the like beside it.
+"""
 
 
 def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:
-    """The requests that are as small as a chunk, by their numbers."""
+    """The requests that become as small as a chunk, by their numbers. ``calls``: the requests of
+    each time that the line ran.
+    """
     smaller: set[int] = set()
     for call in calls:
         for request in call:
@@ -32,20 +40,18 @@ def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:
 
 
 def _is_put_together(requests: Requests, call: list[int], request: int) -> bool:
-    """Whether a request is what all chunks of a call give on together: its last one, less than
-    half as large as the largest.
+    """Whether a request is the result that all chunks of a call are put together into: the last of
+    the call, which outlives it, and less than half as large as the largest.
     """
     size = requests.size
-    given_on = requests.asked_at(request + 1) < requests.until[request]
-    large = LARGE_BYTES <= size[request] < size[call].max() // 2
-    return bool(request == call[-1] and given_on and large)
+    outlives_call = requests.asked_at(request + 1) < requests.until[request]
+    is_reduced = LARGE_BYTES <= size[request] < size[call].max() // 2
+    return bool(request == call[-1] and outlives_call and is_reduced)
 
 
 def _computed_from(requests: Requests, request: int) -> list[int]:
-    """A request and what is computed from it with as many values.
-
-    That is what follows in the forward pass and is of its size, or of twice or half of it
-    after a cast.
+    """A request and those for tensors that are computed from it with as many values: the requests
+    that follow in the forward pass and are of its size, or of twice or half of it after a cast.
     """
     sizes = requests.size
     size = int(sizes[request])
@@ -53,22 +59,22 @@ def _computed_from(requests: Requests, request: int) -> list[int]:
     if size < LARGE_BYTES:
         return chain
     for later in range(request + 1, min(request + NEAR, len(requests))):
-        alike = sizes[later] in _sizes_alike(size)
-        in_the_way = sizes[later] >= size // 8 and not alike
-        if requests.backward[later] or in_the_way:
+        is_alike = sizes[later] in _sizes_alike(size)
+        is_in_the_way = sizes[later] >= size // IN_THE_WAY and not is_alike
+        if requests.backward[later] or is_in_the_way:
             break
-        if alike:
+        if is_alike:
             chain.append(later)
     return chain
 
 
 def _gradients(requests: Requests, chain: list[int], saved: list[int]) -> list[int]:
-    """The gradients of a chain: the first that the backward pass asks for in its sizes, as many
-    as the chain is long.
+    """The gradients of a chain: the requests of the backward pass, of the sizes of the chain, near
+    the first free of a tensor that the graph saved; the first of them, as many as the chain has.
     """
-    wanted = {
-        size for member in chain for size in _sizes_alike(int(requests.size[member]))
-    }
+    wanted: set[int] = set()
+    for member in chain:
+        wanted.update(_sizes_alike(int(requests.size[member])))
     first_free = int(requests.until[saved].min())
     number = int(np.searchsorted(requests.at, first_free))
     near = range(max(number - NEAR, chain[-1] + 1), min(number + NEAR, len(requests)))
@@ -81,5 +87,5 @@ def _gradients(requests: Requests, chain: list[int], saved: list[int]) -> list[i
 
 
 def _sizes_alike(size: int) -> tuple[int, int, int]:
-    """Bytes of as many values: a cast halves or doubles them."""
+    """The bytes that a tensor of as many values may have: a cast halves or doubles them."""
     return size // 2, size, 2 * size

@@ -17,10 +17,13 @@ from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.shapes import Verdict
 
 CONFS = ["", "expandable_segments:True"]
+"""The settings that are tried first: the default ones, and those that help most programs."""
 MOST_EVENTS = 200_000
-"""A longer trace is replayed under CONFS alone, and its lines are not ranked."""
+"""A longer trace is replayed under CONFS alone, and its lines are not ranked: a ranking replays it
+for each edit of several lines.
+"""
 PLAIN_EVENTS = 2_000
-"""Nor are those of a trace longer than this where only plain Python can replay it."""
+"""The same for plain Python, which replays 20,000 operations a second."""
 TOO_LONG = (
     "a trace this long: its lines are not ranked; ask about one of them with --edit"
 )
@@ -34,7 +37,8 @@ PUT_OFF = (
 class EditComparison:
     """The what-if of a trace before and after edits.
 
-    ``recording_fails``: the recorded program ran out of memory, so that the rest is missing.
+    ``edited``: what each edit changed, beside ``edits``. ``recording_fails``: the recorded program
+    ran out of memory, so the rest of it is missing.
     """
 
     edits: list[Edit]
@@ -44,7 +48,7 @@ class EditComparison:
     recording_fails: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """The comparison as JSON holds it."""
+        """The comparison as JSON: a row for each edit, and both what-ifs."""
         rows = [
             {
                 "edit": edit.words,
@@ -60,7 +64,7 @@ class EditComparison:
 
 
 def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
-    """The what-if without the edits, and with them one after the other.
+    """The what-if without the edits and with all of them, each made to the result of the one before.
 
     Raises ValueError in one line.
     """
@@ -69,24 +73,31 @@ def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
     for edit in edits:
         results.append(edited(trace, edit))
         trace = results[-1].trace
-    confs = CONFS if len(study.trace) > MOST_EVENTS else None
+    confs = None  # all of the grid
+    if len(study.trace) > MOST_EVENTS:
+        confs = CONFS
     before = study.what_if(confs)
-    after = replace(study, trace=trace).what_if(confs) if edits else before
+    after = before
+    if edits:
+        after = replace(study, trace=trace).what_if(confs)
     return EditComparison(list(edits), results, before, after, study.trace.ran_out)
 
 
 def lines_that_save(
     study: Study, answer: WhatIf, verdict: Verdict
 ) -> tuple[list[LineEdit], list[str]]:
-    """The lines ranked where the default settings fail, and as a note why they are not: where
-    the trace is too long for that, or the program keeps more with each step.
+    """The lines whose change saves the run, ranked, where the default settings fail; and notes on
+    why they are not ranked: the trace is too long, or the program keeps more with each step.
     """
     if verdict.cause == "user-leak":
         return [], [PUT_OFF]
-    if not any(not row.settings and not row.passes for row in answer.rows):
+    default = [row for row in answer.rows if not row.settings]
+    if all(row.passes for row in default):
         return [], []
-    most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS
-    if len(study.trace) > most:
+    most_events = PLAIN_EVENTS
+    if find_spec("numba"):
+        most_events = MOST_EVENTS
+    if len(study.trace) > most_events:
         return [], [TOO_LONG]
     confs = [""]
     if answer.needs_bytes and answer.needs_settings:

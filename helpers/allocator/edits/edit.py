@@ -15,10 +15,15 @@ ASSUMED = {
     "output stays; to be exact, change the line and rehearse the program",
     DROP: "the line is never run",
 }
-"""What each kind of edit takes for granted."""
+"""What the prediction of each kind of edit takes for granted."""
 MOST_CHUNKS = 4096
-_CHANGE = re.compile(r"([^\s:]+\.py):(\d+)\s*(?:/\s*(\d+)|(checkpoint|drop))\s*")
+"""No batch or sequence has more parts that are worth a kernel each."""
+_CHANGE = re.compile(
+    r"(?P<path>[^\s:]+\.py):(?P<line>\d+)\s*"
+    r"(?:/\s*(?P<chunks>\d+)|(?P<kind>checkpoint|drop))\s*"
+)
 _NO_LONGER_PREDICTED = re.compile(r"[^\s:]+\.py:\d+\s*(free-earlier|offload|dtype)\b.*")
+"""Edits that earlier releases predicted."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,18 @@ class Edit:
     def words(self) -> str:
         """The edit as ``parse`` reads it."""
         words = f"{self.file}:{self.line} {self.kind}"
-        return f"{words} {self.chunks}" if self.kind == CHUNKS else words
+        if self.kind == CHUNKS:
+            words += f" {self.chunks}"
+        return words
 
     @property
     def change(self) -> str:
         """What it does to its line, for people."""
         if self.kind == CHUNKS:
             return f"in {self.chunks} chunks"
-        return "with checkpointing" if self.kind == CHECKPOINT else "dropped"
+        if self.kind == CHECKPOINT:
+            return "with checkpointing"
+        return "dropped"
 
     @property
     def assumes(self) -> str:
@@ -52,7 +61,9 @@ class Edit:
         return ASSUMED[self.kind].format(n=self.chunks)
 
     def is_line_of(self, frame: str) -> bool:
-        """Whether a frame of a stack stands at the edited line."""
+        """Whether a frame of a stack is at the edited line. A frame may have folders before the name
+        of the file; the slash keeps "other_train.py" from being taken for "train.py".
+        """
         return f"/{self.file}:{self.line} " in f"/{frame} "
 
 
@@ -61,18 +72,18 @@ def parse(text: str) -> Edit:
     change = _CHANGE.fullmatch(text.strip())
     if change is None:
         raise ValueError(_refusal(text))
-    path, line, chunks, kind = change.groups()
-    if chunks is not None and not 2 <= int(chunks) <= MOST_CHUNKS:
+    _folders, _, file = change["path"].rpartition("/")
+    line = int(change["line"])
+    if change["kind"]:
+        return Edit(file, line, change["kind"])
+    chunks = int(change["chunks"])
+    if not 2 <= chunks <= MOST_CHUNKS:
         raise ValueError(_refusal(text))
-    return Edit(
-        file=path.rpartition("/")[2],
-        line=int(line),
-        kind=kind or CHUNKS,
-        chunks=int(chunks or 1),
-    )
+    return Edit(file, line, CHUNKS, chunks)
 
 
 def _refusal(text: str) -> str:
+    """Why a text is no edit, in one line."""
     old = _NO_LONGER_PREDICTED.fullmatch(text.strip())
     if old is not None:
         return (

@@ -1,8 +1,8 @@
-"""The trace as the edited program would ask for it, so that a replay answers.
+"""Turns a trace into that of the edited program, so that a replay shows what the edit does.
 
-A line's requests are those asked for while it ran, whatever it called. What no trace can tell
-(what is computed from a tensor, what a backward pass needs) follows from sizes and from the
-order of requests, by rules that each edit states beside its answer; to be exact, the edited
+The requests of a line are those made while it ran, whatever it called. A trace cannot show what is
+computed from a tensor, or what a backward pass needs: this is inferred from sizes and from the
+order of requests, by rules that each edit states beside its answer. For an exact answer the edited
 program is rehearsed.
 """
 
@@ -23,8 +23,8 @@ from helpers.allocator.trace import Trace
 class Edited:
     """The trace after an edit.
 
-    ``changed``: how many requests are made otherwise; ``changed_bytes``: their bytes;
-    ``added_bytes``: bytes asked for again.
+    ``changed``: how many requests became smaller, were dropped or are freed at another moment;
+    ``changed_bytes``: their recorded bytes; ``added_bytes``: bytes that are asked for once more.
     """
 
     trace: Trace
@@ -34,11 +34,10 @@ class Edited:
 
 
 def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited:
-    """The trace as the edited program would ask for it.
+    """The trace of the edited program.
 
-    ``requests``: those of the trace as ``asked_again`` gives it, where they were read before.
-    Raises ValueError where the line asks for nothing, LinesError for a trace without lines of
-    the program.
+    ``requests``: those of ``asked_again(trace)``, where they are known already. Raises ValueError
+    where the line asks for nothing, LinesError for a trace without lines of the program.
     """
     if requests is None:
         requests = requests_with_lines(asked_again(trace)[0])
@@ -65,11 +64,11 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
 
 
 def _nearest_lines(requests: Requests, edit: Edit) -> str:
-    """The program's own lines that ask for something, the three nearest to the edited one."""
-    sites = {
-        requests.sites[number]
-        for number in set(requests.site[~requests.backward].tolist())
-    }
+    """The program's own lines that ask for something in a forward pass, the three nearest to the
+    edited one.
+    """
+    numbers = set(requests.site[~requests.backward].tolist())
+    sites = [requests.sites[number] for number in numbers]
     program = [site for site in sites if site.in_program]
     nearest = sorted(program, key=lambda site: abs(site.line - edit.line))[:3]
     return ", ".join(f"{site.file}:{site.line}" for site in nearest)

@@ -1,4 +1,4 @@
-"""The requests of one line of the program, call by call of that line."""
+"""Finds the requests of one line of the program, and groups them by each time that it ran."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from helpers.allocator.stack_frames import own_line
 
 
 def requests_of_line(requests: Requests, edit: Edit) -> Mask:
-    """The requests asked for while the edited line ran, as a mask.
-
-    Those of a backward pass are none of them, nor is what a library keeps for good.
+    """The requests made while the edited line ran, as a mask; without those of a backward pass, and
+    without the workspaces of libraries, which an edit of the line does not change.
     """
     in_line = requests.with_stack(lambda frames: any(map(edit.is_line_of, frames)))
     forward = in_line & ~requests.backward
@@ -22,12 +21,12 @@ def requests_of_line(requests: Requests, edit: Edit) -> Mask:
 
 
 def _workspaces(requests: Requests, mask: Mask) -> Mask:
-    """Of the requests of a mask what a library keeps for good after its first call.
-
-    It is the only request of its stack that is never freed, and later requests of that stack are.
+    """The workspaces among the requests of a mask: memory that a library, such as cuBLAS, asks for
+    at its first call and keeps. Such a request is the only one of its stack that is never freed,
+    and later requests of that stack are freed.
     """
     stacks = requests.stack
-    stack_count = len(requests.trace.frames) + 1
+    stack_count = len(requests.trace.frames) + 1  # with the last place for none, -1
     never_freed = requests.until >= len(requests.trace)
     freed = np.flatnonzero(mask & ~never_freed)
     last_freed: Numbers = np.full(stack_count, -1)
@@ -39,7 +38,10 @@ def _workspaces(requests: Requests, mask: Mask) -> Mask:
 
 
 def calls_of_line(requests: Requests, edit: Edit, mask: Mask) -> list[list[int]]:
-    """The requests of each time that the line ran, by their numbers."""
+    """For each time that the line ran its requests, by their numbers. ``mask``: all of them.
+
+    Where another line asked in between, the line ran again.
+    """
     at_line = np.flatnonzero(mask)
     gaps = np.flatnonzero(np.diff(at_line) != 1) + 1
     calls: list[list[int]] = []
@@ -49,8 +51,9 @@ def calls_of_line(requests: Requests, edit: Edit, mask: Mask) -> list[list[int]]
 
 
 def _cut(requests: Requests, edit: Edit, neighbours: list[int]) -> list[list[int]]:
-    """Neighbours cut where the first of their stacks comes again after another: the line ran
-    anew. A loop that lies further in than the line is one call of it.
+    """Requests of a line that follow each other, cut where the first of their stacks returns after
+    another stack: there the line ran again. But a loop in the code that the line calls, such as
+    over the layers of a container, is one call of the line.
     """
     stacks = requests.stack[neighbours].tolist()
     if _share_code_below(requests, edit, stacks):
@@ -66,13 +69,13 @@ def _cut(requests: Requests, edit: Edit, neighbours: list[int]) -> list[list[int
 
 
 def _share_code_below(requests: Requests, edit: Edit, stacks: list[int]) -> bool:
-    """Whether all the stacks go through one line of code or one container below the edited line.
+    """Whether all the stacks go through one line of code or one container that the edited line calls.
 
-    Of deep stacks torch's own frames are left out but its calls of modules: two of these in a
-    row have a container between.
+    A snapshot keeps no frame of a container that is deep in a stack, only its call and those of the
+    modules in it (snapshot.MORE_KEPT): two calls in a row have a container between them.
     """
     below = [_frames_below(requests.trace.frames[stack], edit) for stack in set(stacks)]
-    shared = os.path.commonprefix(below)
+    shared = os.path.commonprefix(below)  # works on tuples as on texts
     module_calls = [frame for frame in shared if frame.endswith(" _call_impl")]
     through_code = any(
         own_line(frame) or frame.endswith(" forward") for frame in shared
@@ -81,6 +84,6 @@ def _share_code_below(requests: Requests, edit: Edit, stacks: list[int]) -> bool
 
 
 def _frames_below(frames: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
-    """What a stack holds below the edited line, outermost first."""
+    """The frames that the edited line called, outermost first."""
     at_line = next(at for at, frame in enumerate(frames) if edit.is_line_of(frame))
     return frames[:at_line][::-1]

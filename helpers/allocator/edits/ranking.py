@@ -1,14 +1,14 @@
-"""The program's own lines by which change of one of them saves the run."""
+"""Ranks the program's own lines by the change of a single one of them that saves the run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.allocator.call_sites import Requests, requests_with_lines
+from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
 from helpers.allocator.capacity import asked_again, prepared
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
@@ -20,46 +20,35 @@ from helpers.allocator.trace import Trace
 from helpers.ground.replays import LineEdit
 
 LEAST_SHARE = 0.02
-"""A line that holds less than this share of what the largest line holds is left out."""
+"""A line that holds less than this share of what the largest line holds is left out: an edit of it
+would hardly change the peak.
+"""
 MOST_LINES = 8
+"""Each costs up to eight replays under each of the settings."""
 CHUNKS_TRIED = (2, 3, 4, 6, 8, 12, 16)
+"""The fewest that save the run count, so small numbers are close together."""
 NOT_IN_CHUNKS = 1 << 10
-"""Stands for the chunks of a line that is not cut: it comes after all that are."""
+"""In place of a number of chunks for other edits: they come after all that are in chunks."""
 KEPT_FOR_GOOD = re.compile(
     r"torch/optim/|torch/nn/modules/module\.py:\d+ (?!_(?:wrapped_)?call_impl)|.* __init__$"
 )
-"""Frames that make an optimizer's state, move weights (``to``) and build a module."""
+"""Frames that make an optimizer's state; methods of a module other than its call, such as ``to``,
+which moves weights; and functions that build a module.
+"""
 
 
 def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
-    """The lines of a program by what saves the run: fewest chunks first, then other edits, then
-    what no edit of it saves.
+    """The lines of a program that hold most where it runs out, each with an edit that saves the run,
+    if there is one: those in fewest chunks first, then other edits, then lines without an edit.
 
-    ``confs``: settings that are tried in turn. Empty where the first fails under none of them.
-    Weights, an optimizer's state and whatever was made before the first step are kept for good
-    and are not made in chunks.
+    ``confs``: settings that are tried in turn, the default ones first; so edits that need no
+    setting come first. Empty where the trace passes under all of them.
     """
     trace, _, _ = asked_again(study.trace)
     requests = requests_with_lines(trace)
     stream, origin, _ = prepared(trace, study.card)
-
-    def first_oom(stream: Trace, conf: str) -> int | None:
-        return replace(study, trace=stream).replay(conf).first_oom
-
-    def saving_conf(edit: Edit) -> str | None:
-        """The first of the settings under which the edited program passes; None also where the
-        edit cannot be replayed.
-        """
-        try:
-            changed, _, _ = prepared(edited(trace, edit, requests).trace, study.card)
-            return next(
-                (conf for conf in confs if first_oom(changed, conf) is None), None
-            )
-        except ReplayError:
-            return None
-
-    failures = (first_oom(stream, conf) for conf in confs)
-    first = next((failure for failure in failures if failure is not None), None)
+    saving = _Saving(study, trace, requests, confs)
+    first = saving.first_failure(stream)
     if first is None:
         return []
     before_failure = max(int(origin[first]) - 1, 0)
@@ -70,31 +59,76 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     for number in _largest_lines(requests, held_bytes):
         site = requests.sites[number]
         size = int(held_bytes[number])
-        row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
-        candidates: list[Edit] = []
         of_line = live & (requests.site == number)
+        # Weights, an optimizer's state and all that was made before the first step stay: they
+        # cannot be made in chunks or again.
         is_built = bool((requests.at[of_line] < first_step).all())
-        if not (is_built or _is_kept_for_good(requests, of_line)):
-            chunks = [
-                Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED
-            ]
-            if saving_conf(chunks[-1]) is not None:  # else fewer do not help either
-                candidates += chunks
-            candidates.append(Edit(site.file, site.line, CHECKPOINT))
-        for edit in candidates:
-            conf = saving_conf(edit)
-            if conf is not None:
-                parts = edit.chunks if edit.kind == CHUNKS else NOT_IN_CHUNKS
-                row = LineEdit(site.name, size, edit.words, conf, edit.assumes, parts)
-                break
+        saved = None
+        if not is_built and not _is_kept_for_good(requests, of_line):
+            saved = saving.edit_of(site)
+        if saved is None:
+            row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
+        else:
+            edit, conf = saved
+            parts = NOT_IN_CHUNKS
+            if edit.kind == CHUNKS:
+                parts = edit.chunks
+            row = LineEdit(site.name, size, edit.words, conf, edit.assumes, parts)
         rows.append(row)
     return sorted(
         rows, key=lambda row: (not row.edit, row.conf, row.chunks, -row.live_bytes)
     )
 
 
+@dataclass(frozen=True)
+class _Saving:
+    """Replays of edits of a trace; ``confs`` as of ``ranked``."""
+
+    study: Study
+    trace: Trace
+    requests: Requests
+    confs: Sequence[str]
+
+    def first_failure(self, stream: Trace) -> int | None:
+        """The operation that runs out under the first of the settings under which any does."""
+        for conf in self.confs:
+            first = self._first_oom(stream, conf)
+            if first is not None:
+                return first
+        return None
+
+    def edit_of(self, site: CallSite) -> tuple[Edit, str] | None:
+        """The first edit of a line with which the run passes, and the settings for it."""
+        edits = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
+        if self._saving_conf(edits[-1]) is None:
+            edits = []  # fewer chunks do not help either
+        edits.append(Edit(site.file, site.line, CHECKPOINT))
+        for edit in edits:
+            conf = self._saving_conf(edit)
+            if conf is not None:
+                return edit, conf
+        return None
+
+    def _saving_conf(self, edit: Edit) -> str | None:
+        """The first of the settings under which the edited program passes; None also where the
+        edit cannot be replayed.
+        """
+        changed = edited(self.trace, edit, self.requests).trace
+        try:
+            stream, _, _ = prepared(changed, self.study.card)
+            for conf in self.confs:
+                if self._first_oom(stream, conf) is None:
+                    return conf
+        except ReplayError:
+            return None
+        return None
+
+    def _first_oom(self, stream: Trace, conf: str) -> int | None:
+        return replace(self.study, trace=stream).replay(conf).first_oom
+
+
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
-    """The call sites of the program's own that hold most, by their numbers."""
+    """The numbers of the program's call sites that hold most, the largest first."""
     largest = requests.largest_lines(held_bytes)[:MOST_LINES]
     return [
         number
@@ -105,12 +139,11 @@ def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
 
 def _is_kept_for_good(requests: Requests, mask: np.ndarray) -> bool:
     """Whether an optimizer's state or a weight is among the requests of a mask."""
-    stacks = set(requests.stack[mask].tolist()) - {-1}
-    return any(
-        KEPT_FOR_GOOD.match(frame)
-        for stack in stacks
-        for frame in _up_to_own_line(requests.trace.frames[stack])
-    )
+    for stack in set(requests.stack[mask].tolist()) - {-1}:
+        frames = _up_to_own_line(requests.trace.frames[stack])
+        if any(map(KEPT_FOR_GOOD.match, frames)):
+            return True
+    return False
 
 
 def _up_to_own_line(frames: tuple[str, ...]) -> tuple[str, ...]:

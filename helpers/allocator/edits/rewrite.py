@@ -1,4 +1,4 @@
-"""The trace of the edited program, put together request by request."""
+"""Puts the trace of the edited program together, request by request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from helpers.allocator.trace import Op, Trace, rearranged
 
 
 class _Row(NamedTuple):
-    """An operation that stands before another of the trace; ``request``: whose it is."""
+    """A new operation in front of the operation ``before`` of the trace. ``request``: the recorded
+    request that it allocates again or frees, whose size and stack it has.
+    """
 
     before: int
     op: Op
@@ -20,10 +22,11 @@ class _Row(NamedTuple):
 
 
 class Rewrite:
-    """Which requests an edit makes otherwise, and what stands in their place.
+    """The requests that an edit changes, and the operations in their place.
 
-    ``smaller``: requests that are asked for in parts; ``dropped``: those that are never asked
-    for; ``moved``: those that are freed at another moment; ``added_bytes``: bytes asked for again.
+    ``smaller``: requests that become as small as a chunk; ``dropped``: those that are never made;
+    ``moved``: those that are freed at another moment; ``added_bytes``: bytes that are asked for
+    once more.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -37,20 +40,18 @@ class Rewrite:
 
     @property
     def changed(self) -> list[int]:
-        """The requests that are made otherwise."""
+        """The requests that the edit changes, in order."""
         return sorted(self.smaller | self.dropped | self.moved)
 
     def free_before(self, request: int, operation: int) -> None:
         """The request is freed before that operation."""
         self.moved.add(request)
-        self._rows.append(
-            _Row(operation, Op.FREE, int(self.requests.id[request]), request)
-        )
+        ident = int(self.requests.id[request])
+        self._rows.append(_Row(operation, Op.FREE, ident, request))
 
     def ask_again(self, call: list[int], saved: list[int], operation: int) -> None:
-        """The requests of a call are asked for again before that operation, in their order.
-
-        ``saved``: those of them that live on to where the recorded program freed them.
+        """The requests of a call are made again before that operation, and freed in the recorded
+        order. ``saved``: those that are freed only where the recorded program freed them.
         """
         at = self.requests.at
         until = self.requests.until
@@ -60,7 +61,7 @@ class Rewrite:
         self._next_id += len(call)
         for _, op, request in sorted(
             steps
-        ):  # of one operation its request before its free
+        ):  # at one operation ALLOC, 0, before FREE, 1
             if op == Op.ALLOC or request not in saved:
                 self._rows.append(_Row(operation, op, ids[request], request))
         for request in saved:
@@ -68,18 +69,19 @@ class Rewrite:
         self.added_bytes += int(self.requests.size[call].sum())
 
     def trace(self, parts: int) -> Trace:
-        """The trace of the edited program; ``parts``: into how many the smaller ones are cut."""
+        """The trace of the edited program; ``parts``: into how many chunks the smaller ones are cut."""
         old = self.requests.trace
         sizes = old.size.copy()
         smaller = self.requests.at[[*self.smaller]]
-        sizes[smaller] = np.maximum(-(-sizes[smaller] // parts), 1)
+        chunk_sizes = np.ceil(sizes[smaller] / parts).astype(np.int64)
+        sizes[smaller] = np.maximum(chunk_sizes, 1)
         dropped = np.isin(old.id, self.requests.id[[*self.dropped]])
         moved = np.isin(old.id, self.requests.id[[*self.moved]])
         kept = np.flatnonzero(~dropped & (~moved | (old.op == Op.ALLOC)))
         rows = np.array(self._rows, np.int64).reshape(-1, len(_Row._fields))
         before, op, ident, request = rows.T
         asked_at = self.requests.at[request]
-        # A row comes before the operation that it names, rows among themselves as they were made.
+        # New rows come before the operation that they name, in the order in which they were made.
         is_kept = np.repeat([0, 1], [len(rows), len(kept)])
         order = np.lexsort((is_kept, np.concatenate((before, kept))))
         row_sizes = np.where(op == Op.ALLOC, sizes[asked_at], 0)
@@ -93,9 +95,12 @@ class Rewrite:
 
 
 def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> None:
-    """Puts a line under ``torch.utils.checkpoint``: what it keeps for the backward pass is freed
-    when the line is done, and asked for anew when the backward pass comes to the line. Its
-    output, the last that outlives it, stays.
+    """Puts a line under ``torch.utils.checkpoint``: the tensors that it keeps for the backward pass
+    are freed when the line is done, and asked for again when the backward pass reaches the line.
+    Its output, the last request that outlives it, stays.
+
+    A recording that ends before the backward pass shows no free of such a tensor: it is one if
+    another request of its stack is freed by a backward pass.
     """
     until = requests.until
     freed_by_backward = requests.freed_in_backward
@@ -105,14 +110,16 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
         call_end = requests.asked_at(call[-1] + 1)
         outlive = [request for request in call if until[request] > call_end]
         for request in outlive[:-1]:
-            recording_ends_before = until[request] == len(requests.trace)
-            if recording_ends_before and requests.stack[request] in kept_stacks:
+            is_never_freed = until[request] == len(requests.trace)
+            if is_never_freed and requests.stack[request] in kept_stacks:
                 rewrite.free_before(request, call_end)
         kept = [request for request in outlive[:-1] if freed_by_backward[request]]
         if not kept:
             continue
         begin = _step_at(requests, int(until[kept].min()))
-        if begin <= call_end:
+        if (
+            begin <= call_end
+        ):  # the backward pass follows at once: nothing would be saved
             continue
         for request in kept:
             rewrite.free_before(request, call_end)
@@ -121,16 +128,14 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
 
 
 def _step_at(requests: Requests, operation: int) -> int:
-    """The first operation of the backward step that frees something at ``operation``.
-
-    A step's requests stand in a row.
+    """The first operation of the part of a backward pass that frees something at ``operation``: it
+    begins with requests that follow each other without a free between them.
     """
     at = requests.at
     number = int(np.searchsorted(at, operation)) - 1
-    while (
-        number > 0
-        and requests.backward[number - 1]
-        and at[number - 1] == at[number] - 1
-    ):
+    while number > 0:
+        is_next_operation = at[number] == at[number - 1] + 1
+        if not (is_next_operation and requests.backward[number - 1]):
+            break
         number -= 1
     return int(at[number])

@@ -1,6 +1,10 @@
-"""Blocks as charts that answer to a pointer: over a run, and in the order of their addresses."""
+"""Blocks of memory as charts whose reader can point at them: over a run, and in the order of their
+addresses. A chart has columns of text, as ``tell.chart.Chart`` says.
+"""
 
 from __future__ import annotations
+
+from math import ceil
 
 import numpy as np
 
@@ -8,7 +12,7 @@ from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.trace import Op, Trace
-from helpers.ground.units import MIB
+from helpers.settings.in_force import SMALL_MAX_BYTES
 from helpers.tell.chart import (
     MOST_BLOCKS,
     MOST_FRAMES,
@@ -20,17 +24,18 @@ from helpers.tell.chart import (
 )
 
 MOST_CHANGES = 6_000
-"""Points of a curve of a chart."""
+"""Points of a curve: several for each pixel of a page, and some 100 KB of text."""
 IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(len(STATES))
-"""What a mapped block is, in the order of STATES."""
+"""The states of a mapped block, in the order of STATES."""
 
 
 class _Stacks:
-    """The stacks of some operations as a chart has them, each stack and each frame once.
+    """The stacks of some operations as columns of a chart, each stack and each frame once.
 
-    ``numbers``: of each operation's stack, -1 where it has none or there was no room;
-    ``left_out``: for how many there was none. ``program_frames``: which frame of each stack is
-    the program's own innermost; -1 for none.
+    ``numbers``: for each operation the place of its stack in ``texts``, -1 where it has none or the
+    chart has no room for it; ``left_out``: how many operations found no room. ``texts``: for each
+    stack its frames, as numbers. ``frames``: the number of each frame. ``program_frames``: for each
+    stack the place of the program's innermost frame in it, -1 for none.
     """
 
     def __init__(self, trace: Trace, events: list[int]):
@@ -43,6 +48,7 @@ class _Stacks:
         self.numbers = list(map(self._number, events))
 
     def _number(self, event: int) -> int:
+        """The place in ``texts`` of an operation's stack, which is added if it is new."""
         if self.trace.frame is None or event < 0:
             return -1
         stack = int(self.trace.frame[event])
@@ -55,8 +61,8 @@ class _Stacks:
         frames = self.trace.frames[stack][:MOST_FRAMES]
         numbers = [self.frames.setdefault(frame, len(self.frames)) for frame in frames]
         self.texts.append(column(numbers))
-        in_program = (place for place, frame in enumerate(frames) if own_line(frame))
-        self.program_frames.append(next(in_program, -1))
+        in_program = [place for place, frame in enumerate(frames) if own_line(frame)]
+        self.program_frames.append(min(in_program, default=-1))
         return self._number_of[stack]
 
 
@@ -67,17 +73,19 @@ def timeline(
     capacity_bytes: int,
     stranded: tuple[np.ndarray, np.ndarray],
 ) -> Chart:
-    """The blocks that are in use at each operation of a replay.
+    """The chart of the blocks in use over a replay; of very many blocks it has the largest.
 
-    ``stranded``: operations, and the bytes stranded after each. Of very many blocks the largest.
+    ``stranded``: operations, and the bytes stranded after each.
     """
     blocks, left_out = _largest(_lives(trace, outcome), by=2)
     starts, ends, sizes, events = blocks.T.tolist()
     stacks = _Stacks(trace, events)
-    states = (SMALL_USE if size <= MIB else IN_USE for size in sizes)
+    states = np.where(blocks[:, 2] <= SMALL_MAX_BYTES, SMALL_USE, IN_USE)
     reserved_at, reserved = _changes(outcome.column("reserved"))
-    first_oom = outcome.first_oom
-    if capacity_bytes >= AMPLE_BYTES:
+    fails_at = -1
+    if outcome.first_oom is not None:
+        fails_at = outcome.first_oom
+    if capacity_bytes >= AMPLE_BYTES:  # not known: no line is drawn
         capacity_bytes = 0
     return Chart(
         kind="timeline",
@@ -86,7 +94,7 @@ def timeline(
         start=column(starts),
         until=column(ends),
         size=column(sizes),
-        state=column(states),
+        state=column(states.tolist()),
         stack=column(stacks.numbers),
         stacks=stacks.texts,
         own=column(stacks.program_frames),
@@ -96,7 +104,7 @@ def timeline(
         stranded_at=column(stranded[0].tolist()),
         stranded=column(stranded[1].tolist()),
         capacity_bytes=capacity_bytes,
-        fails_at=-1 if first_oom is None else first_oom,
+        fails_at=fails_at,
         without_stack=stacks.left_out,
         left_out=len(left_out),
         left_out_bytes=int(left_out[:, 2].sum()),
@@ -104,9 +112,9 @@ def timeline(
 
 
 def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
-    """Of each block that was in use: the first operation at which it is, the one that frees it
-    (or the number of operations), its bytes, and the operation that allocated it (-1 for what was
-    there before), in order.
+    """A row for each block that was in use, in order of time: the first operation at which it is,
+    the one that frees it (the number of operations for none), its bytes, and the operation that
+    allocated it (-1 for a block of the start).
     """
     freed_at = trace.freed_at
     was_served = (trace.op == Op.ALLOC) & (outcome.column("kind") >= 0)
@@ -119,11 +127,11 @@ def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
 
 
 def _changes(values: np.ndarray) -> tuple[list[int], list[int]]:
-    """The operations at which a figure changed, and what it was from then on; of very many the
-    highest of some beside each other.
+    """The operations at which a figure changed, and its value from then on. Of more than MOST_CHANGES
+    several neighbours become one, with the highest value of them.
     """
     at = np.flatnonzero(np.diff(values, prepend=-1))
-    step = -(-len(at) // MOST_CHANGES)
+    step = ceil(len(at) / MOST_CHANGES)
     if step > 1:
         places = np.arange(0, len(at), step)
         return at[places].tolist(), np.maximum.reduceat(values[at], places).tolist()
@@ -131,10 +139,10 @@ def _changes(values: np.ndarray) -> tuple[list[int], list[int]]:
 
 
 def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
-    """Every mapped block in the order of addresses.
+    """The chart of mapped blocks in the order of their addresses; of very many it has the largest.
 
     ``blocks`` has a row for each: the reserved bytes before it, its size, its state (as of
-    STATES), the number of its segment, and the operation that allocated it, -1 where none did.
+    STATES), the number of its segment, and the operation that allocated it, -1 for none.
     """
     length = int(blocks[:, 1].sum())
     blocks, left_out = _largest(blocks, by=1)
@@ -160,6 +168,8 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
 
 
 def _largest(blocks: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    """The blocks that a chart has room for, the largest, in their order; and the others."""
+    """The largest blocks, for which a chart has room, in their order; and the others. ``by``: the
+    column of the size.
+    """
     largest = np.sort(np.argsort(-blocks[:, by], kind="stable")[:MOST_BLOCKS])
     return blocks[largest], np.delete(blocks, largest, axis=0)

@@ -1,4 +1,6 @@
-"""What changing the program's own lines does: settings before and after an edit, lines ranked."""
+"""Shows what changes of the program's own lines do: the what-if before and after an edit, and the
+lines ranked by the edit that saves the run.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ AS_FAR = (
 
 
 def table(comparison: EditComparison) -> Shown:
-    """Before and after, under the default settings and the best."""
+    """The program before and after the edits, under the default settings and the best."""
     rows = _rows("as it is", comparison.before)
     if comparison.edits:
         rows += _rows("edited", comparison.after)
@@ -56,27 +58,26 @@ def table(comparison: EditComparison) -> Shown:
 
 
 def _rows(program: str, answer: WhatIf) -> list[list[object]]:
-    """The rows of one program: the default settings, and the one to use."""
-    confs = {"", answer.use or answer.rows[0].settings}
-    return [
-        [
-            program,
-            setting_name(row.settings),
-            where_it_ends(row),
-            row.peak_allocated_bytes,
-            row.peak_reserved_bytes,
-        ]
-        for row in sorted(answer.rows, key=lambda row: row.settings)
-        if row.settings in confs
-    ]
+    """The rows of one program: under the default settings, and under the best."""
+    best = answer.rows[0].settings
+    if answer.use:
+        best = answer.use
+    rows = []
+    for row in sorted(answer.rows, key=lambda row: row.settings):
+        if row.settings in ("", best):
+            name = setting_name(row.settings)
+            peaks = (row.peak_allocated_bytes, row.peak_reserved_bytes)
+            rows.append([program, name, where_it_ends(row), *peaks])
+    return rows
 
 
 def lines(
     ranking: Sequence[LineEdit], recording_fails: bool, why_none: Sequence[str] = ()
 ) -> Shown:
-    """The program's own lines by which change saves the run.
+    """The program's own lines, each with the change of it that saves the run.
 
-    ``why_none``: why none is ranked, where the trace is too long for that.
+    ``recording_fails``: the recorded program ran out of memory itself. ``why_none``: why no line
+    was ranked, where the trace is too long or the program leaks.
     """
     rows = [
         [row.line, row.live_bytes, _change(row.edit), setting_name(row.conf)]
@@ -94,9 +95,8 @@ def lines(
         title = f"no lines compared: {'; '.join(why_none)}"
     else:
         title = "no lines compared: nothing runs out, or the recording has no lines of the program"
-    notes = [
-        f"assumed: {words}" for words in dict.fromkeys(row.assumes for row in saving)
-    ]
+    assumed = dict.fromkeys(row.assumes for row in saving)  # each once, in order
+    notes = [f"assumed: {words}" for words in assumed]
     if saving:
         notes.append(
             f'to try another change, add to this command: --edit "{saving[0].edit}"'
@@ -105,7 +105,7 @@ def lines(
 
 
 def _change(edit: str) -> str:
-    """A change of a line for people."""
+    """A change of a line in words for people; ``edit``: as it is typed, "" for none that helps."""
     if not edit:
         return "not enough alone"
     return parse(edit).change

@@ -1,4 +1,8 @@
-"""What grows from step to step, by the program's own lines, and in which step it runs out."""
+"""Shows what grows from step to step, by the program's own lines, and in which step it runs out.
+
+A *grower* is a line of the program of whose tensors more are kept with each step; its *keeper* is
+the variable, list or attribute that holds them.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,15 @@ GROWERS = (
     "how it grows:word"
 )
 NEVER_STEPS = 10_000_000
-"""A later end is said to be as good as never: a step a millisecond for three hours."""
+"""A later end counts as never: three hours at a step a millisecond, and days at usual speeds."""
+DECIMALS_SHOWN = 2
+DECIMALS_WRITTEN = 4
+"""Of the tensors that a grower keeps in each step: one in 100 steps, and one in 10,000."""
 
 
 def growing(study: Study) -> Shown:
-    """What grows in a study's trace, and the step in which it runs out on its card; where that
-    cannot be said, why.
+    """What grows in a study's trace, and the step in which it runs out on its card; else why that is
+    not known.
     """
     recorded = growth_of_recording(study.trace, study.path)
     try:
@@ -46,8 +53,8 @@ def growing(study: Study) -> Shown:
 def runs_out_on(
     study: Study, recorded: RecordedGrowth
 ) -> tuple[Exhaustion | None, int]:
-    """Where what grows runs out on the study's card, and on how many bytes; 0 where no card was
-    named.
+    """The step in which the growth runs out on the study's card, None where it does not, and the
+    bytes of that card, 0 where no card was named.
     """
     capacity = study.card.capacity_bytes
     if capacity >= AMPLE_BYTES:
@@ -61,10 +68,10 @@ def runs_out_on(
 def growth_table(
     recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
 ) -> Shown:
-    """What grows, a call site a line: who keeps it first.
+    """A row for each grower, with its keeper, and above them what that means.
 
-    ``capacity_bytes``: of the card that ``runs_out`` speaks of; 0 where none was named. Raises
-    LinesError where no request has a line of the program.
+    ``capacity_bytes``: of the card on which ``runs_out`` was computed; 0 where none was named.
+    Raises LinesError where no request has a line of the program.
     """
     growth = recorded.growth
     if growth is None:
@@ -72,40 +79,24 @@ def growth_table(
             raise LinesError(recorded.why_not)
         says = _too_early(recorded)
         return Shown(says, ["call site"], [], none=says, result=says)
-    steps = len(growth.steps)
     result = _result(recorded, growth)
-    counted = f"counted over the {steps} steps of the recording"
-    if recorded.is_longer:
-        counted = f"counted over {steps} steps of the repeat without a memory limit"
-    counted += f"; each step begins at {growth.steps.line}"
-    if growth.growers:
-        first, last = growth.window
-        counted += f"; the growth is measured from step {first + 2} to step {last + 1}"
-    lines = [result, counted]
+    lines = [result, _counted(recorded, growth)]
     if growth.inputs_grow:
         lines.append(
             "each step allocates more than the one before, because its input grows; nothing of "
             "that is kept, but the peak rises with it"
         )
-    runs_out_here = runs_out is not None and runs_out.recorded
+    # A growth that is no leak runs out on no card that matters, unless it was seen to.
     may_run_out = recorded.is_leak or recorded.ran_out or not growth.growers
-    if capacity_bytes and (may_run_out or runs_out_here):
+    was_seen_to = runs_out is not None and runs_out.recorded
+    if capacity_bytes and (may_run_out or was_seen_to):
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
     elif recorded.is_leak:
         lines.append(
             "to see in which step it runs out, name the card with --capacity or --gpu"
         )
-    rows = [
-        [
-            _who(row.keeper),
-            row.grower.site.name,
-            round(row.grower.bytes_per_step),
-            round(row.grower.count, 2) or None,
-            row.grower.how,
-        ]
-        for row in recorded.growers
-    ]
     head = columns(GROWERS, widest=80)
+    rows = [_grower_cells(row) for row in recorded.growers]
     if not any(row.keeper for row in recorded.growers):
         head = head[1:]
         rows = [row[1:] for row in rows]
@@ -113,16 +104,45 @@ def growth_table(
     return Shown(result, head, rows, _notes(growth), [*lines, ""], none, result=result)
 
 
-def _who(keeper: Keeper | None) -> str:
+def _grower_cells(row: KeptGrower) -> list[object]:
+    """The cells of a grower, in the order of GROWERS."""
+    grower = row.grower
+    tensors = round(grower.count, DECIMALS_SHOWN)
+    return [
+        _keeper_words(row.keeper),
+        grower.site.name,
+        round(grower.bytes_per_step),
+        tensors or None,
+        grower.how,
+    ]
+
+
+def _counted(recorded: RecordedGrowth, growth: Growth) -> str:
+    """Over which steps the growth was counted, and which of them it was measured over."""
+    steps = len(growth.steps)
+    counted = f"counted over the {steps} steps of the recording"
+    if recorded.is_longer:
+        counted = f"counted over {steps} steps of the repeat without a memory limit"
+    counted += f"; each step begins at {growth.steps.line}"
+    if growth.growers:
+        # Counted is what was kept after the step ``first``; people count steps from 1.
+        first, last = growth.window
+        counted += f"; the growth is measured from step {first + 2} to step {last + 1}"
+    return counted
+
+
+def _keeper_words(keeper: Keeper | None) -> str:
     if keeper is None:
         return ""
     where = ", ".join(keeper.lines) or keeper.where
-    graph = ", with its graph" if keeper.with_graph else ""
-    return f"{keeper.name} ({where}){graph}"
+    words = f"{keeper.name} ({where})"
+    if keeper.with_graph:
+        words += ", with its graph"
+    return words
 
 
 def _too_early(recorded: RecordedGrowth) -> str:
-    """What is said of a program that ended before anything could be seen to grow."""
+    """The answer on a program that ended before growth could be seen."""
     if not recorded.ran_out:
         return recorded.why_not
     if not recorded.reached_first_step:
@@ -132,6 +152,7 @@ def _too_early(recorded: RecordedGrowth) -> str:
 
 
 def _result(recorded: RecordedGrowth, growth: Growth) -> str:
+    """The answer in a sentence: what grows by how much, or the smallest growth that would show."""
     if recorded.growers:
         size = show_bytes(round(growth.bytes_per_step))
         first = recorded.growers[0]
@@ -152,7 +173,8 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
 
 def _notes(growth: Growth) -> list[str]:
     steps = len(growth.live)
-    live = [show_bytes(growth.live[at]) for at in sorted({0, 1, steps // 2, steps - 1})]
+    shown = sorted({0, 1, steps // 2, steps - 1})
+    live = [show_bytes(growth.live[step]) for step in shown]
     return [
         "allocated when the first, the second, a middle and the last step begin: "
         f"{', '.join(live)}"
@@ -160,6 +182,9 @@ def _notes(growth: Growth) -> list[str]:
 
 
 def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
+    """The step in which it runs out on a card, and how that was found. ``card``: its size in words;
+    ``grows``: some line keeps more with each step.
+    """
     if runs_out is None:
         words = f"on a card of {card} the recorded steps pass"
         if grows:
@@ -178,7 +203,10 @@ def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
 def growth_json(
     recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
 ) -> dict[str, Any]:
-    """The same as data: ``growers[].where`` names the line that keeps, then the one that asked."""
+    """The same as JSON: ``growers[].where`` names the line that keeps, then the one that asked."""
+    runs_out_json = None
+    if runs_out is not None:
+        runs_out_json = runs_out._asdict()
     answer: dict[str, Any] = {
         "schema_version": 1,
         "steps": recorded.steps_begun,
@@ -191,7 +219,7 @@ def growth_json(
         "reached_first_step": recorded.reached_first_step,
         "without_limit": recorded.is_longer,
         "capacity_bytes": capacity_bytes or None,
-        "runs_out": None if runs_out is None else runs_out._asdict(),
+        "runs_out": runs_out_json,
     }
     growth = recorded.growth
     if growth is None:
@@ -211,12 +239,15 @@ def growth_json(
 
 def _grower_json(row: KeptGrower) -> dict[str, Any]:
     grower = row.grower
+    keeper = None
+    if row.keeper is not None:
+        keeper = asdict(row.keeper)
     return {
         "where": row.words,
         "asked_at": grower.site.name,
-        "keeper": None if row.keeper is None else asdict(row.keeper),
+        "keeper": keeper,
         "own": grower.site.in_program,
         "bytes_per_step": round(grower.bytes_per_step),
-        "blocks_per_step": round(grower.count, 4),
+        "blocks_per_step": round(grower.count, DECIMALS_WRITTEN),
         "how": grower.how,
     }

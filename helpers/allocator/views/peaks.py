@@ -1,4 +1,6 @@
-"""What moved at the peak from one trace to another, by the program's own lines and by kind."""
+"""Shows what changed at the peak of live memory from one trace to another, by the program's own lines
+and by kind of memory.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,20 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
 MOST_LINES = 20
+"""Lines shown: with the kinds about a screenful."""
 
 
 def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
-    """What moved at the peak, a line of the program each, then by kind; ``names``: of the two
-    traces.
+    """A row for each line of the program whose bytes at the peak changed, then for each kind;
+    ``names``: of the two traces.
     """
     before, after = peaks.live
     reserved_before, reserved_after = peaks.reserved
     result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share_words})"
-    first = next(
-        (change for change in peaks.lines if change.by * (after - before) > 0), None
-    )
-    if first:
-        result += f", most at {first.name}"
+    # Lines are in order of their change; those count that changed in the direction of the peak.
+    same_way = [line for line in peaks.lines if line.by * (after - before) > 0]
+    if same_way:
+        result += f", most at {same_way[0].name}"
     above = [
         f"A: {names[0]}",
         f"B: {names[1]}",
@@ -48,7 +50,9 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
 
 
 def _signed(size: int) -> str:
-    if not size:
-        return "0"
-    sign = "-" if size < 0 else "+"
-    return f"{sign}{show_bytes(abs(size))}"
+    """A change in bytes: "+1.00 GiB", "-512 B" or "0"."""
+    if size > 0:
+        return f"+{show_bytes(size)}"
+    if size < 0:
+        return f"-{show_bytes(-size)}"
+    return "0"

@@ -1,8 +1,9 @@
-"""Replays and what-ifs in words and tables."""
+"""Replays and what-ifs in words and tables. The league is the table of the settings that a what-if
+tried, the one to use first.
+"""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -23,9 +24,11 @@ SLOW_CALLS = (
     "then those with the fewest slow calls."
 )
 GROWS_OR_NEEDS_MORE = ("user-leak", "true-capacity")
-"""Causes that a setting which gets past one request does not remedy."""
-_SPLIT_SIZE = re.compile(r"max_split_size_mb:\d+")
 FRAGMENTED = "allocator-fragmentation"
+"""Labels of verdicts (helpers/judge/failures.json). A setting that gets past one request is no remedy
+for the first two; the last one names a setting to use.
+"""
+_SPLIT_SIZE = re.compile(r"max_split_size_mb:\d+")
 LEAGUE = "settings:value, runs out at:ends, peak reserved:size, retries:number, slow calls:number"
 
 
@@ -79,6 +82,7 @@ def where_it_ends(row: Replay) -> str:
 
 
 def _agreement_words(check: Agreement) -> str:
+    """How many addresses of the replay are as recorded, and the bytes reserved at its end."""
     exact = "exact" if check.exact else "not exact"
     addresses = f"{check.same_address} of {check.allocations} addresses"
     if check.by_offset:
@@ -92,44 +96,45 @@ def _agreement_words(check: Agreement) -> str:
 
 
 def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
-    """The settings of a what-if: the one to use, the best of the others and the default's, what
-    was live, warnings. ``path``: of the trace.
+    """The settings of a what-if: the one to use, then the best, up to ``rows`` and the default
+    settings in any case; below them what was live, and warnings. ``path``: of the trace.
     """
     size = show_bytes(answer.capacity_bytes)
-    answers = [_use(answer)]
+    sentences = [_use(answer)]
     if answer.grows:
-        answers.insert(0, f"{answer.grows}, so later steps run out with any setting")
+        sentences.insert(0, f"{answer.grows}, so later steps run out with any setting")
     shown = [
         row
         for place, row in enumerate(ranked(answer))
         if place < rows or not row.settings
     ]
     count = len(answer.rows)
-    settings = "1 setting" if count == 1 else f"{count} settings"
+    settings = f"{count} settings"
+    if count == 1:
+        settings = "1 setting"
     tried = f"torch {answer.torch}, {answer.build}, {settings} tried"
     passing = sum(row.passes for row in answer.rows)
     return Shown(
-        title=f"{'; '.join(answers)}. {passing} of {count} settings pass on {size}",
+        title=f"{'; '.join(sentences)}. {passing} of {count} settings pass on {size}",
         columns=columns(LEAGUE, widest=None),
         cells=_league_cells(shown),
         notes=_league_notes(answer, shown, path),
-        before=[f"card {size}, {tried}", *answers, answer.why, ""],
+        before=[f"card {size}, {tried}", *sentences, answer.why, ""],
         widest=None,
     )
 
 
 def setting_to_use(answer: WhatIf) -> str:
-    """The setting that the verdict names, where it passes here; else the best one, which is the
-    simplest of those about as good as it. Empty where none passes.
+    """The setting that the command of the verdict sets, if it passes here; else the one that the
+    what-if recommends, empty for the default settings or where none passes.
     """
     verdict = answer.verdict
     if verdict is None or verdict.label != FRAGMENTED:
         return answer.use
     command = verdict.next_step.command
     passing = [row.settings for row in answer.rows if row.passes and row.settings]
-    return max(
-        (conf for conf in passing if conf in command), key=len, default=answer.use
-    )
+    named = [conf for conf in passing if conf in command]
+    return max(named, key=len, default=answer.use)  # one may be a part of another
 
 
 def _use(answer: WhatIf) -> str:
@@ -150,6 +155,7 @@ def _use(answer: WhatIf) -> str:
 
 
 def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[str]:
+    """The lines below the league; ``shown``: its rows."""
     notes = [
         f"{setting_name(row.settings)} is never recommended: {row.flags[0]}"
         for row in shown
@@ -164,13 +170,18 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
     notes += [f"note: {warning}" for warning in answer.warnings]
     if answer.proved == "oracle":
         notes.append(f"proof: {answer.proved_on}")
-    left_out = itertools.chain(*(row.not_modelled for row in shown))
-    notes += [f"not modelled: {setting}" for setting in dict.fromkeys(left_out)]
+    for row in shown:
+        for setting in row.not_modelled:
+            note = f"not modelled: {setting}"
+            if note not in notes:
+                notes.append(note)
     return [*notes, SLOW_CALLS]
 
 
 def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
-    """What each place holds, the most first; stacks that read alike are one place."""
+    """A line for each place in the program, with the bytes that it holds, the most first; stacks with
+    the same words are one place.
+    """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for group in groups:
@@ -178,25 +189,28 @@ def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
         if group.frames:
             place = place_in_words(group.frames)
         sizes[place] += group.size_bytes
-        counts[place] += group.count or 0
+        if group.count:
+            counts[place] += group.count
     lines = []
     for place, size in sizes.most_common():
-        count = "1 allocation" if counts[place] == 1 else f"{counts[place]} allocations"
-        lines.append(f"  {show_bytes(size)} in {count}: {place}")
+        allocations = f"{counts[place]} allocations"
+        if counts[place] == 1:
+            allocations = "1 allocation"
+        lines.append(f"  {show_bytes(size)} in {allocations}: {place}")
     return lines
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
-    """The settings as they are shown: the one to use first, which is the simplest of those
-    about as good as the best.
-    """
+    """The rows of a what-if with the one to use first, which need not be the best (whatif.py)."""
     if answer.needs_bytes:
         return list(answer.rows)
     return sorted(answer.rows, key=lambda row: row.settings != answer.use)
 
 
 def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
-    """A line for each setting; those of max_split_size_mb that end alike have one together."""
+    """A row for each setting. Those of max_split_size_mb that end alike share one, such as
+    "max_split_size_mb:64, 128".
+    """
     names: dict[tuple[object, ...], str] = {}
     for row in rows:
         setting, _, value = row.settings.partition(":")
@@ -211,17 +225,18 @@ def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
 
 
 def _league_figures(row: Replay) -> tuple[object, ...]:
-    """Where it runs out, and its peak with the band that rules for addresses leave."""
-    band = (
-        show_bytes(row.peak_reserved_low_bytes),
-        show_bytes(row.peak_reserved_high_bytes),
-    )
-    peak = " to ".join(dict.fromkeys(band))
+    """Where it runs out, its peak, which may depend on the driver's addresses, retries and slow
+    calls.
+    """
+    peak = show_bytes(row.peak_reserved_low_bytes)
+    highest = show_bytes(row.peak_reserved_high_bytes)
+    if highest != peak:
+        peak += f" to {highest}"
     return where_it_ends(row), peak, row.retries, row.slow_calls
 
 
 def sweep_table(answers: Sequence[WhatIf]) -> Shown:
-    """What-ifs over releases and cards, a line each."""
+    """A row for each what-if of several releases and cards."""
     rows: list[list[object]] = []
     for answer in answers:
         use = answer.use or "the default"
@@ -245,8 +260,10 @@ def _default_end(answer: WhatIf) -> str:
 
 
 def smallest_table(sizes: dict[str, int]) -> Shown:
-    """The smallest card that is enough, setting by setting."""
-    smallest_first = sorted(sizes.items(), key=lambda item: item[1])
-    rows = [[conf or "default settings", size, size] for conf, size in smallest_first]
+    """The smallest card on which the run passes, for each setting; ``sizes``: its bytes."""
+    rows: list[list[object]] = []
+    for conf in sorted(sizes, key=lambda conf: sizes[conf]):
+        name = conf or "default settings"
+        rows.append([name, sizes[conf], sizes[conf]])  # in words, and as a plain number
     columns = ["settings", Column("smallest card", "bytes"), "bytes"]
     return Shown("The smallest card that is enough", columns, rows, widest=None)

@@ -1,5 +1,5 @@
-"""A shrunk trace for people: what is kept and how small it became, and as a program of torch
-alone that a maintainer can run.
+"""Shows a shrunk trace: as a table of its requests, and as a program that needs only torch, so that a
+maintainer of torch can run it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
 LINE_COLUMNS = 96
+"""Width of a line of the program, which bug trackers show without wrapping."""
 MOST_LINES = 40
-"""Lines that a program may have."""
-LONGEST_TURN = 8
-"""Steps of one turn of a loop that is looked for."""
-
-
+"""Lines of a program: more belong into a file beside a report."""
+LONGEST_PERIOD = 8
+"""Steps that may repeat together: a loop that allocates and frees a few tensors."""
 OPERATIONS = {"alloc", "free", "empty_cache"}
-"""What a program can ask of the allocator."""
+"""The operations that a program of torch can ask of the allocator."""
 
 
 class NoProgramError(ValueError):
@@ -32,8 +31,8 @@ class NoProgramError(ValueError):
 
 
 def shrunk_table(shrunk: Shrunk) -> Shown:
-    """The requests that are left, runs of equal ones as one row, with what was kept above them
-    and the figures below.
+    """The requests that are left, equal ones in a row as one; above them what every candidate kept of
+    the failure, below them figures.
     """
     failure = shrunk.failure
     head = f"{shrunk.before:,} requests became {shrunk.requests}: {failure.kind}"
@@ -58,37 +57,43 @@ def shrunk_table(shrunk: Shrunk) -> Shown:
 
 
 def _rows(trace: Trace) -> list[list[object]]:
-    """The operations, runs of equal ones as one row with how often."""
+    """A row for each operation; equal ones that follow each other are one, with their number."""
     operations = [_operation(trace, number) for number in range(len(trace))]
     rows: list[list[object]] = []
     for operation, run in itertools.groupby(operations):
         rows.append([len(list(run)), *operation])
-    rows[-1][1] = "alloc, refused"
+    rows[-1][1] = "alloc, refused"  # a shrunk trace ends with the refused request
     return rows
 
 
 def _operation(trace: Trace, number: int) -> tuple[str, int | None, str]:
-    """What an operation does, the bytes that it asks for, and from where."""
-    op = Op(int(trace.op[number]))
-    size = int(trace.size[number]) if op == Op.ALLOC else None
+    """The name of an operation, the bytes that it asks for, None for nothing, and its call site."""
+    op = Op(trace.op[number])
+    name = op.name.lower().replace("_", " ")
+    size = None
+    if op == Op.ALLOC:
+        size = int(trace.size[number])
+    site = ""
     stack = trace.stack_of(number)
-    where = site_of(stack).name if stack else ""
-    return op.name.lower().replace("_", " "), size, where
+    if stack:
+        site = site_of(stack).name
+    return name, size, site
 
 
 def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
-    """A program of torch alone that asks the same of the allocator; equal turns are one line of
-    its list.
+    """A program that needs only torch and asks the same of the allocator; ``name``: of its file.
 
-    It limits torch to the card's bytes, so any GPU with as many shows it. Raises NoProgramError
-    for a trace that needs what it cannot say (private pools, other streams, memory of others),
-    or more than MOST_LINES lines.
+    It limits torch to the card's bytes, so that any GPU with as many or more shows the failure.
+    Raises NoProgramError for a trace with operations that such a program cannot make, and where it
+    would have more than MOST_LINES lines.
     """
     trace = shrunk.trace
     header = trace.header
-    needs = ", ".join(sorted({Op(op).name.lower() for op in trace.op} - OPERATIONS))
-    if trace.pool.any() or trace.stream.any() or header.get("fraction"):
-        needs = needs or "private pools, several streams or a memory fraction"
+    others = {Op(op).name.lower() for op in trace.op} - OPERATIONS
+    needs = ", ".join(sorted(others))
+    has_others = trace.pool.any() or trace.stream.any() or header.get("fraction")
+    if has_others and not needs:
+        needs = "private pools, several streams or a memory fraction"
     if needs:
         raise NoProgramError(
             f"no program: the failure needs {needs}, which it cannot say"
@@ -104,7 +109,7 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
         name=name,
         variables=behaviour(header["torch"], header["build"]).conf_names,
         setting=setting,
-        steps=_turns(_steps(trace)),
+        steps=_repeated(_steps(trace)),
         last=shrunk.failure.request_bytes,
     )
     lines = text.count("\n")
@@ -116,13 +121,12 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
 
 
 def _steps(trace: Trace) -> list[int]:
-    """The operations but the last, as the program's list has them.
-
-    A request is its bytes, a free how many requests ago its block was asked for as a number
-    below 0, and 0 empties the cache.
+    """The operations except the last, as numbers in the list of the program (reproducer.txt): above 0
+    the bytes of a request; below 0 a free, -1 for the block of the last request, -2 for that of the
+    one before, and so on; 0 for empty_cache.
     """
     steps: list[int] = []
-    number_of: dict[int, int] = {}
+    number_of: dict[int, int] = {}  # the request of each block's id, counted from 0
     columns = (trace.op[:-1].tolist(), trace.id[:-1].tolist(), trace.size[:-1].tolist())
     for op, ident, size in zip(*columns, strict=True):
         if op == Op.ALLOC:
@@ -135,26 +139,29 @@ def _steps(trace: Trace) -> list[int]:
     return steps
 
 
-def _turns(steps: list[int]) -> str:
-    """(times, steps) of the longest repetitions, from the first step on."""
-    turns: list[tuple[int, list[int]]] = []
+def _repeated(steps: list[int]) -> str:
+    """The steps as text "(times, [steps]), ...": from the first one on, the longest repetition."""
+    groups: list[tuple[int, list[int]]] = []
     while steps:
         times, period = _longest_repetition(steps)
-        if times == 1 and turns and turns[-1][0] == 1:
-            turns[-1][1].append(steps[0])
+        last_is_single = bool(groups) and groups[-1][0] == 1
+        if times == 1 and last_is_single:
+            groups[-1][1].append(steps[0])
         else:
-            turns.append((times, steps[:period]))
+            groups.append((times, steps[:period]))
         steps = steps[times * period :]
-    words = " ".join(f"({times}, {turn})," for times, turn in turns)
+    words = " ".join(f"({times}, {group})," for times, group in groups)
     return textwrap.fill(
         words, LINE_COLUMNS, initial_indent="    ", subsequent_indent="    "
     )
 
 
 def _longest_repetition(steps: list[int]) -> tuple[int, int]:
-    """How often the first steps repeat, and how many they are; the shortest of equally long."""
+    """(times, period): the first ``period`` steps follow each other ``times`` times. The one that
+    covers most steps; of several the shortest period.
+    """
     best = (1, 1)
-    for period in range(1, LONGEST_TURN + 1):
+    for period in range(1, LONGEST_PERIOD + 1):
         times = 1
         while steps[times * period : (times + 1) * period] == steps[:period]:
             times += 1

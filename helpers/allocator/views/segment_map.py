@@ -1,6 +1,7 @@
-"""The segment map: every reserved byte at a moment, as one strip in address order.
+"""The segment map: every reserved byte at a moment as one strip in address order, folded into rows.
 
-It is folded into rows. States are distinguished by hatch as well as by colour.
+The states of blocks (tell.chart.STATES) are told apart by hatch as well as by colour. *Stranded*
+bytes are free but in a segment that is in use, so that the allocator cannot give them back.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -36,29 +38,33 @@ SEGMENTS = (
     "segment:number:bytes, in use:number:bytes, stranded:number:bytes, kept by:line"
 )
 ROWS = 26
-"""Rows that the segment map is folded into."""
+"""The map is folded into about so many rows: a row is as high as a line of text."""
+MAP_HEIGHT = 5.0
+"""Inches of the figure."""
+# Of a row, which is 1 high: the strip leaves a gap to the next, the line before a segment almost none.
+STRIP = (0.1, 0.9)
+LINE = (0.02, 0.98)
+EDGE = 0.1  # above the first row and below the last
 
 
 class _Blocks:
-    """The mapped blocks of a state in address order: the size of each, its kind, and where it
-    lies (kind and ordinal of its segment, offset there). ``starts``: reserved bytes before each;
-    ``begins``: the first of each segment.
+    """The mapped blocks of an outcome in address order. ``sizes``: their bytes. ``kinds``: their
+    states, as ``kinds_of`` says. ``places``: a row for each: kind and ordinal of its segment, and the
+    offset there. ``starts``: the reserved bytes before each. ``begins``: the first block of each
+    segment.
     """
 
     def __init__(self, table: np.ndarray) -> None:
         mapped = table[block_column(table, "mapped") == 1]
-        order = np.lexsort(
-            (block_column(mapped, "offset"), block_column(mapped, "base"))
-        )
-        mapped = mapped[order]
+        address = block_column(mapped, "base") + block_column(mapped, "offset")
+        mapped = mapped[np.argsort(address)]
         self.kinds = kinds_of(mapped)
         place = [block_column(mapped, name) for name in ("kind", "ordinal", "offset")]
         self.places = np.stack(place, axis=1)
         self.sizes = block_column(mapped, "size")
         self.starts = np.cumsum(self.sizes) - self.sizes
-        self.begins = np.flatnonzero(
-            np.diff(self.places[:, :2], axis=0, prepend=-1).any(axis=1)
-        )
+        segment_changes = np.diff(self.places[:, :2], axis=0, prepend=-1)
+        self.begins = np.flatnonzero(segment_changes.any(axis=1))
 
     def bytes_of(self, kind: int) -> int:
         return int(self.sizes[self.kinds == kind].sum())
@@ -69,13 +75,14 @@ class _Blocks:
 
 
 def kinds_of(blocks: np.ndarray) -> np.ndarray:
-    """Which of STATES each mapped block of a block table is; a page counts as stranded with the
-    range that holds it.
+    """The state of each mapped block of a block table, as a place in STATES. Free blocks of
+    expandable segments are all stranded, though the allocator could unmap whole pages of them.
     """
     state = block_column(blocks, "state")
     small = block_column(blocks, "small") == 1
     segment, count = segments_of(blocks)
-    is_whole_segment = (count[segment] == 1) & (block_column(blocks, "kind") == 0)
+    is_expandable = block_column(blocks, "kind") == 1
+    is_whole_segment = (count[segment] == 1) & ~is_expandable
     in_use = np.where(small, SMALL_USE, IN_USE)
     free = np.where(is_whole_segment, RELEASABLE, STRANDED)
     kinds = np.where(state == LIVE, in_use, AWAITING)
@@ -83,10 +90,10 @@ def kinds_of(blocks: np.ndarray) -> np.ndarray:
 
 
 def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown:
-    """Every reserved byte ``at`` a moment: what is in use, and what lies between.
+    """The map of every reserved byte ``at`` a moment, and as a table a row for each segment, the one
+    with most stranded bytes first, with the lines whose blocks keep it in use.
 
-    ``replay``: that of the whole trace. A row a segment, the one that strands most first;
-    where the trace has stacks, with the line that allocated what keeps it.
+    ``replay``: that of the whole trace, with a timeline.
     """
     blocks = _Blocks(at.blocks)
     allocated_at = _allocated_at(trace, replay, at.events)
@@ -95,7 +102,7 @@ def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown
     head = f"{title}: {stranded} of {show_bytes(blocks.total)} reserved are stranded"
     present = [number for number in range(len(STATES)) if blocks.bytes_of(number)]
     notes = [_kind_words(blocks, number) for number in present]
-    draw = partial(sheet.drawn, partial(_draw_map, blocks, head), 5.0)
+    draw = partial(sheet.drawn, partial(_draw_map, blocks, head), MAP_HEIGHT)
     heads = columns(SEGMENTS, widest=90)
     chart = partial(_chart, blocks, head, trace, allocated_at)
     return Shown(head, heads, rows, notes, draw=draw, chart=chart)
@@ -104,25 +111,30 @@ def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown
 def _chart(
     blocks: _Blocks, head: str, trace: Trace, allocated_at: dict[tuple[int, ...], int]
 ) -> Chart:
-    segments = np.zeros(len(blocks.sizes), np.int64)
-    segments[blocks.begins[1:]] = 1
+    """The map as a chart; ``charts.strip`` says which columns it has."""
+    begins_segment = np.zeros(len(blocks.sizes), np.int64)
+    begins_segment[blocks.begins[1:]] = 1
+    segments = np.cumsum(begins_segment)  # numbered from 0
     places = map(tuple, blocks.places.tolist())
     events = np.array([allocated_at.get(place, -1) for place in places], np.int64)
     in_use = blocks.kinds < STRANDED
-    columns = (blocks.starts, blocks.sizes, blocks.kinds, np.cumsum(segments))
-    return strip(
-        head, trace, np.stack((*columns, np.where(in_use, events, -1)), axis=1)
-    )
+    events = np.where(in_use, events, -1)
+    columns = (blocks.starts, blocks.sizes, blocks.kinds, segments, events)
+    return strip(head, trace, np.stack(columns, axis=1))
 
 
 def _kind_words(blocks: _Blocks, number: int) -> str:
-    return f"{list(STATES.values())[number]}: {show_bytes(blocks.bytes_of(number))}"
+    """A state in words, with the bytes of the blocks that are in it."""
+    words = list(STATES.values())[number]
+    return f"{words}: {show_bytes(blocks.bytes_of(number))}"
 
 
 def _allocated_at(
     trace: Trace, replay: Outcome, moment: int
 ) -> dict[tuple[int, ...], int]:
-    """The operation that allocated what lies at a place after so many operations."""
+    """For each place, (kind, ordinal, offset), the operation that last allocated a block there among
+    the first ``moment`` operations.
+    """
     allocates = trace.op[:moment] == Op.ALLOC
     served = replay.column("kind")[:moment] >= 0
     events = np.flatnonzero(allocates & served)
@@ -134,34 +146,45 @@ def _allocated_at(
 def _rows(
     trace: Trace, blocks: _Blocks, allocated_at: dict[tuple[int, ...], int]
 ) -> list[list[object]]:
-    """For each segment its bytes, those in use and stranded in it, and what was allocated there
-    and strands them, the largest first; the segment that strands most first.
-    """
-    rows: list[tuple[int, int, list[int], list[object]]] = []
+    """The cells of SEGMENTS for each segment, the one with most stranded bytes first."""
+    segments = []
     for begin, end in pairwise([*blocks.begins.tolist(), len(blocks.sizes)]):
         sizes = blocks.sizes[begin:end]
         kinds = blocks.kinds[begin:end]
-        used = np.flatnonzero(kinds < STRANDED)
+        is_used = kinds < STRANDED
         stranded = int(sizes[kinds == STRANDED].sum())
-        held_by = ""
+        kept_by = ""
         if stranded:
-            largest_first = used[np.argsort(-sizes[used], kind="stable")] + begin
-            owners = map(tuple, blocks.places[largest_first].tolist())
-            events = [allocated_at[owner] for owner in owners if owner in allocated_at]
-            lines = [
-                next(iter(trace.stack_of(event)), f"operation {event}")
-                for event in events
-            ]
-            held_by = _names(lines)
+            used = begin + np.flatnonzero(is_used)
+            kept_by = _names(_lines_of(trace, blocks, allocated_at, used))
         total = int(sizes.sum())
-        cells = [total, int(sizes[used].sum()), stranded, held_by]
-        rows.append((-stranded, -total, blocks.places[begin].tolist(), cells))
-    return [cells for *_, cells in sorted(rows)]
+        cells: list[object] = [total, int(sizes[is_used].sum()), stranded, kept_by]
+        order = (-stranded, -total, blocks.places[begin].tolist())
+        segments.append((order, cells))
+    return [cells for _order, cells in sorted(segments)]
 
 
-def _names(owners: Sequence[str]) -> str:
-    """The first two of several names, and how many more there are."""
-    names = list(dict.fromkeys(filter(None, owners)))
+def _lines_of(
+    trace: Trace,
+    blocks: _Blocks,
+    allocated_at: dict[tuple[int, ...], int],
+    used: np.ndarray,
+) -> list[str]:
+    """The lines that allocated some blocks, given by their numbers, the largest block first; a block
+    of the start has none.
+    """
+    largest_first = used[np.argsort(-blocks.sizes[used], kind="stable")]
+    lines = []
+    for place in map(tuple, blocks.places[largest_first].tolist()):
+        event = allocated_at.get(place)
+        if event is not None:
+            lines.append(next(iter(trace.stack_of(event)), f"operation {event}"))
+    return lines
+
+
+def _names(lines: Sequence[str]) -> str:
+    """The first two different lines, and how many more there are."""
+    names = list(dict.fromkeys(lines))
     words = ", ".join(names[:2])
     if len(names) > 2:
         words += f" and {len(names) - 2} more"
@@ -169,16 +192,18 @@ def _names(owners: Sequence[str]) -> str:
 
 
 def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
-    row_bytes = max(-(-blocks.total // ROWS), MIB)
+    """Draws the map: row k is between -k and -k - 1, and the bytes of a row are between 0 and 1."""
+    row_bytes = max(ceil(blocks.total / ROWS), MIB)
     axes = figure.subplots()
+    # Blocks of one state beside each other are drawn as one.
     changes = np.flatnonzero(np.diff(blocks.kinds, prepend=-1))
-    runs = np.stack(
-        (blocks.starts[changes], np.append(blocks.starts[changes][1:], blocks.total)), 1
-    )
+    starts = blocks.starts[changes]
+    ends = np.append(starts[1:], blocks.total)
     patches = []
     for number, name in enumerate(STATES):
         look = PALETTE[name]
-        spans = runs[blocks.kinds[changes] == number].tolist()
+        is_of_state = blocks.kinds[changes] == number
+        spans = np.stack((starts[is_of_state], ends[is_of_state]), axis=1).tolist()
         if not spans:
             continue
         patch = PathPatch(
@@ -192,9 +217,12 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
         )
         patches.append(axes.add_patch(patch))
     row, column = np.divmod(blocks.starts[blocks.begins], row_bytes)
-    axes.vlines(column / row_bytes, -row - 0.98, -row - 0.02, colors=INK, linewidth=0.5)
-    rows = -(-blocks.total // row_bytes)
-    axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
+    top, bottom = LINE
+    axes.vlines(
+        column / row_bytes, -row - bottom, -row - top, colors=INK, linewidth=0.5
+    )
+    rows = ceil(blocks.total / row_bytes)
+    axes.set(xlim=(0, 1), ylim=(-rows - EDGE, EDGE), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     sheet.titled(
         axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment"
@@ -203,13 +231,16 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
 
 
 def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
-    """Where bytes lie on the map, from and to, as one shape."""
+    """The boxes of spans of bytes, (from, to), on the map as one shape; a span has one in each row
+    that it is in.
+    """
+    above, below = STRIP
     boxes = []
     for begin, end in spans:
-        for row in range(begin // row_bytes, -(-end // row_bytes)):
+        for row in range(begin // row_bytes, ceil(end / row_bytes)):
             left = max(begin / row_bytes - row, 0)
             right = min(end / row_bytes - row, 1)
-            bottom = -row - 0.9
-            top = bottom + 0.8
+            bottom = -row - below
+            top = -row - above
             boxes.append([(left, bottom), (right, bottom), (right, top), (left, top)])
     return Path.make_compound_path_from_polys(np.array(boxes))

@@ -1,5 +1,5 @@
-"""One study of the allocator as people look at it: memory over the run, the map at the failure,
-the figures, the league.
+"""Shows a study of the allocator: memory over the run, the segment map at the failure, the figures
+of that moment, and the league of settings.
 """
 
 from __future__ import annotations
@@ -33,16 +33,23 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
 POINTS = 100
-"""Points of a curve that are drawn on each inch."""
+"""Points of a curve drawn on each inch: about one for each pixel."""
 SAMPLES = 30
-"""How often stranded bytes are measured over the run."""
+"""How often stranded bytes are measured over the run: each time costs a replay."""
 LINE_STYLES = {"reserved": "-", "stranded": "-."}
 LEAGUE_ROWS = 14
-"""Settings that are drawn."""
+"""Settings drawn: as many as a screen shows."""
+RUN_HEIGHT = 2.2
+REST_HEIGHT = 0.9
+"""Inches of a figure: the curves of each setting, and title, axis and legend of all together."""
+ABOVE_TALLEST = 1.12
+"""Height of the axis, as a share of the tallest curve: room for the words at the top."""
 
 
 class Curve(NamedTuple):
-    """Bytes over operations: in words, its row of the palette, the values ``at`` operations."""
+    """Bytes over operations: its name in words, its row of the palette, and the ``values`` at the
+    operations ``at``.
+    """
 
     words: str
     look: str
@@ -56,8 +63,8 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A replay of a study under one setting, and the state at its first out-of-memory, or where
-    most was reserved.
+    """A replay of a study under one setting. ``moment``: the operation of its first out-of-memory,
+    else where most was reserved; ``at``: the replay up to there, and ``metrics`` its figures.
     """
 
     study: Study
@@ -86,14 +93,14 @@ class View:
 
     @property
     def moment_words(self) -> str:
-        """What the moment is, in words."""
+        """Which moment it is, in words."""
         if self.outcome.first_oom is not None:
             return "at the first out-of-memory"
         return "when most was reserved"
 
 
 def moment_of(outcome: Outcome) -> int:
-    """Where a look begins: at the first out-of-memory, else where most was reserved."""
+    """The operation to look at: the first out-of-memory, else where most was reserved."""
     if outcome.first_oom is not None:
         return outcome.first_oom
     return int(np.argmax(outcome.column("reserved")))
@@ -123,7 +130,7 @@ def view(study: Study, conf: str | None = None) -> View:
 
 
 def words(study: Study) -> str:
-    """The study in words, with what is to be said of its trace."""
+    """The study in words, and the notes on its trace."""
     lines: list[str] = []
     for text in (study.words, *study.notes):
         lines += wrapped(text)
@@ -131,8 +138,8 @@ def words(study: Study) -> str:
 
 
 def memory(*views: View) -> Shown:
-    """Reserved, allocated and stranded over the run, of one setting or of several under each
-    other on one scale.
+    """Reserved, allocated and stranded bytes over the run, of one setting, or of several under each
+    other on one scale. One that is not too long has a chart to point at.
     """
     size = show_bytes(views[0].study.card.capacity_bytes)
     rows = []
@@ -144,7 +151,7 @@ def memory(*views: View) -> Shown:
     peaks = [Column(f"{curve.words} at most", "bytes") for curve in views[0].curves]
     ends = "; ".join(f"{row[0]}, {row[-1]}" for row in rows)
     title = f"On a card of {size}: {ends}"
-    height = 2.2 * len(views) + 0.9
+    height = RUN_HEIGHT * len(views) + REST_HEIGHT
     draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
     chart = None
     if len(views) == 1 and len(views[0].study.trace) <= MOST_OPERATIONS:
@@ -165,26 +172,26 @@ def _chart(seen: View, title: str) -> Chart:
 
 
 def pair(seen: View, answer: WhatIf) -> Sequence[View]:
-    """The run as it is and under the setting to use (or the best of the league), for before and
-    after.
+    """The run as it is and under the setting to use; where that is the setting it has, under the best
+    of the others.
     """
     other = answer.use
     if other == seen.conf:
-        others = (
-            row for row in answer.rows if row.settings != seen.conf and not row.flags
-        )
-        other = next((row.settings for row in others), seen.conf)
+        for row in answer.rows:
+            if row.settings != seen.conf and not row.flags:
+                other = row.settings
+                break
     return seen, view(seen.study, other)
 
 
 def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
+    """Draws the settings under each other; with a single one ``title`` is above it."""
     rows = figure.subplots(len(views), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for seen, axes in zip(views, rows, strict=True):
         head = title
         if len(views) > 1:
-            head = (
-                f"{seen.name}: at most {show_bytes(seen.curves[0].peak_bytes)} reserved"
-            )
+            most = show_bytes(seen.outcome.peak_reserved_bytes)
+            head = f"{seen.name}: at most {most} reserved"
         sheet.titled(axes, head)
         _draw_run(axes, seen)
         axes.label_outer()
@@ -193,29 +200,10 @@ def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
 
 
 def _draw_run(axes: Axes, seen: View) -> None:
-    """Curves, the card's size, and the first out-of-memory, on one axis."""
+    """Draws the curves, the card's size, and the first out-of-memory on one axis, in GiB."""
     capacity = seen.study.card.capacity_bytes
     for curve in seen.curves:
-        # Peaks matter more than shape: each drawn point is the highest of those it stands for.
-        points = round(sheet.width_of(axes) * POINTS)
-        step = max(1, len(curve.at) // points)
-        end = len(curve.at) // step * step
-        at = curve.at[:end:step]
-        tops = curve.values[:end].reshape(-1, step).max(axis=1) / GIB
-        colour = PALETTE[curve.look].face
-        if curve.look == "in use":
-            outline = [at[0], *at, at[-1]]
-            axes.fill(
-                outline, [0, *tops, 0], label=curve.words, color=colour, linewidth=0
-            )
-        else:
-            axes.plot(
-                at,
-                tops,
-                label=curve.words,
-                color=colour,
-                linestyle=LINE_STYLES[curve.look],
-            )
+        _draw_curve(axes, curve)
     axes.axhline(capacity / GIB, color=ALARM, linewidth=1)
     sheet.annotated(
         axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), ALARM
@@ -235,7 +223,25 @@ def _draw_run(axes: Axes, seen: View) -> None:
         )
     tallest = max([capacity, *(curve.peak_bytes for curve in seen.curves)])
     axes.yaxis.set_major_formatter("{x:g} GiB")
-    axes.set(xlabel="operation", ylim=(0, 1.12 * tallest / GIB))
+    axes.set(xlabel="operation", ylim=(0, ABOVE_TALLEST * tallest / GIB))
+
+
+def _draw_curve(axes: Axes, curve: Curve) -> None:
+    """Draws a curve with at most POINTS an inch. Peaks matter more than shape, so each point is the
+    highest of those that it stands for.
+    """
+    points = round(sheet.width_of(axes) * POINTS)
+    step = max(1, len(curve.at) // points)
+    end = len(curve.at) // step * step
+    at = curve.at[:end:step]
+    tops = curve.values[:end].reshape(-1, step).max(axis=1) / GIB
+    colour = PALETTE[curve.look].face
+    if curve.look == "in use":  # filled down to 0
+        outline = [at[0], *at, at[-1]]
+        axes.fill(outline, [0, *tops, 0], label=curve.words, color=colour, linewidth=0)
+        return
+    style = LINE_STYLES[curve.look]
+    axes.plot(at, tops, label=curve.words, color=colour, linestyle=style)
 
 
 def segments(seen: View) -> Shown:
@@ -246,7 +252,7 @@ def segments(seen: View) -> Shown:
 
 
 def metrics_table(seen: View) -> Shown:
-    """The figures at the moment, with what the usual ratio would have said."""
+    """The figures at the moment, and why the usual ratio, 1 - allocated/reserved, misleads."""
     figures = seen.metrics
     rows = [
         [name, getattr(figures, key), says]
@@ -260,14 +266,15 @@ def metrics_table(seen: View) -> Shown:
 
 
 def league(answer: WhatIf) -> Shown:
-    """Settings, the one to use first, then the best: a bar is the peak reserved, hatched where
-    a request fails.
+    """The settings, the one to use first, then the best, as a table and as bars: the length of a bar
+    is the peak reserved, and it is hatched where a request fails.
     """
     shown = league_rows(answer, len(answer.rows))
     return replace(shown, draw=partial(_draw_league, answer, shown.title))
 
 
 def _draw_league(answer: WhatIf, title: str) -> sheet.Drawing:
+    """Draws the first LEAGUE_ROWS settings, the default settings among them."""
     rows = ranked(answer)
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     drawn = [*rows[: LEAGUE_ROWS - len(default)], *default]
@@ -285,6 +292,7 @@ def _draw_league(answer: WhatIf, title: str) -> sheet.Drawing:
 
 
 def _league_bar(row: Replay, answer: WhatIf) -> sheet.Bar:
+    """The bar of a setting, over a pale one as long as the card."""
     name = row.settings.replace(",", ", ") or "default settings"
     weight = "normal"
     if row.settings == answer.use and not answer.needs_bytes:
@@ -293,7 +301,7 @@ def _league_bar(row: Replay, answer: WhatIf) -> sheet.Bar:
     value = f"{row.slow_calls} slow calls"
     look = PALETTE["in use"]
     if not row.passes:
-        value = f"fails {max(row.ooms, 1)}x, {value}"
+        value = f"fails {row.ooms}x, {value}"
         look = PALETTE["fails"]
     fills = [(answer.capacity_bytes, PALETTE["free"]), (row.peak_reserved_bytes, look)]
     return sheet.Bar(name, value, fills, (), weight)

@@ -1,4 +1,4 @@
-"""The verdict on a trace: the one that every door to it leads with."""
+"""The verdict on a trace, with which its command, notebook and page all begin."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from helpers.judge.evidence import CaseEvidence
 def verdict(study: Study, league: WhatIf | None = None) -> Verdict:
     """Why the program of a study's trace failed on its card, or that it did not.
 
-    ``league``: its what-if, where somebody has made it. An example's verdict stands aside: it is
-    not why this box fails.
+    ``league``: its what-if, where it was made already. The verdict on an example or a pattern is set
+    aside on a page: it is not why this machine fails.
     """
     answer = diagnose(CaseEvidence(program=facts_of(study, league)))
     if study.of_user or answer.state:
