@@ -1,8 +1,8 @@
-"""The variables by which this process tells torch's allocator what to do: their values, and the
-lines that set them.
+"""The environment variables with settings of torch's allocator: their values, and the lines of the
+program that set them.
 
-Nothing else of the environment is kept. A name that is nearly one of the allocator's may be meant
-as one, and is.
+Nothing else of the environment is kept. A misspelt name, such as PYTORCH_CUDA_ALOC_CONF, is kept
+too, so that the diagnosis can say so.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import re
 from types import FrameType
 
 LONGEST = 400
+"""Characters kept of a value: all settings at once take fewer."""
 NAME = re.compile(
     r"(PYT(?!HON|EST)|PTY|PYO|TORCH)\w{0,30}(AL+OC|CONF)\w{0,9}", re.IGNORECASE
 )
+"""PYTORCH_..ALLOC.. or ..CONF, also with letters swapped or left out; not PYTHON.. or PYTEST..."""
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-PYTHONS = ("<frozen", os.path.dirname(os.__file__) + os.sep)
+OF_PYTHON = ("<frozen", os.path.dirname(os.__file__) + os.sep)
+"""What the files of the standard library begin with."""
 ASSIGNMENTS: list[dict[str, str]] = []
-"""What this process sets: name, value, and the line, ``where``."""
+"""The assignments of this process: name, value, and ``where``, the line."""
 
 
 def present() -> dict[str, str]:
@@ -39,14 +42,15 @@ def note(name: str, value: str, frame: FrameType) -> None:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line of the program's own, else of a library, that led here."""
-    library = ""
+    """The innermost line of the program itself that led here; else that of a library."""
+    library_line = ""
     while frame is not None:
         file = frame.f_code.co_filename
         line = f"{os.path.basename(file)}:{frame.f_lineno}"
         if INSTALLED.search(file):
-            library = library or line
-        elif not file.startswith(PYTHONS):
+            if not library_line:
+                library_line = line
+        elif not file.startswith(OF_PYTHON):
             return line
         frame = frame.f_back
-    return library
+    return library_line

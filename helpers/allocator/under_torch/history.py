@@ -1,4 +1,4 @@
-"""torch's memory history: turned on, and kept as a snapshot."""
+"""Turns torch's memory history on, and writes it as a snapshot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from .private_files import replacing
 
 
 def start_history(torch: ModuleType, max_events: int, stacks: bool = True) -> str:
-    """Turn torch's memory history on, as since torch 2.1; empty, or why this torch has none."""
+    """Turn torch's memory history on. Returns an empty text, or why this torch has none: before 2.1
+    the function is missing, or takes other parameters and keeps no events of segments.
+
+    ``max_events``: the length of each device's ring buffer; ``stacks``: events have Python stacks.
+    """
     record = getattr(torch.cuda.memory, "_record_memory_history", None)
-    needed = {"args", "max_entries"}
-    if record is None or not needed & inspect.signature(record).parameters.keys():
+    # Since 2.1 (enabled, *args, **kwargs), or with the parameters written out.
+    of_new_form = {"args", "max_entries"}
+    if record is None or not of_new_form & inspect.signature(record).parameters.keys():
         return f"torch {torch.__version__} records no such events; 2.1 is the first that does"
     if stacks:
         record(enabled="all", max_entries=max_events, context="all", stacks="python")
@@ -28,15 +33,16 @@ def start_history(torch: ModuleType, max_events: int, stacks: bool = True) -> st
 
 
 def write_snapshot(torch: ModuleType, path: str) -> dict[str, Any]:
-    """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot.
-    ``casebook_cells`` of it says which files are cells of a notebook.
+    """Writes torch's memory snapshot to ``path`` as a pickle of plain values, and returns it. Its
+    entry ``casebook_cells`` says which files are cells of a notebook.
 
-    Raises OSError, RuntimeError.
+    Raises OSError for the file, RuntimeError for what torch refuses.
     """
     with _compiler_left_alone(torch):
         snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
     snapshot["casebook_cells"] = cells()
-    # MemoryViz does not read protocol 5, the default of Python 3.14 (pytorch issue 183842).
+    # torch's viewer, MemoryViz, does not read protocol 5, the default of Python 3.14 (pytorch issue
+    # 183842).
     with replacing(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=4)
     return snapshot
@@ -46,8 +52,9 @@ def write_snapshot(torch: ModuleType, path: str) -> dict[str, Any]:
 def _compiler_left_alone(torch: ModuleType) -> Iterator[None]:
     """Keep torch from importing its compiler, which takes some seconds.
 
-    It asks the compiler which frames are of compiled code (torch/csrc/profiler/python/
-    combined_traceback.cpp). A compiler that was never imported has compiled nothing.
+    A snapshot asks torch._inductor which frames are of compiled code (torch/csrc/profiler/python/
+    combined_traceback.cpp), and to name it is to import it, as it is one of torch's lazy modules.
+    A compiler that was never imported has compiled nothing.
     """
     lazy_modules: set[str] = getattr(torch, "_lazy_modules", set())
     is_lazy = "_inductor" in lazy_modules and "torch._inductor" not in sys.modules

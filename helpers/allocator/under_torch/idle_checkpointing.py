@@ -21,11 +21,12 @@ EVALUATION = re.compile(r"\.(?:eval\(\)|train\(False\)|train\(mode=False\))")
 
 
 def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
-    """The model whose checkpointing is on and has no effect, and the line that may be why.
+    """The model whose checkpointing is on and has no effect, and the line that may be the reason.
 
     ``model``: the name of its class. ``where``: the one line of the program that switches to
-    evaluation, empty where there are none or several. Empty where gradients are not recorded now,
-    or where a model with checkpointing is in training mode.
+    evaluation, empty where there are none or several. An empty dictionary where checkpointing has
+    an effect or could have none: gradients are not recorded now, no model has it on, a model that
+    has is in training mode, or its parameters are frozen.
     """
     if not _gradients_are_recorded(torch):
         return {}
@@ -33,6 +34,7 @@ def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
     checkpointed = [module for module in modules if _has_checkpointing(module)]
     if not checkpointed or any(module.training for module in checkpointed):
         return {}
+    # The model itself: the parts of it have the switch, too.
     model = max(checkpointed, key=lambda module: len(list(module.modules())))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return {}
@@ -40,15 +42,18 @@ def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
 
 
 def _gradients_are_recorded(torch: ModuleType) -> bool:
-    """In a forward pass that records a graph, or in a backward pass."""
+    """Whether this is a forward pass that records a graph, or a backward pass."""
     if torch.is_grad_enabled():
         return True
-    task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # since torch 2.0
-    return bool(task_id() >= 0)
+    # Since torch 2.0; -1 where no backward pass runs.
+    graph_task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+    return bool(graph_task_id() >= 0)
 
 
 def _has_checkpointing(module: Module) -> bool:
-    """Other libraries have a switch of this name, too; theirs does not ask for training mode."""
+    """Whether a model of transformers has checkpointing on. Other libraries have a switch of this
+    name, too, but theirs works outside of training mode.
+    """
     is_on = vars(module).get("gradient_checkpointing") is True
     return is_on and any(
         base.__module__.startswith("transformers.") for base in type(module).__mro__

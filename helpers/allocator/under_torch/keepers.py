@@ -1,10 +1,10 @@
-"""Who keeps the tensors of this process: the variables, lists, attributes and closures of the
-program's own code from which each of them is reached.
+"""Finds who keeps the tensors of this process: the variables, lists, attributes and closures of the
+program's own code through which each of them is reached.
 
 The allocator knows which line asked for a block, and not why it is still there. The objects of
-Python do: they are walked once, from the frames and modules of the program outwards. Nothing of
-the program is called. Tensors that only a graph of autograd keeps are not reached; the tensor that
-carries the graph is, and says so.
+Python show that: they are walked once, from the frames and modules of the program on. Nothing of
+the program is called. A tensor that only a graph of autograd keeps is not reached; the tensor that
+carries the graph is, and ``graphs`` counts it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ from .storages import Storage, referred_to, storages_of
 from .walk import Walk
 
 LONGEST_S = 1.5
+"""Of a walk: the program waits for it once, at its first out-of-memory."""
 MOST_KEEPERS = 40
+"""Those with most bytes, and as many others with a graph, which may keep more than their own bytes."""
 MOST_LINES = 4
+"""Lines named of a keeper."""
 COLLECTOR_OFF = re.compile(r"\bgc\.(?:disable\(|set_threshold\(\s*0)")
+"""A line that switches Python's garbage collector off."""
+OPENING_BRACKET = re.compile(r"(?<!\])\[")
+"""Of the keys of a collection, "a[0][1]", the first: the others belong to the same one."""
 
 
 @dataclass
@@ -45,10 +51,11 @@ class Keeper:
     exception, generator, function (its closure or defaults), cache (of functools.lru_cache),
     circle (of objects that refer to each other, while the garbage collector is off). ``where``:
     the frame, function or module that has the name, or the line that switches the collector off.
-    ``collection``, ``container`` and ``length``: the longest collection on the way, as the program
-    would write it, of which type, of how many entries. ``graphs``: how many of the tensors carry a
-    graph of autograd. ``addresses``: of their storages on the device. ``lines``: of the program,
-    that put something into the collection, or make the variable anew of what it was.
+    ``collection``: the longest collection on the way, as the program would write it, with its type,
+    ``container``, and its ``length``. ``tensors`` and ``graphs``: how many tensors, and how many of
+    them carry a graph of autograd. ``bytes`` and ``addresses``: of their storages on the device.
+    ``lines``: of the program, that put something into the collection, or make a new value of the
+    variable from its old one.
     """
 
     name: str
@@ -79,7 +86,7 @@ class Keeper:
 
 
 def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
-    """The keepers of all tensors on a kind of device, most bytes first, and what was not reached.
+    """The ``keepers`` of all tensors on a kind of device, most bytes first.
 
     ``reached`` and ``not_reached`` are bytes of storages; ``complete`` is False where the walk
     stopped at its limit of objects or of time.
@@ -89,13 +96,13 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
     walk.run(roots())
     keepers = keepers_in(walk.reached, storages)
     reached = sum(keeper.bytes for keeper in keepers)
-    sizes = {storage.address: storage.bytes for storage in storages.values()}
+    left = {storage.address: storage.bytes for storage in storages.values()}
     for keeper in keepers:
         for address in keeper.addresses:
-            del sizes[address]
+            del left[address]
     if walk.complete and not gc.isenabled():
         unreached = [
-            storage for storage in storages.values() if storage.address in sizes
+            storage for storage in storages.values() if storage.address in left
         ]
         keepers += _in_circles(referred_to(unreached))
     keepers.sort(key=lambda keeper: -keeper.bytes)
@@ -105,7 +112,7 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
     return {
         "keepers": [asdict(keeper) for keeper in named],
         "reached": reached,
-        "not_reached": sum(sizes.values()),
+        "not_reached": sum(left.values()),
         "complete": walk.complete,
     }
 
@@ -113,7 +120,9 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
 def keepers_in(
     reached: dict[int, Reference], storages: dict[int, Storage]
 ) -> list[Keeper]:
-    """The tensors reached by the same name together, each storage counted once."""
+    """A keeper for each name by which tensors were reached. ``reached`` and ``storages``: by the id of
+    the tensor. A storage that several tensors share counts for the first of them.
+    """
     keepers: dict[tuple[str, str], Keeper] = {}
     counted: set[int] = set()
     for tensor, reference in reached.items():
@@ -122,13 +131,13 @@ def keepers_in(
         if name not in keepers:
             keepers[name] = Keeper(reference.name, reference.kind, reference.where)
         keeper = keepers[name]
-        if (
-            reference.container is not None
-            and length_of(reference.container) > keeper.length
-        ):
+        length = 0
+        if reference.container is not None:
+            length = length_of(reference.container)
+        if length > keeper.length:
             keeper.collection = reference.collection
             keeper.container = type(reference.container).__name__
-            keeper.length = length_of(reference.container)
+            keeper.length = length
         keeper.tensors += 1
         keeper.graphs += storage.has_graph
         if storage.address not in counted:
@@ -139,8 +148,8 @@ def keepers_in(
 
 
 def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
-    """The keeper of storages, bytes by address, that objects keep, no name leads to, and the
-    garbage collector, which is off, does not take away.
+    """The keeper of storages to which objects refer but no name of the program leads: the garbage
+    collector would free them, and is off. ``sizes``: their bytes by address.
     """
     if not sizes:
         return []
@@ -157,7 +166,9 @@ def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
 
 
 def find_lines(keepers: list[Keeper]) -> None:
-    """The lines that keep, in the file that has the name, else in another of the program's."""
+    """Fill in the lines of each keeper; ``collection`` becomes the one that they put into, "" where they
+    put into none.
+    """
     sources = _sources()
     for keeper in keepers:
         if keeper.kind in ("cache", "circle"):
@@ -184,23 +195,22 @@ def lines_that_join(keeper: Keeper) -> list[str]:
 
 
 def _sources() -> dict[str, str]:
-    return {
-        path: "".join(linecache.getlines(path))
-        for path in sorted(files_of_the_program())
-    }
+    """The text of each file of the program, by its path."""
+    paths = sorted(files_of_the_program())
+    return {path: "".join(linecache.getlines(path)) for path in paths}
 
 
 def _collections(keeper: Keeper) -> list[str]:
-    """What a line of the program may put into to keep this: the longest collection on the way,
-    else one of those in which it lies, from within.
+    """The collections into which a line may put what is kept: the longest one on the way, then those
+    in which that one is, the innermost first. Without any, a variable that carries a graph.
     """
-    if not keeper.collection:
-        return [keeper.name] if keeper.graphs else []
-    outer = [
-        keeper.collection[: key.start()]
-        for key in re.finditer(r"(?<!\])\[", keeper.collection)
-    ]
-    return [keeper.collection, *reversed(outer)]
+    if keeper.collection:
+        keys = OPENING_BRACKET.finditer(keeper.collection)
+        outer = [keeper.collection[: key.start()] for key in keys]
+        return [keeper.collection, *reversed(outer)]
+    if keeper.graphs:
+        return [keeper.name]
+    return []
 
 
 def _lines_of(
@@ -209,13 +219,15 @@ def _lines_of(
     keeper: Keeper,
     sources: dict[str, str],
 ) -> list[str]:
-    """The lines that ``find`` finds for a name, of the first source that has such; of a
-    notebook's cells the one that ran last.
+    """The lines that ``find`` finds for a name, as "train.py:12 step". Of several sources with such
+    lines the one that has the keeper counts, else the notebook's cell that ran last.
     """
-    ran = cells()
-    for path in sorted(
-        sources, key=lambda path: (not _is_in(keeper.where, path), -ran.get(path, 0))
-    ):
+    numbers_of_cells = cells()
+
+    def order(path: str) -> tuple[bool, int]:
+        return not _is_in(keeper.where, path), -numbers_of_cells.get(path, 0)
+
+    for path in sorted(sources, key=order):
         numbers = find(sources[path], name)[:MOST_LINES]
         if numbers:
             functions = functions_by_line(sources[path])
@@ -227,4 +239,6 @@ def _lines_of(
 
 
 def _is_in(where: str, path: str) -> bool:
-    return where.startswith((os.path.basename(path), place(path, 0)[:-1]))
+    """Whether ``where`` of a keeper, "train.py:12 step", "train.py" or "cell 6, line 1", is in a file."""
+    before_line = place(path, 0)[:-1]
+    return where.startswith((os.path.basename(path), before_line))

@@ -1,4 +1,9 @@
-"""The lines of a source that put something into a collection: where a program begins to keep it."""
+"""Finds the lines of a source with which a program begins to keep an object, such as those that put
+something into a collection.
+
+A *name* here is the last one of an expression: another function may know the same object as part of
+something else, so "self.history" is found again as "history" of anything.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,9 @@ HOOKS = {
 """Collections of a module or a tensor, and the methods of torch that put a hook into them."""
 
 MOVING = frozenset("contiguous cuda double float half to".split())
-"""Methods of a tensor after which it is the same elsewhere: a name bound to that keeps nothing."""
+"""Methods that return the same tensor in another place or form: to bind its name to that keeps
+nothing more.
+"""
 
 JOINING = frozenset(
     "cat column_stack concat concatenate dstack hstack row_stack vstack".split()
@@ -32,15 +39,14 @@ JOINING = frozenset(
 """Functions of torch whose result has all elements of the tensors that they are given."""
 
 INNER = ("state", "param_groups", "queue")
-"""Collections inside an optimizer or a queue: what is added to them is added to that."""
+"""Collections inside an optimizer or a queue.Queue: the program adds to the object, not to them."""
 
 
 def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     """The lines of a source that put something into a collection, in order.
 
-    ``collection`` is written as the program writes it, such as "self.history" or
-    "model.cache['k']". It is found again by its last name, since another function may know the
-    same object by another way. Empty where no line does so, or where the source is no Python.
+    ``collection``: as the program writes it, such as "self.history" or "model.cache['k']". Empty
+    where no line does so, or where the source is no Python.
     """
     name = last_name(collection)
     if name in INNER and "." in collection:
@@ -50,9 +56,9 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
 
 
 def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
-    """The lines of a source that bind an attribute, such as "self.state", which the source reads
-    as well: what one step puts there, the next one goes on with. In order; empty where nothing
-    reads it, and where the source is no Python. Where an object is made, nothing is gone on with.
+    """The lines of a source that bind an attribute, such as "self.state", if the source reads it too:
+    one step leaves a value there, and the next one continues with it. In order; without __init__,
+    which only begins. Empty where nothing reads it, and where the source is no Python.
     """
     name = last_name(attribute)
 
@@ -70,21 +76,21 @@ def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
 
 
 def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
-    """The lines of a source that make an entry, such as "stats['loss']", of what it was. In order;
-    empty where none does, and where the source is no Python.
+    """The lines of a source that make a new value of an entry, such as "stats['loss']", from its old
+    one. In order; empty where none does, and where the source is no Python.
     """
     written = _without_owner(entry)
-    return _lines_where(
-        lambda node: _is_made_of_itself(node, written, _is_written),
-        source,
-        last_name(entry),
-    )
+
+    def remakes(node: ast.AST) -> bool:
+        return _is_made_of_itself(node, written, _is_written)
+
+    return _lines_where(remakes, source, last_name(entry))
 
 
 def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
-    """The lines of a source that join a tensor, such as "self.kept", with others and bind it to the
-    result: it grows each time that they run. In order; empty where none does so, and where the
-    source is no Python.
+    """The lines of a source that join a tensor, such as "self.kept", with others and give its name to
+    the result, so that it grows each time. In order; empty where none does so, and where the source
+    is no Python.
     """
     written = _without_owner(tensor)
     return _lines_where(lambda node: _joins(node, written), source, last_name(tensor))
@@ -93,10 +99,11 @@ def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
 def _lines_where(
     matches: Callable[[ast.AST], bool], source: str, *words: str
 ) -> tuple[int, ...]:
-    """The lines of a source on which a statement or an expression that matches begins, in order.
-    Only a source with one of the words can have some. Empty where it is no Python.
+    """The lines of a source on which a statement or an expression begins that matches, in order. Empty
+    where it is no Python, or has none of the words: then it is not parsed.
     """
-    if not any(word and re.search(rf"\b{re.escape(word)}\b", source) for word in words):
+    has_word = [re.search(rf"\b{re.escape(word)}\b", source) for word in words if word]
+    if not any(has_word):
         return ()
     try:
         nodes = ast.walk(ast.parse(source))
@@ -111,30 +118,36 @@ def _lines_where(
 
 
 def _joins(node: ast.AST, tensor: str) -> bool:
-    """Whether a statement binds a tensor to the result of joining it with others."""
+    """Whether a statement joins a tensor with others and gives its name to the result."""
     if not isinstance(node, ast.Assign):
         return False
     if not any(_is_written(target, tensor) for target in node.targets):
         return False
     for call in ast.walk(node.value):
-        if isinstance(call, ast.Call) and last_name(ast.unparse(call.func)) in JOINING:
-            for argument in call.args:
-                if any(_is_written(part, tensor) for part in _parts(argument)):
-                    return True
+        if not isinstance(call, ast.Call):
+            continue
+        if last_name(ast.unparse(call.func)) not in JOINING:
+            continue
+        for argument in call.args:
+            if any(_is_written(part, tensor) for part in _parts(argument)):
+                return True
     return False
 
 
 def _is_made_of_itself(
     node: ast.AST, name: str, has_name: Callable[[ast.expr, str], bool]
 ) -> bool:
-    """Whether a statement binds a name to something made of what it was: total += loss,
-    total = total + loss, or output, state = cell(output, state).
+    """Whether a statement makes a new value of a name from its old one: total += loss,
+    total = total + loss, or output, state = cell(output, state). ``has_name``: whether an expression
+    is that name.
     """
     if isinstance(node, ast.AugAssign):
         return has_name(node.target, name)
     if not isinstance(node, ast.Assign) or _is_moved(node.value):
         return False
-    targets = [part for target in node.targets for part in _parts(target)]
+    targets: list[ast.expr] = []
+    for target in node.targets:
+        targets += _parts(target)
     if not any(has_name(target, name) for target in targets):
         return False
     parts = ast.walk(node.value)
@@ -142,7 +155,7 @@ def _is_made_of_itself(
 
 
 def _is_written(expression: ast.expr, name: str) -> bool:
-    """Whether an expression is written with this name and these keys, whosever it is."""
+    """Whether an expression has this name and these keys, such as "stats['loss']", of any owner."""
     is_name = isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript))
     return is_name and _without_owner(ast.unparse(expression)) == name
 
@@ -150,11 +163,12 @@ def _is_written(expression: ast.expr, name: str) -> bool:
 def _without_owner(expression: str) -> str:
     """The last name with its keys: "stats['loss']" of "self.stats['loss']"."""
     name, bracket, keys = expression.partition("[")
-    return name.rpartition(".")[2] + bracket + keys
+    _owner, _, last = name.rpartition(".")
+    return last + bracket + keys
 
 
 def functions_by_line(source: str) -> dict[int, str]:
-    """The innermost function of each line of a source that lies in one, by its number."""
+    """The name of the innermost function of each line, by its number; without lines in no function."""
     functions: dict[int, str] = {}
     for node in ast.walk(ast.parse(source)):  # outer functions come before inner ones
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -174,7 +188,7 @@ def last_name(collection: str) -> str:
 
 
 def _adds_to(node: ast.AST, name: str) -> bool:
-    """Whether a statement or call puts something into what has this name."""
+    """Whether a statement or call puts something into the collection of this name."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if name in HOOKS:
             return node.func.attr in HOOKS[name]
@@ -187,19 +201,21 @@ def _adds_to(node: ast.AST, name: str) -> bool:
 
 
 def _is_moved(value: ast.expr) -> bool:
-    """Whether a value is a tensor in another place or form, such as state.cuda()."""
+    """Whether a value is only a tensor in another place or form, such as state.cuda()."""
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
         return False
     return value.func.attr in MOVING
 
 
 def _parts(target: ast.expr) -> list[ast.expr]:
-    """The parts of a tuple or list, and anything else as its one part."""
-    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    """The parts of a tuple or list; any other expression is its own single part."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return target.elts
+    return [target]
 
 
 def _is_named(expression: ast.expr, name: str) -> bool:
-    """Whether an expression ends in this name, whatever keys follow it."""
+    """Whether an expression is this name of any owner, with or without keys."""
     while isinstance(expression, ast.Subscript):
         expression = expression.value
     if isinstance(expression, ast.Attribute):

@@ -1,4 +1,9 @@
-"""Signals of a recorded process: heard at once, also while its main thread waits in a driver."""
+"""Hears signals of a recorded process at once, also while its main thread waits in a driver.
+
+Python runs a handler of its own only in the main thread, between two instructions. But its handler
+in C writes the number of each signal to a pipe at once (signal.set_wakeup_fd), which a second
+thread reads.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +21,20 @@ from .quiet_watch import QuietWatch
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 NO_PIPE = (-1, -1)
 FROM_PYTHON = 128
-"""Added to the number of a signal that the Python handler writes, not the C handler."""
+"""Added to a number that the handler in Python writes into the pipe. The handler in C writes the
+number itself, which is below 128.
+"""
+MOST_READ = 64
+"""Bytes read at once; the rest stays in the pipe for the next time."""
 
 
 class Listener:
-    """``on_signal`` gets the number of a SIGUSR1 or SIGTERM, and whether the process ends right
+    """Calls ``on_signal`` with the number of a SIGUSR1 or SIGTERM, and whether the process ends right
     after it.
 
-    A signal that the program handles itself, now or later, is its own: the handler runs as
-    before, and ``on_signal`` is called as well. SIGTERM ends the process as before where the
-    program has no handler: by the signal itself, not an exit code.
+    A signal that the program handles itself, now or later, stays its own: its handler runs as
+    before, and ``on_signal`` is called as well. Where the program has no handler, SIGTERM ends the
+    process as before, by the signal itself and not with an exit code.
     """
 
     def __init__(self, on_signal: Callable[[int, bool], None]):
@@ -35,7 +44,7 @@ class Listener:
         self._thread: threading.Thread | None = None
 
     def listen(self) -> str:
-        """Begin; an empty text, or why not."""
+        """Begin to hear signals. Returns an empty text, or why that is not possible."""
         if self._pipe != NO_PIPE:
             return ""
         if threading.current_thread() is not threading.main_thread():
@@ -47,20 +56,21 @@ class Listener:
             os.set_blocking(end, False)
         earlier = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         if earlier != -1:
-            signal.set_wakeup_fd(earlier)
+            signal.set_wakeup_fd(
+                earlier
+            )  # there is one such descriptor: leave it to its owner
         for number in SIGNALS:
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._handle)
         return ""
 
     def owners(self) -> dict[str, str]:
-        """Whose handler each signal has now; empty where nobody listens."""
+        """Who handles each signal now, by its name; empty before ``listen``. record.py reads it."""
         if self._pipe == NO_PIPE:
             return {}
-        owners = {
-            number.name: "the program's own handler, which ran as ever"
-            for number in SIGNALS
-        }
+        owners = {}
+        for number in SIGNALS:
+            owners[number.name] = "the program's own handler, which ran as ever"
         for number in self._handled():
             owners[number.name] = "recorder"
         return owners
@@ -72,9 +82,9 @@ class Listener:
         ]
 
     def attend(self, tick: Callable[[], QuietWatch]) -> None:
-        """Start the thread that hears signals and calls ``tick``, as often as the watch that it
-        returns asks for. Without it, signals are handled in the main thread: a second thread
-        makes Python 3.12 warn at every fork, so it starts late.
+        """Start the thread that hears signals and calls ``tick``, as often as the watch that this
+        returns asks for (``poll_s``). Before that, signals are handled in the main thread: a second
+        thread makes Python 3.12 warn at every fork, so it starts late.
         """
         if self._thread is None:
             self._thread = threading.Thread(
@@ -83,7 +93,7 @@ class Listener:
             self._thread.start()
 
     def forget(self) -> None:
-        """In a forked child: its signals are not its parent's."""
+        """In a forked child: leave the parent's pipe, and the signals as they are without a recorder."""
         if self._pipe != NO_PIPE:
             signal.set_wakeup_fd(-1)
             for end in self._pipe:
@@ -95,20 +105,24 @@ class Listener:
         self._thread = None
 
     def _handle(self, number: int, _frame: object) -> None:
+        """The handler in Python."""
         if self._thread is None:
             self._act(number)
         else:
             os.write(self._pipe[1], bytes([number + FROM_PYTHON]))
 
     def _act(self, number: int) -> None:
+        """Call ``on_signal``; after a SIGTERM end the process, unless the program handles it."""
         ends = number == signal.SIGTERM and number in self._handled()
         self.on_signal(number, ends)
         if ends:
-            # signal.signal is for the main thread alone, which may be waiting in a driver for ever.
+            # The default handler again, by the function of C: signal.signal works in the main thread
+            # only, which may be waiting in a driver forever.
             ctypes.CDLL(None).signal(number, None)
             os.kill(os.getpid(), number)
 
     def _attend(self, tick: Callable[[], QuietWatch]) -> None:
+        """The thread: watch, and wait for signals. The watch's timer is armed only while it waits."""
         while True:
             watch = tick()
             watch.arm()
@@ -119,11 +133,11 @@ class Listener:
                 self._act(number)
 
     def _heard(self, wait_s: float) -> list[int]:
-        """Signals since the last call.
+        """Signals since the last call, for which it waits at most so many seconds.
 
-        The C handler writes each number at once (signal.set_wakeup_fd); the Python handler
-        writes it again, later, which counts only where the first went to another owner of that
-        descriptor (asyncio).
+        The handler in C writes each number at once; the one in Python writes it again, later. This
+        second one counts only where the first went elsewhere, as the program has set a descriptor of
+        its own (asyncio does).
         """
         if self._pipe == NO_PIPE:
             time.sleep(wait_s)
@@ -132,13 +146,13 @@ class Listener:
         if not readable:
             return []
         heard = []
-        for byte in os.read(self._pipe[0], 64):
+        for byte in os.read(self._pipe[0], MOST_READ):
             number = byte % FROM_PYTHON
             if byte < FROM_PYTHON:
                 self._from_c[number] += 1
             elif self._from_c[number]:
-                self._from_c[number] -= 1
+                self._from_c[number] -= 1  # heard already
                 continue
-            if number in SIGNALS:
+            if number in SIGNALS:  # the descriptor gets all signals
                 heard.append(number)
         return heard

@@ -1,4 +1,4 @@
-"""The program's own files, frames and classes, told from those of libraries and of the recorder."""
+"""Tells the program's own files, frames and classes from those of libraries and of the recorder."""
 
 from __future__ import annotations
 
@@ -16,39 +16,46 @@ from .cells import cells, place
 from .keeping_lines import functions_by_line
 
 OPERATORS = os.path.join("torch", "_ops.py")
+"""Where torch calls an operator: below it may be the code of a rehearsal."""
+TYPED = ("<stdin", "<ipython", "<string")
+"""What the names begin with of code that was typed or given with -c, and is in no file."""
 
 
 def files_of_the_program() -> set[str]:
-    """The files of the program's own code, as far as it was imported or runs; cells that ran, too."""
+    """The files of the program's own code that was imported or runs, cells of a notebook included."""
     files = {frame.f_code.co_filename for frame in running_frames()}
     files.update(cells())
-    of_modules = map(file_of, list(sys.modules.values()))
-    files.update(file for file in of_modules if file.endswith(".py"))
-    return {
-        file if file[:1] == "<" else os.path.abspath(file)
-        for file in files
-        if is_own(file)
-    }
+    for module in list(sys.modules.values()):
+        file = file_of(module)
+        if file.endswith(".py"):
+            files.add(file)
+    own_files = set()
+    for file in filter(is_own, files):
+        if not file.startswith("<"):
+            file = os.path.abspath(file)
+        own_files.add(file)
+    return own_files
 
 
 def file_of(module: object) -> str:
-    """The file of a module; empty where it has none, and of what is no module."""
+    """The file of a module; empty for a module without one, and for what is no module."""
     if not isinstance(module, types.ModuleType):
         return ""
     file = vars(module).get("__file__")
-    return file if isinstance(file, str) else ""
+    if not isinstance(file, str):
+        return ""
+    return file
 
 
 def running_frames() -> Iterator[types.FrameType]:
-    """The frames of all threads, the innermost of each first; none of the recorder's own, nor
-    those in which torch calls an operator for it.
+    """The frames of all threads, the innermost of each first; without those of the recorder, and
+    those in which torch calls an operator.
     """
     for innermost in sys._current_frames().values():
         for frame, _ in traceback.walk_stack(innermost):
             file = frame.f_code.co_filename
-            if os.path.dirname(file) not in _recorders_folders() and not file.endswith(
-                OPERATORS
-            ):
+            is_recorders = os.path.dirname(file) in _recorders_folders()
+            if not is_recorders and not file.endswith(OPERATORS):
                 yield frame
 
 
@@ -56,22 +63,22 @@ def only_line(pattern: re.Pattern[str]) -> str:
     """The one line of the program, comments apart, in which a pattern is found, such as
     "train.py:24 evaluate"; empty where there are none or several.
     """
-    lines = [
-        (path, number)
-        for path in sorted(files_of_the_program())
-        for number, line in enumerate(linecache.getlines(path), start=1)
-        if pattern.search(line.partition("#")[0])
-    ]
-    if len(lines) != 1:
+    found = []
+    for path in sorted(files_of_the_program()):
+        for number, line in enumerate(linecache.getlines(path), start=1):
+            code, _, _comment = line.partition("#")
+            if pattern.search(code):
+                found.append((path, number))
+    if len(found) != 1:
         return ""
-    path, number = lines[0]
+    path, number = found[0]
     functions = functions_by_line("".join(linecache.getlines(path)))
     return f"{place(path, number)} {functions.get(number, '<module>')}"
 
 
 @functools.cache
 def _recorders_folders() -> tuple[str, ...]:
-    """The folders of what runs beside the user's code: the recorder, a rehearsal, a notebook's
+    """The folders of our code that runs beside the user's: the recorder, a rehearsal, a notebook's
     extension.
     """
     package = sys.modules[__package__]
@@ -83,8 +90,8 @@ def _recorders_folders() -> tuple[str, ...]:
 
 @functools.cache
 def _libraries() -> tuple[str, ...]:
-    """The folders of what is not the program's: Python's own, the recorder's, and where torch
-    lies (a rehearsal's torch is not installed).
+    """Folders whose files are not the program's, each with a slash at its end: Python's own, the
+    recorder's, and the one in which torch is (a rehearsal's torch is not installed).
     """
     paths = sysconfig.get_paths()
     folders = [paths["stdlib"], paths["platstdlib"], *_recorders_folders()]
@@ -96,9 +103,9 @@ def _libraries() -> tuple[str, ...]:
 
 @functools.cache
 def is_own(file: str) -> bool:
-    """Whether a file is the program's: neither installed, nor Python's, nor the recorder's."""
+    """Whether a file is the program's own: neither installed, nor Python's, nor the recorder's."""
     if file.startswith("<"):
-        return file.startswith(("<stdin", "<ipython", "<string"))
+        return file.startswith(TYPED)
     path = os.path.abspath(file)
     if "site-packages" in path or "dist-packages" in path:
         return False
@@ -112,7 +119,7 @@ def is_own_module(module: object) -> bool:
 
 
 def is_own_class(kind: type) -> bool:
-    """Whether a class is the program's; a metaclass of the program's is not asked."""
+    """Whether a class is the program's own. No code of a metaclass runs, which getattr would call."""
     home = type.__getattribute__(kind, "__module__")
     if not isinstance(home, str):
         return False

@@ -1,4 +1,4 @@
-"""The highest counters of each card, also where the program resets them on its way."""
+"""Keeps the peaks of torch's counters that a program resets while it runs."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 
 RESETS = "_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"
-"""torch's own functions, in torch._C, behind torch.cuda.reset_peak_memory_stats and its like."""
+"""The functions of torch._C that torch.cuda.reset_peak_memory_stats and torch.accelerator's call."""
 
 
 class PeaksBeforeReset:
-    """What torch's counters of each card had reached when the program reset them."""
+    """``by_device``: for each card, by its index, the peaks of its counters at all resets so far."""
 
     def __init__(self) -> None:
         self.by_device: dict[int, dict[str, int]] = {}
 
     def watch(self, torch: ModuleType) -> None:
-        """Note the counters from now on before each reset."""
+        """From now on note the counters before each reset."""
         for name in RESETS:
             reset = getattr(torch._C, name, None)
             if reset is not None:
-                setattr(torch._C, name, self.noting(torch, reset))
+                setattr(torch._C, name, self._noting(torch, reset))
 
-    def noting(
+    def _noting(
         self, torch: ModuleType, reset: Callable[[int], None]
     ) -> Callable[[int], None]:
-        """The reset, with the counters noted before."""
+        """A function that notes the counters and then resets them."""
 
         @functools.wraps(reset)
         def note_and_reset(device: int) -> None:
@@ -37,7 +37,7 @@ class PeaksBeforeReset:
         return note_and_reset
 
     def highest(self, device: int, stats: Mapping[str, int]) -> dict[str, int]:
-        """The peaks among these counters, or the higher ones that were noted before."""
+        """Each peak among these counters, or the higher one that was noted at a reset."""
         noted = self.by_device.get(device, {})
         return {
             name: max(value, noted.get(name, 0))

@@ -1,4 +1,4 @@
-"""Files that nobody else may read, written whole or not at all.
+"""Writes files that only their owner may read, whole or not at all.
 
 The recorder writes them from inside the user's own process.
 """
@@ -12,7 +12,7 @@ from typing import IO, Any
 
 
 def owners_alone(path: str, flags: int) -> int:
-    """An opener of a file that nobody else may read, under any umask."""
+    """An opener, as of ``open``, of a file that only its owner may read, under any umask."""
     return os.open(path, flags, 0o600)
 
 
@@ -23,8 +23,12 @@ def open_text(path: str) -> IO[str]:
 
 @contextlib.contextmanager
 def replacing(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file that stands at ``path`` once it is whole, and not before. Raises OSError."""
-    encoding = None if "b" in mode else "utf-8"
+    """A file to write, which is at ``path`` only when it is whole. ``mode``: "w" or "wb". Raises
+    OSError.
+    """
+    encoding = None
+    if mode == "w":
+        encoding = "utf-8"
     with open(path + ".part", mode, encoding=encoding, opener=owners_alone) as file:
         yield file
     os.replace(path + ".part", path)

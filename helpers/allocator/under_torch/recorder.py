@@ -1,5 +1,5 @@
-"""What a program asked of torch's allocator: its memory history, started in the program itself
-and kept where it matters.
+"""Records what a program asks of torch's allocator: starts torch's memory history in the program
+itself, and keeps snapshots of it at the moments that matter.
 
 The history starts when the program first uses CUDA or ROCm, never before: the recorder takes no
 context by itself. A snapshot is kept at the first out-of-memory (also one that the program
@@ -33,18 +33,26 @@ from .quiet_watch import QuietWatch
 from .step_sources import running_part_of_step
 
 DEFAULT_EVENTS = 200_000
+"""Of a device's ring buffer, a choice: many steps of most programs, and a replay of seconds. torch
+itself would keep all events, in the memory of the host.
+"""
 NOT_AVAILABLE = "GPU memory history: not available because "
+LONGEST_NOTE = 300
+REHEARSAL_POLL_S = 1.0
+"""A rehearsal that is killed has the counters of so many seconds before."""
 
 
 def words(error: BaseException) -> str:
-    """An error's type and text, cut to what fits a note."""
-    return f"{type(error).__name__}: {error}"[:300]
+    """An error's type and text, cut to the length of a note."""
+    return f"{type(error).__name__}: {error}"[:LONGEST_NOTE]
 
 
 class Recorder:
     """The recorder of one process.
 
-    ``base`` is the path that its files begin with; ``facts`` is what ``base``.json holds.
+    ``base``: the path with which its files begin. ``facts``: the content of ``base``.json, for
+    recorded_processes.py. ``whole_program``: else it records a block, and leaves signals and the end
+    of the process alone. ``open``: it has not finished. ``history``: torch keeps events.
     """
 
     def __init__(
@@ -75,7 +83,7 @@ class Recorder:
             },
             **nothing_yet(),
         }
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of the snapshots and the files
         self._hang = QuietWatch(base, hang_after_s or 0)
         self._listener = Listener(self._on_signal)
         if whole_program:
@@ -84,11 +92,11 @@ class Recorder:
         os.register_at_fork(after_in_child=self._forked)
         self._rehearsed = "CASEBOOK_REHEARSE" in os.environ
         if self._rehearsed:
-            self._hang.poll_s = min(1.0, self._hang.poll_s)
+            self._hang.poll_s = min(REHEARSAL_POLL_S, self._hang.poll_s)
         if hang_after_s:
             self._listener.attend(self._tick)
         if whole_program:
-            self._write()  # a setting that torch cannot read ends the process while it is imported
+            self._write()  # a setting that torch cannot read ends the process in the import
 
     def note(self, sentence: str) -> None:
         """Keep a sentence about this recording, once."""
@@ -97,11 +105,11 @@ class Recorder:
 
     def torch_failed(self, error: BaseException) -> None:
         """The program's own import of torch raised."""
-        self.note(f"{NOT_AVAILABLE}import torch failed: {words(error)}"[:300])
+        self.note(f"{NOT_AVAILABLE}import torch failed: {words(error)}"[:LONGEST_NOTE])
         self._write()
 
     def torch_imported(self, module: ModuleType) -> None:
-        """From here on there is a torch to record."""
+        """The program has imported torch: prepare to record it, once."""
         if self.torch is not None:
             return
         self.torch = sys.modules.get("torch", module)
@@ -129,11 +137,12 @@ class Recorder:
         if about["cuda"] is None and about["hip"] is None:
             self.note(NOT_AVAILABLE + "this torch is a CPU build")
         else:
-            # Runs inside the program's own first use of the GPU, or at once where that has
-            # been (torch/cuda/__init__.py).
+            # Called in the program's own first use of the GPU, or now if that was before
+            # (torch/cuda/__init__.py).
             torch.cuda._lazy_call(self._start_history)
 
     def _start_history(self) -> None:
+        """Start torch's memory history at the first use of a GPU; notes why where that fails."""
         if not self.open or self.history:
             return
         self.facts["allocator_variables"]["start"] = allocator_variables.present()
@@ -147,10 +156,10 @@ class Recorder:
                 self._peaks.watch(self.torch)
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
-            missing = NOT_AVAILABLE
             if self.history:
-                missing = "out-of-memory cannot be observed: "
-            self.note(missing + words(error))
+                self.note(f"out-of-memory cannot be observed: {words(error)}")
+            else:
+                self.note(NOT_AVAILABLE + words(error))
         if self.whole_program:
             self.note(self._listener.listen())
             self._listener.attend(self._tick)
@@ -159,6 +168,9 @@ class Recorder:
     def _out_of_memory(
         self, device: int, size: int, device_total: int, device_free: int
     ) -> None:
+        """torch calls it when a request has failed, before it raises; sizes are in bytes. At the first
+        one the objects of the program are looked at, while they still have what they keep.
+        """
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
             self._look_for_keepers()
@@ -177,40 +189,43 @@ class Recorder:
             )
 
     def _look_for_keepers(self) -> None:
-        """Which names of the program keep the tensors of the card, while they still do."""
+        """Keep which names of the program keep the tensors of the card."""
         why_not = "who keeps the tensors could not be found out"
         self._look("keepers", lambda: keepers_of(self.torch), why_not)
         self._look("cells", cells, why_not)
 
     def _look(self, fact: str, look: Callable[[], object], why_not: str) -> None:
-        """Keep what a look at the program's own objects and sources says."""
+        """Keep as a fact what ``look`` finds in the program's own objects and sources."""
         try:
             self.facts[fact] = look()
         except Exception as error:  # noqa: BLE001 - these are of any kind; the program must go on
             self.note(f"{why_not}: {words(error)}")
 
     def keep(self, reason: str, **more: int) -> None:
-        """Keep a snapshot now; what went wrong stands in its entry.
+        """Keep a snapshot now, and ``more`` in its entry; does nothing without a history.
 
-        Without a history there is nothing to keep.
+        Where it fails, ``why_not`` of the entry says why.
         """
         if not self.history:
             return
         with self._lock:
             entry: dict[str, Any] = {"reason": reason, "at": time.time(), **more}
             self.facts["snapshots"].append(entry)
-            count = sum(
-                snapshot["reason"] == reason for snapshot in self.facts["snapshots"]
-            )
-            number = "" if count == 1 else str(count)
+            reasons = [snapshot["reason"] for snapshot in self.facts["snapshots"]]
+            name = reason
+            if reasons.count(reason) > 1:
+                name += str(reasons.count(reason))
             try:
-                self._keep_snapshot(entry, f"{self.base}-{reason}{number}.pickle")
+                self._keep_snapshot(entry, f"{self.base}-{name}.pickle")
                 self.facts["devices"] = self._devices()
             except Exception as error:  # noqa: BLE001 - a full disk, a sick driver: the program goes on
                 entry["why_not"] = words(error)
             self._write()
 
     def _keep_snapshot(self, entry: dict[str, Any], path: str) -> None:
+        """Write a snapshot; ``entry`` gets its file, how many events it has, and whether the ring buffer
+        was full, so that earlier events were cut off.
+        """
         snapshot = write_snapshot(self.torch, path)
         lengths = [len(trace) for trace in snapshot.get("device_traces", [])]
         cut = max(lengths, default=0) >= self.max_events
@@ -222,8 +237,9 @@ class Recorder:
             )
 
     def _devices(self) -> list[dict[str, Any]]:
-        """The allocator's counters of each device."""
+        """Each device with the allocator's counters: of all pools together, and the ``num_`` ones."""
         cuda = self.torch.cuda
+        # Older releases have no such function.
         fraction = getattr(cuda, "get_per_process_memory_fraction", lambda index: None)
         devices = []
         for index in range(cuda.device_count()):
@@ -247,7 +263,7 @@ class Recorder:
         return devices
 
     def finish(self, reason: str) -> None:
-        """Keep what there is, once."""
+        """End the recording, once, and keep what there is; ``reason``: how the process ends."""
         if not self.open or (self._is_fork and not self.history):
             return
         self.open = False
@@ -266,7 +282,9 @@ class Recorder:
     def _finishing(
         self, leave: Callable[..., NoReturn], reason: str
     ) -> Callable[..., NoReturn]:
-        """A function that leaves this process, with the recording finished before it is called."""
+        """``leave``, a function that ends the program in this process, so that it finishes the
+        recording first. An exec of what cannot be run returns to the program, so it does not.
+        """
 
         @functools.wraps(leave)
         def finish_first(first: str | bytes | int, *rest: object) -> NoReturn:
@@ -277,6 +295,7 @@ class Recorder:
         return finish_first
 
     def _on_signal(self, number: int, ends: bool) -> None:
+        """Keep what a signal asks for; ``ends``: the process ends after it."""
         if ends:
             self.finish("SIGTERM")
             return
@@ -286,6 +305,9 @@ class Recorder:
         self.keep(name)
 
     def _tick(self) -> QuietWatch:
+        """Called by the recorder's thread: keep a snapshot if the program hangs now, and in a rehearsal
+        the counters. Returns the watch, which may have ended.
+        """
         torch = None
         if self.history:
             torch = self.torch
@@ -307,7 +329,7 @@ class Recorder:
         return self._hang
 
     def _write_peaks(self) -> None:
-        """The counters so far: a process that is killed outright has no last word."""
+        """Keep the counters so far: a process that is killed cannot write them at its end."""
         if self.open and self.history and self._lock.acquire(blocking=False):
             try:
                 self.facts["devices"] = self._devices()
@@ -319,9 +341,9 @@ class Recorder:
                 self._lock.release()
 
     def _forked(self) -> None:
-        """In a forked child: a process of its own.
+        """In a forked child: begin anew, with files of its own.
 
-        A CUDA that the parent has started cannot be used there.
+        A child cannot use a GPU that its parent has used, so there is nothing to record then.
         """
         self._listener.forget()
         self.open = self.open and not self.history
@@ -334,6 +356,7 @@ class Recorder:
         self.facts |= {**nothing_yet(), "notes": [forked]}
 
     def _write(self) -> None:
+        """Write the facts so far to ``base``.json."""
         self.facts["allocator_variables"]["end"] = allocator_variables.present()
         try:
             with replacing(self.base + ".json") as file:
@@ -344,7 +367,7 @@ class Recorder:
 
 
 def nothing_yet() -> dict[str, Any]:
-    """Which process this is, and that nothing of it was kept so far."""
+    """The facts of a process of which nothing was kept so far."""
     return {
         "pid": os.getpid(),
         "snapshots": [],
@@ -354,15 +377,15 @@ def nothing_yet() -> dict[str, Any]:
 
 
 def own_base(folder: str) -> str:
-    """What the files of this process begin with: no other process has the same, nor a later one
-    of its number.
+    """The path with which the files of this process begin. The time tells it from a later process of
+    the same number.
     """
     return os.path.join(folder, f"{os.getpid()}-{time.time_ns():x}")
 
 
 @functools.cache
 def from_environment() -> Recorder:
-    """The recorder that CASEBOOK_RECORD asks for, one per process."""
+    """The recorder of this process, with the options in CASEBOOK_RECORD (record.environment)."""
     options = json.loads(os.environ["CASEBOOK_RECORD"])
     return Recorder(
         own_base(options["folder"]),

@@ -1,4 +1,4 @@
-"""A part of a program that knows this project, recorded by itself."""
+"""Records a block of a program that calls the recorder itself: ``with recording(out) as r:``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .recorder import DEFAULT_EVENTS, Recorder
 LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 """Programs that start others, each in an environment that says its rank."""
 MODULES = ("torch.distributed.run", "accelerate.commands.launch")
-"""Those that ``python -m`` starts."""
+"""The same as modules, which ``python -m`` starts."""
 OF_A_RANK = ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")
+"""Variables that launchers set: torchrun and deepspeed the first, accelerate the second."""
 
 
 def command_of_this_run() -> list[str]:
@@ -26,14 +27,14 @@ def command_of_this_run() -> list[str]:
 
 
 def _launcher() -> list[str]:
-    """The command of the parent process where that is a launcher."""
+    """The command of the parent process where that is a launcher, else an empty list."""
+    parent = f"/proc/{os.getppid()}/cmdline"
     try:
-        with open(
-            f"/proc/{os.getppid()}/cmdline", encoding="utf-8", errors="replace"
-        ) as file:
+        with open(parent, encoding="utf-8", errors="replace") as file:
             words = file.read().rstrip("\0").split("\0")
     except OSError:
         return []
+    # Python may stand before the launcher: it is a script.
     for number, word in enumerate(words):
         name = os.path.basename(word)
         if name in LAUNCHERS:
@@ -44,12 +45,12 @@ def _launcher() -> list[str]:
 
 
 class BlockRecording:
-    """``with recording(out) as r``: what the block asked of torch's allocator.
+    """Records the requests of a block to torch's allocator; see ``recording``.
 
-    After it, ``r.trace`` is the file (None: there is none, and ``r.notes`` say why), and
-    ``r.facts`` everything else. The file is a snapshot (``out`` with the ending .pickle) with the
-    history of the block, at the first out-of-memory where there was one. Raises ImportError where
-    there is no torch.
+    After the block, ``trace`` is the file, a snapshot with the history of the block, taken at the
+    first out-of-memory where there was one; None where there is none, and ``notes`` say why.
+    ``facts``: everything else that the recorder kept (recorder.py). Raises ImportError without
+    torch.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class BlockRecording:
 
     @property
     def notes(self) -> list[str]:
-        """What must be said about the trace, or why there is none."""
+        """Remarks on the trace, or why there is none."""
         return list(self.facts["notes"])
 
     def __enter__(self) -> BlockRecording:
@@ -76,17 +77,15 @@ class BlockRecording:
 
     def __exit__(self, *error: object) -> None:
         self._recorder.finish("exit")
-        # Where the whole program is being recorded, its history goes on.
+        # The history goes on if the whole program is being recorded.
         if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:
             self._torch.cuda.memory._record_memory_history(enabled=None)
-        files = {
-            snapshot["reason"]: snapshot["file"]
-            for snapshot in reversed(self.facts["snapshots"])
-            if "file" in snapshot
-        }
-        name = files.get("oom") or files.get("exit")
-        if name:
-            self.trace = os.path.join(os.path.dirname(self._recorder.base), name)
+        folder = os.path.dirname(self._recorder.base)
+        for reason in ("oom", "exit"):
+            for snapshot in self.facts["snapshots"]:
+                is_found = snapshot["reason"] == reason and "file" in snapshot
+                if is_found and self.trace is None:
+                    self.trace = os.path.join(folder, snapshot["file"])
 
 
 def recording(
@@ -95,9 +94,11 @@ def recording(
     max_events: int = DEFAULT_EVENTS,
     hang_after_s: float | None = None,
 ) -> BlockRecording:
-    """``with recording(out) as r:`` keeps what the block asks of torch's allocator.
+    """``with recording(out) as r:`` records what the block asks of torch's allocator.
 
-    Afterwards ``r.trace`` is the file. Nothing of torch is imported before the call, which raises
-    ImportError where there is none.
+    Afterwards ``r.trace`` is the file, whose name begins with ``out``. ``max_events``: the length of
+    each device's ring buffer. ``hang_after_s``: after so many seconds without output and allocation
+    stacks and a snapshot are kept. torch is imported by the call, which raises ImportError without
+    it.
     """
     return BlockRecording(out, max_events, hang_after_s)

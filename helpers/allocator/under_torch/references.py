@@ -1,6 +1,9 @@
-"""What an object of the program refers to, each with the expression that leads there.
+"""Lists the objects to which an object of the program refers, each with the expression that leads
+there.
 
-Nothing of the program is called: no repr, no property, no __getattr__.
+Nothing of the program is called: no repr, no property, no __getattr__. So a class is asked for
+nothing that it may have overridden: methods are those of the built-in type, type.__dict__ and the
+like.
 """
 
 from __future__ import annotations
@@ -19,15 +22,17 @@ from .cells import place
 from .own_files import is_own, is_own_class
 
 LONGEST_KEY = 40
+"""Characters of a key that is written out: a longer one is data."""
 MOST_NAMED = 16
-"""A dictionary of more entries is one of data, and its entries are one name together."""
+"""A dictionary with more entries is one of data, whose entries have one name together."""
 ANY_ENTRY = "[...]"
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
+"""Dictionaries of a torch.nn.Module whose entries the program writes as attributes."""
 SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
 NOT_WALKED = frozenset(map(id, (*PLAIN, *weakref.ProxyTypes)))
-"""The ids of types: a metaclass is not asked for a hash. A weak proxy keeps nothing, and one whose
-object is gone answers no question.
+"""The ids of types, as a metaclass may have a hash of its own. A weak proxy keeps nothing, and one
+whose object is gone raises at every question.
 """
 
 
@@ -53,16 +58,16 @@ def is_plain(value: object) -> bool:
 
 
 def length_of(collection: Any) -> int:
-    """The length of a collection; the program's own __len__ is not called."""
+    """The length of a dictionary or a sequence; the program's own __len__ is not called."""
     if type(collection) in (list, dict):
         return len(collection)
     kinds = (dict, *SEQUENCES)
-    kind = next(kind for kind in kinds if issubclass(type(collection), kind))
-    return int(kind.__len__(collection))
+    built_in = next(kind for kind in kinds if issubclass(type(collection), kind))
+    return int(built_in.__len__(collection))
 
 
 def variables_of(frame: types.FrameType, kind: str) -> Iterator[Reference]:
-    """The local variables of a frame; those of a module's frame are the module's names."""
+    """The local variables of a frame. A module's frame has none: they are its global names."""
     if frame.f_locals is frame.f_globals:
         return
     where = f"{place(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
@@ -84,7 +89,7 @@ def variables_kept_by(candidate: Any) -> Iterator[Reference]:
 
 
 def inside_tensor(reference: Reference) -> Iterator[Reference]:
-    """What a tensor of the program refers to, its gradient first."""
+    """The objects to which a tensor of the program refers, its gradient first."""
     tensor = reference.value
     if tensor.is_leaf and tensor.requires_grad:
         yield _extended(reference, tensor.grad, f"{reference.name}.grad")
@@ -92,7 +97,7 @@ def inside_tensor(reference: Reference) -> Iterator[Reference]:
 
 
 def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch for each kind of object
-    """What any other object refers to."""
+    """The objects to which any other object refers; none for classes and functions of libraries."""
     value = reference.value
     kind = type(value)
     if issubclass(kind, type) and not is_own_class(value):
@@ -123,20 +128,22 @@ def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch
 
 
 def _is_array_of_objects(value: Any) -> bool:
-    """Whether it is an array of numpy that refers to objects, which Python's collector never sees."""
-    array: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
+    """Whether it is a numpy array of objects, of which Python's collector does not know."""
+    array: Any = getattr(sys.modules.get("numpy"), "ndarray", ())  # (): no class
     return issubclass(type(value), array) and value.dtype.hasobject
 
 
 def _items(collection: Any) -> list[object]:
-    """What is in a sequence or set; the program's own __iter__ is not called."""
+    """The entries of a sequence or set; the program's own __iter__ is not called."""
     if type(collection) in SEQUENCES:
         return list(collection)
     return gc.get_referents(collection)
 
 
 def _entries(reference: Reference) -> Iterator[Reference]:
-    """The entries of a dictionary, by their keys where they are few."""
+    """The entries of a dictionary, by their keys where it has few; entries without references are left
+    out.
+    """
     dictionary = reference.value
     entries = list(dict.items(dictionary))
     if len(entries) > MOST_NAMED:
@@ -151,47 +158,51 @@ def _entries(reference: Reference) -> Iterator[Reference]:
 def _alike(
     reference: Reference, entries: list[object], collection: object
 ) -> Iterator[Reference]:
-    """The entries of a collection, all by one name."""
+    """The entries of a collection, all by one name; those without references are left out."""
     name = reference.name + ANY_ENTRY
-    way: tuple[Any, ...] = _extended(reference, None, name, container=collection)[1:]
-    return (Reference(entry, *way) for entry in entries if not is_plain(entry))
+    any_entry = _extended(reference, None, name, container=collection)
+    for entry in entries:
+        if not is_plain(entry):
+            yield any_entry._replace(value=entry)
 
 
 def _of_function(reference: Reference) -> Iterator[Reference]:
-    """What a function of the program keeps: its closure and its defaults."""
+    """The closure and the defaults of a function of the program."""
     function = reference.value
     code = function.__code__
     if not is_own(code.co_filename):
         return
     where = f"{place(code.co_filename, code.co_firstlineno)} {function.__qualname__}"
     of_function = reference._replace(kind="function", where=where)
-    for number, cell in enumerate(function.__closure__ or ()):
-        name = code.co_freevars[number]
-        try:
-            yield of_function._replace(value=cell.cell_contents, name=name)
-        except ValueError:
-            continue  # not filled yet
-    for default in function.__defaults__ or ():
-        yield of_function._replace(value=default, name="a default")
+    if function.__closure__:
+        for number, cell in enumerate(function.__closure__):
+            name = code.co_freevars[number]
+            try:
+                yield of_function._replace(value=cell.cell_contents, name=name)
+            except ValueError:
+                continue  # not filled yet
+    if function.__defaults__:
+        for default in function.__defaults__:
+            yield of_function._replace(value=default, name="a default")
 
 
 def _of_lru_cache(cache: Any) -> Iterator[Reference]:
-    """What functools.lru_cache keeps for a function of the program: results and arguments."""
+    """The results and arguments that functools.lru_cache keeps for a function of the program."""
     code = getattr(inspect.unwrap(cache), "__code__", None)
     if code is None or not is_own(code.co_filename):
         return
     name = f"the lru_cache of {code.co_name}"
     where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
     referents = [value for value in gc.get_referents(cache) if value is not vars(cache)]
-    # The last dictionary is that of the results by arguments.
-    *_, results = (value for value in referents if type(value) is dict)
+    # The last dictionary has the results by arguments (lru_cache_tp_traverse in _functoolsmodule.c).
+    results = [value for value in referents if type(value) is dict][-1]
     for value in referents:
         yield Reference(value, name, "cache", where, collection=name, container=results)
 
 
 def _attributes(reference: Reference) -> Iterator[Reference]:
-    """What an object refers to, by the names of its attributes where it has some; they are read
-    where they stand: no property of it is called.
+    """The attributes of an object, read from its dictionary or its slots, so that no property is called;
+    then other objects to which it refers, by the name of the object itself.
     """
     owner = reference.value
     kind = type(owner)
@@ -205,13 +216,16 @@ def _attributes(reference: Reference) -> Iterator[Reference]:
             attributes = dict(object.__getattribute__(owner, "__dict__"))
         except AttributeError:
             attributes = dict(_slots(owner))
-    for group in PARTS_OF_MODULES:  # a module's parts are written as its attributes
+    for group in PARTS_OF_MODULES:
         if isinstance(attributes.get(group), dict):
             attributes.update(attributes.pop(group))
     for name, value in attributes.items():
         yield _extended(reference, value, f"{reference.name}.{name}")
+    # A dictionary among them is that of the attributes; classes, modules and frames are roots or of
+    # libraries.
+    not_followed = (dict, type, types.ModuleType, types.FrameType)
     for value in referents:
-        if not issubclass(type(value), (dict, type, types.ModuleType, types.FrameType)):
+        if not issubclass(type(value), not_followed):
             yield _extended(reference, value, reference.name)
 
 
@@ -229,24 +243,22 @@ def _slots(owner: object) -> Iterator[tuple[str, object]]:
 def _extended(
     reference: Reference, value: object, name: str, container: object = None
 ) -> Reference:
-    """One object further; the longest collection on the way stays."""
+    """The reference to an object one step further than ``reference``, through ``container`` where that is
+    a collection. Of two collections on the way the longer one is kept.
+    """
+    further = reference._replace(value=value, name=name)
+    if container is None:
+        return further
     longest = reference.container
-    if container is None or (
-        longest is not None and length_of(longest) >= length_of(container)
-    ):
-        return reference._replace(value=value, name=name)
-    return Reference(
-        value=value,
-        name=name,
-        kind=reference.kind,
-        where=reference.where,
-        collection=reference.name,
-        container=container,
-    )
+    if longest is not None and length_of(longest) >= length_of(container):
+        return further
+    return further._replace(collection=reference.name, container=container)
 
 
 def _key(key: object) -> str:
-    """A key as it is written, where that is short and calls nothing of the program's."""
+    """A key of a dictionary as the program writes it; "..." where that is long, or where a method of
+    the program would write it.
+    """
     if type(key) is str and len(key) <= LONGEST_KEY:
         return repr(key)
     return "..."

@@ -1,4 +1,4 @@
-"""Where a walk to the program's tensors begins: with the names that the program's own code has."""
+"""The names of the program with which a walk to its tensors begins."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from .references import Reference, variables_kept_by, variables_of
 
 
 def roots() -> list[Iterable[Reference]]:
-    """Frames come before modules, and the program's own names before those of libraries."""
+    """The groups of names in the order in which they are walked. A tensor is named by the first that
+    reaches it: variables before globals, and names of the program before those of libraries.
+    """
     return [_variables(), _globals(), _left_behind(), *_variables_of_libraries()]
 
 
 def _variables() -> Iterator[Reference]:
-    """The variables of the program's own functions that run now, the innermost first."""
+    """The variables of the program's own functions that are running, the innermost first."""
     for frame in running_frames():
         if is_own(frame.f_code.co_filename):
             yield from variables_of(frame, "variable")
 
 
 def _variables_of_libraries() -> list[list[Reference]]:
-    """The variables of each running function of a library, the outermost function first: what a
-    caller has outlives what it handed on.
+    """The variables of each running function of a library, the outermost function first: a caller
+    still has an object when the function that got it has returned.
     """
     frames = [
         frame for frame in running_frames() if not is_own(frame.f_code.co_filename)
@@ -34,6 +36,7 @@ def _variables_of_libraries() -> list[list[Reference]]:
 
 
 def _globals() -> Iterator[Reference]:
+    """The global names of all modules of the program."""
     for references in globals_by_module().values():
         yield from references
 
@@ -54,6 +57,6 @@ def globals_by_module() -> dict[str, list[Reference]]:
 
 
 def _left_behind() -> Iterator[Reference]:
-    """What no running frame has: the variables that kept exceptions and suspended generators keep."""
+    """The variables in frames that do not run: those of kept exceptions and suspended generators."""
     for candidate in gc.get_objects():
         yield from variables_kept_by(candidate)

@@ -1,6 +1,8 @@
-"""The lines of a program that make what the next backward pass goes through.
+"""Finds the lines of a program that compute the tensors through which the next backward pass goes.
 
-They belong to the running step, loops included: what their passes keep for it, it frees.
+They belong to the running step, also those in loops: the tensors that a loop keeps for this backward
+pass are freed by it, so they are no growth from step to step. In the terms of Python's grammar, a
+*suite* is a block of statements.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from .own_files import is_own, running_frames
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SUITES = ("body", "orelse", "finalbody")
+"""The fields in which statements have suites, except handlers of try and cases of match."""
 
 
 class PartOfStep(NamedTuple):
-    """``backward``: the line of the backward pass; ``lines``: those that make what it goes through,
-    and its own; ``loops``: those of them in loops, whose passes are parts of the step.
+    """A backward pass and the lines that belong to it. ``backward``: the line of its call; ``lines``:
+    those that compute the tensors for it, and its own; ``loops``: those of them that are in loops.
     """
 
     backward: int
@@ -34,12 +37,13 @@ class PartOfStep(NamedTuple):
 
 
 def running_part_of_step() -> dict[str, Any]:
-    """The part of a step that runs now, innermost function first: the lines that belong to it and
-    that of its backward pass, as "train.py:12 step". Empty where no backward pass is to come.
+    """The part of a step that runs now, with the fields of PartOfStep as "train.py:12 step"; of several
+    functions with one the innermost. Empty where no backward pass follows.
 
-    Where a library runs the step, such as a trainer, what it calls of the program belongs to it.
+    Where a library runs the step, such as a trainer, the function of the program that it calls
+    belongs to the step as a whole.
     """
-    called: types.CodeType | None = None
+    called: types.CodeType | None = None  # the program's function that was called last
     for frame in running_frames():
         code = frame.f_code
         part = _part_that_runs(frame)
@@ -59,7 +63,9 @@ def running_part_of_step() -> dict[str, Any]:
 
 
 def _part_that_runs(frame: types.FrameType) -> PartOfStep | None:
-    """The part of a step that runs in a function; torch runs backward passes, and no steps."""
+    """The part of a step that runs in a function; None in torch, which runs backward passes but no
+    steps.
+    """
     code = frame.f_code
     is_torch = os.sep + "torch" + os.sep in code.co_filename
     if is_torch or not any(map(_is_backward, code.co_names)):
@@ -68,6 +74,7 @@ def _part_that_runs(frame: types.FrameType) -> PartOfStep | None:
 
 
 def _is_backward(name: str) -> bool:
+    """Whether a function of that name runs a backward pass: backward, manual_backward, autograd.grad."""
     return "backward" in name or name == "grad"
 
 
@@ -76,8 +83,8 @@ def _place(code: types.CodeType, line: int) -> str:
 
 
 def part_of_step(source: str, line: int) -> PartOfStep | None:
-    """The part of a step that runs at a line: a backward pass over what it makes follows in the same
-    pass of the same loop. None where there is none, and where the source is no Python.
+    """The part of a step that runs at a line: a backward pass over what the line computes follows in the
+    same pass of the same loop. None where none follows, and where the source is no Python.
     """
     try:
         tree = ast.parse(source)
@@ -98,16 +105,18 @@ def part_of_step(source: str, line: int) -> PartOfStep | None:
 
 
 def _lines_in(*nodes: ast.stmt | ast.expr) -> tuple[int, ...]:
+    """The lines of some nodes, each once and in order."""
     return tuple(sorted(set().union(*map(lines_of, nodes))))
 
 
 def _loops_in(statements: list[ast.stmt]) -> list[ast.For | ast.AsyncFor | ast.While]:
+    """The loops among some statements and inside them."""
     nodes = itertools.chain(*map(ast.walk, statements))
     return [node for node in nodes if isinstance(node, LOOPS)]
 
 
 def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], int]]:
-    """The suites around a line in its function, the innermost first, each with the number of its
+    """The suites around a line in its function, the innermost first, each with the place in it of the
     statement that has the line.
     """
     around: list[tuple[list[ast.stmt], int]] = []
@@ -118,13 +127,14 @@ def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], in
             if line in lines_of(statement):
                 around.insert(0, (suite, number))
                 if isinstance(statement, FUNCTIONS):
-                    around.clear()
+                    around.clear()  # what is outside of the function is no part of it
                 suites = _suites_of(statement)
                 break
     return around
 
 
 def _suites_of(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """The suites of a compound statement; none for any other."""
     inside = [getattr(statement, name, None) for name in SUITES]
     parts = [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
     return [suite for suite in inside if suite] + [part.body for part in parts]
@@ -132,7 +142,7 @@ def _suites_of(statement: ast.stmt) -> list[list[ast.stmt]]:
 
 def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
     """The calls of a backward pass in a statement, such as loss.backward(), fabric.backward(loss) and
-    torch.autograd.grad(loss, x). A loop has steps of its own.
+    torch.autograd.grad(loss, x). None in a loop, whose passes are steps of their own.
     """
     if isinstance(statement, (*LOOPS, *FUNCTIONS)):
         return
@@ -149,17 +159,18 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _keeps_graph(call: ast.Call) -> bool:
-    """Whether a backward pass frees nothing, because another one goes through the same graph."""
-    words = [
-        word for word in call.keywords if word.arg in ("create_graph", "retain_graph")
-    ]
-    return any(
-        isinstance(word.value, ast.Constant) and word.value.value for word in words
-    )
+    """Whether a backward pass keeps its graph, as another one follows: then it ends no step."""
+    for word in call.keywords:
+        is_true = isinstance(word.value, ast.Constant) and bool(word.value.value)
+        if word.arg in ("create_graph", "retain_graph") and is_true:
+            return True
+    return False
 
 
 def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
-    """Those of the statements that make something of these names, and what these are made of."""
+    """The statements that compute the values of some names, or values from which these are computed; the
+    last statement first.
+    """
     makers = []
     for statement in reversed(statements):
         bound = _bound_in(statement)
@@ -167,13 +178,13 @@ def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
             continue
         makers.append(statement)
         if isinstance(statement, ast.Assign):
-            names = names - bound
+            names = names - bound  # earlier values of these are replaced here
         names = names | _read_in(statement)
     return makers
 
 
 def _bound_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds or adds to."""
+    """The names that a statement binds, or to whose collections it adds."""
     bound = set()
     for node in ast.walk(statement):
         if isinstance(getattr(node, "ctx", None), ast.Store):
@@ -187,15 +198,18 @@ def _bound_in(statement: ast.stmt) -> set[str]:
 
 
 def _read_in(node: ast.AST) -> set[str]:
-    """The names and attributes that are read, as they are written."""
-    parts = (
-        part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))
-    )
-    return {ast.unparse(part) for part in parts if isinstance(part.ctx, ast.Load)}
+    """The names and attributes that are read, such as "loss" and "self.scale"."""
+    read = set()
+    for part in ast.walk(node):
+        if not isinstance(part, (ast.Name, ast.Attribute)):
+            continue
+        if isinstance(part.ctx, ast.Load):
+            read.add(ast.unparse(part))
+    return read
 
 
 def _written(node: ast.AST) -> str:
-    """An expression as it is written, without its keys."""
+    """The text of an expression without its keys: "losses" of losses[0]."""
     while isinstance(node, (ast.Subscript, ast.Starred)):
         node = node.value
     return ast.unparse(node)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Storage(NamedTuple):
-    """A tensor with the address and the size of its storage on the device, and whether it carries
-    a graph of autograd.
+    """A tensor with the address and the bytes of its storage on the device; ``has_graph``: it carries a
+    graph of autograd.
     """
 
     tensor: Tensor
@@ -34,10 +34,10 @@ def storages_of(torch: ModuleType, *devices: str) -> dict[int, Storage]:
 
 
 def storage_of(tensor: Tensor, devices: Sequence[str]) -> Storage | None:
-    """The storage of a tensor; None where it lies on no device of these kinds."""
+    """The storage of a tensor; None where it is on no device of these kinds, such as "cuda"."""
     try:
         storage = tensor.untyped_storage()
-        # The device of a fake tensor's storage is meta: it has no bytes.
+        # A fake tensor says "cuda", but its storage is on "meta" and has no bytes.
         if _kind_of(storage.device) not in devices:
             return None
         return Storage(
@@ -52,12 +52,14 @@ def storage_of(tensor: Tensor, devices: Sequence[str]) -> Storage | None:
 
 @functools.cache
 def _kind_of(where: device) -> str:
-    """The kind of a device, "cuda" of "cuda:0"; cached, since torch makes the text anew each time."""
+    """The kind of a device, "cuda" of "cuda:0"; cached, since torch makes a new text each time."""
     return where.type
 
 
 def _tensors(torch: ModuleType) -> Iterator[Tensor]:
-    """All tensors that Python knows, and their gradients, which it knows once they are asked for."""
+    """All tensors that Python knows, and their gradients, for which Python has no object before one asks
+    for them.
+    """
     for tensor in instances_of(torch.Tensor):
         yield tensor
         if tensor.is_leaf and tensor.grad is not None:
@@ -65,15 +67,17 @@ def _tensors(torch: ModuleType) -> Iterator[Tensor]:
 
 
 def instances_of(kind: type) -> Iterator[Any]:
-    """All objects of a class that Python knows; no class of the program's is asked."""
+    """All objects of a class that Python's collector knows. isinstance would call __class__ of the
+    program's objects.
+    """
     for candidate in gc.get_objects():
         if issubclass(type(candidate), kind):
             yield candidate
 
 
 def referred_to(storages: list[Storage]) -> dict[int, int]:
-    """The storages, bytes by address, to whose tensors an object of Python refers; the others are
-    kept by a graph of autograd alone.
+    """The bytes, by address, of those storages to whose tensors an object of Python refers; only a graph
+    of autograd keeps the others.
     """
     # gc.get_referrers compares each object with each tensor: minutes for 100,000 of them.
     referrers = [

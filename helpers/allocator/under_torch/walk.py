@@ -1,4 +1,8 @@
-"""A walk from the names of a program to its tensors."""
+"""Walks from the names of a program to its tensors, the shortest way first.
+
+Names come in groups. An object belongs to the first group that reaches it, by the number of that
+group, and is not walked again.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,16 @@ from .references import Reference, inside, inside_tensor, is_plain
 from .storages import Storage
 
 MOST_OBJECTS = 400_000
-MOST_BETWEEN_CLOCKS = 64
-"""Objects between two looks at the clock, which is a call of the system."""
+"""Objects after which a walk stops: it remembers each of them."""
+OBJECTS_BETWEEN_CLOCKS = 64
+"""Objects between two looks at the clock, each of which is a system call."""
 
 
 class Walk:
-    """A walk from names to tensors, the shortest way first.
+    """A walk from names to the tensors of ``storages``, which are by the id of the tensor.
 
-    ``reached``: of each tensor, by its id, the reference that reached it. ``longest_s``: seconds of
-    work after which the walk stops.
+    ``reached``: for each tensor, by its id, the reference that reached it. ``longest_s``: seconds of
+    processor time after which the walk stops.
     """
 
     def __init__(self, storages: dict[int, Storage], longest_s: float):
@@ -36,18 +41,18 @@ class Walk:
 
     @property
     def complete(self) -> bool:
-        """Whether no name can lead to a tensor that is not reached."""
+        """Whether the walk was not stopped, or no tensor was left: no other name leads to one."""
         return self._is_in_time or self.has_all
 
     def run(self, groups: Iterable[Iterable[Reference]]) -> None:
-        """Walk from each group of roots; a later group gets what the earlier ones left."""
+        """Walk from each group of names in turn, until all tensors are reached."""
         for roots in groups:
             if not self.has_all:
                 self.run_from(roots)
 
     def run_from(self, roots: Iterable[Reference]) -> list[Reference]:
-        """Walk from a group of roots to all that is new. Returns the references to objects that an
-        earlier group had reached.
+        """Walk from a group of names to all objects that no earlier group reached. Returns the references
+        to objects that one of those did reach.
         """
         self._groups += 1
         self._check_time()
@@ -55,25 +60,25 @@ class Walk:
         waiting = collections.deque(roots)
         while waiting and self._is_in_time:
             reference = waiting.popleft()
-            if self._group_of.get(id(reference.value), self._groups) != self._groups:
+            group = self._group_of.get(id(reference.value), self._groups)
+            if group != self._groups:
                 shared.append(reference)
             waiting.extend(self._next(reference))
         return shared
 
     def _check_time(self) -> None:
-        has_time = (
-            len(self._group_of) <= MOST_OBJECTS and time.thread_time() <= self._ends_at
-        )
-        self._is_in_time = self._is_in_time and has_time
+        """Stop the walk where it has reached its limit of objects or of time."""
+        if len(self._group_of) > MOST_OBJECTS or time.thread_time() > self._ends_at:
+            self._is_in_time = False
 
     def _next(self, reference: Reference) -> Iterable[Reference]:
-        """What an object refers to; nothing where that was asked before."""
+        """The objects to which an object refers; none where it was walked before."""
         key = id(reference.value)
         if key in self._group_of or is_plain(reference.value):
             return ()
         self._group_of[key] = self._groups
         count = len(self._group_of)
-        if count > MOST_OBJECTS or count % MOST_BETWEEN_CLOCKS == 0:
+        if count > MOST_OBJECTS or count % OBJECTS_BETWEEN_CLOCKS == 0:
             self._check_time()
         if key not in self.storages:
             return inside(reference)

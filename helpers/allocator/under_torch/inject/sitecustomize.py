@@ -2,11 +2,11 @@
 imports torch.
 
 Python imports a module of this name at its start (docs of the site module); `record` puts this
-folder first on PYTHONPATH. It steps aside at once: the folder leaves sys.path, and the
-program's own sitecustomize runs as if this one were not there. A Python that never imports
-torch pays for one entry of sys.meta_path, an os.putenv that notes which lines set the allocator's
-variables, and one empty file, which says that it was reached. A rehearsed program has the witness
-beside that (witness.py), whether it imports torch or not.
+folder first on PYTHONPATH. It takes the folder out of sys.path again at once, and runs the
+program's own sitecustomize as if this one were not there. A Python that never imports torch has
+one more entry in sys.meta_path, an os.putenv that notes which lines set the allocator's variables,
+and one empty file that says that it was reached. In a rehearsed program there is also the witness
+(helpers/rehearse/under_torch/witness.py), whether it imports torch or not.
 
 Read by any Python 3: no annotation of a variable, no f-string, and annotations of functions that
 older releases cannot evaluate are in quotes.
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     Text = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-OLDEST = (3, 9)
-# The recorder's modules live under a name of their own: the program may have a package named
-# helpers.
+OLDEST = (3, 9)  # Python that the recorder runs under
+# The recorder's modules get this name in place of helpers.allocator.under_torch: the program may have
+# a package named helpers.
 PACKAGE = "_casebook_under_torch"
 WITNESS = None  # type: types.ModuleType | None
-"""Of a rehearsed program."""
+"""The module witness, in a rehearsed program."""
 
 
 class AtTorch:
-    """A finder that waits for the one import of torch, hands it to the real finders, and looks on."""
+    """A finder of modules that waits for the import of torch. It leaves the finding to the other finders,
+    and starts the recorder when the module that they find is executed.
+    """
 
     def __init__(self, start_recorder: "Callable[[], Recorder | None]") -> None:
         self.start_recorder = start_recorder
@@ -60,8 +62,7 @@ class AtTorch:
             return None
         execute = loader.exec_module
 
-        # Not sooner: importlib.util.find_spec("torch") is also how a program asks whether it
-        # has torch at all.
+        # Only when it is executed: a program that asks whether it has torch calls find_spec, too.
         def exec_module(module: types.ModuleType) -> None:
             recorder = self.start_recorder()
             if WITNESS is not None:
@@ -76,22 +77,24 @@ class AtTorch:
                 sys.meta_path[:] = [
                     finder for finder in sys.meta_path if finder is not self
                 ]
-            # torch reads its own source through its loader, which must be the untouched one again.
+            # torch reads its own source through its loader: make that as it was.
             del loader.exec_module
             torch_imported(recorder, module)
 
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            return None  # a loader that lets nobody look on: nothing is recorded, and the program has its torch
+            return None  # a loader that cannot be changed: nothing is recorded
         return spec
 
 
 def own_module(name: str) -> types.ModuleType:
-    """A module of the recorder's, under the name that hides it from the program."""
+    """A module of the recorder or of a rehearsal, imported under the name PACKAGE."""
     if PACKAGE not in sys.modules:
         package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
-        more = os.environ.get("CASEBOOK_PROGRAMS", "")  # of a rehearsal
+        more = os.environ.get(
+            "CASEBOOK_PROGRAMS", ""
+        )  # folders of a rehearsal's modules
         package.__path__ = [
             os.path.dirname(FOLDER),
             *filter(None, more.split(os.pathsep)),
@@ -100,7 +103,7 @@ def own_module(name: str) -> types.ModuleType:
 
 
 def start_recorder() -> "Recorder | None":
-    """The recorder of this process, told that torch is about to be imported; it never raises
+    """The recorder of this process; None where it cannot start, which a file then says. It never raises
     into the program.
     """
     try:
@@ -112,7 +115,7 @@ def start_recorder() -> "Recorder | None":
 
 
 def torch_imported(recorder: "Recorder | None", module: types.ModuleType) -> None:
-    """From here on there is a torch to record, and to rehearse with."""
+    """Tells recorder and witness that torch is imported."""
     if recorder is not None:
         recorder.torch_imported(module)
     if WITNESS is not None:
@@ -120,8 +123,8 @@ def torch_imported(recorder: "Recorder | None", module: types.ModuleType) -> Non
 
 
 def start_witness(witness: types.ModuleType, module: types.ModuleType) -> None:
-    """What a rehearsal knows of this process begins; as with the recorder, nothing is raised
-    into the program.
+    """Starts the witness of a rehearsal with torch; as with the recorder, nothing is raised into the
+    program.
     """
     try:
         witness.torch_imported(module)
@@ -131,9 +134,10 @@ def start_witness(witness: types.ModuleType, module: types.ModuleType) -> None:
 
 
 def announce(ending: str, text: str = "") -> bool:
-    """One small file per process: it was reached, and by which Python.
+    """Writes a small file into the folder of the recording, named by the process, its Python and
+    ``ending``: recorded_processes.collect reads it.
 
-    Says whether there is anything to record for.
+    Returns whether the process can be recorded: there is a recording, and its Python is new enough.
     """
     if not os.environ.get("CASEBOOK_RECORD"):
         return False
@@ -154,27 +158,29 @@ def announce(ending: str, text: str = "") -> bool:
 
 
 def open_for_its_owner(path: str, flags: int) -> int:
-    """An opener of a file that nobody else may read."""
+    """An opener, as of ``open``, of a file that only its owner may read."""
     return os.open(path, flags, 0o600)
 
 
 def watch_the_allocators_variables() -> None:
-    """From here on the lines that set them are kept."""
+    """From now on note the lines of the program that set the allocator's variables."""
     set_variable = os.putenv
 
     def putenv(name: "Text", value: "Text") -> None:
         set_variable(name, value)
         words = os.fsdecode(name)
+        # A part of each name that allocator_variables.NAME matches: others need no import.
         if "CONF" in words.upper() or "LOC" in words.upper():
             variables = own_module("allocator_variables")
-            variables.note(words, os.fsdecode(value), sys._getframe(1))
+            caller = sys._getframe(1)
+            variables.note(words, os.fsdecode(value), caller)
 
     os.putenv = putenv
 
 
 def run_the_programs_own() -> None:
-    """The sitecustomize that this one stands before, where there is one; what it raises, site
-    reports as ever.
+    """Runs the sitecustomize that is found without this one, if there is one. The site module reports
+    what it raises, as without a recorder.
     """
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
