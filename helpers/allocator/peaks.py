@@ -43,12 +43,7 @@ class PeakChange:
     @property
     def by(self) -> int:
         """The bytes by which it rose; below 0 where it fell."""
-        rise = 0
-        if self.after is not None:
-            rise += self.after
-        if self.before is not None:
-            rise -= self.before
-        return rise
+        return (self.after or 0) - (self.before or 0)
 
 
 @dataclass(frozen=True)
@@ -171,10 +166,8 @@ def _change(
     """The change of a line; a site is None on the side that does not have the line."""
     old_name, before = old.line(old_site)
     new_name, after = new.line(new_site)
-    if not new_name:
+    if new_name in ("", old_name):
         return PeakChange(old_name, before, after)
-    if new_name == old_name:
-        return PeakChange(new_name, before, after)
     return PeakChange(new_name, before, after, was=old_name)
 
 

@@ -101,13 +101,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     exit_code = record.get("exit_code")
     if record.get("stopped"):
         exit_code = None  # the rehearsal ended the program: its code says nothing
-    source = study.name
-    typed = "TRACE"
-    if path:
-        source = path.name
-        typed = word(str(path))
     facts = ProgramFacts(
-        source=f"recording of {source}",
+        source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
         exit_code=exit_code,
         recording_is_whole=not study.trace.ran_out,
@@ -131,7 +126,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         settings=_settings_trouble(study.trace, processes),
         idle_checkpointing=_idle_checkpointing(processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
-        trace=typed,
+        trace=word(str(path)) if path else "TRACE",
         command=line(_rows_in(record, "command")),
         card_options=_options_again(record, processes, study.capacity_bytes),
         first_change=_first_change(record),
@@ -263,9 +258,7 @@ def _cards(record: Fields) -> tuple[CardFacts, ...]:
             needed_bytes = max(needed_bytes, row.get("reserved_bytes.all.peak", 0))
             unused_bytes += row.get("reserved_bytes.all.current", 0)
             unused_bytes -= row.get("allocated_bytes.all.current", 0)
-        users = 0
-        if needed_bytes:
-            users = 1
+        users = int(needed_bytes > 0)
         use = together.get(index)
         if use:
             needed_bytes = use["sum_bytes"]

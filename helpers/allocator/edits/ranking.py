@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,8 +47,24 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     trace, _, _ = asked_again(study.trace)
     requests = requests_with_lines(trace)
     stream, origin, _ = prepared(trace, study.card)
-    saving = _Saving(study, trace, requests, confs)
-    first = saving.first_failure(stream)
+
+    def first_oom(stream: Trace, conf: str) -> int | None:
+        return replace(study, trace=stream).replay(conf).first_oom
+
+    def saving_conf(edit: Edit) -> str | None:
+        """The first of the settings under which the edited program passes; None also where the
+        edit cannot be replayed.
+        """
+        changed = edited(trace, edit, requests).trace
+        try:
+            stream, _, _ = prepared(changed, study.card)
+            passing = (conf for conf in confs if first_oom(stream, conf) is None)
+            return next(passing, None)
+        except ReplayError:
+            return None
+
+    failures = (first_oom(stream, conf) for conf in confs)
+    first = next((failure for failure in failures if failure is not None), None)
     if first is None:
         return []
     before_failure = max(int(origin[first]) - 1, 0)
@@ -63,68 +79,28 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         # Weights, an optimizer's state and all that was made before the first step stay: they
         # cannot be made in chunks or again.
         is_built = bool((requests.at[of_line] < first_step).all())
-        saved = None
+        edits: list[Edit] = []
         if not is_built and not _is_kept_for_good(requests, of_line):
-            saved = saving.edit_of(site)
-        if saved is None:
-            row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
-        else:
-            edit, conf = saved
-            parts = NOT_IN_CHUNKS
-            if edit.kind == CHUNKS:
-                parts = edit.chunks
-            row = LineEdit(site.name, size, edit.words, conf, edit.assumes, parts)
+            edits = _edits_of(site)
+            if saving_conf(edits[-2]) is None:  # in the most chunks: fewer do not help
+                edits = edits[-1:]
+        row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
+        for edit in edits:
+            conf = saving_conf(edit)
+            if conf is not None:
+                parts = edit.chunks if edit.kind == CHUNKS else NOT_IN_CHUNKS
+                row = LineEdit(site.name, size, edit.words, conf, edit.assumes, parts)
+                break
         rows.append(row)
     return sorted(
         rows, key=lambda row: (not row.edit, row.conf, row.chunks, -row.live_bytes)
     )
 
 
-@dataclass(frozen=True)
-class _Saving:
-    """Replays of edits of a trace; ``confs`` as of ``ranked``."""
-
-    study: Study
-    trace: Trace
-    requests: Requests
-    confs: Sequence[str]
-
-    def first_failure(self, stream: Trace) -> int | None:
-        """The operation that runs out under the first of the settings under which any does."""
-        for conf in self.confs:
-            first = self._first_oom(stream, conf)
-            if first is not None:
-                return first
-        return None
-
-    def edit_of(self, site: CallSite) -> tuple[Edit, str] | None:
-        """The first edit of a line with which the run passes, and the settings for it."""
-        edits = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
-        if self._saving_conf(edits[-1]) is None:
-            edits = []  # fewer chunks do not help either
-        edits.append(Edit(site.file, site.line, CHECKPOINT))
-        for edit in edits:
-            conf = self._saving_conf(edit)
-            if conf is not None:
-                return edit, conf
-        return None
-
-    def _saving_conf(self, edit: Edit) -> str | None:
-        """The first of the settings under which the edited program passes; None also where the
-        edit cannot be replayed.
-        """
-        changed = edited(self.trace, edit, self.requests).trace
-        try:
-            stream, _, _ = prepared(changed, self.study.card)
-            for conf in self.confs:
-                if self._first_oom(stream, conf) is None:
-                    return conf
-        except ReplayError:
-            return None
-        return None
-
-    def _first_oom(self, stream: Trace, conf: str) -> int | None:
-        return replace(self.study, trace=stream).replay(conf).first_oom
+def _edits_of(site: CallSite) -> list[Edit]:
+    """The edits of a line that are tried, in their order: in chunks, and at last a checkpoint."""
+    chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
+    return [*chunks, Edit(site.file, site.line, CHECKPOINT)]
 
 
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
