@@ -91,9 +91,8 @@ def loops_of(requests: Requests) -> list[Steps]:
             loops.setdefault(key, steps)
     if loops:
         return list(loops.values())[:MOST_LOOPS]
-    require_lines(
-        requests
-    )  # raises for a trace without call sites, which has no steps either
+    # Raises for a trace without call sites, which has no steps either.
+    require_lines(requests)
     raise LinesError(
         f"the trace shows {seen} of the program; expected at least {FEWEST_STEPS} steps, which can "
         "be told from its start: record a longer run"
@@ -209,9 +208,8 @@ class _Outline:
 
 def _candidates(requests: Requests, stacks: list[_Outline]) -> Iterator[_Candidate]:
     """Repeated lines, then repeated requests; the likeliest come first."""
-    has_lines = np.array(
-        [stack.has_own for stack in stacks] + [False]
-    )  # last: no stack
+    # The last place is that of a request without a stack, -1.
+    has_lines = np.array([stack.has_own for stack in stacks] + [False])
     numbers = np.flatnonzero((requests.at >= 0) & has_lines[requests.stack])
     yield from _repeated_lines(requests, numbers, stacks)
     yield from _repeated_requests(requests, numbers, stacks)

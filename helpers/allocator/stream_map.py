@@ -21,6 +21,7 @@ FEWEST_BITS = 2
 GOLDEN = 0x9E3779B97F4A7C15
 """2 ** 64 divided by the golden ratio: fibonacci_hash_policy."""
 ALL_BITS = (1 << 64) - 1
+TURN_BITS = 63
 
 
 def stream_turn(stream: int, device_type: int) -> int:
@@ -42,14 +43,16 @@ def map_end(m: Map) -> int:
 
 
 def attempt(a: Allocator, m: Map, queue: int) -> int:
-    """Put a queue into a map, unless it is there (emplace). Returns NONE for success, else a queue
-    that has no slot until the map has grown: this one, or another whose slot it took.
+    """Put a queue into a map, unless it is there (emplace). Returns NONE, or the queue itself where the
+    map has to grow for it.
     """
     if m.bits == 0:
         return queue
-    at = m.first + (queue_at(a, queue).turn >> (63 - m.bits))
-    far = 1
+    own_slot = queue_at(a, queue).turn >> (TURN_BITS - m.bits)  # the highest bits
+    at = m.first + own_slot
+    far = 1  # 1 more than the distance from its own slot
     most = most_lookups(m)
+    # Queues that are as far from their slots as this one would be come before it.
     while slot_at(a, at).far >= far:
         if slot_at(a, at).queue == queue:
             return NONE
@@ -58,7 +61,7 @@ def attempt(a: Allocator, m: Map, queue: int) -> int:
     is_half_full = 2 * (m.count + 1) > 1 << m.bits  # max_load_factor is 0.5
     if far > most or is_half_full:
         return queue
-    begin = slot_at(a, at)
+    begin = slot_at(a, at)  # where this queue goes
     while far <= most:
         slot = slot_at(a, at)
         if slot.far == 0:
@@ -71,7 +74,8 @@ def attempt(a: Allocator, m: Map, queue: int) -> int:
             slot.far, far = far, slot.far
         at = at + 1
         far = far + 1
-    # The queue that took the first slot gives it back to the one without a place (emplace_new_key).
+    # No slot is left for the last one that made room: it gets this queue's, and this one none
+    # (emplace_new_key).
     begin.queue, queue = queue, begin.queue
     return queue
 

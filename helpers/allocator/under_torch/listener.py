@@ -56,9 +56,8 @@ class Listener:
             os.set_blocking(end, False)
         earlier = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         if earlier != -1:
-            signal.set_wakeup_fd(
-                earlier
-            )  # there is one such descriptor: leave it to its owner
+            # A process has one such descriptor: leave it to its owner.
+            signal.set_wakeup_fd(earlier)
         for number in SIGNALS:
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._handle)

@@ -81,6 +81,7 @@ def _recorders_folders() -> tuple[str, ...]:
     """The folders of our code that runs beside the user's: the recorder, a rehearsal, a notebook's
     extension.
     """
+    # sitecustomize.own_module made it, with the folders of a rehearsal in its path.
     package = sys.modules[__package__]
     helpers = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     beside = ("ground", "magics", os.path.join("rehearse", "under_torch"))

@@ -360,7 +360,7 @@ class Recorder:
         self.facts["allocator_variables"]["end"] = allocator_variables.present()
         try:
             with replacing(self.base + ".json") as file:
-                # At once: the program's own thread may add a fact meanwhile.
+                # Not json.dump, which reads the facts while it writes: another thread may add one.
                 file.write(json.dumps(self.facts, default=str))
         except OSError:
             self.open = False  # the folder went away: there is nowhere to record to

@@ -32,6 +32,8 @@ GROWERS = (
 )
 NEVER_STEPS = 10_000_000
 """A later end counts as never: three hours at a step a millisecond, and days at usual speeds."""
+WIDEST = 80
+"""Characters of a cell: a line of the program with its function."""
 DECIMALS_SHOWN = 2
 DECIMALS_WRITTEN = 4
 """Of the tensors that a grower keeps in each step: one in 100 steps, and one in 10,000."""
@@ -86,16 +88,18 @@ def growth_table(
             "each step allocates more than the one before, because its input grows; nothing of "
             "that is kept, but the peak rises with it"
         )
-    # A growth that is no leak runs out on no card that matters, unless it was seen to.
-    may_run_out = recorded.is_leak or recorded.ran_out or not growth.growers
-    was_seen_to = runs_out is not None and runs_out.recorded
-    if capacity_bytes and (may_run_out or was_seen_to):
+    # How it ends on the card is left out for a growth that is too small to be a leak: that would run
+    # out in a step so late that no program reaches it. Unless a recorded step ran out.
+    says_end = recorded.is_leak or recorded.ran_out or not growth.growers
+    if runs_out is not None and runs_out.recorded:
+        says_end = True
+    if capacity_bytes and says_end:
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
     elif recorded.is_leak:
         lines.append(
             "to see in which step it runs out, name the card with --capacity or --gpu"
         )
-    head = columns(GROWERS, widest=80)
+    head = columns(GROWERS, widest=WIDEST)
     rows = [_grower_cells(row) for row in recorded.growers]
     if not any(row.keeper for row in recorded.growers):
         head = head[1:]

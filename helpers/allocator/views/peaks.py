@@ -9,6 +9,8 @@ from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
+WIDEST = 80
+"""Characters of a cell: a line of the program with its function."""
 MOST_LINES = 20
 """Lines shown: with the kinds about a screenful."""
 
@@ -44,7 +46,7 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     if peaks.changed and before != after:
         notes.append(f"changed lines behind it: {', '.join(peaks.changed)}")
     head = columns(
-        "at the peak:line, A:number:bytes, B:number:bytes, by:size", widest=80
+        "at the peak:line, A:number:bytes, B:number:bytes, by:size", widest=WIDEST
     )
     return Shown(result, head, rows, notes, above, result=result)
 

@@ -39,6 +39,8 @@ SEGMENTS = (
 )
 ROWS = 26
 """The map is folded into about so many rows: a row is as high as a line of text."""
+WIDEST = 90
+"""Characters of a cell: two lines of the program with their functions."""
 MAP_HEIGHT = 5.0
 """Inches of the figure."""
 # Of a row, which is 1 high: the strip leaves a gap to the next, the line before a segment almost none.
@@ -103,7 +105,7 @@ def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown
     present = [number for number in range(len(STATES)) if blocks.bytes_of(number)]
     notes = [_kind_words(blocks, number) for number in present]
     draw = partial(sheet.drawn, partial(_draw_map, blocks, head), MAP_HEIGHT)
-    heads = columns(SEGMENTS, widest=90)
+    heads = columns(SEGMENTS, widest=WIDEST)
     chart = partial(_chart, blocks, head, trace, allocated_at)
     return Shown(head, heads, rows, notes, draw=draw, chart=chart)
 
