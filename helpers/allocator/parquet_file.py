@@ -34,6 +34,7 @@ writes it twice, some 80 bytes a block, so this has room for 800,000 blocks.
 """
 _MAX_ROWS = 50_000_000
 """A row takes 49 bytes as columns of a Trace, so this many take 2.5 GB of memory."""
+_LONGEST_REASON = 100  # characters: pyarrow may write much
 _COLUMNS = ("op", "id", "size_bytes", "stream", "pool", "time_ns", "address", "frames")
 _METADATA = b"casebook.trace"
 
@@ -117,7 +118,7 @@ def from_parquet(path: str | Path) -> Trace:
         AttributeError,
         ValueError,
     ) as error:
-        why = str(error).splitlines()[0][:100]
+        why = str(error).splitlines()[0][:_LONGEST_REASON]
     except (RecursionError, OverflowError) as error:
         why = type(error).__name__  # their own words say nothing of the file
     raise TraceError(f"{name} is not a trace that this project wrote ({why})")

@@ -59,9 +59,8 @@ class Rewrite:
         steps += [(int(until[request]), Op.FREE, request) for request in call]
         ids = {request: self._next_id + number for number, request in enumerate(call)}
         self._next_id += len(call)
-        for _, op, request in sorted(
-            steps
-        ):  # at one operation ALLOC, 0, before FREE, 1
+        # In order of time; at one operation ALLOC, which is 0, comes before FREE, which is 1.
+        for _, op, request in sorted(steps):
             if op == Op.ALLOC or request not in saved:
                 self._rows.append(_Row(operation, op, ids[request], request))
         for request in saved:
@@ -117,9 +116,8 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
         if not kept:
             continue
         begin = _step_at(requests, int(until[kept].min()))
-        if (
-            begin <= call_end
-        ):  # the backward pass follows at once: nothing would be saved
+        # Nothing is saved where the backward pass follows at once.
+        if begin <= call_end:
             continue
         for request in kept:
             rewrite.free_before(request, call_end)
