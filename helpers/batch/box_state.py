@@ -100,7 +100,9 @@ def measure(
 def _memory_bytes(root: str, field: str) -> int | None:
     """A field of /proc/meminfo, which counts in KiB."""
     kib = status_field(f"{root}/proc/meminfo", field)
-    return None if kib is None else kib << 10
+    if kib is None:
+        return None
+    return kib * 1024
 
 
 def _disk(folder: str | Path) -> tuple[int | None, bool]:

@@ -203,16 +203,12 @@ class Journal:
 
     def _refuse_other_records(self, planned: list[Run], recorded: set[str]) -> None:
         """Raise PlanError unless the records are of the planned runs, on the same boxes."""
-        boxes = {
-            (run.box, record.box)
-            for run, record in zip(planned, self.runs, strict=True)
-        }
-        other_boxes = [pair for pair in sorted(boxes) if pair[0] != pair[1]]
         seen = ""
         if recorded - set(self._number):
             seen = "other runs; expected the same"
-        for box, expected in other_boxes[:1]:
-            seen = f"the box {box!r}; expected {expected!r}"
+        for run, record in zip(planned, self.runs, strict=True):
+            if run.box != record.box:
+                seen = f"the box {run.box!r}; expected {record.box!r}"
         if seen:
             raise PlanError(
                 f"{self.folder}: seen {seen} as when the batch was begun; give "
@@ -377,7 +373,10 @@ def _end_processes(folder: Path) -> None:
     # one_run starts "... --one FOLDER"; /proc/PID/cmdline ends with a NUL, after which b"" follows.
     its_last_words = [b"--one", os.fsencode(folder), b""]
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and command_line(entry)[-3:] == its_last_words:
+        if (
+            entry.isdigit()
+            and command_line(entry)[-len(its_last_words) :] == its_last_words
+        ):
             with suppress(OSError):
                 os.kill(int(entry), signal.SIGKILL)
     latest_attempt = len(list(folder.glob(f"{EARLIER}/*"))) + 1

@@ -40,8 +40,6 @@ SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
 """Folders to try for sockets where that of TMPDIR is too long or cannot be written."""
 LONGEST_PLACE_BYTES = 70
 """The path of a unix socket may have 107 bytes (unix(7)); Jupyter's file names need the rest."""
-SOCKET_FOLDER = "cb-{}-"
-"""How the name of a run's socket folder begins, with the first letters of its mark."""
 
 
 def main() -> None:
@@ -81,12 +79,16 @@ def short_folder(mark: str) -> Path:
     """
     for place in _places():
         with contextlib.suppress(OSError):
-            prefix = SOCKET_FOLDER.format(mark[:8])
-            return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+            return Path(tempfile.mkdtemp(prefix=_socket_prefix(mark), dir=place))
     raise OSError(
         f"no folder for sockets: none of {', '.join(_places())} can be "
         "written; set TMPDIR to a short path that can"
     )
+
+
+def _socket_prefix(mark: str) -> str:
+    """How the names of a run's socket folders begin: 32 bits of its mark tell it from other runs."""
+    return f"cb-{mark[:8]}-"
 
 
 def _places() -> list[str]:
@@ -172,7 +174,7 @@ def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
     """
     ended, deaf = child.sweep(lambda: _left_behind(mark, adopted))
     for place in _places():
-        for folder in Path(place).glob(SOCKET_FOLDER.format(mark[:8]) + "*"):
+        for folder in Path(place).glob(f"{_socket_prefix(mark)}*"):
             shutil.rmtree(folder, ignore_errors=True)
     return ended, deaf
 

@@ -246,7 +246,9 @@ class CasebookClient(NotebookClient):
         return RunFault(state, cause, signal, self._source_index(index), words)
 
     def _source_index(self, index: int) -> int:
-        """A cell's place in the source notebook, into which papermill has injected one cell."""
+        """The index of a cell in the source notebook. papermill has injected one cell into the executed
+        one; that cell itself counts as the one before it, or as the first.
+        """
         for cell in self.nb.cells[: index + 1]:
             if INJECTED in cell.metadata.get("tags", []):
                 return max(0, index - 1)

@@ -11,7 +11,6 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -44,7 +43,9 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "tuple": list,
 }
 """The type of a value, as YAML and JSON give it, for each name in an annotation."""
-MOST_SHOWN = 60  # letters of a refused value in a message
+MOST_SHOWN = 60
+MOST_ERROR = 200
+"""Letters of a refused value, and of another package's error, in a message of one line."""
 
 
 class NotebookError(ValueError):
@@ -92,7 +93,7 @@ def read_notebook(path: Path) -> NotebookNode:
         ) from error
     except ValueError as error:
         raise NotebookError(
-            f"{path}: no JSON ({str(error)[:80]}); expected a notebook (.ipynb)"
+            f"{path}: no JSON ({str(error)[:MOST_ERROR]}); expected a notebook (.ipynb)"
         ) from error
     version = None
     if isinstance(raw, dict):
@@ -113,7 +114,8 @@ def read_notebook(path: Path) -> NotebookNode:
     except Exception as error:
         why = str(error).strip() or type(error).__name__
         first_line, _, _ = why.partition("\n")
-        raise NotebookError(f"{path}: broken notebook: {first_line[:200]}") from error
+        why = first_line[:MOST_ERROR]
+        raise NotebookError(f"{path}: broken notebook: {why}") from error
     return nb
 
 
@@ -337,18 +339,22 @@ def cell_counts(nb: NotebookNode) -> dict[str, int]:
     for cell in nb.cells:
         is_injected = INJECTED in cell.metadata.get("tags", [])
         if cell.cell_type == "code" and cell.source.strip() and not is_injected:
-            counts[cell.metadata.get("papermill", {}).get("status", "pending")] += 1
+            of_papermill = cell.metadata.get("papermill", {})
+            counts[of_papermill.get("status", "pending")] += 1  # pending: not begun
     return dict(counts)
 
 
 def verdict_of(nb: NotebookNode) -> Verdict | None:
     """The last verdict that the notebook emitted, or None. Raises VerdictError if it is none."""
-    outputs = chain(*(cell.get("outputs", []) for cell in nb.cells))
-    for output in reversed(list(outputs)):
-        emitted = output.get("data", {}).get(VERDICT_MIME)
-        if emitted is not None:
-            try:
-                return from_json(Verdict, emitted, "not a verdict")
-            except ValueError as error:
-                raise VerdictError(str(error)) from error
-    return None
+    emitted = None
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {}).get(VERDICT_MIME)
+            if data is not None:
+                emitted = data
+    if emitted is None:
+        return None
+    try:
+        return from_json(Verdict, emitted, "not a verdict")
+    except ValueError as error:
+        raise VerdictError(str(error)) from error

@@ -25,6 +25,8 @@ MOST_RUNS = 5_000
 """About a week of runs of two minutes, and few enough for one page and one folder."""
 LONGEST_COUNT = 10**15
 """A larger count is written as a power of ten: Python refuses to print 4,300 digits or more."""
+MOST_ERROR = 200
+"""Letters of an error, which may quote a path of any length, in a message."""
 LEAST_DIGITS = 3
 """Digits of a run's number, so that folders of up to 1,000 runs sort in the order of the plan."""
 _LIVE = re.compile(r"(\bbox: *(?:\[[^\]\n]*)?)\blive\b")
@@ -96,8 +98,9 @@ def _steps(
         except (PlanError, NotebookError) as error:
             raise PlanError(f"{where}: {error}") from error
         except (OSError, RuntimeError) as error:  # too long a name, a loop of links
+            why = str(error)[:MOST_ERROR]
             raise PlanError(
-                f"{where}: a path cannot be followed: {str(error)[:200]}; correct it"
+                f"{where}: a path cannot be followed: {why}; correct it"
             ) from error
 
 

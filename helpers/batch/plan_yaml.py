@@ -17,6 +17,9 @@ MOST_BYTES = 200_000
 MOST_ALIASES = 100
 """More than a person writes by hand; with none inside an anchor they cannot multiply."""
 TEXT_TAG = "tag:yaml.org,2002:str"
+MOST_ERROR = 100
+MOST_SEEN = 40
+"""Letters of an error, and of a refused value, in a message of one line."""
 UNKEPT = re.compile("[\0\ud800-\udfff]")
 """Characters that no record can hold: NUL and lone surrogates, which UTF-8 cannot encode."""
 
@@ -106,7 +109,7 @@ def read_yaml(path: Path) -> tuple[str, object]:
         why = f"no YAML ({type(error).__name__})"
     # Too large, no UTF-8, a date such as 2024-13-45, a number of too many digits.
     except ValueError as error:
-        why = str(error)[:100]
+        why = str(error)[:MOST_ERROR]
     raise PlanError(f"{path}: {why}; expected a plan in YAML")
 
 
@@ -114,7 +117,7 @@ def check_value(value: object, name: str) -> None:
     """Raise PlanError for a value of a parameter that no record, which is JSON, can hold."""
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            seen = str(value)[:40]
+            seen = str(value)[:MOST_SEEN]
             raise PlanError(f"{name}: seen {seen}; expected text as keys; quote them")
         check_value([*value, *value.values()], name)
     elif isinstance(value, list):
@@ -124,6 +127,6 @@ def check_value(value: object, name: str) -> None:
         raise PlanError(f"{name}: seen {value}; expected a finite number")
     elif isinstance(value, str) and UNKEPT.search(value):
         raise PlanError(
-            f"{name}: seen {value[:40]!r}; expected text without NUL bytes or "
+            f"{name}: seen {value[:MOST_SEEN]!r}; expected text without NUL bytes or "
             "lone surrogates"
         )

@@ -40,6 +40,10 @@ MOST_VALUES = 100_000
 """Of one record: pydantic reports each wrong value, which for more would not fit into memory."""
 
 
+MOST_ERROR = 300
+"""Letters of another package's error in a cause, which is one line of a table."""
+
+
 class IllegalMove(ValueError):
     """A run cannot go from its state to the one that was asked for."""
 
@@ -177,7 +181,7 @@ def gone(run: Run) -> str:
 def in_words(error: BaseException) -> str:
     """An exception in one line: its type and the first line of its text."""
     first_line, _, _ = str(error).strip().partition("\n")
-    return f"{type(error).__name__}: {first_line[:300]}"
+    return f"{type(error).__name__}: {first_line[:MOST_ERROR]}"
 
 
 def replaced(value: object, old: str, new: str) -> object:

@@ -242,7 +242,9 @@ class _Supervisor:
         return only_looks and len(self.going) < self.checked.plan.jobs
 
     def _start(self, number: int) -> None:
-        """Hand a run to the carrier."""
+        """Hand a run to the carrier. A run that only looks may use the reserved room on the disk; one
+        that loads the box was held back if the disk is full.
+        """
         run = self.journal.runs[number]
         shortage = self.journal.reserve.shortage()
         if run.danger == "looks" and shortage:

@@ -19,6 +19,7 @@ from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.trials import fixplan
 from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs, remedies
+from helpers.trials.effect import FEWEST_PAIRS
 from helpers.trials.fixes import FixRow, fix_table
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.prediction import predict
@@ -130,7 +131,7 @@ def fix_study(
     of: Sequence[Remedy] = (),
     trace: str = "growing-loop",
     capacity: str = "",
-    repeats: int = 3,
+    repeats: int = FEWEST_PAIRS,
     budget_s: float = 0.0,
     seed: int = 0,
 ) -> FixStudy:

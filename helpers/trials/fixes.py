@@ -7,7 +7,7 @@ audit of the remedy's settings, which knows the build of torch and the chip.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from helpers.tell.claims import claims
@@ -110,10 +110,7 @@ def verdict_of(
         return prediction.verdict
     if compared is not None:
         return compared.verdict
-    is_known = argued
-    if prediction is not None:
-        is_known = prediction.verdict != UNKNOWN
-    if is_known:
+    if _is_known(prediction, argued):
         return "predicted"
     return UNKNOWN
 
@@ -167,34 +164,20 @@ def _row(
         argument = f"{remedy.verdict}: {remedy.why}"
     expected = Prediction(remedy.verdict, remedy.why)
     predicted = "not predicted"
-    is_known = is_argued
     if prediction is not None:
         expected = prediction
         predicted = f"{prediction.verdict}: {prediction.why}"
-        is_known = prediction.verdict != UNKNOWN
     why = expected.why
-    if argument and not is_known:
+    if argument and not _is_known(prediction, is_argued):
         why = argument
-    measured = untried
-    memory = None
-    time = None
-    if compared is not None:
-        why = compared.why
-        measured = compared.why
-        memory = compared.memory
-        time = compared.time
-        if compared.verdict == "not_supported":
-            measured = f"not available because {compared.why}"
-    return FixRow(
+    row = FixRow(
         remedy=remedy.id,
         says=remedy.says,
         claims=remedy.claims,
         predicted=predicted,
-        measured=measured,
+        measured=untried,
         argued=argument,
         verdict=verdict_of(prediction, compared, argued=is_argued, recorded=recorded),
-        memory=memory,
-        time=time,
         guess=expected.verdict,
         saves=expected.saves,
         why=why,
@@ -203,6 +186,25 @@ def _row(
         reasoned=is_argued and prediction is None,
         elsewhere=expected.elsewhere,
     )
+    if compared is None:
+        return row
+    measured = compared.why
+    if compared.verdict == "not_supported":
+        measured = f"not available because {compared.why}"
+    return replace(
+        row,
+        why=compared.why,
+        measured=measured,
+        memory=compared.memory,
+        time=compared.time,
+    )
+
+
+def _is_known(prediction: Prediction | None, is_argued: bool) -> bool:
+    """Whether a remedy is predicted to do something in particular, or argued to."""
+    if prediction is None:
+        return is_argued
+    return prediction.verdict != UNKNOWN
 
 
 def _first_claim(remedy: Remedy) -> str:

@@ -7,7 +7,7 @@ An arm is one thing to try; a pair is the arm of a remedy (treated) beside that 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,10 +131,14 @@ def plan(
             f"remedies takes {cheapest:.0f} s at {repeats} repeats; expected "
             "at least that; give more time or fewer repeats"
         )
+    # The arms with one control run together, close to it in time.
+    by_control: dict[str, list[Pair]] = {}
+    for pair in chosen:
+        by_control.setdefault(pair.control.name, []).append(pair)
     trials: list[Planned] = []
-    for control in dict.fromkeys(pair.control.name for pair in chosen):
-        arms = _arms(pair for pair in chosen if pair.control.name == control)
-        trials += _interleaved(arms, repeats, random.Random(f"{seed}/{control}"))
+    for control, alike in by_control.items():
+        rng = random.Random(f"{seed}/{control}")
+        trials += _interleaved(_arms(alike), repeats, rng)
     return FixPlan(
         tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, seed
     )
@@ -145,7 +149,7 @@ def _cost(pair: Pair) -> tuple[float, str]:
     return pair.control.seconds + pair.treated.seconds, pair.name
 
 
-def _arms(pairs: Iterable[Pair]) -> list[Arm]:
+def _arms(pairs: Sequence[Pair]) -> list[Arm]:
     """The arms of these pairs, each once."""
     arms: dict[str, Arm] = {}
     for pair in pairs:

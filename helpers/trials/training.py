@@ -66,7 +66,7 @@ def paths(
     *,
     device: str = "cpu",
     shape: str = "",
-    seed: int = 7,
+    seed: int = 7,  # any number will do
 ) -> list[PathResult]:
     """Train in the single device's way and in each of the named ways under ``python``'s torch, on
     ``cpu`` or ``cuda``.

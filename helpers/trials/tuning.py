@@ -135,6 +135,7 @@ def _study(storage: Path, direction: Direction) -> optuna.Study:
         part = storage.with_name(f".{storage.name}.new")
         for old in (part, Path(f"{part}-journal")):
             old.unlink(missing_ok=True)
+        # Close its connections, so that all is written before the file gets its name.
         _opened(part, direction)._storage._backend.engine.dispose()  # type: ignore[attr-defined]
         os.replace(part, storage)
     try:

@@ -27,6 +27,9 @@ NEEDS = {"full": (), "lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 """The packages that each way to train needs beside torch and transformers."""
 CONTENT_LIMIT = 16 << 20
 """A config.json has some kB; a larger file is something else."""
+MOST_SEEN = 60
+MOST_ERROR = 300
+"""Letters of a refused value, and of another package's error, in a message of one line."""
 BF16_BYTES = 2
 # Types of packages that only the user's own Python may have.
 Library = Any
@@ -78,14 +81,14 @@ def read_config(path: Path, sequence: int) -> Config:
     release = f"transformers {transformers.__version__}"
     if model_type not in transformers.CONFIG_MAPPING:
         raise SystemExit(
-            f"{path}: {release} does not know model_type {model_type!r:.60}; "
+            f"{path}: {release} does not know model_type {model_type[:MOST_SEEN]!r}; "
             "expected a model_type that it has; a later release may have it"
         )
     try:
         config = transformers.AutoConfig.from_pretrained(path)
     except Exception as error:  # noqa: BLE001 -- whatever it raises, the config is at fault
         why = " ".join(str(error).split())
-        raise SystemExit(f"{path}: {release} refuses it: {why:.300}") from None
+        raise SystemExit(f"{path}: {release} refuses it: {why[:MOST_ERROR]}") from None
     if type(config) not in models.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise SystemExit(
             f"{path}: {model_type} is no causal language model; expected the "
@@ -252,7 +255,7 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
 def train(torch: Library, model: Model, words: int, chosen: argparse.Namespace) -> None:
     """Train for a few steps with random tokens; the model's vocabulary has so many ``words``."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=1e-5)
+    optimizer = torch.optim.AdamW(weights, lr=1e-5)  # usual for a trained model
     is_mixed = chosen.precision == "mixed"
     for _ in range(STEPS):
         tokens = torch.randint(0, words, (chosen.batch, chosen.sequence), device="cuda")

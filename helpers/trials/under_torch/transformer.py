@@ -185,7 +185,8 @@ class Run:
         self.model = Transformer(spec).to(self.device)
         self.call = self.prepared(self.model)
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=1e-3
+            self.model.parameters(),
+            lr=1e-3,  # its default
         )
         self.data = Data(spec)
         self.losses: list[float] = []

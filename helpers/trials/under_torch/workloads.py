@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 Parameters = SimpleNamespace
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
 FLOAT_BYTES = 4
+ADAM_RATE = 1e-3  # the default of torch.optim.AdamW
+SGD_RATE = 1e-2  # larger: SGD does not scale its steps up
+HEADS = 4  # divides every width that a remedy asks for
 SEEDS_APART = 1000
 """The seed of a step is that of the run times this, plus the step's number: runs share no seeds."""
 COLUMNS = 1024
@@ -82,7 +85,7 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
             "seed": seed,
             "device": run.name,
             "dropout": 0.0,
-            "heads": 4,
+            "heads": HEADS,
             "batch": p.batch,
             "length": p.length,
             "width": p.width,
@@ -128,13 +131,13 @@ def _optimizer(run: Device, name: str, parameters: Iterator[Parameter]) -> Optim
     from torch.optim import SGD, AdamW
 
     if name == "sgd":
-        return SGD(parameters, lr=1e-2)
+        return SGD(parameters, lr=SGD_RATE)
     if name == "adam8bit":
         return _adam_in_8_bits(run, parameters)
     try:
         if name == "fused":
-            return AdamW(parameters, lr=1e-3, fused=True)
-        return AdamW(parameters, lr=1e-3)
+            return AdamW(parameters, lr=ADAM_RATE, fused=True)
+        return AdamW(parameters, lr=ADAM_RATE)
     except (RuntimeError, TypeError) as error:
         # An older torch has no fused optimizer, or none for this device.
         raise NotRun(f"optimizer {name}: {one_line(error)}") from error
@@ -148,7 +151,7 @@ def _adam_in_8_bits(run: Device, parameters: Iterator[Parameter]) -> Optimizer:
         optimizers = importlib.import_module("bitsandbytes.optim")
     except ImportError as error:
         raise NotRun(BITS) from error
-    optimizer: Optimizer = optimizers.AdamW8bit(parameters, lr=1e-3)
+    optimizer: Optimizer = optimizers.AdamW8bit(parameters, lr=ADAM_RATE)
     return optimizer
 
 
