@@ -1,13 +1,13 @@
-"""Which failures stand in a squeezed text, and which fields does each give?"""
+"""Finds the failures in a squeezed text (helpers/look/squeezed.py), and reads the fields of each."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from helpers.ground.tables import data, lazy
+from helpers.ground.tables import JsonRow, data, lazy
 from helpers.ground.units import NOT_MEASURED_BYTES, Quantity, quantity
 from helpers.look.wordings import SIZES, WHOLE, Template, WordingRow, rows_among
 
@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
     Match = tuple[re.Match[str], Template]
 
-# Squeezed characters.
+# Distances in letters of squeezed text, chosen so that the longest messages of messages.json fit and
+# the next message of a log is not taken for a part of this one.
 LONGEST_MESSAGE = 1600
 LONGEST_REACH = 320
 """From one clause of a message to the next."""
 ADVICE_REACH = 420
-"""From a message to the standing advice on it, which names settings and backends."""
+"""From a message to the advice that its program prints below it, which names settings and backends."""
 REPEAT_REACH = 120
-"""From a message to the same thing in other words."""
+"""From a message to the same message in other words."""
+BACKEND_BEFORE = 60
+BACKEND_BEHIND = 20
+"""Before and behind a message, where a word names its backend if it does not itself."""
+EXCEPTION_LETTERS = 80
+"""At the start of a message, where the name of an exception stands."""
 FILLER = "\x1f"
-"""Stands where standing advice was taken out."""
+"""A letter of no message, in place of each letter of a program's advice."""
 _WORDS = data("look/message_words")
 _BACKENDS: dict[str, re.Pattern[str]] = {
     name: lazy(form) for name, form in _WORDS["backends"].items()
@@ -33,20 +39,20 @@ _ELEMENT_BYTES: dict[str, int] = _WORDS["element bytes"]
 
 
 class FoundRow(NamedTuple):
-    """A row found in a squeezed text: from where to where, the fields it gives, and sizes that
-    could not be read.
+    """A message in a squeezed text: its place, its row of messages.json, the form that it has, the
+    values of its fields by their names, and sizes that could not be read.
     """
 
     start: int
     end: int
     row: WordingRow
-    values: dict[str, Any]
+    values: JsonRow
     unread: tuple[str, ...]
     template: Template
 
 
 class Claims:
-    """The stretches of a text that messages have taken, no two of which overlap."""
+    """The stretches of a text that belong to a message, no two of which overlap."""
 
     def __init__(self, spans: Iterable[Span] = ()):
         self._spans = sorted(spans)
@@ -55,15 +61,16 @@ class Claims:
         insort(self._spans, (start, end))
 
     def are_free_of(self, start: int, end: int) -> bool:
-        at = bisect_left(self._spans, (start, end))
-        if at > 0 and self._spans[at - 1][1] > start:
+        """Whether a stretch overlaps none of them."""
+        index = bisect_left(self._spans, (start, end))
+        if index > 0 and self._spans[index - 1][1] > start:
             return False
-        return at == len(self._spans) or self._spans[at][0] >= end
+        return index == len(self._spans) or self._spans[index][0] >= end
 
 
 def messages_in(flat: str) -> tuple[FoundRow, ...]:
-    """Every failure in a squeezed text, in its order; what two rows claim belongs to the first
-    of them in the table.
+    """Every failure in a squeezed text, in its order. What two rows claim belongs to the first one in
+    the table.
     """
     rows = list(rows_among(flat))
     advice = footers(flat, rows)
@@ -81,10 +88,8 @@ def messages_in(flat: str) -> tuple[FoundRow, ...]:
 
 
 def footers(flat: str, rows: Iterable[WordingRow]) -> list[tuple[int, int, WordingRow]]:
-    """What programs print under every failure, and code that a traceback shows: nothing of it
-    happened here. From where to where, and its row.
-
-    ``rows``: rows_among the text.
+    """(start, end, row) of the advice that programs print under every failure, and of code that a
+    traceback shows: they tell nothing about this failure. ``rows`` are the rows_among the text.
     """
     advice = []
     for row in rows:
@@ -94,21 +99,24 @@ def footers(flat: str, rows: Iterable[WordingRow]) -> list[tuple[int, int, Wordi
 
 
 def blanked(text: str, spans: Iterable[Span], filler: str = " ") -> str:
-    """The text with ``filler`` for each character of the stretches but line breaks."""
+    """The text with ``filler`` in place of each character of the stretches, except line breaks. The
+    stretches are sorted and may overlap.
+    """
     parts = []
-    at = 0
+    done = 0
     for start, end in spans:
-        if end > at:
-            start = max(at, start)
-            parts.append(text[at:start])
+        if end > done:
+            start = max(done, start)
+            parts.append(text[done:start])
             parts.append(re.sub(r"[^\n]", filler, text[start:end]))
-            at = end
-    return "".join([*parts, text[at:]])
+            done = end
+    return "".join([*parts, text[done:]])
 
 
 def _hints_near(
     message: FoundRow, advice: list[tuple[int, int, WordingRow]]
 ) -> list[str]:
+    """The hints of the advice within a message, and below it within ADVICE_REACH."""
     places = [start for start, _, _ in advice]
     first = bisect_left(places, message.start)
     last = bisect_right(places, message.end + ADVICE_REACH)
@@ -119,13 +127,13 @@ def _hints_near(
 
 
 def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[FoundRow]:
-    """The messages of one row; ``claims`` grows by what they take.
-
-    A message ends where the next one begins.
+    """The messages of one row, whose stretches are added to ``claims``. A message goes on to the start
+    of the next one at most.
     """
     clauses = {clause.text for clause in row.clauses}
     matches = _matches(row.forms, flat)
-    heads = [match.start() for match, form in matches if form.text not in clauses]
+    # A form that is also a clause may continue a message, so it does not end one.
+    starts = [match.start() for match, form in matches if form.text not in clauses]
     previous: FoundRow | None = None
     for match, template in matches:
         if not claims.are_free_of(*match.span()):
@@ -134,9 +142,9 @@ def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Fou
         if previous is not None and _only_repeats(row, template, match, previous):
             continue
         stop = min(match.start() + LONGEST_MESSAGE, len(flat))
-        next_head = bisect_left(heads, match.end())
-        if next_head < len(heads):
-            stop = min(stop, heads[next_head])
+        next_start = bisect_left(starts, match.end())
+        if next_start < len(starts):
+            stop = min(stop, starts[next_start])
         previous = _with_clauses(row, template, match, flat[:stop], claims)
         yield previous
 
@@ -144,8 +152,8 @@ def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Fou
 def _only_repeats(
     row: WordingRow, template: Template, match: re.Match[str], previous: FoundRow
 ) -> bool:
-    """Whether a program says in other words what it has just said: none of it new, and not the
-    same words again.
+    """Whether a match says in other words what ``previous``, just before it, said: with another form
+    and no new value. The same form again is another failure.
     """
     if match.start() - previous.end >= REPEAT_REACH or template is previous.template:
         return False
@@ -157,7 +165,7 @@ def _only_repeats(
 
 
 def _matches(templates: Iterable[Template], flat: str) -> list[Match]:
-    """Where the templates fit, in the text's order, the longer first where two begin together."""
+    """The matches of templates in the order of the text; of two at one place the longer first."""
     matches = []
     for template in templates:
         if template.among(flat):
@@ -172,8 +180,8 @@ def _with_clauses(
     flat: str,
     claims: Claims,
 ) -> FoundRow:
-    """The fields of a message: its form's, then those of the clauses that follow it, each at
-    its first place.
+    """The message that begins with ``match``, with the fields of the clauses that follow it in
+    ``flat``, which ends where the message must end.
     """
     start, end = match.span()
     fields = _Fields(row)
@@ -194,17 +202,16 @@ def _with_clauses(
 
 
 class _Fields:
-    """What a message of one row gives, and the sizes in it that could not be read."""
+    """The values of a message's fields by their names, and the sizes in it that could not be read."""
 
     def __init__(self, row: WordingRow):
         self.row = row
-        self.values: dict[str, Any] = {}
+        self.values: JsonRow = {}
         self.unread: list[str] = []
 
     def take(self, template: Template, match: re.Match[str]) -> bool:
-        """Adds what the groups of a match give; whether any of it is new.
-
-        Another process's memory goes with its number.
+        """Add the fields of a match; those that are there already keep their values. Returns whether
+        there was anything new.
         """
         before = len(self.values) + len(self.unread)
         pid: int | None = None
@@ -221,26 +228,31 @@ class _Fields:
                 self._keep(name, self._size(text, unit))
             else:
                 self._keep(name, _plain(name, text, unit))
-        is_new = not template.groups or len(self.values) + len(self.unread) > before
+        is_new = len(self.values) + len(self.unread) > before
         if other is not None:
             self._append("others", other)
-        # A process whose memory the form gives, too, is kept where that could be read.
-        if pid is not None and (other is not None or "{other" not in template.text):
+        # The numbers and the sizes of other processes belong together in their order: without a size
+        # that could be read, the number is left out, too.
+        lacks_size = other is None and "{other" in template.text
+        if pid is not None and not lacks_size:
             self._append("pids", pid)
-        return is_new or other is not None or pid is not None
+        has_no_fields = not template.groups
+        return has_no_fields or is_new or other is not None or pid is not None
 
     def take_array_size(self) -> None:
-        """What was asked for, where a message gives an array's shape and element type."""
+        """Replace an array's shape and element type with the size that was requested for it."""
         shape = self.values.pop("shape", "")
         dtype = self.values.pop("dtype", "")
         if not shape or dtype not in _ELEMENT_BYTES:
             return
         size = _ELEMENT_BYTES[dtype]
-        for side in shape.split(","):
-            size = min(size * int(side or 1), NOT_MEASURED_BYTES - 1)
+        for side in filter(None, shape.split(",")):
+            # The sides of a hostile text would make a number of a million digits.
+            size = min(size * int(side), NOT_MEASURED_BYTES - 1)
         self.values["requested"] = Quantity(size, 0, f"[{shape}] of {dtype}")
 
     def _size(self, text: str, unit: str) -> Quantity | None:
+        """A size; None if it cannot be read or stands for "not measured", which is then noted."""
         size = quantity(text, unit, retyped=self.row.retyped, decimal=self.row.decimal)
         if size is None or size.bytes >= NOT_MEASURED_BYTES:
             self.unread.append(text + unit)
@@ -248,6 +260,7 @@ class _Fields:
         return size
 
     def _keep(self, name: str, value: object) -> None:
+        """Set a field that has no value yet. A card of 0 bytes was not measured."""
         if name == "capacity" and isinstance(value, Quantity) and not value.bytes:
             self.unread.append(f"a capacity of {value.text}")
         elif value is not None:
@@ -258,10 +271,12 @@ class _Fields:
 
 
 def _plain(name: str, text: str, unit: str) -> int | float | str:
-    """The value of a field that is no size."""
+    """The value of a field that is no size: a share from 0 to 1, a whole number, or text."""
     if name == "share":
         share = float(text.replace(",", "."))
-        return share / 100 if unit == "%" else share
+        if unit == "%":
+            share /= 100
+        return share
     if name == "device" and text < "\t":
         return ord(text)  # torch 2.3 printed the index as a character
     if name in WHOLE:
@@ -270,11 +285,13 @@ def _plain(name: str, text: str, unit: str) -> int | float | str:
 
 
 def _backend(flat: str, message: FoundRow) -> str:
-    """The row's own backend, else the one that the message names, else one just beside it."""
+    """The backend of the row; else the one that the message or the advice below it names; else one
+    that is named beside it.
+    """
     row = message.row
     if row.backend:
         return row.backend
-    exception = flat[message.start : message.start + 80]
+    exception = flat[message.start : message.start + EXCEPTION_LETTERS]
     named = re.search("(cuda|hip|xpu)outofmemory", exception)
     if named:
         return named[1]
@@ -284,13 +301,14 @@ def _backend(flat: str, message: FoundRow) -> str:
     backend = backend_of(flat[message.start : end])
     if backend or row.event == "option-refused":
         return backend
-    return backend_of(flat[max(0, message.start - 60) : message.end + 20])
+    before = max(0, message.start - BACKEND_BEFORE)
+    return backend_of(flat[before : message.end + BACKEND_BEHIND])
 
 
 def backend_of(words: str) -> str:
-    """``hip``, ``cuda`` or nothing, from the names in a message.
+    """The backend that words in lower case name, such as ``hip`` or ``cuda``; empty if they name none.
 
-    HIP first: a ROCm build says "CUDA error: HIPBLAS_...".
+    HIP is the first in the table: a ROCm build says "CUDA error: HIPBLAS_...".
     """
     for name, pattern in _BACKENDS.items():
         if pattern.search(words):

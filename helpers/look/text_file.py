@@ -1,11 +1,12 @@
-"""A file that should be text, read in bounded memory and time.
+"""Reads a file that should be text, within limits of memory and time.
 
-It may be a log of any size, a device or a FIFO that somebody writes to. Of a text that is too long
-its beginning and its end are read: a failure stands at the end.
+It may be a log of any size, a device, or a FIFO into which a program writes. Of a text that is too
+long the beginning and the end are read, since a failure is at the end.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import math
 import os
@@ -19,23 +20,25 @@ from helpers.ground.units import MIB, show_bytes
 
 MOST_BYTES = 1 * MIB
 END_BYTES = 3 * MIB
-"""Of a text that is longer than both, its first and its last bytes are read: a few seconds of
-work.
+"""If a text is longer than both together, so many of its first and of its last bytes are read: they
+take a few seconds to examine.
 """
 STREAM_BYTES = 512 * MIB
 MOST_S = 120.0
+"""How much of a stream is read, and for how long."""
 SILENT_S = 20.0
 DEVICE_S = 1.0
-"""A stream is read up to this many bytes and for this long. A FIFO that gives nothing for 20 s is
-left, a device after one.
-"""
+"""How long a FIFO, a socket or a terminal may give nothing, and how long any other device."""
 START_BYTES = 4096
-BLOCK = 64 * 1024
+"""For a caller that tells kinds of files apart by their first bytes."""
+BLOCK_BYTES = 64 * 1024
+ENCODING_BYTES = 400
+"""By which the encoding is told."""
 
 
 class TextFile(NamedTuple):
-    """What was read of one file: its first bytes as they are, its text, and in ``note``, in
-    plain words, what was not read.
+    """What was read of one file: its first bytes, undecoded; its text; and a ``note`` that says what
+    was not read, or is empty.
     """
 
     start: bytes
@@ -44,17 +47,15 @@ class TextFile(NamedTuple):
 
 
 def read_text(path: str, descriptor: int | None = None) -> TextFile:
-    """The text of a file, or of an open ``descriptor``, which nobody hurries: a program at work
-    may feed standard input for hours.
-
-    Raises OSError where it cannot be opened.
+    """The text of a file; or of an open ``descriptor``, such as standard input, without a limit of
+    time, since a program may write into it for hours. Raises OSError if it cannot be opened.
     """
     source: str | int = path
     if descriptor is not None:
         source = descriptor
     with open(source, "rb", 0, closefd=descriptor is None, opener=_opener) as file:
         state = os.fstat(file.fileno())
-        # A file of /proc or /sys is a regular one without a size, and may wait as a pipe does.
+        # A file of /proc or /sys is a regular one of size 0, and may have to be waited for.
         if stat.S_ISREG(state.st_mode) and state.st_size:
             return _of_file(file, state.st_size)
         stream = _Stream(file)
@@ -62,7 +63,7 @@ def read_text(path: str, descriptor: int | None = None) -> TextFile:
             is_fifo = stat.S_ISFIFO(state.st_mode)
             if is_fifo:
                 stream.begin()
-            stream.silent_s = DEVICE_S  # it has what it has
+            stream.silent_s = DEVICE_S
             if is_fifo or stat.S_ISSOCK(state.st_mode) or file.isatty():
                 stream.silent_s = SILENT_S
             stream.until = time.monotonic() + MOST_S
@@ -70,20 +71,24 @@ def read_text(path: str, descriptor: int | None = None) -> TextFile:
 
 
 def _opener(path: str, flags: int) -> int:
+    """Open without waiting for a FIFO's writer, and without making a terminal this process's own."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def _of_file(raw: io.FileIO, size: int) -> TextFile:
+def _of_file(raw: io.FileIO, size_bytes: int) -> TextFile:
+    """The text of a regular file."""
     file = io.BufferedReader(raw)
     first = file.read(MOST_BYTES)
-    if size <= MOST_BYTES + END_BYTES:
+    if size_bytes <= MOST_BYTES + END_BYTES:
         return _text_file(first + file.read(END_BYTES), b"", "")
-    file.seek(size - END_BYTES)
+    file.seek(size_bytes - END_BYTES)
     return _text_file(first, file.read(END_BYTES), ", which is the most of one text")
 
 
 def _text_file(first: bytes, last: bytes, why: str) -> TextFile:
-    """The two ends as a text; ``last`` is empty where ``first`` is all of it."""
+    """The text of its beginning and its end, with a note if there is something between them, which is
+    so if ``last`` is not empty. ``why`` is added to the note.
+    """
     coding = encoding(first)
     text = first.decode(coding, "replace")
     note = ""
@@ -95,7 +100,9 @@ def _text_file(first: bytes, last: bytes, why: str) -> TextFile:
 
 
 class _Stream:
-    """A pipe or a device: read until its end, or as far as patience reaches."""
+    """A pipe or a device, which is read until its end, or until a limit: ``silent_s`` seconds without
+    anything (None: no limit), the time ``until``, or STREAM_BYTES. ``bytes`` counts all that came.
+    """
 
     def __init__(self, file: io.FileIO):
         self.file = file
@@ -106,26 +113,28 @@ class _Stream:
         self.bytes = 0
 
     def begin(self) -> None:
-        """Read from a FIFO. Raises OSError where nobody has opened it to write (fifo(7))."""
+        """Read from a FIFO. Raises OSError if no program has opened it to write (fifo(7))."""
         block = self.file.read(1)
         if block == b"":
             raise OSError(0, "a pipe that nobody writes to", str(self.file.name))
-        if block is not None:  # None: somebody has opened it and written nothing yet
+        if block is not None:  # None: a program has opened it and written nothing yet
             self._keep(block)
 
     def read(self) -> TextFile:
+        """Read the stream, and return its beginning and its end."""
         why = ""
         while self.bytes < STREAM_BYTES:
-            if not select.select([self.file], [], [], self.silent_s)[0]:
+            has_input, _, _ = select.select([self.file], [], [], self.silent_s)
+            if not has_input:
                 why = (
                     f"nothing came for {self.silent_s:.0f} s: what came before was read"
                 )
                 break
             # BrokenPipeError: the kernel's log went on faster than it was read.
             with suppress(BrokenPipeError):
-                block = self.file.read(BLOCK)
-                if block is None:
-                    continue  # there was something, and somebody else took it
+                block = self.file.read(BLOCK_BYTES)
+                if block is None:  # another reader of the pipe took it
+                    continue
                 if not block:
                     break
                 self._keep(block)
@@ -137,22 +146,25 @@ class _Stream:
         if self.bytes <= MOST_BYTES + END_BYTES:
             first += last
             last = b""
-        read = _text_file(first, last, "")
-        return read._replace(note="; ".join(filter(None, (why, read.note))))
+        text_file = _text_file(first, last, "")
+        notes = filter(None, (why, text_file.note))
+        return text_file._replace(note="; ".join(notes))
 
     def _keep(self, block: bytes) -> None:
+        """Add a block to the beginning until that is full, then to the end."""
         self.bytes += len(block)
         if len(self.first) < MOST_BYTES:
             self.first += block
             return
         self.last += block
+        # Shortened only now and then, because that moves all of it.
         if len(self.last) > 2 * END_BYTES:
             del self.last[:-END_BYTES]
 
 
 def ends(text: str) -> tuple[str, str]:
-    """A text at hand, or where it is too long its beginning and its end; and a note of what was
-    left out, as of a file.
+    """A text and an empty note; or, if it is too long, its beginning and its end, and a note that says
+    what was left out.
     """
     if len(text) <= MOST_BYTES + END_BYTES:
         return text, ""
@@ -164,14 +176,13 @@ def ends(text: str) -> tuple[str, str]:
 
 
 def encoding(start: bytes) -> str:
-    """UTF-8, or UTF-16 where a byte order mark or every second byte says so (PowerShell
-    redirects in it).
-    """
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    """The encoding of a text by its first bytes: UTF-8, or UTF-16, in which PowerShell redirects."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    even = start[0:400:2]
-    odd = start[1:400:2]
-    is_wide = odd.count(0) * 2 > len(odd) and even.count(0) * 4 < len(even)
-    if is_wide and len(start) > 8:
+    # Without that mark: in UTF-16 every second byte of Latin letters is 0.
+    even = start[0:ENCODING_BYTES:2]
+    odd = start[1:ENCODING_BYTES:2]
+    is_wide = odd.count(0) > len(odd) / 2 and even.count(0) < len(even) / 4
+    if is_wide and len(start) > 8:  # fewer bytes prove nothing
         return "utf-16-le"
     return "utf-8"

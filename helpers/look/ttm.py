@@ -1,16 +1,17 @@
-"""The memory parameters of TTM and amdgpu: what is live, what is configured where, and what
-only a reboot would bring.
+"""The memory parameters of the kernel modules TTM and amdgpu: which value is in force, which is
+configured in which file, and which the next boot would bring.
 
-Facts: ttm.pages_limit caps what all drivers together may take of RAM through TTM
-(drivers/gpu/drm/ttm/ttm_tt.c); on an APU it is the pool that HIP sees. An out-of-tree driver
-brings its own module, amdttm, and then only that one counts (ROCm#5595). Of files with one name
-modprobe takes that in /etc, else /run, /usr/local/lib, /usr/lib, /lib; it sorts files by name,
-and takes the kernel command line last (kmod, libkmod-config.c; modprobe.d(5)). In a container
-the files are the container's own.
+ttm.pages_limit limits how much RAM all drivers together may take through TTM
+(drivers/gpu/drm/ttm/ttm_tt.c); on an APU it is the pool that HIP sees. A driver that AMD ships apart
+from the kernel has its own module, amdttm, and then only that one counts (ROCm#5595). Of files with
+the same name modprobe takes the one in /etc, else in /run, /usr/local/lib, /usr/lib, /lib; it sorts
+files by name, and takes the kernel command line last (kmod, libkmod-config.c; modprobe.d(5)). In a
+container the files are the container's own.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
@@ -24,32 +25,34 @@ from helpers.look.bundle import Bundle, JsonRow
 from .files import find
 from .machine import page_size
 
-MODULES = ("amdttm", "amd_ttm", "ttm", "amdgpu")
-_CONFIG = tuple(
-    f"{top}/modprobe.d" for top in "/etc /run /usr/local/lib /usr/lib /lib".split()
-)
+TTM_MODULES = ("amdttm", "amd_ttm", "ttm")
+MODULES = (*TTM_MODULES, "amdgpu")
+_FOLDERS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+_CONFIG = tuple(f"{folder}/modprobe.d" for folder in _FOLDERS)
+"""The folders of modprobe's files, the one that wins first."""
 _IMAGES = ("/boot/initr*", "/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi")
+"""Boot images, which contain a copy of modprobe's files."""
 _PAGES = ("pages_limit", "page_pool_size", "dma32_pages_limit")
 UNITS = {
-    **{(module, name): "pages" for module in MODULES[:3] for name in _PAGES},
-    **{
-        ("amdgpu", name): "MiB"
-        for name in "gttsize gartsize vramlimit vis_vramlimit".split()
-    },
+    **dict.fromkeys(itertools.product(TTM_MODULES, _PAGES), "pages"),
+    ("amdgpu", "gttsize"): "MiB",
+    ("amdgpu", "gartsize"): "MiB",
+    ("amdgpu", "vramlimit"): "MiB",
+    ("amdgpu", "vis_vramlimit"): "MiB",
     ("amdgpu", "vm_size"): "GiB",
 }
-"""Units by the module's own parameter descriptions. vm_size is GiB of address space and sizes
-no pool.
+"""The unit of each (module, parameter), by the module's own descriptions. vm_size is address space
+and limits no pool.
 """
 _ALSO = (("amdgpu", "no_system_mem_limit"), ("amdgpu", "gpu_recovery"))
+"""Parameters without a unit: the first lifts KFD's limit on RAM, the second lets a GPU that hangs be
+reset.
+"""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One parameter as it is written in a file or on the kernel command line.
-
-    ``line`` counts from 1.
-    """
+    """One parameter as a file or the kernel command line sets it. ``line`` counts from 1."""
 
     module: str
     name: str
@@ -60,11 +63,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class ModuleParameter:
-    """One module parameter: ``live`` as sysfs shows it, in ``unit`` (pages, MiB, GiB or empty),
-    and ``live_bytes`` in bytes.
+    """One module parameter: its ``live`` value in sysfs, in ``unit`` (pages, MiB, GiB or empty), and
+    the same in bytes.
 
-    ``settings`` are those of it, in the order in which they take effect: the last one wins,
-    and the command line wins over files. For a module that the kernel was built with, only the
+    ``settings`` are all settings of it in the order in which they take effect: the last one wins,
+    so the command line wins over files. For a module that is built into the kernel, only the
     command line counts.
     """
 
@@ -84,8 +87,8 @@ class ModuleParameter:
 
     @property
     def pending(self) -> Setting | None:
-        """The winning setting where it is not what is live: not yet rebooted, or the initramfs
-        is stale, or it was refused.
+        """The winning setting if it is not in force: the box has not been booted since, or the
+        initramfs is older, or the module refused it. None if it is in force, or there is none.
         """
         if self.wanted is None or not self.live.ok:
             return None
@@ -96,9 +99,8 @@ class ModuleParameter:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A setting the module has no such parameter for; the kernel logs and ignores it.
-
-    ``meant`` is a near name, or empty.
+    """A setting of a parameter that its module does not have; the kernel logs and ignores it.
+    ``meant`` is the name of a parameter that the module has, or empty.
     """
 
     setting: Setting
@@ -107,8 +109,8 @@ class Unknown:
 
 @dataclass(frozen=True)
 class FileTime:
-    """When a boot image or a modprobe.d file was written, in seconds since 1970; an image older
-    than a setting lacks it.
+    """When a boot image or a file of modprobe.d was written, in seconds since 1970: an image that is
+    older than a setting does not contain it.
     """
 
     path: str
@@ -117,14 +119,13 @@ class FileTime:
 
 
 def parse_modprobe(text: str) -> list[tuple[int, str, str, str]]:
-    """(line, module, name, value) of every ``options`` line.
-
-    A backslash continues a line; "-" and "_" are one in names.
+    """(line, module, name, value) of every parameter in a file of modprobe.d, whose lines are
+    ``options MODULE NAME=VALUE ...``. A backslash continues a line.
     """
     options = []
-    first = 1
-    joined = ""
     lines = text.split("\n")
+    start = 1  # the number of the line in which ``joined`` began
+    joined = ""
     for number, line in enumerate(lines, 1):
         joined += line.rstrip("\r")
         if joined.endswith("\\"):
@@ -132,36 +133,38 @@ def parse_modprobe(text: str) -> list[tuple[int, str, str, str]]:
             if number < len(lines):
                 continue
         words = _words(joined)
-        begun = first
-        first = number + 1
-        joined = ""
         if len(words) > 2 and words[0] == "options" and not words[1].startswith("#"):
-            # modprobe knows no comment behind options: the kernel gets the words and ignores
-            # each as unknown.
+            module = _plain(words[1])
             for word in words[2:]:
+                # For modprobe this is no comment: the kernel gets these words as parameters, and
+                # ignores each as unknown.
                 if word.startswith("#"):
                     break
-                options.append((begun, _plain(words[1]), *_pair(word)))
+                options.append((start, module, *_pair(word)))
+        start = number + 1
+        joined = ""
     return options
 
 
 def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
-    """(module, name, value) of every ``module.name=value`` of a kernel command line; what
-    follows "--" is for init.
+    """(module, name, value) of every ``module.name=value`` of a kernel command line. The words behind
+    "--" are for init.
     """
     words = _words(text)
     if "--" in words:
         words = words[: words.index("--")]
-    dotted = [
-        word.split(".", 1)
-        for word in words
-        if re.match(r"[A-Za-z][\w-]*\.[A-Za-z_]", word)
-    ]
-    return [(_plain(module), *_pair(rest)) for module, rest in dotted]
+    parameters = []
+    for word in words:
+        if re.match(r"[A-Za-z][\w-]*\.[A-Za-z_]", word):
+            module, _, parameter = word.partition(".")
+            parameters.append((_plain(module), *_pair(parameter)))
+    return parameters
 
 
 def parse_modules(text: str) -> dict[str, tuple[str, ...]]:
-    """Loaded modules and who uses each, from /proc/modules or from what lsmod prints."""
+    """The modules that use each loaded module, from /proc/modules or from what lsmod prints: lines of
+    name, size, number of users, and the users' names with commas between them.
+    """
     loaded = {}
     for words in map(str.split, text.splitlines()):
         if len(words) >= 3 and words[1].isdigit() and words[2].lstrip("-").isdigit():
@@ -179,53 +182,63 @@ def _words(text: str) -> list[str]:
 
 
 def _pair(word: str) -> tuple[str, str]:
+    """The name and the value of ``name=value``; a name alone sets 1."""
     name, equals, value = word.partition("=")
-    return _plain(name), value if equals else "1"
+    if not equals:
+        value = "1"
+    return _plain(name), value
 
 
 def _plain(name: str) -> str:
+    """The name of a module or a parameter in one form: for the kernel "-" and "_" are the same."""
     return name.replace("-", "_")
 
 
 def _value(word: str) -> int | str:
-    if word.lower() in ("y", "n"):
-        return int(word.lower() == "y")
-    number = re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})", word)
-    if number:
+    """The value of a parameter as the kernel takes it, so that two ways to write it are equal."""
+    if word.lower() == "y":
+        return 1
+    if word.lower() == "n":
+        return 0
+    # A number with a 0 before it would be octal, which Python writes in another way.
+    if re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})", word):
         return int(word, 0)
     return word
 
 
 def ttm_module(bundle: Bundle) -> Reading:
-    """Which TTM module amdgpu works with ("ttm", "amdttm").
-
-    Both can be loaded; the one in use lists amdgpu as its user.
+    """Which TTM module amdgpu uses ("ttm", "amdttm"). Both can be loaded; the one in use lists amdgpu
+    as its user.
     """
-    got = bundle.read("/proc/modules")
-    loaded = parse_modules(got.text)
-    for module in MODULES[:3]:
+    modules = bundle.read("/proc/modules")
+    loaded = parse_modules(modules.text)
+    for module in TTM_MODULES:
         if "amdgpu" in loaded.get(module, ()):
-            return got.seen(module)
-    # Built into the kernel, or in a container where /proc/modules is hidden: then one folder
-    # alone still tells.
-    present = [
-        m for m in MODULES[:3] if bundle.sources(f"/sys/module/{m}/parameters/*")
-    ]
+            return modules.seen(module)
+    # They may be built into the kernel, or /proc/modules hidden from a container: then sysfs tells,
+    # if it has only one of them.
+    present = []
+    for module in TTM_MODULES:
+        if bundle.sources(f"/sys/module/{module}/parameters/*"):
+            present.append(module)
     if len(present) == 1:
-        return got.of(f"/sys/module/{present[0]}").seen(present[0])
+        return modules.of(f"/sys/module/{present[0]}").seen(present[0])
     if not present:
-        return got.refused("", "no TTM module is loaded")
-    return got.refused("", f"amdgpu uses none of {', '.join(present)} by /proc/modules")
+        return modules.refused("", "no TTM module is loaded")
+    names = ", ".join(present)
+    return modules.refused("", f"amdgpu uses none of {names} by /proc/modules")
 
 
 def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """Settings of MODULES in modprobe.d files, in the order in which modprobe takes them, and
-    on the kernel command line.
+    """The settings of MODULES in files of modprobe.d, in the order in which modprobe takes them, and
+    those on the kernel command line.
     """
     files: dict[str, str] = {}
+    # The folder that wins comes last, and its files replace others with the same name.
     for folder in reversed(_CONFIG):
-        sources = bundle.sources(f"{folder}/*.conf")
-        files.update({source.rsplit("/", 1)[-1]: source for source in sources})
+        for source in bundle.sources(f"{folder}/*.conf"):
+            name = source.rpartition("/")[2]
+            files[name] = source
     configured = []
     for _, source in sorted(files.items()):
         for line, module, name, value in parse_modprobe(bundle.read(source).text):
@@ -239,75 +252,83 @@ def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
 
 
 def all_settings(bundle: Bundle) -> tuple[Setting, ...]:
-    """The same in one row: the kernel command line's come last and win."""
+    """All settings of MODULES in the order in which they take effect: those of the kernel command line
+    come last and win.
+    """
     configured, on_cmdline = settings(bundle)
     return configured + on_cmdline
 
 
 def parameters(bundle: Bundle) -> tuple[ModuleParameter, ...]:
-    """The memory parameters of every module that is there, and every parameter of MODULES that
-    is set somewhere.
+    """The parameters of UNITS and _ALSO that the box has, and every parameter of MODULES that is set
+    somewhere, sorted by module and name.
     """
-    written: dict[tuple[str, str], list[Setting]] = {}
+    settings_of: dict[tuple[str, str], list[Setting]] = {}
     for setting in all_settings(bundle):
-        written.setdefault((setting.module, setting.name), []).append(setting)
+        settings_of.setdefault((setting.module, setting.name), []).append(setting)
     present = []
-    for module, name in sorted({*written, *UNITS, *_ALSO}):
+    for module, name in sorted({*settings_of, *UNITS, *_ALSO}):
         source = f"/sys/module/{module}/parameters/{name}"
+        if (module, name) not in settings_of and not bundle.sources(source):
+            continue
         unit = UNITS.get((module, name), "")
-        if (module, name) in written or bundle.sources(source):
+        if unit == "pages":
+            live = bundle.number(source, "pages")
+        elif unit:
+            live = bundle.number(source, "count")
+        else:
             live = bundle.word(source)
-            if unit:
-                live = bundle.number(source, "pages" if unit == "pages" else "count")
-            parameter = ModuleParameter(
-                module=module,
-                name=name,
-                unit=unit,
-                live=live,
-                live_bytes=_bytes(live, unit, bundle),
-                settings=tuple(written.get((module, name), ())),
-            )
-            present.append(parameter)
+        parameter = ModuleParameter(
+            module=module,
+            name=name,
+            unit=unit,
+            live=live,
+            live_bytes=_bytes(live, unit, bundle),
+            settings=tuple(settings_of.get((module, name), ())),
+        )
+        present.append(parameter)
     return tuple(present)
 
 
 def _bytes(live: Reading, unit: str, bundle: Bundle) -> Reading:
+    """A live value in bytes, or why it is no size."""
     if not live.ok:
         return live
     page = page_size(bundle)
-    scale = {"pages": page.bytes, "MiB": MIB, "GiB": GIB}.get(unit, 0)
+    scales = {"": 0, "pages": page.bytes, "MiB": MIB, "GiB": GIB}
     if not unit:
         why = "not a size"
     elif live.bytes < 0:
         why = f"{live.bytes}: the driver chooses"
-    elif not scale:
+    elif not scales[unit]:
         why = f"page size {page.show()}"
     else:
-        return seen(live.bytes * scale, "bytes", live.source, live.item)
+        return seen(live.bytes * scales[unit], "bytes", live.source, live.item)
     return not_available(why, "bytes", live.source, live.item)
 
 
 def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
-    """Settings for which the loaded module shows no file in sysfs, such as amdgpu.gtt_size for
-    gttsize.
+    """The settings of parameters for which the loaded module has no file in sysfs, such as
+    amdgpu.gtt_size for gttsize.
 
-    A parameter may be hidden from sysfs (mode 0); the kernel log line "unknown parameter" is
-    the proof.
+    That is no proof: a parameter may be hidden from sysfs (mode 0). The line "unknown parameter" of
+    the kernel's log is one.
     """
-    odd = []
+    unknown_settings = []
     for setting in all_settings(bundle):
         sources = bundle.sources(f"/sys/module/{setting.module}/parameters/*")
-        names = [source.rsplit("/", 1)[-1] for source in sources]
-        if names and setting.name not in map(_plain, names):
-            bare = setting.name.replace("_", "")
-            near = [name for name in names if name.replace("_", "") == bare]
-            odd.append(Unknown(setting, near[0] if near else ""))
-    return tuple(odd)
+        names = [source.rpartition("/")[2] for source in sources]
+        if not names or setting.name in map(_plain, names):
+            continue
+        bare = setting.name.replace("_", "")
+        near = [name for name in names if name.replace("_", "") == bare]
+        unknown_settings.append(Unknown(setting, meant=next(iter(near), "")))
+    return tuple(unknown_settings)
 
 
 def collect_initramfs(root: Path) -> list[JsonRow]:
-    """Rows of the table initramfs: path and mtime (seconds since 1970) of boot images and
-    modprobe.d files; those that may not be looked at are left out.
+    """The table ``initramfs``: path and mtime (seconds since 1970) of every boot image and every file
+    of modprobe.d; those that this user may not examine are left out.
     """
     rows = []
     top = str(root).rstrip("/")
@@ -325,12 +346,11 @@ def collect_initramfs(root: Path) -> list[JsonRow]:
 
 
 def file_times(bundle: Bundle) -> tuple[FileTime, ...]:
-    """The rows of the table initramfs that could be looked at."""
-    rows = [
-        (row.text("path"), row.number("mtime")) for row in bundle.table("initramfs")
-    ]
-    return tuple(
-        FileTime(path, mtime, "/modprobe.d/" not in path)
-        for path, mtime in rows
-        if path and mtime is not None
-    )
+    """When the files of the table ``initramfs`` were written."""
+    times = []
+    for row in bundle.table("initramfs"):
+        path = row.text("path")
+        mtime = row.number("mtime")
+        if path and mtime is not None:
+            times.append(FileTime(path, mtime, is_image="/modprobe.d/" not in path))
+    return tuple(times)

@@ -1,18 +1,17 @@
 """The table of failure messages (messages.json): its rows, and the compiler of their forms.
 
-A form (helpers/ground/grammar.py has the language) is read on squeezed text (lower case, no
-blanks), so a message wrapped at any column reads like a whole one. Every pattern is bounded, and
-what follows a gap is the first place that fits, so no text makes the reading slow. A pattern is
-compiled when its row's longest words stand in a text.
+helpers/ground/grammar.py has the language of forms. They are looked for in squeezed text (lower case,
+no blanks), so a message that was wrapped at any column reads like a whole one. Every pattern is
+bounded, and only the first place that fits is tried behind a gap, so no text makes the reading slow.
+A pattern is compiled once the longest words of its form are in a text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from re import Pattern
-from typing import Any
 
 from helpers.ground.grammar import (
     Alternatives,
@@ -24,22 +23,24 @@ from helpers.ground.grammar import (
     parsed,
     squeeze,
 )
-from helpers.ground.tables import data, lazy
+from helpers.ground.tables import JsonRow, data, lazy
 
 SIZES = frozenset(
     "requested capacity free allowed process allocated reserved_unallocated reserved_total "
     "private_pools non_torch used weights cache buffer other".split()
 )
+"""The fields that are sizes; ``other`` is what another process holds."""
 WHOLE = frozenset("device pid tokens fits_tokens layers rank code".split())
+"""The fields that are whole numbers."""
 FIELDS = SIZES | WHOLE | {"name", "shape", "dtype", "share"}
 UNIT = (
     r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])"
     r"|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
 )
 NUMBER = r"[0-9][0-9.,']{0,30}(?![0-9.,']{0,30}e[+-]?[0-9])"
-"""A number as programs print a size: 1e99 is none, and its 1 is not the size."""
+"""A number as programs print a size; not the 1 of 1e99."""
 SHORTEST = 3
-"""Letters of the shortest words that a form may be looked for by."""
+"""Letters of the shortest anchor that a form may have; shorter ones are in most texts."""
 _WHOLE_NUMBER = "[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,12}"
 _NUMBERS = {
     **dict.fromkeys(WHOLE, _WHOLE_NUMBER),
@@ -51,10 +52,10 @@ _NUMBERS = {
 
 
 class Template:
-    """One form, compiled when it is first needed.
+    """One form, which is compiled when it is first needed.
 
-    ``groups``, which ``pattern`` fills: the field and the unit of each group of the pattern; empty
-    for the group of a gap.
+    ``groups`` has (field, unit) for each group of ``pattern``, which fills it; both are empty for the
+    group of a gap.
     """
 
     def __init__(self, text: str):
@@ -67,7 +68,7 @@ class Template:
 
     @cached_property
     def anchors(self) -> tuple[str, ...]:
-        """Squeezed words of which one stands in every text that fits."""
+        """Squeezed words of which every text with the form contains one (see grammar.anchors)."""
         outer = outer_anchor(self.text)
         if len(outer) >= SHORTEST:
             return (outer,)
@@ -75,8 +76,8 @@ class Template:
 
     @cached_property
     def pattern(self) -> Pattern[str]:
-        """Raises ValueError for a text that is no form, or has no words that every such message
-        has.
+        """The regular expression for squeezed text. Raises ValueError for a text that is no form, or
+        has no anchor.
         """
         if max(map(len, self.anchors), default=0) < SHORTEST:
             raise ValueError(
@@ -85,18 +86,18 @@ class Template:
         nodes = self.nodes
         expression = self._sequence(nodes)
         if isinstance(nodes[0], Field) and nodes[0].name in SIZES:
-            # Not from the middle of a number on.
+            # It does not begin in the middle of a number.
             expression = "(?<![0-9])(?<![0-9]e)" + expression
         return re.compile(expression, re.DOTALL)
 
     def among(self, text: str) -> bool:
-        """Whether a squeezed text can hold it at all."""
+        """Whether a squeezed text can contain the form at all: a fast test before the slow one."""
         return any(map(text.__contains__, self.anchors))
 
     def _sequence(self, nodes: list[Node]) -> str:
-        """The expression of nodes; what follows a gap is looked for at its first place alone."""
+        """The expression of parts of a form, which are divided at the gaps."""
         expression = ""
-        gap = 0
+        gap = 0  # the letters of the last gap
         behind_gap = ""
         for node in nodes:
             if isinstance(node, Gap):
@@ -110,8 +111,9 @@ class Template:
         return expression + self._with_gap(gap, behind_gap)
 
     def _with_gap(self, characters: int, behind: str) -> str:
-        """A gap and what stands behind it, as an atomic group, which is not tried again at a later
-        place. Python has these from 3.11 on; before, a lookahead and what it saw is one.
+        """A gap and the expression behind it as an atomic group: if what follows does not fit, no later
+        place is tried. Python has atomic groups from 3.11 on; before, a lookahead with a reference to
+        what it matched is one.
         """
         if not characters or not behind:
             return behind
@@ -120,6 +122,7 @@ class Template:
         return f"(?=(?P<{name}>.{{0,{characters}}}?{behind}))(?P={name})"
 
     def _expression(self, node: Node, is_last: bool) -> str:
+        """The expression of one part of a form that is no gap."""
         if isinstance(node, Field):
             return self._field(node, is_last)
         if isinstance(node, Alternatives):
@@ -127,11 +130,14 @@ class Template:
             if node.optional:
                 expression += "?"
             return expression
-        # A wrapped line that begins with one of these has lost it: there it is a quoting mark.
+        # A wrapped line that begins with one of these has lost it, since it may be a mark of quoting.
         words = re.escape(squeeze(str(node)))
         return words.replace(">", ">?").replace(r"\#", r"\#?")
 
     def _field(self, field: Field, is_last: bool) -> str:
+        """The expression of a field, whose group is added to ``groups``. A name ends where the next
+        part of the form begins; the last part takes all that it can.
+        """
         group = f"{field.name}__{len(self.groups)}"
         self.groups[group] = (field.name, field.unit)
         if field.name in _NUMBERS:
@@ -148,11 +154,11 @@ class Template:
 
 
 class Entry:
-    """A row of the table: ``program``, whose memory it is about (``side``), and what happened
-    (``event``).
+    """A row of the table: the program that prints it, whose memory it is about (``side``), and what
+    happened (``event``).
     """
 
-    def __init__(self, columns: Mapping[str, Any]):
+    def __init__(self, columns: JsonRow):
         self.id: str = columns["id"]
         self.program: str = columns["program"]
         self.side: str = columns["side"]
@@ -160,9 +166,13 @@ class Entry:
 
 
 class WordingRow(Entry):
-    """A row of wordings: ``forms`` begin a message, ``clauses`` are looked for behind one."""
+    """A row with forms: one of ``forms`` begins a message, ``clauses`` may follow it.
 
-    def __init__(self, columns: Mapping[str, Any]):
+    ``hints`` are words for what the message means besides. ``decimal``: the program's KB, MB and GB
+    are decimal; ``retyped``: it prints none of them, so a person typed them.
+    """
+
+    def __init__(self, columns: JsonRow):
         super().__init__(columns)
         self.hints: tuple[str, ...] = tuple(columns.get("hints", ()))
         self.backend: str = columns.get("backend", "")
@@ -173,11 +183,13 @@ class WordingRow(Entry):
 
 
 class Line(Entry):
-    """A row that is a regular expression for one raw line: the kernel's, or a line that stands
-    alone.
+    """A row with a regular expression for one line as it is, of the kernel's log or another.
+
+    ``literal`` is a part of every such line, in lower case. ``kind`` and ``detail`` are those of a
+    kernel_log.Event.
     """
 
-    def __init__(self, columns: Mapping[str, Any]):
+    def __init__(self, columns: JsonRow):
         super().__init__(columns)
         self.kind: str = columns.get("kind", "")
         self.literal: str = columns["literal"]
@@ -185,56 +197,57 @@ class Line(Entry):
         self.pattern = lazy(columns["pattern"], re.IGNORECASE)
 
 
-def table() -> tuple[dict[str, Any], ...]:
-    """Every row of messages.json as it is written."""
+def table() -> tuple[JsonRow, ...]:
+    """Every row of messages.json."""
     return tuple(data("look/messages"))
 
 
 @lru_cache(1)
-def _columns() -> dict[str, dict[str, Any]]:
+def _columns() -> dict[str, JsonRow]:
+    """The rows of messages.json by their ids."""
     return {columns["id"]: columns for columns in table()}
 
 
 def meaning(row_id: str) -> str:
-    """What the message of a row means, one plain sentence; empty for a row that is not there."""
+    """The meaning of a row's message as a sentence; empty if there is no such row."""
     return str(_columns().get(row_id, {}).get("says", ""))
 
 
 def form_of(row_id: str, flat: str) -> list[Node]:
-    """The form of a row that a squeezed text has, else its first, as its program prints it; empty
-    for a row that has none.
+    """The parts of the form of a row that a squeezed text has, or of the row's first form; empty for a
+    row without forms.
     """
     forms = list(map(Template, _forms(_columns().get(row_id, {}))))
     for template in forms:
         if template.pattern.search(flat):
             return template.nodes
-    for template in forms:
-        return template.nodes
+    if forms:
+        return forms[0].nodes
     return []
 
 
 def remedy_of_row(row_id: str) -> str:
-    """The remedy (helpers/judge/failures.json) that the program of a row asks for; empty where
-    the failure's own will do.
+    """The remedy (helpers/judge/failures.json) for a message of this row; empty if the one for all
+    messages of its failure is right.
     """
     return str(_columns().get(row_id, {}).get("remedy", ""))
 
 
 @lru_cache(1)
 def rows() -> tuple[WordingRow, ...]:
-    """The wordings, the more telling first; the footers among them."""
+    """The rows with forms, footers included, the most specific first."""
     return tuple(WordingRow(columns) for columns in table() if "pattern" not in columns)
 
 
 def rows_among(flat: str) -> Iterator[WordingRow]:
-    """The wordings of which one form can stand in a squeezed text, the more telling first."""
+    """The rows of which a squeezed text can contain a form, the most specific first."""
     for row in rows():
         if any(form.among(flat) for form in row.forms):
             yield row
 
 
-def _forms(columns: Mapping[str, Any]) -> list[str]:
-    """The forms of a row; none of a row whose message is read by a pattern."""
+def _forms(columns: JsonRow) -> list[str]:
+    """The forms of a row; empty for a row with a regular expression."""
     form = columns.get("form", [])
     if isinstance(form, str):
         return [form]
@@ -243,7 +256,7 @@ def _forms(columns: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(2)
 def lines(log: bool) -> tuple[Line, ...]:
-    """The rows for raw lines: those of the kernel's log, or the others."""
+    """The rows with regular expressions, of the kernel's log if ``log``, else the others."""
     return tuple(
         Line(columns)
         for columns in table()
@@ -253,8 +266,8 @@ def lines(log: bool) -> tuple[Line, ...]:
 
 @lru_cache(1)
 def plain_anchors() -> tuple[str, ...]:
-    """Words in lower case, blanks and all, one of which stands in every text that holds a message
-    unwrapped. Of two words that contain each other the shorter is enough.
+    """Words in lower case with their blanks, of which every text with a message that is not wrapped
+    contains one. Words that contain a shorter one of them are left out.
     """
     words = {line.literal for line in (*lines(log=True), *lines(log=False))}
     for row in rows():
@@ -269,4 +282,5 @@ def plain_anchors() -> tuple[str, ...]:
 
 
 def _unwrapped(text: str) -> str:
+    """A form's text as it is in a text that is not squeezed."""
     return " ".join(text.lower().split())
