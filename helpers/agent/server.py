@@ -175,7 +175,7 @@ class Tools:
         folder: Folder,
         gpu: Card = "",
         capacity_bytes: Capacity = 0,
-        seconds: Seconds = 180,
+        seconds: Seconds = 180,  # as the command
     ) -> Answer:
         """Find a change with which a program fits a card, and prove it by running it there.
 

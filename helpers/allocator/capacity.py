@@ -271,18 +271,23 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
         below = _enough(runs, conf, floor)
     # Cards of whole granules beside what others hold: the largest below the floor fails.
     fails = held_bytes + round_up(floor - held_bytes, GRANULE_BYTES) - GRANULE_BYTES
-    size = held_bytes + round_up(below - held_bytes, GRANULE_BYTES)
-    passes = partial(runs.passes, conf)
-    while True:
-        size, _ = halved(passes, size, fails, GRANULE_BYTES)
-        # One granule less is known to fail.
-        first = size - 2 * GRANULE_BYTES
-        neighbours = (first - number * GRANULE_BYTES for number in range(NEIGHBOURS))
-        possible = (neighbour for neighbour in neighbours if neighbour >= floor)
-        smaller = next(filter(passes, possible), None)
-        if smaller is None:
-            return size
-        size = smaller
+    smaller: int | None = held_bytes + round_up(below - held_bytes, GRANULE_BYTES)
+    while smaller is not None:
+        passes = partial(runs.passes, conf)
+        size, _ = halved(passes, smaller, fails, GRANULE_BYTES)
+        smaller = _passing_neighbour(runs, conf, size, floor)
+    return size
+
+
+def _passing_neighbour(runs: Runs, conf: str, size: int, floor: int) -> int | None:
+    """The largest of the NEIGHBOURS cards below ``size``, but not below ``floor``, on which the
+    trace passes; None where it passes on none. It is known to fail one granule below ``size``.
+    """
+    for granules in range(2, NEIGHBOURS + 2):
+        smaller = size - granules * GRANULE_BYTES
+        if smaller >= floor and runs.passes(conf, smaller):
+            return smaller
+    return None
 
 
 def _enough(runs: Runs, conf: str, floor: int) -> int:

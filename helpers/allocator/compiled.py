@@ -56,7 +56,7 @@ def function(body: Callable[..., Any]) -> Any:
     called with.
     """
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    # With numpy's model a division by 0 raises nothing, so that numba compiles no check for it.
+    # nogil: other threads of Python run meanwhile. numpy's model: no division is checked for 0.
     compiled: Any = njit(body, nogil=True, error_model="numpy", **options)
     resolve = compiled.get_call_template
     of_any_value: Callable[[Any], Any] = types.unliteral
@@ -130,6 +130,7 @@ def _kernel(sources: int) -> Any:
         done: int = _advance(head[0], timeline, begin, stop)
         return done + 0 * sources
 
+    # The options of ``function``.
     return compile_and_keep(advance, nogil=True, error_model="numpy")
 
 

@@ -148,8 +148,10 @@ def process_queue(a: Allocator, queue: Queue) -> None:
 
 
 def wait_for(a: Allocator, block: Block, place: int) -> None:
-    """Let a freed block wait for the FREE_COMPLETED of an Ident, by its place. An Ident that
-    waits already keeps its turn.
+    """Let a freed block wait for the FREE_COMPLETED of an Ident, by its place.
+
+    Idents that wait are linked in a ring through the one at NONE, in the order in which they
+    began to wait; one that waits already keeps its turn.
     """
     block.event_count = 1
     entry = ident_at(a, place)

@@ -76,8 +76,8 @@ def _out_of_memory_at(study: Study, trace: Trace) -> int | None:
     """The operation of a trace at which it runs out of memory on the study's card; None where it
     does not.
     """
-    stream, origin, _ = prepared(trace, study.card)
-    first = replace(study, trace=stream).replay().first_oom
+    replayed, origin, _ = prepared(trace, study.card)
+    first = replace(study, trace=replayed).replay().first_oom
     if first is None:
         return None
     return int(origin[first])
@@ -93,8 +93,8 @@ def _extrapolated_step(
     """
     longer = period.repeated(copies)
     ample = replace(study.card, capacity_bytes=AMPLE_BYTES)
-    stream, _, _ = prepared(longer, ample)
-    outcome = replace(study, trace=stream, card=ample).replay(timeline=True)
+    replayed, _, _ = prepared(longer, ample)
+    outcome = replace(study, trace=replayed, card=ample).replay(timeline=True)
     reserved = np.maximum.accumulate(outcome.column("reserved"))
     half = copies // 2
     grown = int(reserved[-1] - reserved[-1 - half * len(period.op)])
@@ -141,16 +141,22 @@ class _Period:
         self.end = int(self.begins[-1])
         inside = (requests.at >= self.begin) & (requests.at < self.end)
         self.ids = requests.id[inside]
-        rows = np.array(self._rows(requests, growth, inside), np.int64).reshape(-1, 4)
-        self.op, self.operation, self.place, self.copies_back = rows.T
+        rows = np.array(self._rows(requests, growth, inside), np.int64)
+        columns = rows.reshape(-1, len(_Row._fields)).T  # also where there are no rows
+        self.op, self.operation, self.place, self.copies_back = columns
+        self.larger_bytes = self._larger_bytes(requests, growth, inside)
+
+    def _larger_bytes(
+        self, requests: Requests, growth: Growth, inside: Mask
+    ) -> np.ndarray:
+        """For each row by how many bytes its request grows with each copy; 0 for other rows."""
         more_of_site = np.zeros(len(requests.sites))
         for grower in growth.growers:
             if grower.how == LARGER:
                 number = requests.sites.index(grower.site)
                 more_of_site[number] = grower.bytes_per_step * self.steps
         more_of_block = more_of_site[requests.site[inside]]
-        is_request = self.op == Op.ALLOC  # each with a place
-        self.larger_bytes = np.where(is_request, more_of_block[self.place], 0.0)
+        return np.where(self.op == Op.ALLOC, more_of_block[self.place], 0.0)
 
     def _rows(self, requests: Requests, growth: Growth, inside: Mask) -> list[_Row]:
         """What one copy does with its own blocks, and with those that the copy before left."""
@@ -233,7 +239,7 @@ class _Period:
 
     def step_of(self, operation: int) -> int:
         """The step of an operation of such a trace, from 1 at the first of the recording."""
-        if operation < self.end:
+        if operation < self.end:  # in the recorded steps
             begun = int(np.searchsorted(self.begins, operation, "right"))
             return self.first_copied_step - self.steps + begun - 1
         copy, row = divmod(operation - self.end, len(self.op))

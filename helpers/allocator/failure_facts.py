@@ -66,8 +66,8 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
     """The first refusal in the replay on the study's card, and its operation. None, and the
     trace's length, where all requests are served.
     """
-    stream, origin, _ = prepared(study.trace, study.card)
-    replayed = replace(study, trace=stream)
+    trace, origin, _ = prepared(study.trace, study.card)
+    replayed = replace(study, trace=trace)
     first = replayed.replay().first_oom
     if first is None:
         return None, len(study.trace)
@@ -75,7 +75,7 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
     reserved = before.figure("reserved_bytes")
     operation = int(origin[first])
     refusal = Refusal(
-        request_bytes=int(stream.size[first]),
+        request_bytes=int(trace.size[first]),
         device_free_bytes=study.card.capacity_bytes - study.card.held_bytes - reserved,
         allocated_bytes=before.figure("allocated_bytes"),
         reserved_bytes=reserved,

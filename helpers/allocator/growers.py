@@ -240,8 +240,9 @@ def _lies_in_step(
     """
     if row.keeper is not None and not row.keeper.with_graph:
         return False
+    # The stacks on the threads of a backward pass have no lines of Python; their call site has.
     if row.grower.site.name in step_lines:
-        return True  # the threads of a backward pass have no frames
+        return True
     live = live_requests_of(row.grower, requests, requests.fullest)
     in_step = requests.with_stack(lambda frames: not step_lines.isdisjoint(frames))
     return bool(in_step[live].sum() > len(live) / 2)
@@ -285,8 +286,8 @@ def kept_at(
     step = np.searchsorted(growth.steps.begins, requests.at[live], "right") - 1
     in_steps = step >= 0
     kept = np.bincount(step[in_steps], sizes[in_steps], begun)  # bytes by step
-    kept[-2:] = np.minimum(kept[-2:], grower.bytes_per_step)
-    kept[:1] = np.minimum(kept[:1], kept[1:].max(initial=0))
+    kept[-2:] = np.minimum(kept[-2:], grower.bytes_per_step)  # the last two steps
+    kept[:1] = np.minimum(kept[:1], kept[1:].max(initial=0))  # the first step
     keeping = np.flatnonzero(kept)
     if not len(keeping):
         return 0, begun

@@ -217,32 +217,34 @@ class _Search:
 
         ``keeping``: call sites that keep blocks, which do not count here.
         """
-        one_later = self.asked_in + 1
-        counted = (self.asked_in >= 0) & (self.freed_in > self.asked_in)
-        # By call site and step: what was asked for in the step before, and is there yet.
-        left = self._bytes_by_site(counted, one_later, one_later)
+        left_by_site = self._bytes_left_a_step_later()
         asks_for_more = self._sites_that_ask_for_more()
         growers = []
         inputs_grow = False
-        for site, series in enumerate(left):
-            grows = _goes_on(series[self.first :]) and _hardly_falls(
-                series[self.first :]
-            )
-            if site in keeping or not grows or not asks_for_more.get(site):
+        for site, left_bytes in enumerate(left_by_site):
+            if site in keeping or not asks_for_more.get(site):
+                continue
+            if not _rises(left_bytes[self.first :]):
                 continue
             if _with_inputs(site, asks_for_more):
                 inputs_grow = True
                 continue
-            more = float(series[self.last] - series[self.first])
+            more = float(left_bytes[self.last] - left_bytes[self.first])
             grower = Grower(
                 site=self.requests.sites[site],
                 bytes_per_step=more / (self.last - self.first),
-                count=0.0,
+                count=0.0,  # each block takes the place of an older one
                 how=LARGER,
-                held_bytes=int(series[self.last]),
+                held_bytes=int(left_bytes[self.last]),
             )
             growers.append(grower)
         return growers, inputs_grow
+
+    def _bytes_left_a_step_later(self) -> np.ndarray:
+        """By call site and step: what was asked for in the step before, and is not yet freed."""
+        is_left = (self.asked_in >= 0) & (self.freed_in > self.asked_in)
+        step_after = self.asked_in + 1
+        return self._bytes_by_site(is_left, begin=step_after, end=step_after)
 
     def _kept_by(self, sites: list[int]) -> np.ndarray:
         """The requests of these call sites that stay to the end, as a mask."""
@@ -318,16 +320,15 @@ class _Search:
         np.add.at(asked_bytes, place, self.requests.size[inside])
         window = asked_bytes[:, self.first : self.last]
         asks_often = (window > 0).mean(axis=1) > IN_MOST_STEPS
-        return {
-            site: _goes_on(window[site]) and _hardly_falls(window[site])
-            for site in np.flatnonzero(asks_often).tolist()
-        }
+        sites = np.flatnonzero(asks_often).tolist()
+        return {site: _rises(window[site]) for site in sites}
 
 
 def _goes_on(series: np.ndarray) -> bool:
     """Whether bytes by step grow on: they grow in each third, in the last one at half the pace or
     more, do not fall back to where they were, and have not come to rest.
     """
+    # Where the thirds begin, and where the last one ends.
     places = np.linspace(0, len(series) - 1, 4).round().astype(int)
     gains = np.diff(series[places])
     falls_back = series[places[2] :].min() <= series[: places[1]].max()
@@ -342,16 +343,17 @@ def _goes_on(series: np.ndarray) -> bool:
     return is_usual_gap(last_change - rises[-1], np.diff(rises))
 
 
+def _rises(series: np.ndarray) -> bool:
+    """Whether bytes by step grow on (_goes_on), and nearly no step has less than the one before."""
+    falls_seldom = (np.diff(series) >= 0).mean() >= SAME_COUNT
+    return _goes_on(series) and bool(falls_seldom)
+
+
 def is_usual_gap(gap: int, gaps: np.ndarray) -> bool:
     """Whether a gap, in steps, is hardly longer than most of ``gaps``."""
     return bool(
         gap <= LONGEST_GAP * np.median(gaps) + 1
     )  # one step may be the running one
-
-
-def _hardly_falls(series: np.ndarray) -> bool:
-    """Whether nearly no step has less than the one before."""
-    return bool((np.diff(series) >= 0).mean() >= SAME_COUNT)
 
 
 def _with_inputs(site: int, asks_for_more: dict[int, bool]) -> bool:

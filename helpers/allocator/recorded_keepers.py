@@ -92,19 +92,10 @@ def keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
     it is the best by ``_rank`` of the names that join graphs. None where neither is known.
     """
     reached = [_reached_bytes(row, blocks) for row in rows]
-    by_place: Counter[tuple[str, ...]] = Counter()
-    for row, size in zip(rows, reached, strict=True):
-        by_place[_place_of(row)] += size
-    most = max(by_place.values(), default=0)
     total = sum(blocks.values())
+    at_best_place, most = _at_best_place(rows, reached)
     if total and most >= LEAST_SHARE * total:
-        at_place = [
-            (size, row)
-            for row, size in zip(rows, reached, strict=True)
-            if by_place[_place_of(row)] == most
-        ]
-        largest = max(size for size, _ in at_place)
-        candidates = [row for size, row in at_place if size == largest]
+        candidates = at_best_place
     elif sum(reached) <= total / 2:
         candidates = _joining_graphs(rows)
     else:
@@ -112,6 +103,27 @@ def keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
     if not candidates:
         return None
     return _keeper(max(candidates, key=_rank))
+
+
+def _at_best_place(
+    rows: list[KeeperRow], reached: list[int]
+) -> tuple[list[KeeperRow], int]:
+    """The names that reach most, of those at the place from which most is reached; and how many
+    bytes are reached from that place.
+
+    ``reached``: the bytes that each row reaches.
+    """
+    by_place: Counter[tuple[str, ...]] = Counter()
+    for row, size in zip(rows, reached, strict=True):
+        by_place[_place_of(row)] += size
+    most = max(by_place.values(), default=0)
+    at_place = [
+        (size, row)
+        for row, size in zip(rows, reached, strict=True)
+        if by_place[_place_of(row)] == most
+    ]
+    largest = max((size for size, _ in at_place), default=0)
+    return [row for size, row in at_place if size == largest], most
 
 
 def _reached_bytes(row: KeeperRow, blocks: dict[int, int]) -> int:
