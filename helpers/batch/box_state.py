@@ -197,24 +197,26 @@ def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
     for row in bundle.table("nvml"):
         if row.get("status") != "ok":
             why = f"NVML does not answer: {row.text('why')}, expected its figures"
-            yield Trouble("a GPU", why, False)
+            yield Trouble("a GPU", why, passes=False)
     try:
         os.listdir(f"{root}{pci.DEVICES}")
     except OSError as error:
         why = f"the PCI bus could not be looked at: {pci.DEVICES}: {error.strerror}"
-        yield Trouble("box", why, False)
+        yield Trouble("box", why, passes=False)
     seen = {gpu.vendor for gpu in gpus_of(bundle)}
     for module, vendor in MODULES.items():
         if vendor not in seen and os.path.isdir(f"{root}/sys/module/{module}"):
             why = f"the kernel module {module} is loaded, and no layer shows a GPU of {vendor}"
-            yield Trouble("box", why, False)
+            yield Trouble("box", why, passes=False)
 
 
 def _in_child(
     produce: Callable[[], list[dict[str, Any]]], limit_s: float
 ) -> list[dict[str, Any]]:
     """The rows that a child produces, or one row that says why it produced none."""
-    _, rows, why = next(iter(hanging.read_each((0,), lambda _: produce(), limit_s)))
+    # One read; its key is of no use.
+    answers = hanging.read_each((0,), lambda _: produce(), limit_s)
+    _, rows, why = next(answers)
     if rows is None:
         return [{"status": "not_available", "why": why}]
     return rows

@@ -69,7 +69,8 @@ def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Tr
         return
     least = gates.host_free_bytes
     as_before = ""
-    if had is not None and after.gpus and before.boot_id == after.boot_id:
+    is_comparable = before.boot_id == after.boot_id and after.gpus
+    if had is not None and is_comparable:
         at_least_before = had - _allowed(after.total_bytes, gates)
         if at_least_before > least:
             least = at_least_before

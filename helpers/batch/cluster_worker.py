@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from helpers import __version__
@@ -140,19 +141,19 @@ def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     """(content of the files that are sent back, up to MOST_BYTES; sizes of those that stay), both by
     path relative to the run's folder. The record is not among them: RunOutcome has it.
     """
-    sizes = {
-        path: path.stat().st_size
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink() and path != folder / "run.json"
-    }
+    sizes: dict[Path, int] = {}
+    for path in folder.rglob("*"):
+        is_record = path == folder / "run.json"
+        if path.is_file() and not (path.is_symlink() or is_record):
+            sizes[path] = path.stat().st_size
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
     room_bytes = MOST_BYTES
-    for path in sorted(sizes, key=sizes.__getitem__):
+    for path, size in sorted(sizes.items(), key=itemgetter(1)):
         name = str(path.relative_to(folder))
-        room_bytes -= sizes[path]
+        room_bytes -= size
         if room_bytes < 0:
-            left[name] = sizes[path]
+            left[name] = size
         else:
             files[name] = path.read_bytes()
     return files, left

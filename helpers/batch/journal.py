@@ -295,8 +295,9 @@ def _from_its_start(run: Run) -> Run:
         raise PlanError(
             f"{run.cause}; expected a record; move its folder away and resume"
         )
-    never_ran = run.state in ("planned", "skipped")
-    attempt = run.attempt if never_ran else run.attempt + 1
+    attempt = run.attempt + 1
+    if run.state in ("planned", "skipped"):  # this attempt never ran
+        attempt = run.attempt
     return run.model_copy(update={"from_start": attempt})
 
 

@@ -110,7 +110,8 @@ def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
                 number = int(words[1])
                 numbers.append(number)
                 if number > after:
-                    lines.append(kmsg_line(record).decode("utf-8", "replace").rstrip())
+                    line = kmsg_line(record).decode("utf-8", "replace")
+                    lines.append(line.rstrip())
     except OSError:
         return "", [], False
     # The ring buffer has dropped lines if its oldest is not the next one, or an earlier one.
@@ -120,13 +121,16 @@ def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
 
 
 def _journal(since: str) -> tuple[str, list[str], bool]:
-    """As ``kmsg``, from the journal."""
+    """Read the kernel's lines in the journal: (position of its end, lines after the position ``since``,
+    whether all are there). The position is empty if the journal cannot be read.
+    """
     cursor = ""
     part = ["-n", "1"]  # one line, for the cursor after it
     if since.startswith("journal "):
         cursor = since[len("journal ") :]
         part = ["--after-cursor", cursor]
-    done = commands.run([*JOURNAL, "0", "--show-cursor", *part], LOG_S, LOG_LIMIT)
+    this_boot = (*JOURNAL, "0")
+    done = commands.run([*this_boot, "--show-cursor", *part], LOG_S, LOG_LIMIT)
     lines = []
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         if line.startswith(CURSOR):

@@ -112,8 +112,8 @@ def read_notebook(path: Path) -> NotebookNode:
         nbformat.validate(nb)
     # On a broken file nbformat raises KeyError, TypeError and others, not only its own errors.
     except Exception as error:
-        why = str(error).strip() or type(error).__name__
-        first_line, _, _ = why.partition("\n")
+        text = str(error).strip() or type(error).__name__
+        first_line, _, _ = text.partition("\n")
         why = first_line[:MOST_ERROR]
         raise NotebookError(f"{path}: broken notebook: {why}") from error
     return nb
@@ -225,7 +225,7 @@ def _expected_instead(value: object, allowed: Allowed) -> str:
 
 
 def _expected_instead_of_size(text: str) -> str:
-    """As ``_expected_instead``, for a size; an empty text stands for no size and is allowed."""
+    """What was expected instead of the text of a size; empty if it is one, or empty for no size."""
     if not text:
         return ""
     try:
@@ -238,7 +238,9 @@ def _expected_instead_of_size(text: str) -> str:
 
 def _is_between(value: float, least: float | None, most: float | None) -> bool:
     """Whether a number is from ``least`` to ``most``; None is an open end."""
-    return (least is None or value >= least) and (most is None or value <= most)
+    if least is not None and value < least:
+        return False
+    return most is None or value <= most
 
 
 def refuse_wrong_parameters(**allowed: Allowed) -> None:
@@ -310,16 +312,14 @@ def _fits(value: object, kind: ast.expr) -> bool:
         return value is kind.value
     if isinstance(kind, ast.BinOp):  # int | None
         return _fits(value, kind.left) or _fits(value, kind.right)
-    if (
-        isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "list"
-    ):  # list[int]
+    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "list":
+        # list[int]
         return isinstance(value, list) and all(
             _fits(item, kind.slice) for item in value
         )
     name = ast.unparse(kind)
-    if name == "bool" or isinstance(
-        value, bool
-    ):  # for isinstance a bool is an int, too
+    if name == "bool" or isinstance(value, bool):
+        # For isinstance a bool is an int, too.
         return isinstance(value, bool) and name not in TYPES
     return isinstance(value, TYPES.get(name, object))
 

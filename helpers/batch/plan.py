@@ -58,9 +58,8 @@ def load_plan(
     notebooks are relative to notebooks/ or to the plan's folder. Raises PlanError.
     """
     text, content = read_yaml(path)
-    if (
-        box in recorded_names()
-    ):  # the text that a batch keeps shall name the box that was used
+    if box in recorded_names():
+        # The text that a batch keeps must name the box that was used.
         text = _LIVE.sub(rf"\g<1>{box}", text)
     try:
         plan = Plan.model_validate(content)

@@ -84,8 +84,9 @@ def earlier_box(past: Path, batch: Path) -> str:
     batch's folder any more.
     """
     with suppress(NotebookError):
-        about = open_notebook(past / NOTEBOOK).metadata.get("papermill", {})
-        box = Path(str(about.get("parameters", {}).get("box", "")))
+        of_papermill = open_notebook(past / NOTEBOOK).metadata.get("papermill", {})
+        parameters = of_papermill.get("parameters", {})
+        box = Path(str(parameters.get("box", "")))
         if box.parent == batch.resolve() and box.exists():
             return str(box)
     return ""

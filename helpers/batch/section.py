@@ -155,7 +155,9 @@ class Section:
 
     @property
     def not_clean(self) -> str:
-        """Why its box was not clean afterwards, after the part that stays so until a reboot."""
+        """Why its box was not clean afterwards, empty if it was; first the part of the box that stays
+        so until a reboot, if there is one.
+        """
         run = self.run
         if run.quarantined:
             return f"{run.quarantined}: {run.gate}"

@@ -95,8 +95,9 @@ class Watched:
     def give_job(self) -> None:
         """Hand the runner its job."""
         assert self.process.stdin
+        text = json.dumps({**self.job, "parent": os.getpid()})
         with suppress(BrokenPipeError), self.process.stdin as pipe:
-            pipe.write(json.dumps({**self.job, "parent": os.getpid()}).encode())
+            pipe.write(text.encode())
 
     def close(self) -> None:
         """Close the stdin of a runner that gets no job."""
@@ -114,9 +115,8 @@ class Watched:
             has_reported = self._hear(TICK_S)
             now_s = time.monotonic()
             was_suspended = now_s - last_look > JUMP_S
-            if (
-                has_reported or was_suspended
-            ):  # its reports of that time are not read yet
+            # After a suspension the reports of that time are not read yet.
+            if has_reported or was_suspended:
                 last_report = now_s
             last_look = now_s
             if tick:

@@ -32,21 +32,23 @@ def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """As ``swept``; runs with the same parameters are numbered, such as "run 2 of 3"."""
+    """For each run what tells it from the other runs of its notebook on its box: the parameters that
+    differ (``swept``), and a number such as "run 2 of 3" if others have the same parameters.
+    """
     keys = [
         (run.notebook, run.box, parameters)
         for run, parameters in zip(runs, swept(runs), strict=True)
     ]
     counts = Counter(keys)
     so_far: Counter[object] = Counter()
-    differences = []
+    apart = []
     for key in keys:
         so_far[key] += 1
         _, _, parts = key
         if counts[key] > 1:
             parts = (*parts, f"run {so_far[key]} of {counts[key]}")
-        differences.append(parts)
-    return differences
+        apart.append(parts)
+    return apart
 
 
 def _differing(runs: Sequence[Run]) -> set[str]:

@@ -90,10 +90,13 @@ def effect(
     Logarithms make half and double equally far from 1. A pair in which a value is missing or not
     above 0 is left out. With fewer than FEWEST_PAIRS the effect is unclear.
     """
-    logs = [
-        math.log(after / before)
+    pairs = [
+        (before, after)
         for before, after in zip(control, treated, strict=False)
-        if before and after and before > 0 and after > 0
+        if before and after
+    ]
+    logs = [
+        math.log(after / before) for before, after in pairs if before > 0 and after > 0
     ]
     if not logs:
         return Effect(quantity, math.nan, math.nan, math.nan, 0, "unclear")

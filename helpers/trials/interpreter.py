@@ -51,6 +51,7 @@ def stated_by_torch(origin: str) -> dict[str, str]:
     """
     if not origin:
         return {}
-    text = files.text("", str(Path(origin).with_name("version.py")))
+    version_file = Path(origin).with_name("version.py")
+    text = files.text("", str(version_file))
     # Lines such as: cuda: Optional[str] = '13.0'
     return dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']+)'", text, re.MULTILINE))

@@ -93,7 +93,8 @@ def _most_saved_first(row: FixRow) -> float:
 
 def ranked(study: FixStudy) -> list[FixRow]:
     """The remedies in the order in which they are shown: those that help first."""
-    return list(chain.from_iterable(_by_effect(study).values()))
+    by_effect = _by_effect(study)
+    return list(chain.from_iterable(by_effect.values()))
 
 
 def fixes_table(study: FixStudy) -> Shown:

@@ -84,11 +84,13 @@ def matmul(device: Device, kind: str) -> Row:
     dtype = getattr(torch, kind)
     a = torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator).to(dtype)
     b = torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator).to(dtype)
-    product = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
+    on_device = torch.matmul(a.to(device.name), b.to(device.name))
+    product = on_device.to("cpu").double()
     a = a.double()
     b = b.double()
     difference = (product - torch.matmul(a, b)).abs()
-    error = float((difference / torch.matmul(a.abs(), b.abs())).max())
+    relative = difference / torch.matmul(a.abs(), b.abs())
+    error = float(relative.max())
     limit = TOLERANCE[kind]
     if not error <= limit:  # also if it is NaN
         raise Failed(
@@ -127,10 +129,11 @@ def network(device: Device) -> Row:
     references = _step(twin, x.double(), y)
     if not all(bool(torch.isfinite(value).all()) for value in results):
         raise Failed("loss or gradients are not finite")
-    error = max(
-        float((value - reference).abs().max() / reference.abs().max())
-        for value, reference in zip(results, references)  # noqa: B905 -- Python 3.9
-    )
+    errors = []
+    for value, reference in zip(results, references):  # noqa: B905 -- Python 3.9
+        difference = (value - reference).abs()
+        errors.append(float(difference.max() / reference.abs().max()))
+    error = max(errors)
     limit = f"{NETWORK_TOLERANCE:.1e}"
     if not error <= NETWORK_TOLERANCE:
         says = f"loss or gradients differ from the CPU's by more than {limit}"

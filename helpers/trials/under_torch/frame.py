@@ -91,8 +91,9 @@ def is_oom(torch: ModuleType, error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """The first line of an error that is not blank, else its type; at most LONGEST_LINE characters."""
-    lines = filter(None, map(str.strip, str(error).splitlines()))
-    return next(lines, type(error).__name__)[:LONGEST_LINE]
+    lines = [line.strip() for line in str(error).splitlines()]
+    first_line = next(filter(None, lines), type(error).__name__)
+    return first_line[:LONGEST_LINE]
 
 
 def own_bytes(name: str) -> int:

@@ -93,6 +93,7 @@ class Block(nn.Module):
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         weights = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        # In one expression, so that no name keeps a tensor longer than autograd does.
         mixed = self.dropout(weights.masked_fill(later, float("-inf")).softmax(-1)) @ v
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         widened = nn.functional.gelu(self.up(self.between(x)))

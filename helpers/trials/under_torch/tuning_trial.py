@@ -52,9 +52,8 @@ def _after_use(torch: ModuleType) -> Row:
         torch.cuda.empty_cache()
         torch.zeros(1, device="cuda").sum().item()
     except RuntimeError as error:
-        if is_oom(
-            torch, error
-        ):  # a full card may refuse even this, and the context is alive
+        if is_oom(torch, error):
+            # A full card may refuse even this allocation, and the context is alive.
             return {"context": "alive"}
         return {"context": "dead"}
     return {"context": "alive", "peak_bytes": torch.cuda.max_memory_reserved()}

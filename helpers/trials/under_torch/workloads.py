@@ -181,8 +181,8 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     for number in range(p.steps):
         draw = torch.Generator().manual_seed(seed * SEEDS_APART + number)
         prices = torch.randint(0, levels, (ticks,), generator=draw).to(run.name)
-        drawn = torch.randint(1, MOST_VOLUME, (ticks,), generator=draw)
-        volumes = drawn.float().to(run.name)
+        volumes = torch.randint(1, MOST_VOLUME, (ticks,), generator=draw)
+        volumes = volumes.float().to(run.name)
         profile = torch.zeros(levels, device=run.name)
         for start in range(0, ticks, size):
             price = prices[start : start + size, None]
@@ -347,7 +347,8 @@ def unhindered() -> float:
     sched-stats.rst); without the file this is the plain clock.
     """
     try:
-        waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
+        numbers = Path("/proc/self/schedstat").read_text().split()
+        waited_ns = int(numbers[1])
     except (OSError, ValueError, IndexError):
         waited_ns = 0
     return time.perf_counter() - waited_ns / 1e9
