@@ -8,6 +8,7 @@ from typing import Any
 
 from helpers.ground.lazy_names import load_name
 
+# By name, the module of this room that has it: it is loaded when the name is used.
 _HOMES = {
     "Subject": "subject",
     "ShareError": "subject",

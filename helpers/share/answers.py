@@ -1,5 +1,7 @@
-"""What the runs of a batch came to, as others may read it: the batch's own page and this one are
-made by the same functions, this one of copies of the runs.
+"""The results of a batch's runs, as others may read them.
+
+The functions are those of the batch's own page; here they get copies of the runs without private
+text.
 """
 
 from __future__ import annotations
@@ -19,15 +21,14 @@ if TYPE_CHECKING:
 
 
 def public_sections(about: Subject, copies: PublicCopy) -> list[Section]:
-    """The runs of a subject, each without a text that is not known."""
+    """The runs of a subject, each without texts that are not known."""
     if not about.runs:
         return []
-    from helpers.batch.section import (
-        Section,
-        told_apart,
-    )  # here: pydantic takes long to load
+    # Imported here, because pydantic takes long to load.
+    from helpers.batch.section import Section, told_apart
 
     runs = [_public_run(run, copies) for run in about.runs]
+    # A shared page links to no folder and no anchor of the batch.
     return told_apart([Section(run, anchor="", folder=Path(), gone="") for run in runs])
 
 
@@ -41,15 +42,19 @@ def box_answers(sections: list[Section]) -> list[BoxAnswer]:
 
 
 def _public_run(run: Run, copies: PublicCopy) -> Run:
+    """A copy of a run whose texts are typed or empty."""
     verdict = copies.verdict(run.verdict)
     if verdict is not None and not verdict.title:
         verdict = replace(verdict, title=verdict_facts.headline(run.verdict))
     parameters = typed_parameters(run)
     if run.reads_batch:
-        parameters["batch"] = "{batch}"
+        parameters["batch"] = "{batch}"  # as the plan has it, in place of a path
+    notebook = public.notebook(run.notebook)
+    if not notebook:
+        notebook = OWNERS_NOTEBOOK
     changes = {
         "box": copies.names.box(run.box),
-        "notebook": public.notebook(run.notebook) or OWNERS_NOTEBOOK,
+        "notebook": notebook,
         "parameters": parameters,
         "preset": public.parameter(run.preset),
         "gpu": public.typed("pci", run.gpu),

@@ -1,4 +1,6 @@
-"""The typed part of an evidence bundle: its releases, its views, and each number that was read."""
+"""The part of an evidence bundle that may be shared: releases, tables and figures, and the numbers
+that were read.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,11 @@ UNSET = {
 
 
 def releases(bundle: Bundle) -> dict[str, str]:
-    """Releases of a bundle's box, cut to their digits, and the settings that concern its memory,
-    with the names of PyTorch's collect_env.py. What is not known says so.
+    """Releases of a box, without private suffixes, and the settings that concern its memory, by
+    name.
+
+    The names are those of PyTorch's collect_env.py, which trackers ask for. An unknown value is
+    NOT_READ, a setting that nobody made its text in UNSET.
     """
     system = machine(bundle)
     torch = framework.framework(bundle)
@@ -58,19 +63,28 @@ def releases(bundle: Bundle) -> dict[str, str]:
         "Kernel parameters": public.kernel_parameters(text_of(system.cmdline)),
         "Container": container,
     }
-    return {name: text or UNSET.get(name, NOT_READ) for name, text in facts.items()}
+    for name, text in facts.items():
+        if not text:
+            facts[name] = UNSET.get(name, NOT_READ)
+    return facts
 
 
 def _version(release: Reading) -> str:
+    """The public part of a release that was read; empty where none was."""
     return public.version(text_of(release))
 
 
 def gpu_names(bundle: Bundle) -> list[str]:
-    """The GPUs of a box, those of one name counted."""
+    """The names of a box's GPUs, each once, with a count where there are several: "2 x
+    NVIDIA L4".
+    """
     counts = Counter(map(_gpu_name, gpus(bundle)))
-    return [
-        name if count == 1 else f"{count} x {name}" for name, count in counts.items()
-    ]
+    names = []
+    for name, count in counts.items():
+        if count > 1:
+            name = f"{count} x {name}"
+        names.append(name)
+    return names
 
 
 def _gpu_name(gpu: Gpu) -> str:
@@ -84,7 +98,9 @@ def _gpu_name(gpu: Gpu) -> str:
 
 
 def _with_a_name(gpu: Gpu) -> Gpu:
-    """A GPU that is called by its vendor where its chip's name is not known."""
+    """The GPU itself where its chip's name may be shared, else a copy that is named by
+    its vendor.
+    """
     if public.chip(text_of(gpu.name)):
         return gpu
     return replace(gpu, name=seen(_gpu_name(gpu), "text", gpu.name.source))
@@ -93,12 +109,14 @@ def _with_a_name(gpu: Gpu) -> Gpu:
 def machine_line(bundle: Bundle) -> str:
     """The box in a line: its GPUs, its RAM and its system."""
     about = releases(bundle)
-    names = "; ".join(gpu_names(bundle)) or "no GPU"
+    names = "; ".join(gpu_names(bundle))
+    if not names:
+        names = "no GPU"
     return f"{names}, {about['RAM']} of RAM, {about['OS']}, Linux {about['Kernel']}"
 
 
 def report_views(bundle: Bundle, copies: PublicCopy) -> list[Shown]:
-    """What a report for a tracker has of a box: its memory, who holds it, and its kernel log."""
+    """The tables of a box for a tracker: its memory, who holds it, and its kernel log."""
     cards = copies.of(gpus(bundle))
     events = tables.events_table(copies.of(kernel_log.events(bundle)))
     views = [
@@ -112,10 +130,11 @@ def report_views(bundle: Bundle, copies: PublicCopy) -> list[Shown]:
 def box_views(
     evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy
 ) -> list[Shown]:
-    """Its memory, who holds it, what limits it, its settings and releases, with figures."""
-    from helpers.tell import (
-        figures,
-    )  # here: a report draws none, and matplotlib takes long
+    """The tables and figures of a box for a page: its releases, memory, who holds it, what limits
+    it, its settings, and its kernel log.
+    """
+    # Imported here, because a report has no figures and matplotlib takes long to load.
+    from helpers.tell import figures
 
     _, holders, events = report_views(bundle, copies)
     cards = copies.of([_with_a_name(gpu) for gpu in gpus(bundle)])
@@ -140,16 +159,20 @@ def box_views(
 
 
 def limits_of(stacks: tuple[Stack, ...]) -> list[Shown]:
-    """The ceilings of each GPU, with their figure; of several each names its GPU."""
+    """The limits of each GPU as a table with a figure, numbered where there are several GPUs."""
     views = []
     for number, stack in enumerate(stacks, 1):
         drawn = ceilings_bars(stack)
-        label = drawn.label if len(stacks) == 1 else f"Limits of GPU {number}"
+        label = drawn.label
+        if len(stacks) > 1:
+            label = f"Limits of GPU {number}"
         table = ceilings_table(stack)
         views.append(replace(table, title=drawn.title, label=label, draw=drawn.draw))
     return views
 
 
 def filled_readings(bundle: Bundle) -> int:
-    """How many readings of a box no machine printed."""
+    """How many items of a recorded box were filled in from its write-up: no machine
+    printed them.
+    """
     return sum(item.constructed for item in bundle.items)

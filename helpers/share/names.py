@@ -1,4 +1,4 @@
-"""What stands for the names of a page: ``process-1``, ``your file 1, line 82``."""
+"""Numbers in place of names on a shared page: ``process-1``, ``your file 1, line 82``."""
 
 from __future__ import annotations
 
@@ -17,55 +17,69 @@ LIBRARIES = frozenset(
 PLACE = re.compile(
     r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+\.[A-Za-z]\w{0,7}):(?P<line>\d{1,9})\b"
 )
+"""A line of a program as our verdicts write it: "cell 3, line 2" of a notebook, or
+"train.py:82".
+"""
 LIBRARY_FILE = re.compile(r"(\w+)/[\w/]+\.py")
+"""A file of a package, by its path from site-packages on."""
 
 
 class Names:
-    """What stands for the names of a page: ``process-1``, ``your file 1``, each its own number."""
+    """Gives each name of a page a label of its own, such as ``process-1`` or ``your file 1``."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[object, int]] = {}
-        self._labels: set[object] = {NOBODY, None, ""}
+        self._labels: set[object] = {NOBODY, ""}
+        """Texts that name nobody, and so may be shown."""
 
     def of(self, kind: str, name: object, between: str = "-") -> str:
-        """The label of a name, with its number among those of its kind; nothing for no name.
+        """The label of a name: its kind and its number among the names of that kind.
 
-        A label is its own label.
+        The label of a label is the same. An empty name stays empty.
         """
+        if name is None:
+            return ""
         if name in self._labels:
-            return str(name or "")
+            return str(name)
         numbers = self._numbers.setdefault(kind, {})
-        label = f"{kind}{between}{numbers.setdefault(name, len(numbers) + 1)}"
+        number = numbers.setdefault(name, len(numbers) + 1)
+        label = f"{kind}{between}{number}"
         self._labels.add(label)
         return label
 
     def variables(self, text: str) -> str:
-        """A text with the number of each variable that has one."""
+        """The text with the label of each variable that has one, in place of its name."""
         for name, number in self._numbers.get("variable", {}).items():
-            text = re.sub(
-                rf"(?<!\w){re.escape(str(name))}(?!\w)", f"variable {number}", text
-            )
+            whole_word = rf"(?<!\w){re.escape(str(name))}(?!\w)"
+            text = re.sub(whole_word, f"variable {number}", text)
         return text
 
     def box(self, name: str) -> str:
-        """A box by its public name, else by its place among the others."""
-        return public.box(name) or self.of("box", name)
+        """A box by its public name, else by its number."""
+        public_name = public.box(name)
+        if public_name:
+            return public_name
+        return self.of("box", name)
 
     def group(self, name: object) -> str:
-        """A group that everybody knows by its name, else by its place among the others."""
+        """A group of users by its name if every distribution has it, else by its number."""
         if name in public.GROUPS:
             return str(name)
         return self.of("group", name)
 
     def lines(self, text: str) -> str:
-        """The lines of programs that a text names: ``your file 1, line 82``."""
-        return "; ".join(dict.fromkeys(map(self.line, PLACE.finditer(text))))
+        """The lines of programs that a text names, each once: ``your file 1, line 82``."""
+        labels = [self.line(place) for place in PLACE.finditer(text)]
+        return "; ".join(dict.fromkeys(labels))
 
     def line(self, place: re.Match[str]) -> str:
-        """A line, by the number of its file, or by its place in a well-known library."""
+        """The label of a line that PLACE matched: in a library its file, else the number of the
+        file.
+        """
         if place["cell"]:
             return place[0]
-        file = re.split("-packages/", place["file"])[-1]
+        # From site-packages or dist-packages (Debian) on, where there is one.
+        _, _, file = f"-packages/{place['file']}".rpartition("-packages/")
         library = LIBRARY_FILE.fullmatch(file)
         if library is None or library[1] not in LIBRARIES:
             file = self.of("your file", file, " ")

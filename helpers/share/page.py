@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     from helpers.batch.box_answer import BoxAnswer
 
 STORY_BYTES = 2_500_000
+"""Bytes that the cells of a case study may take on a page; what has no room is named instead."""
 
 
 @dataclass(frozen=True)
 class SharedPage:
-    """A page for others, its name without an ending, and what of its subject stayed at home."""
+    """A page for others: its file's name without an ending, a sentence about what it leaves out,
+    and its HTML.
+    """
 
     name: str
     left_out: str
@@ -48,6 +51,7 @@ class SharedPage:
 def review_of(about: Subject) -> Review:
     """The review of a subject: each text that its page leaves out."""
     copies = PublicCopy(about.evidence)
+    # Both note in copies.said the texts that are on the page anyway.
     copies.verdict(_judged(about, copies))
     public_sections(about, copies)
     return review_beside(about, copies.said)
@@ -66,6 +70,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     ticked = review.ticked(choices)
     kept = Counter(row.text.kind for row in review.rows if row not in ticked)
     left_out = left_out_words(kept + about.unread)
+    all_views = views(about, copies, sections, bool(story))
     html = render(
         "shared.html.j2",
         about=about,
@@ -80,9 +85,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         story=story,
         verdict=about.verdict,
         judged=judged,
-        views=[
-            view for view in views(about, copies, sections, bool(story)) if view.cells
-        ],
+        views=[view for view in all_views if view.cells],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
@@ -94,7 +97,9 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
 
 
 def _judged(about: Subject, copies: PublicCopy) -> Verdict | None:
-    """The verdict; on a recorded program as it is judged without the names of that program."""
+    """The verdict; a recorded program is judged again without its names, so none is in the
+    sentences.
+    """
     if about.evidence.program is None:
         return about.verdict
     public_program = copies.program(about.evidence.program)
@@ -102,17 +107,21 @@ def _judged(about: Subject, copies: PublicCopy) -> Verdict | None:
 
 
 def _heading(answers: list[BoxAnswer]) -> tuple[str, str]:
-    """What is wrong on several boxes, and what was found on those without a problem."""
+    """A headline about several boxes, and a line about those without a problem; both are empty for
+    a single box.
+    """
     if len(answers) < 2:
         return "", ""
-    # here: pydantic takes long to load
+    # Imported here, because pydantic takes long to load.
     from helpers.batch.box_answer import headline_of, others_of
 
     return headline_of(answers), others_of(answers)
 
 
 def _story(about: Subject) -> list[Any]:
-    """A told case of the workbook, its words and figures as they were committed; else nothing."""
+    """The cells of one of the workbook's case studies, with its committed words and figures; empty
+    for other subjects.
+    """
     place = public.notebooks().get(about.name)
     if about.notebook is None or place is None or place.parent.name != "cases":
         return []
@@ -126,12 +135,14 @@ def left_out_words(left_out: Counter[str]) -> str:
     """One sentence: how many texts stayed at home, by kind."""
     if not left_out:
         return "Nothing was left out."
-    kinds = ", ".join(_counted(count, kind) for kind, count in sorted(left_out.items()))
+    by_kind = [_counted(count, kind) for kind, count in sorted(left_out.items())]
+    kinds = ", ".join(by_kind)
     pieces = _counted(left_out.total(), "piece")
     return f"Left out, because they may hold a person's words: {pieces} ({kinds})."
 
 
 def _counted(count: int, kind: str) -> str:
+    """A count with its noun, in the plural where it needs one: "3 outputs of a cell"."""
     if count == 1:
         return f"1 {kind}"
     noun, of, rest = kind.partition(" of ")
@@ -139,9 +150,9 @@ def _counted(count: int, kind: str) -> str:
 
 
 def _day(when: str) -> str:
-    """The day of a time as records have it, in words: 22 November 2026; empty for another text."""
+    """The day of a time of a record, such as "22 November 2026"; empty for another text."""
     try:
-        day = datetime.fromisoformat(when[:10])
+        day = datetime.fromisoformat(when[: len("2026-11-22")])
     except ValueError:
         return ""
     return f"{day.day} {day:%B %Y}"

@@ -1,7 +1,7 @@
-"""Copies of facts as others may read them: without a name of a box, and with its numbers.
+"""Copies of facts that others may read: with the numbers of a box, and without its names.
 
-Whatever is judged, written or drawn of a copy has no name in it either, so tables, figures and
-verdicts come from the same functions as on the pages of their owner.
+A verdict, table or figure that is made of a copy has no names in it either, so the functions are
+the same as for the pages of the box's owner.
 """
 
 from __future__ import annotations
@@ -35,26 +35,33 @@ Fact = TypeVar("Fact")
 CODES = frozenset(
     "cause confidence state status unit id kind key layer layers binding account".split()
 )
-"""Fields whose texts are of a fixed list."""
+"""Fields whose texts are words of a fixed list, so they are copied as they are."""
 TYPED = frozenset("pci driver native".split())
-"""Fields of which public.GRAMMARS has one."""
+"""Fields whose form is in public.GRAMMARS."""
+# The number of a process in a sentence; no size such as "process 12 MiB", and no release.
 PROCESS = re.compile(
     r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)"
 )
 LINES = frozenset("line where asked_at".split())
+"""Fields of a recorded program that name lines of its files."""
 EXAMPLE = {"trace": "run.pickle", "command": "python your_program.py"}
-"""Of a recorded program: fields that name lines, and what stands for its files."""
+"""Fields of a recorded program that name its files or its command, with the text in their place."""
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
 STEP_NOT_SHOWN = "Ask whoever sent you this page: its words are not shown here."
 ASK = "ask whoever sent you this page"
 SUMMARY_NOT_SHOWN = "The explanation is not shown on this page."
 HIDDEN = "A reading whose words are not shown on this page"
-"""In place of what is left out: the page never says that there was none."""
+"""These texts stand in place of what is left out, so that a page does not seem to say there was
+nothing.
+"""
 
 
 class PublicCopy:
-    """Makes copies of the facts of a case; ``said`` are texts that passed, as they were."""
+    """Makes copies of the facts of a case that others may read.
+
+    ``said`` has the original of each text that was let through, for the review.
+    """
 
     def __init__(self, evidence: CaseEvidence) -> None:
         self.names = Names()
@@ -65,30 +72,39 @@ class PublicCopy:
         self._replaced[evidence.bundle.box] = self.names.box(evidence.bundle.box)
         for gpu in gpus(evidence.bundle):
             for holder in gpu.holders:
-                name = f"{holder.name or 'process'} ({holder.pid})"
+                # As verdicts name a process (judge.holders).
+                name = f"process ({holder.pid})"
+                if holder.name:
+                    name = f"{holder.name} ({holder.pid})"
                 self._replaced[name] = self.names.of("process", holder.pid)
 
     def text(self, text: object) -> str:
-        """A text in the workbook's own words, with numbers in place of names; else nothing."""
-        spoken = PLACE.sub(self.names.line, str(text))
-        spoken = PROCESS.sub(self._process, spoken)
-        for name, number in self._replaced.items():
-            spoken = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", number, spoken)
-        if not public.chip(spoken) and not is_ours(spoken):
+        """A text with labels in place of names, if it is then in the workbook's own words; else
+        empty.
+        """
+        copy = PLACE.sub(self.names.line, str(text))
+        copy = PROCESS.sub(self._process, copy)
+        for name, label in self._replaced.items():
+            copy = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", label, copy)
+        if not public.chip(copy) and not is_ours(copy):
             return ""
         self.said.add(str(text))
-        return spoken
+        return copy
 
-    def _process(self, number: re.Match[str]) -> str:
-        return self.names.of("process", int(number[1]))
+    def _process(self, match: re.Match[str]) -> str:
+        """The label of a process that PROCESS found."""
+        return self.names.of("process", int(match[1]))
 
     def of(self, fact: Fact) -> Fact:
-        """A copy of a fact and of the facts in it; of a list without what became nothing."""
+        """A copy of a fact and of the facts in it. Texts that became empty are left out
+        of a list.
+        """
         copy: Any = fact
         if isinstance(fact, str):
             copy = self.text(fact)
         elif isinstance(fact, (tuple, list)):
-            copy = type(fact)(part for part in map(self.of, fact) if part != "")
+            parts = [self.of(part) for part in fact]
+            copy = type(fact)(part for part in parts if part != "")
         elif isinstance(fact, dict):
             copy = {name: self.of(value) for name, value in fact.items()}
         elif isinstance(fact, Reading):
@@ -98,7 +114,7 @@ class PublicCopy:
         return cast("Fact", copy)
 
     def _public_fields(self, fact: DataclassInstance) -> dict[str, Any]:
-        """The fields of a fact as others may read them, by name."""
+        """The fields of a dataclass as others may read them, by name."""
         public_fields = {
             field.name: self._field(field.name, getattr(fact, field.name))
             for field in fields(fact)
@@ -107,13 +123,14 @@ class PublicCopy:
             public_fields["name"] = self.names.of("process", fact.pid)
             public_fields["state"] = public.typed("state", fact.state)
         if isinstance(fact, LedgerRow) and not public_fields["words"]:
-            public_fields["words"] = fact.kind.replace("_", " ")
+            public_fields["words"] = fact.kind.replace("_", " ")  # a word of a list
         if isinstance(fact, Event):
             name = self.names.of("process", fact.pid or fact.process)
             public_fields.update(process=name, pid=None, text=self._printed_anew(fact))
         return public_fields
 
     def _field(self, name: str, value: object) -> object:
+        """The value of a field as others may read it, by the name of the field."""
         if name == "source":
             return public.source_or_kind(str(value))
         if name in CODES:
@@ -130,31 +147,45 @@ class PublicCopy:
         if public.is_number(reading.value):
             return copy
         if not reading.ok:
-            return replace(copy, why=self.text(reading.why) or NOT_READ)
-        events = kernel_log.parse(str(reading.value))
-        messages = read_message(str(reading.value)).messages
-        words = self.text(reading.value) or "; ".join(map(printed_anew, messages))
-        if events:  # a line of the kernel, in which any word may be a name
-            words = "; ".join(map(self._printed_anew, events))
+            why = self.text(reading.why)
+            if not why:
+                why = NOT_READ
+            return replace(copy, why=why)
+        words = self._words(str(reading.value))
         if words:
             return replace(copy, value=words)
         return replace(copy, value=None, status=NOT_AVAILABLE, why=NOT_SHOWN)
 
+    def _words(self, text: str) -> str:
+        """The words of a reading as others may read them; a line of the kernel or a known error
+        message is printed anew from its numbers.
+        """
+        events = kernel_log.parse(text)
+        if events:  # any word of such a line may be a name
+            return "; ".join(map(self._printed_anew, events))
+        copy = self.text(text)
+        if copy:
+            return copy
+        return "; ".join(map(printed_anew, read_message(text).messages))
+
     def _printed_anew(self, event: Event) -> str:
-        """What a line of the kernel means, with its numbers."""
+        """The meaning of a line of the kernel, with its numbers and addresses."""
         says = [meaning(event.row).removesuffix(".")]
         for name, value in event.facts.items():
+            words = name.removesuffix("_bytes").replace("_", " ")
             if name.endswith("_bytes"):
-                says.append(f"{name[:-6].replace('_', ' ')} {show_bytes(int(value))}")
+                says.append(f"{words} {show_bytes(int(value))}")
             elif isinstance(value, int):
-                says.append(f"{name.replace('_', ' ')} {value:,}")
-            elif re.fullmatch("0x[0-9a-fA-F]{1,13}", value):
-                says.append(f"{name.replace('_', ' ')} {value}")
+                says.append(f"{words} {value:,}")
+            elif re.fullmatch(
+                "0x[0-9a-fA-F]{1,13}", value
+            ):  # an address of a page fault
+                says.append(f"{words} {value}")
         return "; ".join(filter(None, says))
 
     def program(self, facts: Fact) -> Fact:
-        """The facts of a recording, with numbers in place of the lines and variables that they
-        name, and with a command of no program.
+        """The facts of a recording, with labels in place of lines and variables, and an example in
+        place of its command.
         """
         copy: Any = facts
         if isinstance(facts, tuple):
@@ -167,6 +198,7 @@ class PublicCopy:
         return cast("Fact", copy)
 
     def _field_of_program(self, name: str, value: Any) -> object:
+        """The value of a field of a recording as others may read it, by the name of the field."""
         if name in LINES:
             return self.names.lines(value)
         if name == "callers":
@@ -180,7 +212,9 @@ class PublicCopy:
         return self.program(value)
 
     def verdict(self, verdict: Verdict | None) -> Verdict | None:
-        """A verdict with the sentences that pass."""
+        """A copy of a verdict; a sentence that is not in the workbook's words is replaced by a
+        notice.
+        """
         if verdict is None:
             return None
         copy = self.of(verdict)
@@ -196,15 +230,14 @@ class PublicCopy:
             next_step=step,
             evidence=list(map(_with_words, copy.evidence)),
             against=list(map(_with_words, copy.against)),
-            missing=[
-                row if row.reading and row.how else Missing(reading=HIDDEN, how=ASK)
-                for row in copy.missing
-            ],
+            missing=list(map(_with_both_texts, copy.missing)),
         )
 
     @property
     def rules(self) -> dict[str, Rule]:
-        """What a column lets through of a cell, by the class that a table gives it (values.Column)."""
+        """By the class of a column (tell.values.Column), the function that returns the public part
+        of a cell.
+        """
         of_texts: dict[str, Rule] = {
             "heading": is_heading,
             "chip": public.chip,
@@ -226,38 +259,47 @@ class PublicCopy:
         }
 
     def _reading_name(self, cell: object) -> object:
-        """What a reading is called."""
+        """The name of a reading."""
         if str(cell) in public.READINGS:
             return str(cell)
         return self._said(cell)
 
     def _measured(self, cell: object) -> object:
-        """A cell that is a number or was read."""
+        """A number, or a reading with its public part."""
         if public.is_number(cell):
             return cell
         return self._said(cell)
 
     def _said(self, cell: object) -> object:
-        """A cell in the workbook's own words, or what was read."""
+        """A text in the workbook's own words, or a reading with its public part."""
         if cell is None or isinstance(cell, Reading):
             return self.of(cell)
         return self.text(cell)
 
 
 def _with_words(row: Evidence) -> Evidence:
-    """A row of evidence that says at least that its words are hidden."""
+    """A row of evidence; without words it says that they are hidden."""
     if row.says:
         return row
     return replace(row, says=HIDDEN)
 
 
+def _with_both_texts(row: Missing) -> Missing:
+    """A row about a missing reading; without one of its texts both are hidden."""
+    if row.reading and row.how:
+        return row
+    return Missing(reading=HIDDEN, how=ASK)
+
+
 def text_of(cell: object) -> str:
-    """A cell as a text; of a reading what was read, nothing where that failed."""
+    """A cell as a text; of a reading its value. Empty where there is none."""
     if isinstance(cell, Reading):
         cell = cell.value
-    return "" if cell is None else str(cell)
+    if cell is None:
+        return ""
+    return str(cell)
 
 
 def _of_text(rule: Rule, cell: object) -> object:
-    """What a rule lets through of a cell as a text."""
+    """The result of a rule for a cell as a text."""
     return rule(text_of(cell))

@@ -1,8 +1,11 @@
-"""What is known of this box and must not stand in a text that a person ticked."""
+"""Replaces names and serial numbers of this box, and addresses, in the texts that a
+person ticked.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import os
 import pwd
 import re
@@ -19,51 +22,57 @@ from . import public
 from .names import Names
 
 SHORTEST = 2
+"""Characters of a value: a name of one letter would replace that letter everywhere."""
 PEOPLE_FROM = 1000
-"""The first number of a user that is a person, by /etc/login.defs of every distribution."""
+"""The first user ID, and group ID, of a person: UID_MIN of /etc/login.defs."""
+# Files with numbers of their own on each machine, which may be patterns.
 SERIALS = """
 /etc/machine-id /sys/class/dmi/id/*serial /sys/class/dmi/id/*uuid /sys/class/dmi/id/*asset_tag
 /sys/class/net/*/address /sys/class/drm/card*/device/unique_id
 """
 LOGIN = "USER LOGNAME SUDO_USER HOME"
+"""Variables of the environment that name the user."""
 FORMS = {
     "mail": r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}",
     "uuid": r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "mac": r"(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}",
+    # IPv4 (no release of five numbers), IPv6, and runs of groups that _address_in looks into.
     "address": r"(?<!\d)(?<!\d\.)(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
     r"|(?<![\w:])[0-9a-fA-F:]{2,39}:[0-9a-fA-F]{1,4}(?![\w:])"
     r"|(?:[0-9a-fA-F]{1,4}:){2,7}:?[0-9a-fA-F]{0,4}",
     "user": r"(?:(?<=/home/)|(?<=/Users/))[^/\s'\"]{1,64}",
 }
-"""What has a form of its own, wherever it stands."""
+"""Values that are recognised by their form in any text, by the kind of their label."""
 
 
 class Redactor:
-    """Replaces what is known of this box, and of the box of a bundle, each value by a name."""
+    """Replaces the values that are known of this box, and of a bundle's box, each by a label."""
 
     def __init__(self, bundle: Bundle | None = None) -> None:
         self._names = Names()
-        self._values: dict[str, str] = {}
+        self._labels: dict[str, str] = {}  # by the value in small letters
         for kind, value in (*_of_this_box(), *_of_bundle(bundle)):
             if len(value) >= SHORTEST:
-                self._values.setdefault(
-                    value.lower(), self._names.of(kind, value.lower())
-                )
+                key = value.lower()
+                self._labels.setdefault(key, self._names.of(kind, key))
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self._values, key=len, reverse=True)
+        """All values as whole words; an underscore ends a word too."""
+        # A user's name may be a part of the name of the home folder.
+        longest_first = sorted(self._labels, key=len, reverse=True)
         words = "|".join(map(re.escape, longest_first))
         return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
     def redacted(self, text: str) -> str:
-        """The text with a name in place of each of these values."""
-        text = self._pattern.sub(lambda match: self._values[match[0].lower()], text)
+        """The text with a label in place of each of these values."""
+        text = self._pattern.sub(lambda match: self._labels[match[0].lower()], text)
         for kind, form in FORMS.items():
             text = re.sub(form, partial(self._of_form, kind), text)
         return text
 
     def _of_form(self, kind: str, match: re.Match[str]) -> str:
+        """The label for a match of one of FORMS; a match without an address in it stays."""
         if kind == "address":
             address = _address_in(match[0])
             if not address:
@@ -73,18 +82,16 @@ class Redactor:
 
 
 def _address_in(text: str) -> str:
-    """The address in a run of groups, which a colon may join to its neighbours ("UID:2001:db8::1");
-    empty where there is none.
+    """The longest IP address between colons of a text, such as in "UID:2001:db8::1"; empty where
+    there is none.
     """
     if _is_address(text):
         return text
     colons = [match.start() for match in re.finditer(":", text)]
-    runs = [
-        text[start:end]
-        for start in (0, *(colon + 1 for colon in colons))
-        for end in (*colons, len(text))
-    ]
-    return max(filter(_is_address, runs), key=len, default="")
+    starts = [0, *(colon + 1 for colon in colons)]
+    ends = [*colons, len(text)]
+    parts = [text[start:end] for start, end in itertools.product(starts, ends)]
+    return max(filter(_is_address, parts), key=len, default="")
 
 
 def _is_address(text: str) -> bool:
@@ -96,26 +103,33 @@ def _is_address(text: str) -> bool:
 
 
 def _of_this_box() -> Iterator[tuple[str, str]]:
-    name = socket.gethostname()
-    yield "host", name
-    yield "host", name.partition(".")[0]
+    """Each private value of this machine, after the kind of its label."""
+    host = socket.gethostname()
+    short_host, _, _ = host.partition(".")
+    yield "host", host
+    yield "host", short_host
+    own_uid = os.getuid()
     for entry in pwd.getpwall():
-        if entry.pw_uid >= PEOPLE_FROM or entry.pw_uid == os.getuid() != 0:
+        is_own = entry.pw_uid == own_uid and own_uid != 0  # root is no name
+        if is_own or entry.pw_uid >= PEOPLE_FROM:
+            full_name, _, _ = entry.pw_gecos.partition(",")
             yield "user", entry.pw_name
-            yield "user", entry.pw_gecos.partition(",")[0]
+            yield "user", full_name
             yield "home", entry.pw_dir
     for variable, value in os.environ.items():
         if variable in LOGIN.split() and value not in ("root", "/root"):
             yield "user", value
         if sounds_secret(variable):
             yield "secret", value
-    for place in SERIALS.split():
-        for file in Path("/").glob(place[1:]):
+    for pattern in SERIALS.split():
+        for file in Path("/").glob(pattern.removeprefix("/")):
             yield "serial", text_of(file)
 
 
 def _of_bundle(bundle: Bundle | None) -> Iterator[tuple[str, str]]:
-    """The names that the bundle's own box has: its own, its people's, its boot's."""
+    """Each private value of a bundle's box, after the kind of its label; none of a box of the
+    workbook.
+    """
     if bundle is None or public.box(bundle.box):
         return
     yield "host", bundle.box
@@ -123,5 +137,6 @@ def _of_bundle(bundle: Bundle | None) -> Iterator[tuple[str, str]]:
         yield "serial", row.text("boot_id")
     for row in bundle.table("identity"):
         for group in rows(row.many("groups")):
-            if (group.number("gid") or 0) >= PEOPLE_FROM:
+            gid = group.number("gid")
+            if gid is not None and gid >= PEOPLE_FROM:
                 yield "user", group.text("name")

@@ -1,4 +1,4 @@
-"""What a person reads before it leaves: each text that was left out, and what they ticked."""
+"""The review of a page by its owner: each text that is left out, and which of them were ticked."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ Choices = frozenset[str]
 """Digests of the texts that a person ticked."""
 NOTHING_TICKED: Choices = frozenset()
 INVISIBLE = "Cf"
-"""Unicode's category of characters that only format: of no width, or for a direction."""
+"""Unicode's category of format characters: those of no width, and those that set a direction."""
 FEW_LINES = 10
+"""A text of at most so many lines is seen as a whole beside its tick box."""
 EXPECTED = "expected the file that the review page saved"
 
 
 @dataclass(frozen=True)
 class ReviewRow:
-    """A text of the review, without what is known of the box in it."""
+    """A text of the review; ``redactor`` replaces private values of the box in it."""
 
     text: SharedText
     redactor: Redactor
 
     @property
     def digest(self) -> str:
+        """What identifies the text in a file of choices."""
         return self.text.digest
 
     @cached_property
     def _printed(self) -> str:
-        """The text as a screen shows it: no colours, nothing invisible that hides a name, and each
-        state of a progress bar in a line of its own.
+        """The text as a screen shows it: without colours, without invisible characters, which could
+        hide a name from the redactor, and with each state of a progress bar in a line of its own.
         """
         lines = "\n".join(self.text.text.splitlines())
         for char in set(lines):
@@ -52,12 +54,12 @@ class ReviewRow:
 
     @cached_property
     def shown(self) -> str:
-        """The text as it would stand on the page."""
+        """The text as the page would have it."""
         return self.redactor.redacted(self._printed)
 
     @property
     def about(self) -> str:
-        """Its kind, and how many lines it has where they are many."""
+        """The kind of the text, and the number of its lines if that is above FEW_LINES."""
         lines = self.shown.count("\n") + 1
         if lines <= FEW_LINES:
             return self.text.kind
@@ -65,37 +67,37 @@ class ReviewRow:
 
     @cached_property
     def is_secret(self) -> bool:
-        """Whether it holds what looks like a secret, so that it cannot be ticked."""
+        """Whether the text seems to have a secret in it, so that it cannot be ticked."""
         return is_secret(self._printed)
 
 
 @dataclass(frozen=True)
 class Review:
-    """Every text of a subject that stays at home unless it is ticked."""
+    """Every text of a subject that is not shared unless it is ticked."""
 
     name: str
     rows: tuple[ReviewRow, ...]
 
     def ticked(self, choices: Choices) -> list[ReviewRow]:
-        """The rows that were ticked and hold no secret. A digest of no row picks nothing."""
+        """The rows that were ticked and have no secret. A digest without a row is ignored."""
         return [row for row in self.rows if row.digest in choices and not row.is_secret]
 
     def unknown(self, choices: Choices) -> int:
-        """How many ticks are of no text here: it has changed since, or is of another subject."""
+        """How many ticks match no text here: it has changed since, or is of another subject."""
         return len(choices - {row.digest for row in self.rows})
 
     def groups(self) -> Mapping[str, list[ReviewRow]]:
-        """The rows by their place, in order."""
+        """The rows by their place, such as "cell 3", in order."""
         groups: dict[str, list[ReviewRow]] = {}
         for row in self.rows:
             groups.setdefault(row.text.where, []).append(row)
         return groups
 
     def html(self, choices: Choices = NOTHING_TICKED, command: str = "") -> str:
-        """The page on which a person ticks what may leave: one file, which sends nothing.
+        """The page on which a person ticks texts: a single file, which sends nothing.
 
-        What was ticked before, by ``choices``, is ticked. ``command`` makes the page for others,
-        and is shown with the file of the choices when they are saved.
+        The texts of ``choices`` are ticked already. ``command`` makes the page for others; it is
+        shown, with the file of the choices, when they are saved.
         """
         page = render(
             "review.html.j2",
@@ -109,23 +111,24 @@ class Review:
 
 
 def review_beside(about: Subject, said: Container[str]) -> Review:
-    """The review of a subject beside the sentences that its page has already, ``said``; a text that
-    stands in several places is asked for once.
+    """The review of a subject, with each text once, and without the texts ``said``, which its page
+    has anyway.
     """
     texts = [text for text in about.texts if text.text not in said]
     if about.bundle is not None:
         texts += of_bundle(about.bundle)
-    once: dict[str, SharedText] = {}
+    by_digest: dict[str, SharedText] = {}
     for text in texts:
-        once.setdefault(text.digest, text)
+        by_digest.setdefault(text.digest, text)
     redactor = Redactor(about.bundle)
-    return Review(
-        about.name, tuple(ReviewRow(text, redactor) for text in once.values())
-    )
+    rows = [ReviewRow(text, redactor) for text in by_digest.values()]
+    return Review(about.name, tuple(rows))
 
 
 def save_choices(folder: Path, name: str, choices: Choices) -> Path:
-    """Write choices below a folder, as the review page saves them, for their owner alone."""
+    """Write choices into a folder, in the form of the review page's file, readable by the owner
+    alone.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{name}.choices.json"
     out.touch(mode=0o600)
@@ -134,7 +137,7 @@ def save_choices(folder: Path, name: str, choices: Choices) -> Path:
 
 
 def read_choices(path: Path) -> Choices:
-    """The choices that the review page saved. Raises ShareError in one line for another file."""
+    """The choices of a file that the review page saved. Raises ShareError for another file."""
     try:
         saved: Any = json_of(path)
         return frozenset(map(str, saved["include"]))

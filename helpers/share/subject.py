@@ -1,11 +1,10 @@
-"""What is to be shared: a batch, one of its runs, a notebook, or a recording, as records and a
-bundle.
-"""
+"""The subject of a shared page: a batch, one of its runs, a notebook, a bundle, or a recording."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from helpers.batch.shapes import Run
 
 MOST_STEPS = 3
+"""Runs that a page names as the way to the same verdict."""
 LAST_WORDS = 2000
 """Characters at the end of an output in which a failure is looked for."""
 ARCHIVES = (".tar.gz", ".tgz")
@@ -61,22 +61,24 @@ EXPECTED = (
     "expected a batch, a run's folder, an .ipynb file, a bundle as capture --out writes it, "
     "the .pickle of record or rehearse, or the name of a recorded box"
 )
+# box = "..." in a cell of parameters, also with a type.
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 
 
 class ShareError(ValueError):
-    """Nothing that can be shared. One line."""
+    """There is nothing that can be shared; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to be shared.
+    """The subject of a shared page.
 
-    ``evidence`` is that of the box that it is about, with the messages that its parameters and
-    outputs hold, or ``no_bundle`` says why no box is in it. ``when`` is the moment of the
-    ``verdict`` as its record has it. ``texts`` are those that stay at home until somebody ticks
-    them, ``unread`` counts what is not looked into. ``notebook`` is the one that is shared, where
-    it is one.
+    ``name``: of the page's file. ``runs``: of a batch. ``verdict``: the answer that leads, and
+    ``when``: its moment, as the record has it. ``evidence``: of the box, and the messages in
+    parameters and outputs; ``no_bundle`` says why it has no box. ``steps``: how to get the same
+    answer. ``texts``: those that are not shared until somebody ticks them; ``unread`` counts by
+    kind what was not looked into. ``notebook``: the one that is shared, if it is a notebook or one
+    run.
     """
 
     name: str = ""
@@ -90,9 +92,9 @@ class Subject:
     unread: Counter[str] = field(default_factory=Counter)
     notebook: NotebookNode | None = None
     is_verdict_ours: bool = False
-    """Whether the verdict stands in one of the workbook's own notebooks as it was committed."""
+    """Whether the verdict is in one of the workbook's own notebooks, as it was committed."""
     is_recording: bool = False
-    """Whether it is about the recording of one program, and about no box."""
+    """Whether it is the recording of a program, without a box."""
 
     @property
     def bundle(self) -> Bundle | None:
@@ -101,17 +103,18 @@ class Subject:
 
 
 def subject_of(target: Path, with_notebooks: bool = False) -> Subject:
-    """What to share of a batch's folder or a run's, by its path or its name below outputs; of a
-    notebook, an evidence bundle, a recording of a program, or a recorded box by its name.
+    """The subject that a path names: the folder of a batch or a run (by its path or its name below
+    outputs), a notebook, an evidence bundle, a recording of a program, or a recorded box by its
+    name.
 
-    ``with_notebooks``: with the texts of each notebook of a batch. Raises ShareError where it is none of
-    them.
+    ``with_notebooks``: with the texts of each notebook of a batch. Raises ShareError for any other
+    path.
     """
     if not target.exists() and public.box(str(target)):
         target = RECORDED / target
     target = kept(target).resolve()
     if target.name == "notebook.ipynb" and target.with_name("run.json").is_file():
-        target = target.parent
+        target = target.parent  # the notebook of a run stands for the run
     if (target / "manifest.json").is_file() or target.name.endswith(ARCHIVES):
         return _of_bundle(target)
     if target.suffix in RECORDINGS and target.is_file():
@@ -120,22 +123,20 @@ def subject_of(target: Path, with_notebooks: bool = False) -> Subject:
         return _of_notebook(target)
     if (target / "run.json").is_file():
         return _of_batch(target.parent, only=target.name)
-    from helpers.batch.record import is_batch  # here: pydantic takes long to load
+    # Imported here, because pydantic takes long to load.
+    from helpers.batch.record import is_batch
 
     if is_batch(target):
         return _of_batch(target, with_notebooks=with_notebooks)
-    seen = (
-        "a pipe or a device"
-        if target.exists() and not target.is_dir()
-        else "nothing to share"
-    )
+    seen = "nothing to share"
+    if target.exists() and not target.is_dir():
+        seen = "a pipe or a device"
     raise ShareError(f"{target.name}: {seen}; {EXPECTED}")
 
 
 def _of_batch(folder: Path, only: str = "", with_notebooks: bool = False) -> Subject:
     """All runs of a batch, or the one in the folder ``only``."""
     from helpers.batch.record import read_batch
-    from helpers.batch.which_runs import boxes_of
 
     view = read_batch(folder)
     runs = tuple(run for run in view.runs if only in ("", run.run_id))
@@ -143,68 +144,94 @@ def _of_batch(folder: Path, only: str = "", with_notebooks: bool = False) -> Sub
         raise ShareError(
             f"{only}: its run.json cannot be read; expected a run of this workbook"
         )
-    # A bundle from elsewhere has its path in the parameters: its box is called foreign.
-    looked_at = boxes_of(runs)
-    boxes = looked_at + [str(run.parameters.get("box") or "") for run in runs]
-    bundle, no_bundle = bundle_of(boxes, folder)
-    on_the_box = _names_of(bundle)
-    if (
-        "live" in on_the_box
-        and on_the_box.isdisjoint(looked_at)
-        and "" not in looked_at
-    ):
-        # It is of the machine that ran the batch, and no run looked at that one.
-        bundle, no_bundle = bundle_of(boxes, None)
-        on_the_box = _names_of(bundle)
-    verdict = leading(run.verdict for run in runs if run.box in on_the_box)
+    bundle, no_bundle = _bundle_of_runs(runs, folder)
+    names = _names_of(bundle)
+    verdict = leading(run.verdict for run in runs if run.box in names)
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
-    leads = [run for run in runs if verdict is not None and run.verdict == verdict]
+    leads = []
+    when = ""
+    if verdict is not None:
+        leads = [run for run in runs if run.verdict == verdict]
+        when = leads[0].started_at
     name = public.batch_name(folder.name)
     if only:
-        name += f"-run-{view.runs.index(runs[0]) + 1}"
+        number = view.runs.index(runs[0]) + 1  # as the batch's page numbers its runs
+        name += f"-run-{number}"
     subject = Subject(
         name=name,
         runs=runs,
         verdict=verdict,
         no_bundle=no_bundle,
         steps=tuple(map(step, leads[:MOST_STEPS])),
-        when="".join(run.started_at for run in leads[:1]),
+        when=when,
         unread=Counter({"unreadable record": len(view.unreadable)}),
     )
-    return _with_evidence(
-        _with_texts(subject, folder, bool(only), with_notebooks), bundle
-    )
+    subject = _with_texts(subject, folder, bool(only), with_notebooks)
+    return _with_evidence(subject, bundle)
+
+
+def _bundle_of_runs(runs: Sequence[Run], folder: Path) -> tuple[Path | None, str]:
+    """The bundle of the box that runs looked at, else None and why there is none."""
+    from helpers.batch.which_runs import boxes_of
+
+    looked_at = boxes_of(runs)
+    # A bundle from elsewhere is named by its path in the parameters; as a box it is "foreign".
+    boxes = [*looked_at]
+    for run in runs:
+        box = run.parameters.get("box")
+        if box:
+            boxes.append(str(box))
+    bundle, no_bundle = bundle_of(boxes, folder)
+    names = _names_of(bundle)
+    is_of_this_machine = "live" in names
+    was_looked_at = "" in looked_at or not names.isdisjoint(looked_at)
+    if is_of_this_machine and not was_looked_at:
+        # The batch's own bundle is of the machine that ran it; these runs are about other boxes.
+        return bundle_of(boxes, None)
+    return bundle, no_bundle
 
 
 def _names_of(bundle: Path | None) -> set[str]:
-    """The names of the box that a bundle is about."""
-    return about_box(open_bundle(bundle)) if bundle else set()
+    """The names of the box that a bundle is about; none for no bundle."""
+    if bundle is None:
+        return set()
+    return about_box(open_bundle(bundle))
 
 
 def _with_texts(
     subject: Subject, folder: Path, is_one_run: bool, with_notebooks: bool
 ) -> Subject:
-    """The subject with the texts of its records, and of its notebooks where they are read."""
+    """The subject with the texts of its records, and of its notebooks.
+
+    ``is_one_run``: it is a single run, whose notebook is shared. The notebooks of a batch are read
+    only ``with_notebooks``; otherwise they are counted as unread.
+    """
     texts: list[SharedText] = []
     unread = Counter(subject.unread)
     notebook = None
     for number, run in enumerate(subject.runs, 1):
         texts += of_run(run, f"run {number}")
         if not is_one_run and not with_notebooks:
-            unread["executed notebook"] += bool(run.cells)
+            if run.cells:
+                unread["executed notebook"] += 1
             continue
+        place = f"run {number}, "
+        if is_one_run:
+            place = ""
         with suppress(NotebookError):
             notebook = read_notebook(folder / run.run_id / "notebook.ipynb")
-            texts += of_notebook(notebook, "" if is_one_run else f"run {number}, ")
+            texts += of_notebook(notebook, place)
     if not is_one_run:
         notebook = None
     return replace(subject, texts=tuple(texts), unread=unread, notebook=notebook)
 
 
 def _with_evidence(subject: Subject, bundle: Path | None) -> Subject:
-    """The subject with what a bundle, its parameters and its outputs hold, and with the verdict on
-    their messages where no run has one.
+    """The subject with the evidence of a bundle and of the error messages in its parameters and
+    outputs.
+
+    Where no run has a verdict, it gets the verdict on these messages.
     """
     kinds = [PARAMETER]
     if subject.notebook is not None:
@@ -223,7 +250,7 @@ def _with_evidence(subject: Subject, bundle: Path | None) -> Subject:
 
 
 def step(run: Run) -> str:
-    """A run as a step that somebody else can take: its notebook with what it was given."""
+    """A run as a step that somebody else can take: the notebook, and its parameters."""
     name = public.notebook(run.notebook)
     if not name:
         return OWNERS_NOTEBOOK
@@ -231,12 +258,12 @@ def step(run: Run) -> str:
 
 
 def parameters(run: Run) -> list[str]:
-    """The parameters of a run that are typed, as ``name=value``."""
+    """The parameters of a run that may be shared, as ``name=value``."""
     return [f"{name}={value}" for name, value in typed_parameters(run).items()]
 
 
 def typed_parameters(run: Run) -> dict[str, str]:
-    """The parameters of a run of the workbook's own notebooks that are typed, by name."""
+    """The parameters that may be shared, by name; none of a notebook that is not the workbook's."""
     if not public.notebook(run.notebook):
         return {}
     names = _parameter_names(public.notebooks()[Path(run.notebook).stem])
@@ -246,18 +273,23 @@ def typed_parameters(run: Run) -> dict[str, str]:
 
 @cache
 def _parameter_names(notebook: Path) -> frozenset[str]:
+    """The names of a notebook's parameters."""
     return frozenset(parameters_of(open_notebook(notebook)))
 
 
 def _of_bundle(path: Path) -> Subject:
+    """An evidence bundle. Raises ShareError."""
     try:
         bundle = open_bundle(path)
     except BundleError as error:
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
     evidence = evidence_from_bundle(bundle)
     verdict = diagnose(evidence)
+    name = public.box(bundle.box)
+    if not name:
+        name = "box"
     return Subject(
-        name=public.box(bundle.box) or "box",
+        name=name,
         verdict=verdict,
         evidence=evidence,
         when=bundle.captured_at,
@@ -266,8 +298,8 @@ def _of_bundle(path: Path) -> Subject:
 
 
 def _of_recording(path: Path) -> Subject:
-    """What a rehearsal or a recording of a program came to."""
-    # Here, since numpy takes long to load.
+    """The recording of a program, by record or rehearse. Raises ShareError."""
+    # Imported here, because numpy takes long to load.
     from helpers.allocator.program_facts import evidence_from_trace
     from helpers.allocator.trace import TraceError
 
@@ -286,28 +318,38 @@ def _of_recording(path: Path) -> Subject:
 
 
 def _of_notebook(path: Path) -> Subject:
+    """A notebook. Raises ShareError."""
     try:
         notebook = read_notebook(path)
     except NotebookError as error:
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
-    bundle, no_bundle = bundle_of(_boxes_of(notebook)[-1:], None)
+    # The last value counts, because papermill injects its parameters after the notebook's own.
+    last_box = _boxes_of(notebook)[-1:]
+    bundle, no_bundle = bundle_of(last_box, None)
     texts = list(of_notebook(notebook))
     verdict = None
     is_verdict_ours = False
     with suppress(VerdictError):
         verdict = verdict_of(notebook)
-        is_verdict_ours = verdict is not None and verdict == verdict_of(
-            own_part(notebook)
-        )
+        committed_verdict = verdict_of(own_part(notebook))
+        is_verdict_ours = verdict is not None and verdict == committed_verdict
     if verdict and not is_verdict_ours:
         texts += of_verdict(verdict, "verdict")
     name = public.notebook(path.name)
+    steps = (f"{name}.ipynb",)
+    if not name:
+        name = "notebook"
+        steps = (OWNERS_NOTEBOOK,)
+    started = notebook.metadata.get("papermill", {}).get("start_time")
+    when = ""
+    if started:
+        when = str(started)
     subject = Subject(
-        name=name or "notebook",
+        name=name,
         verdict=verdict,
         no_bundle=no_bundle,
-        steps=(f"{name}.ipynb" if name else OWNERS_NOTEBOOK,),
-        when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
+        steps=steps,
+        when=when,
         texts=tuple(texts),
         notebook=notebook,
         is_verdict_ours=is_verdict_ours,

@@ -1,4 +1,4 @@
-"""The texts of what is shared that stay at home until a person ticks them, each with its place."""
+"""The texts of a subject that are not shared until a person ticks them, each with its place."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from helpers.batch.shapes import Run
 
 COMMITTED = Path(__file__).with_name("committed.txt")
-"""Digests of what the workbook's own notebooks hold, which anybody can read already."""
+"""Digests of the texts in the workbook's own notebooks, which anybody can read already."""
 DIGITS = 16
+"""Hexadecimal digits of each: 64 bits, so no other text has the same by chance."""
 IN_WORDS = ("text/markdown", "text/plain", "text/html")
-"""Kinds of data of which a person can judge what they say, the best first."""
+"""Kinds of an output's data that a person can read, the most readable first."""
 RECORD_TEXTS = "cause last_words gate quarantined node box notebook preset".split()
+"""Fields of a run's record that may have a person's words in them."""
 HEADING = re.compile(r"^#{1,6} +(.*\w.*)$", re.MULTILINE)
 SOURCE = "source of a cell"
 OUTPUT = "output of a cell"
@@ -36,40 +38,44 @@ PARAMETER = "parameter"
 
 @dataclass(frozen=True)
 class SharedText:
-    """A text that may hold a person's words: its kind, and its place without a name."""
+    """A text that may have a person's words in it: its kind, and its place, such as "run 2, cell
+    3".
+    """
 
     kind: str
     where: str
     text: str
     original: str = ""
-    """All that stands at home, where the text is a part of it."""
+    """The whole of which the text is a part; empty where it is the whole."""
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of what stands at home."""
-        original = self.original or self.text
+        """The sha256 of the whole text."""
+        original = self.original
+        if not original:
+            original = self.text
         return hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_committed(self) -> bool:
-        """Whether it stands in a notebook of the workbook, character by character."""
+        """Whether a notebook of the workbook has exactly this text; also true of an empty text."""
         is_empty = not self.text.strip() and not self.original
-        return is_empty or self.digest[:DIGITS] in committed()
+        if is_empty:
+            return True
+        return self.digest[:DIGITS] in committed()
 
 
 @cache
 def committed() -> frozenset[str]:
-    """The digests of the texts that the workbook's own notebooks hold."""
+    """The first DIGITS of the digest of each text in the workbook's own notebooks."""
     return frozenset(COMMITTED.read_text("ascii").split())
 
 
 def of_notebook(notebook: NotebookNode, place: str = "") -> Iterator[SharedText]:
     """The headings, sources and outputs of a notebook that are not the workbook's own."""
     for number, cell in enumerate(notebook.cells, 1):
-        if (
-            cell.cell_type == "markdown"
-            and not SharedText(SOURCE, "", cell.source).is_committed
-        ):
+        is_ours = SharedText(SOURCE, "", cell.source).is_committed
+        if cell.cell_type == "markdown" and not is_ours:
             for heading in HEADING.findall(cell.source):
                 yield SharedText("heading", f"{place}cell {number}", heading)
     yield from (text for text in all_of(notebook, place) if not text.is_committed)
@@ -85,16 +91,18 @@ def all_of(notebook: NotebookNode, place: str = "") -> Iterator[SharedText]:
 
 
 def _of_output(output: NotebookNode, where: str = "") -> SharedText:
-    """An output as a text: what it printed, its traceback, or the words of its data."""
+    """An output as a text: what was printed, a traceback, or the most readable form of its data."""
     data = output.get("data", {})
     if output.output_type == "stream":
         words = output.text
     elif output.output_type == "error":
-        words = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
+        words = "\n".join(output.traceback)
+        if not words:
+            words = f"{output.ename}: {output.evalue}"
     else:
-        words = next(
-            (data[kind] for kind in IN_WORDS if kind in data), "(without words)"
-        )
+        readable = [data[kind] for kind in IN_WORDS if kind in data]
+        words = next(iter(readable), "(without words)")
+    # The number of an execution differs from run to run.
     original = json.dumps({**output, "execution_count": None}, sort_keys=True)
     return SharedText(OUTPUT, where, "".join(words), original)
 
@@ -116,8 +124,10 @@ def own_part(notebook: NotebookNode) -> NotebookNode:
 
 def of_run(run: Run, place: str) -> Iterator[SharedText]:
     """The texts of a record of a run."""
-    for text in [*(str(getattr(run, name)) for name in RECORD_TEXTS), *run.notes]:
-        if text and not public.notebook(text) and not public.box(text):
+    texts = [str(getattr(run, name)) for name in RECORD_TEXTS]
+    for text in [*texts, *run.notes]:
+        is_public = public.notebook(text) or public.box(text)
+        if text and not is_public:
             yield SharedText("text of a record", place, text)
     for name, value in run.parameters.items():
         if not public.parameter(value):
@@ -129,28 +139,24 @@ def of_run(run: Run, place: str) -> Iterator[SharedText]:
 
 
 def of_verdict(verdict: Verdict, place: str) -> Iterator[SharedText]:
-    """What a verdict says in words: its title, summary, sentences, readings and next step."""
+    """The texts of a verdict: its title, summary, sentences, readings that are texts, and next
+    step.
+    """
     evidence = [*verdict.evidence, *verdict.against]
-    texts = [
-        verdict.title,
-        verdict.summary,
-        verdict.next_step.what,
-        verdict.next_step.command,
-    ]
+    step = verdict.next_step
+    texts = [verdict.title, verdict.summary, step.what, step.command]
     texts += [row.says for row in evidence]
-    texts += [
-        row.reading.value for row in evidence if isinstance(row.reading.value, str)
-    ]
+    values = [row.reading.value for row in evidence]
+    texts += [value for value in values if isinstance(value, str)]
     texts += [row.reading for row in verdict.missing]
     texts += [row.how for row in verdict.missing]
     return (SharedText("text of a verdict", place, text) for text in texts if text)
 
 
 def of_bundle(bundle: Bundle) -> Iterator[SharedText]:
-    """The items of a bundle whose form is not known."""
+    """The items of a bundle whose source may not be named: their form is not known."""
     for number, item in enumerate(bundle.items, 1):
         text = bundle.read(item.source).text
         if text.strip() and not public.source(item.source):
-            yield SharedText(
-                "item of the bundle", f"item {number}", f"{item.source}:\n{text}"
-            )
+            item_text = f"{item.source}:\n{text}"
+            yield SharedText("item of the bundle", f"item {number}", item_text)

@@ -1,7 +1,7 @@
 """A report in the form that a tracker asks for (templates/issue.md.j2), filled from typed facts.
 
-It says who should be asked where the tracker's project is not at fault, and leaves a marked place
-for the error text, which its author reads and pastes. What is not known says why.
+It says whom to ask if nothing shows a fault of the tracker's project, and has a marked place for
+the error text, which its author reads and pastes. For an unknown value it says why it is unknown.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def issue_text(tracker: str, about: Subject) -> str:
     agents = []
     views = []
     if about.bundle is not None:
-        names = (agent.name.show() for agent in rocm.agents(about.bundle))
-        agents = list(filter(public.GFX.fullmatch, names))
+        names = [agent.name.show() for agent in rocm.agents(about.bundle)]
+        agents = [name for name in names if public.GFX.fullmatch(name)]
         views = box_facts.report_views(about.bundle, PublicCopy(about.evidence))
     text = render(
         "issue.md.j2",
@@ -45,11 +45,13 @@ def issue_text(tracker: str, about: Subject) -> str:
         messages=map(printed_anew, about.evidence.messages),
         label=label,
     )
-    return re.sub(r"\s*\n\s*\n", "\n\n", text)
+    return re.sub(r"\s*\n\s*\n", "\n\n", text)  # a single empty line between paragraphs
 
 
 def whom_to_ask(tracker: str, verdict: Verdict | None) -> str:
-    """Whom to ask where nothing shows a fault of the tracker's project; empty where something does."""
+    """A sentence that says whom to ask if nothing shows a fault of the tracker's project; else
+    empty.
+    """
     cause = verdict_facts.about_cause(verdict)
     if tracker in cause["to"]:
         return ""

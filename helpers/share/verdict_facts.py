@@ -1,7 +1,7 @@
-"""The typed part of a verdict: its cause, how sure it is, and the numbers that it rests on.
+"""The part of a verdict that may be shared: its cause, how sure it is, and its numbers.
 
 Titles, summaries and sentences of a verdict can quote a program's output or the name of a process,
-so they stay at home; the words of a cause come from the workbook's own table instead.
+so they are not shared; a cause is described by the workbook's own table instead.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from helpers.tell.verdict import CAUSE_WORDS, label
 from . import public
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C takes a tenth of the time; it is not everywhere."""
+"""The loader in C takes a tenth of the time; not every build of PyYAML has it."""
 TABLE: dict[str, Any] = yaml.load(
     Path(__file__).with_name("issue.yaml").read_text("utf-8"), Loader=_LOADER
 )
-"""The trackers, their forms, and each cause in words for those who were not there."""
+"""The trackers with their forms, and each cause with words for somebody who did not see the
+failure.
+"""
 NO_ANSWER = "No run came to an answer"
 ASIDE = "The answer to a notebook's own question, which is in the workbook"
 
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:
-    """The row of issue.yaml for a verdict's cause; ``none`` where there is no verdict."""
+    """The row of issue.yaml for a verdict's cause; its row ``none`` where there is no verdict."""
     causes: dict[str, dict[str, Any]] = TABLE["causes"]
     if verdict is None:
         return causes["none"]
@@ -40,12 +42,12 @@ def about_cause(verdict: Verdict | None) -> dict[str, Any]:
 
 
 def _is_aside(verdict: Verdict) -> bool:
-    """Whether it answers a notebook's own question, in words that stay at home."""
+    """Whether a verdict answers a notebook's own question, in words that are not shared."""
     return verdict.state == "aside" and verdict.label == "other"
 
 
 def headline(verdict: Verdict | None) -> str:
-    """The answer in the workbook's own words, never in those that the verdict brings."""
+    """The answer in words of the workbook's table, without a text of the verdict."""
     if verdict is None:
         return NO_ANSWER
     if _is_aside(verdict):
@@ -62,34 +64,34 @@ def how_sure(verdict: Verdict | None) -> str:
 
 
 def still_open(verdict: Verdict) -> list[str]:
-    """The causes that the evidence leaves open, each with how sure that is."""
+    """The causes that the evidence leaves open, each with its confidence."""
     named = [row for row in verdict.alternatives if row.cause != "other"]
     return [f"{CAUSE_WORDS[row.cause]} ({row.confidence})" for row in named]
 
 
 def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
-    """The evidence whose reading no machine printed: it was filled in for a recorded box."""
+    """The evidence whose readings were filled in for a recorded box: no machine printed them."""
     if bundle is None:
         return []
     constructed = constructed_items(bundle)
     filled = []
     for row in (*verdict.evidence, *verdict.against):
-        sources = re.split(r"; | [-+] ", row.reading.source)
+        sources = re.split(
+            r"; | [-+] ", row.reading.source
+        )  # as public.source splits them
         if constructed.intersection([row.reading.item, *sources]):
             filled.append(row)
     return filled
 
 
 def numbers(verdict: Verdict, bundle: Bundle | None) -> list[list[str]]:
-    """The numbers that a verdict rests on, those for it first: for what each speaks, its value,
-    where it was read.
+    """Rows of the numbers that support a verdict or speak against it: which of both, the value, and
+    its source.
     """
     filled = filled_in(verdict, bundle)
+    sides = (("for it", verdict.evidence), ("against it", verdict.against))
     rows = []
-    for speaks, evidence in (
-        ("for it", verdict.evidence),
-        ("against it", verdict.against),
-    ):
+    for speaks, evidence in sides:
         for row in evidence:
             value = public.number(row.reading)
             source = public.source_or_kind(row.reading.source)

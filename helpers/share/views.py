@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from helpers.batch.section import Section
 
 MOST_RUNS = 100
+"""Rows of the table of runs, so that a page of a long batch stays readable."""
 NO_BOX = "no box"
 
 
 def views(
     about: Subject, copies: PublicCopy, sections: Sequence[Section], is_told: bool
 ) -> Iterator[Shown]:
-    """The views of the page of a subject, in their order, as their rules let them through.
+    """The tables and figures of a subject's page, in their order, with only public cells.
 
-    ``sections``: copies of its runs. ``is_told``: the views of its notebook stand in the story
-    above them.
+    ``sections``: copies of its runs. ``is_told``: the page shows the notebook as a story, with its
+    tables and figures.
     """
     if about.evidence.messages:
         yield anew_table(about.evidence)
@@ -51,8 +52,9 @@ def views(
 
 
 def typed_views(notebook: NotebookNode, copies: PublicCopy) -> Iterator[Shown]:
-    """The views that a notebook's outputs hold as data, whoever wrote them; those that had a
-    figure have one again, drawn of their data.
+    """The tables that a notebook's outputs have as data, with only public cells.
+
+    An output that had a figure gets a new one, drawn from the public cells.
     """
     for number, notebook_cell in enumerate(notebook.cells, 1):
         for output in notebook_cell.get("outputs", []):
@@ -68,7 +70,9 @@ def typed_views(notebook: NotebookNode, copies: PublicCopy) -> Iterator[Shown]:
 
 
 def _drawn(view: Shown) -> Shown:
-    from helpers.tell.figures import with_bars  # here: matplotlib takes long to load
+    """A table with its numbers as bars."""
+    # Imported here, because matplotlib takes long to load.
+    from helpers.tell.figures import with_bars
 
     return with_bars(view)
 
@@ -83,22 +87,18 @@ def boxes_view(answers: Sequence[BoxAnswer], runs: Iterable[Section]) -> Shown:
         if answer.verdict is not None:
             says = answer.verdict.headline
             sure = label(answer.verdict)
-        rows.append([answer.box or NO_BOX, says, sure, counts[answer.box]])
+        box = answer.box
+        if not box:
+            box = NO_BOX
+        rows.append([box, says, sure, counts[answer.box]])
     heads = ["box", "answer", "how sure", "runs"]
     return Shown("The boxes and what was found on each", heads, rows)
 
 
 def runs_view(sections: Sequence[Section]) -> Shown:
     """Each run with its state and its answer, in the order in which the batch lists them."""
-    columns = [
-        "run",
-        "notebook",
-        "box",
-        "state",
-        "answer",
-        "given",
-        Column("time", "s"),
-    ]
+    time = Column("time", "s")
+    columns = ["run", "notebook", "box", "state", "answer", "given", time]
     rows = []
     for number, section in enumerate(sections[:MOST_RUNS], 1):
         run = section.run
