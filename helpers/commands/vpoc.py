@@ -8,9 +8,10 @@ from pathlib import Path
 from helpers.commands.use import WrongUse, say
 from helpers.ground.places import OUTPUTS
 from helpers.vpoc import view
+from helpers.vpoc.columns import COLUMNS
 from helpers.vpoc.files import Profiles, check_strategy, profiles_of, write
 from helpers.vpoc.levels import USUAL
-from helpers.vpoc.reading import COLUMNS, read_instruments
+from helpers.vpoc.reading import read_instruments
 
 
 def vpoc(arguments: Namespace) -> int:

@@ -1,6 +1,6 @@
 """The profile of each session, and the six ways of counting it that are compared.
 
-Each way gives the same bits at another price. Those that need torch run in
+All ways give the same bits, and differ in time and memory. Those that need torch run in
 ``under_torch/volume_profiles.py``.
 """
 
@@ -19,15 +19,18 @@ from helpers.vpoc.layout import Layout, survey
 from helpers.vpoc.trades import Array, Trades, TradesError
 
 _POOLS: dict[tuple[int, int], ThreadPoolExecutor] = {}
+"""The threads of ``together``, by the process and by how many there are."""
+CHUNK_TRADES = 1 << 20
+"""Trades of a chunk where nobody plans it: 8 MiB of index, which fits the cache of most servers."""
 SMALL = 100_000
-"""Trades that one thread counts sooner than a second one wakes."""
+"""Below so many trades one thread is done before a second one has started."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way of counting, in a line.
+    """A way of counting. ``shows``: what it does and shows, in a line.
 
-    ``chunked``: it goes by chunks of trades; ``torch``: torch runs it.
+    ``chunked``: it counts a chunk of trades at a time. ``torch``: it runs under torch, in a child.
     """
 
     shows: str
@@ -62,7 +65,7 @@ GONE = {
     "stream_read": "fused",
     "stream_parquet": "fused",
 }
-"""Ways that are no longer counted by, each with the one to use instead."""
+"""Names of ways that were removed, each with the one to use instead."""
 
 
 def strategy_of(name: str) -> Strategy:
@@ -80,56 +83,64 @@ def threads() -> int:
 
 
 def together(jobs: Sequence[Callable[[], int]]) -> list[int]:
-    """Run the jobs at the same time, one in this thread, and return what they return.
+    """Run the jobs at the same time, the first in this thread. Returns their results, in order.
 
-    The other threads stay for the next call, and are made anew after a fork.
+    The other threads are kept for the next call; a fork of this process has threads of its own.
     """
     if len(jobs) < 2:
         return [job() for job in jobs]
-    key = (os.getpid(), len(jobs) - 1)
+    others = len(jobs) - 1
+    key = (os.getpid(), others)
     if key not in _POOLS:
-        _POOLS[key] = ThreadPoolExecutor(len(jobs) - 1, "profile")
-    others = [_POOLS[key].submit(job) for job in jobs[1:]]
+        _POOLS[key] = ThreadPoolExecutor(others, "profile")
+    futures = [_POOLS[key].submit(job) for job in jobs[1:]]
     try:
         first = jobs[0]()
     finally:
-        wait(
-            others
-        )  # also where the first failed: what they read from may be closed next
-    return [first, *(other.result() for other in others)]
+        # Also where the first job failed, since the caller may close the files that they read.
+        wait(futures)
+    return [first, *(future.result() for future in futures)]
 
 
 def parts(trades: int, count: int) -> list[tuple[int, int]]:
-    """The first and the end of so many parts of as many trades, whatever the sessions' lengths."""
+    """Up to ``count`` parts of equal length, each as its first trade and the one after its last.
+
+    Their edges may be inside a session.
+    """
     edges = [trades * number // count for number in range(count + 1)]
     pairs = zip(edges, edges[1:], strict=False)
     return [(first, end) for first, end in pairs if first < end]
 
 
 def profiles(trades: Trades, layout: Layout | None = None, workers: int = 0) -> Array:
-    """Volume at each tick: [sessions, bins], of the layout's type, counted in one compiled pass.
+    """Volume at each tick, counted in one compiled pass: an array [sessions, bins] of the layout's
+    type.
 
-    Row i begins at tick ``layout.lows[i]``. ``workers`` is the number of threads, by default
-    one for each core. Raises TradesError where the trades are not those of the layout.
+    Row i begins at tick ``layout.lows[i]``. ``layout``: by default that of these trades.
+    ``workers``: the number of threads (0: one for each core, or one for few trades). Raises
+    TradesError where the trades are not those of the layout.
     """
-    rows = layout or survey(trades)
-    out = np.zeros((trades.sessions, rows.bins), rows.counts)
+    if layout is None:
+        layout = survey(trades)
+    out = np.zeros((trades.sessions, layout.bins), layout.counts)
     if not workers:
-        workers = threads() if len(trades) >= SMALL else 1
+        workers = 1
+        if len(trades) >= SMALL:
+            workers = threads()
     jobs = []
     shared_rows = []
     for first_trade, end in parts(len(trades), workers):
         session = int(np.searchsorted(trades.starts, first_trade, side="right")) - 1
-        # Where a part begins inside a session, the thread before owns that row: what this one
-        # counts of it is added at the end.
-        shared_row = np.zeros(rows.bins, out.dtype)
+        # If a part begins inside a session, an earlier thread writes that session's row of `out`:
+        # this one counts into a row of its own, which is added at the end.
+        shared_row = np.zeros(layout.bins, out.dtype)
         job = partial(
             count,
             trades.price,
             trades.volume,
             trades.starts,
-            rows.lows,
-            rows.widths,
+            layout.lows,
+            layout.widths,
             np.zeros(LANES * STRIDE, out.dtype),
             shared_row,
             out,
@@ -148,22 +159,25 @@ def profiles(trades: Trades, layout: Layout | None = None, workers: int = 0) -> 
 
 
 def chunked(trades: Trades, layout: Layout, chunk_trades: int) -> Array:
-    """The same by numpy: an index for each chunk of trades, added with ``np.add.at``."""
+    """The profiles by numpy: an index for each chunk of trades, added with ``np.add.at``."""
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
+    # What to add to a tick of a session to get its index in the flat table.
     row_starts = np.arange(trades.sessions) * layout.bins - layout.lows
     for first in range(0, len(trades), chunk_trades):
         end = min(len(trades), first + chunk_trades)
-        lengths = np.diff(np.clip(trades.starts, first, end))
+        lengths = np.diff(
+            np.clip(trades.starts, first, end)
+        )  # of each session, in the chunk
         index = np.repeat(row_starts, lengths)
         index += trades.price[first:end]
         volume = trades.volume[first:end].astype(out.dtype, copy=False)
         np.add.at(out.reshape(-1), index, volume)
-        del index, volume  # else they live on while the next chunk's are made
+        del index, volume  # so that they do not add to the peak of the next chunk
     return out
 
 
 def run(
-    name: str, trades: Trades, layout: Layout, chunk_trades: int = 1 << 20
+    name: str, trades: Trades, layout: Layout, chunk_trades: int = CHUNK_TRADES
 ) -> Array:
     """The profiles by ``fused`` or ``chunked``. Raises TradesError for another name."""
     if strategy_of(name).torch:

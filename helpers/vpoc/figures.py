@@ -1,4 +1,4 @@
-"""Figures of volume profiles: the chart a trader recognises, and what each way of counting costs."""
+"""Figures: a volume profile as traders draw it, and the time and memory of each way of counting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from helpers.vpoc.ticks import to_price
 from helpers.vpoc.view import PEAKS, TIME, strategy_words
 
 MARKS = dict(zip(STRATEGIES, "os^DvP", strict=True))
+"""A marker of matplotlib for each strategy, so that colours are not needed to tell them apart."""
 COLOURS = dict(zip(STRATEGIES, SERIES, strict=False))
+BAR_SHARE = 0.9
+"""The height of a bar as a share of a tick, so that neighbours do not touch."""
+RIGHT_EDGE = 1.4
+"""The end of the axis as a multiple of the largest volume: the names of the levels are
+beyond it.
+"""
+NAMES_END = 1.38
+"""Where these names end."""
 
 
 class Point(NamedTuple):
@@ -34,6 +43,7 @@ class Point(NamedTuple):
 
 
 def _size_label(mib: float, _: float) -> str:
+    """A tick's label on an axis in MiB, as matplotlib asks for it."""
     return show_bytes(round(mib * MIB)).replace(".00", "")
 
 
@@ -44,9 +54,8 @@ def profile(profiles: Profiles, session: int = 0) -> Shown:
     row = profiles.counts[session, : layout.widths[session]]
     session_levels = levels(profiles.counts, layout)
     price = to_price(np.arange(len(row)) + int(layout.lows[session]), trades.tick)
-    poc, val, vah = (
-        float(level[session]) for level in session_levels.prices(trades.tick)
-    )
+    of_all_sessions = session_levels.prices(trades.tick)
+    poc, val, vah = (float(level[session]) for level in of_all_sessions)
     marked = {"VAH": vah, "POC": poc, "VAL": val}
     title = (
         f"Session {trades.labels[session]}: POC {poc:g}, value area {val:g} to {vah:g}"
@@ -64,13 +73,15 @@ def _draw_profile(
     title: str,
     figure: Figure,
 ) -> None:
+    """A bar for the volume of each price, and a line for each of the ``marked`` levels."""
     axes = figure.subplots()
-    right = float(row.max(initial=1))
+    largest = float(row.max(initial=1))
     inside = (price >= marked["VAL"]) & (price <= marked["VAH"])
-    high = 0.9 * (price[1] - price[0]) if len(price) > 1 else 0.9
-    axes.barh(
-        price, row, height=high, color=np.where(inside, ACCENT, PENDING), linewidth=0
-    )
+    tick = 1.0
+    if len(price) > 1:
+        tick = price[1] - price[0]
+    colours = np.where(inside, ACCENT, PENDING)
+    axes.barh(price, row, height=BAR_SHARE * tick, color=colours, linewidth=0)
     for name, level in marked.items():
         colour = MUTED
         style = "--"
@@ -78,20 +89,20 @@ def _draw_profile(
             colour = ALARM
             style = "-"
         axes.axhline(level, color=colour, linewidth=1.2, linestyle=style)
-        annotated(
-            axes, f"{name} {level:g}", (right * 1.38, level), (0, 3), colour, ha="right"
-        )
+        place = (largest * NAMES_END, level)
+        annotated(axes, f"{name} {level:g}", place, (0, 3), colour, ha="right")
     axes.set(
         xlabel="contracts traded; dark: the value area",
         ylabel="price",
-        xlim=(0, right * 1.4),
+        xlim=(0, largest * RIGHT_EDGE),
     )
     titled(axes, title)
 
 
 def strategies(rows: Sequence[StrategyRow], limit_s: float, free_bytes: int) -> Shown:
-    """Time against peak memory of each strategy, with one read of the inputs and the free
-    memory as limits.
+    """The time and the peak memory of each strategy, as a table and a figure.
+
+    Limits in the figure are ``limit_s``, the seconds of one read of the inputs, and ``free_bytes``.
     """
     points = [
         Point(row.seconds, row.measured_bytes, row)
@@ -99,31 +110,36 @@ def strategies(rows: Sequence[StrategyRow], limit_s: float, free_bytes: int) -> 
         if row.seconds and row.measured_bytes
     ]
     points.sort(key=lambda point: point.seconds)
-    cells = [
-        [strategy_words(point.row), point.seconds, point.peak_bytes] for point in points
-    ]
+    cells = []
+    for point in points:
+        cells.append([strategy_words(point.row), point.seconds, point.peak_bytes])
     title = "No strategy was measured"
     if points:
         best = points[0]
         times = f"{best.seconds / limit_s:.1f} x one read of the inputs"
         peak = show_bytes(best.peak_bytes)
         title = f"{best.row.strategy} is fastest: {times}, {peak} at its peak"
-    note = f"one read of the inputs takes {1e3 * limit_s:.2f} ms; {show_bytes(free_bytes)} are free"
-    draw = partial(
-        drawn, partial(_draw_strategies, points, limit_s, free_bytes, title), 4.4
-    )
+    free = show_bytes(free_bytes)
+    note = f"one read of the inputs takes {1e3 * limit_s:.2f} ms; {free} are free"
+    draw_points = partial(_draw_strategies, points, limit_s, free_bytes, title)
+    draw = partial(drawn, draw_points, 4.4)
     return Shown(title, ["strategy", TIME, PEAKS[1]], cells, [note], draw=draw)
 
 
 def _draw_strategies(
     points: Sequence[Point], limit_s: float, free_bytes: int, title: str, figure: Figure
 ) -> None:
+    """A marker for each strategy on logarithmic axes, hollow where its figures are extrapolated,
+    and a line for each limit.
+    """
     axes = figure.subplots()
-    free = free_bytes / MIB
+    free_mib = free_bytes / MIB
     for point in points:
         row = point.row
-        # hollow where the figures are extrapolated
         colour = COLOURS[row.strategy]
+        inside = colour
+        if row.sessions:
+            inside = "none"
         axes.plot(
             point.peak_bytes / MIB,
             point.seconds,
@@ -131,7 +147,7 @@ def _draw_strategies(
             markersize=6,
             linestyle="none",
             color=colour,
-            markerfacecolor="none" if row.sessions else colour,
+            markerfacecolor=inside,
             label=strategy_words(row).replace(" from ", "\nfrom "),
         )
     axes.axhline(limit_s, color=MUTED, linestyle="--", linewidth=1)
@@ -144,11 +160,11 @@ def _draw_strategies(
         xycoords=("axes fraction", "data"),
         ha="right",
     )
-    axes.axvline(free, color=ALARM, linewidth=1)
+    axes.axvline(free_mib, color=ALARM, linewidth=1)
     annotated(
         axes,
         "free here",
-        (free, 0.98),
+        (free_mib, 0.98),
         (-2, 0),
         ALARM,
         xycoords=("data", "axes fraction"),

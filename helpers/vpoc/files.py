@@ -26,11 +26,15 @@ from helpers.vpoc.ticks import to_price
 from helpers.vpoc.trades import Array, Trades, TradesError
 
 CHILD_S = 3600.0
+"""Seconds for a file's trades under torch, which may be billions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Profiles:
-    """Counted trades; ``notes`` are what a reader must know: guesses, rows left out, the plan."""
+    """Trades with their ``counts``, an array [sessions, bins] whose rows ``layout`` describes.
+
+    ``notes``: guesses, rows that were left out, and the plan, a sentence each.
+    """
 
     trades: Trades
     layout: Layout
@@ -41,10 +45,9 @@ class Profiles:
 def profiles_of(
     trades: Trades, strategy: str = "fused", device: str = "cpu"
 ) -> Profiles:
-    """Count trades by a strategy, torch's included, with the chunk that fits here.
+    """Count trades by a strategy, with the chunk that fits the free memory of this machine.
 
-    Raises TradesError for a strategy that does not go, planner.NoRoomError where it would not
-    fit.
+    Raises TradesError for a strategy that fails, and planner.NoRoomError where none fits.
     """
     check_strategy(strategy, device)
     layout = survey(trades)
@@ -57,7 +60,7 @@ def profiles_of(
 
 
 def check_strategy(strategy: str, device: str) -> None:
-    """Raises TradesError for a strategy that is not there, or not on that device."""
+    """Raises TradesError for an unknown strategy, and for one that cannot run on that device."""
     if not strategy_of(strategy).torch and device != "cpu":
         others = [name for name, way in STRATEGIES.items() if way.torch]
         raise TradesError(
@@ -66,6 +69,7 @@ def check_strategy(strategy: str, device: str) -> None:
 
 
 def _in_a_child(trades: Trades, device: str, chosen: ChunkPlan) -> Array:
+    """The counts by a strategy of torch. Raises TradesError where the child gives none."""
     with tempfile.TemporaryDirectory(prefix="casebook-trades-") as folder:
         measured = measure(
             chosen.strategy,
@@ -82,10 +86,10 @@ def _in_a_child(trades: Trades, device: str, chosen: ChunkPlan) -> Array:
 
 
 def write(profiles: Profiles, out: Path, force: bool = False) -> tuple[Path, Path]:
-    """Write OUT.profiles.parquet (occupied ticks alone) and OUT.levels.parquet, every rule a
-    row for each session.
+    """Write OUT.profiles.parquet, with the ticks that have volume, and OUT.levels.parquet, with a
+    row for each session and rule. Returns both paths.
 
-    Raises FileExistsError unless ``force``.
+    Raises FileExistsError where one exists already, unless ``force``.
     """
     tables = {
         out.with_name(f"{out.name}.profiles.parquet"): _profile_table(profiles),
@@ -97,22 +101,21 @@ def write(profiles: Profiles, out: Path, force: bool = False) -> tuple[Path, Pat
     notes = {"notes": "\n".join(profiles.notes)}
     for path, table in tables.items():
         content = io.BytesIO()
-        parquet.write_table(
-            table.replace_schema_metadata(notes), content, compression="zstd"
-        )
+        with_notes = table.replace_schema_metadata(notes)
+        parquet.write_table(with_notes, content, compression="zstd")
         write_atomic(path, content.getvalue())
-    first, second = tables
-    return first, second
+    profiles_path, levels_path = tables
+    return profiles_path, levels_path
 
 
 def _profile_table(profiles: Profiles) -> pa.Table:
+    """A row for each session and tick with volume."""
     sessions, bins = np.nonzero(profiles.counts)
     ticks = (bins + profiles.layout.lows[sessions]).astype(np.int32)
+    labels = pa.array(profiles.trades.labels, pa.string())
     return pa.table(
         {
-            "session": pa.array(profiles.trades.labels, pa.string()).take(
-                pa.array(sessions)
-            ),
+            "session": labels.take(pa.array(sessions)),
             "tick": ticks,
             "price": to_price(ticks, profiles.trades.tick),
             "volume": profiles.counts[sessions, bins],
@@ -121,6 +124,7 @@ def _profile_table(profiles: Profiles) -> pa.Table:
 
 
 def _level_table(profiles: Profiles) -> pa.Table:
+    """A row for each session and rule."""
     rows = by_rule(profiles.trades, profiles.counts, profiles.layout)
     number = pa.float64()
     schema = pa.schema(

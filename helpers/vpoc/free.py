@@ -1,4 +1,4 @@
-"""How much memory is free for profiles: on this machine, on a GPU, on a recorded box."""
+"""How much memory is free for profiles: on this machine, on a GPU, or on a recorded box."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from helpers.look.machine import machine
 from helpers.trials.under_torch.host_memory import host_available_bytes
 
 CACHE_UNITS = {"K": 10, "M": 20, "G": 30}
+"""The bits to shift a cache's size to the left, by its unit in sysfs, such as 32768K."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """Free memory and the limit that says so; ``cache_bytes`` is the last cache's size (0: not
-    known, or a GPU).
+    """Free memory. ``says``: what was read; ``gpu``: whether it is a GPU's.
+
+    ``cache_bytes``: the size of the CPU's last level of cache (0: unknown, or a GPU).
     """
 
     bytes: int
@@ -28,12 +30,12 @@ class Free:
 
     @property
     def words(self) -> str:
-        """The size and where it comes from."""
+        """The size, and what was read."""
         return f"{show_bytes(self.bytes)} is {self.says}"
 
 
 def free_of(bundle: Bundle) -> Free:
-    """What a box has free for profiles: on its first GPU whose pool is known, else in its RAM."""
+    """The free memory of a box: of its first GPU whose use is known, else of its RAM."""
     for gpu in gpus(bundle):
         for pool in gpu.pools:
             if pool.total.ok and pool.used.ok:
@@ -44,18 +46,17 @@ def free_of(bundle: Bundle) -> Free:
     ram = machine(bundle)
     if ram.ram_available.ok:
         return Free(ram.ram_available.bytes, "available RAM of the recorded box")
-    return Free(
-        ram.ram_total.bytes // 2, "half the RAM: what was available is not recorded"
-    )
+    says = "half the RAM: what was available is not recorded"
+    return Free(ram.ram_total.bytes // 2, says)
 
 
 def free_on(device_free_bytes: int, device: str) -> Free:
-    """Free memory of a GPU, as torch or the driver tells it."""
+    """Free memory of a GPU; ``device``: what it is called in sentences."""
     return Free(device_free_bytes, f"free on {device}", gpu=True)
 
 
 def free_here(root: Path = Path("/")) -> Free:
-    """What this process may still take of the RAM, with the limits of its control groups and its
+    """The RAM that this process may still take, within the limits of its control groups and its
     own.
     """
     size = host_available_bytes(root)
@@ -63,10 +64,11 @@ def free_here(root: Path = Path("/")) -> Free:
 
 
 def cache_bytes(root: Path = Path("/")) -> int:
-    """The last level of cache that the first core has, in bytes; 0 where the kernel is silent."""
+    """The size of the largest cache of the first core; 0 where the kernel does not say."""
     sizes = [0]
     for path in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
-        if text[:-1].isdigit():
-            sizes.append(int(text[:-1]) << CACHE_UNITS.get(text[-1], 0))
+        number = text[:-1]
+        if number.isdigit():
+            sizes.append(int(number) << CACHE_UNITS.get(text[-1], 0))
     return max(sizes)

@@ -1,4 +1,6 @@
-"""Where each session's row begins and how wide the table of profiles is: known before a count."""
+"""The layout of the table of profiles: where each session's row begins, and how wide
+the table is.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ from helpers.vpoc.trades import Array, Trades, TradesError
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The lowest tick of each session's row (``lows``) and how many ticks it spans (0: no trades).
+    """The layout of a table of profiles, with a row for each session and a column for each tick.
 
-    ``bins`` is the width of the result, ``counts`` its type: that of the volume, or int64 where
-    a session's volume is beyond int32 (``notes`` say so). ``totals`` are the sessions' volumes.
+    ``lows``: the lowest tick of each row. ``widths``: how many ticks a session spans (0: no
+    trades). ``bins``: the width of the table. ``counts``: its type, that of the volume, or int64
+    where a session's volume does not fit int32 (``notes`` say so). ``totals``: the volume of each
+    session.
     """
 
     lows: Array
@@ -30,23 +34,28 @@ class Layout:
 def survey(trades: Trades, bins: int | None = None) -> Layout:
     """The layout of these trades, by one pass over them.
 
-    ``bins`` widens the rows to a fixed width. Raises TradesError where that is less than the
-    widest session.
+    ``bins``: the width of the table, by default that of the widest session. Raises TradesError
+    where it is less.
     """
+    # A session without trades keeps these, which make its width 0.
     lows = np.zeros(trades.sessions, np.int64)
     highs = np.full(trades.sessions, -1)
     kind = trades.volume.dtype.name
-    totals = np.zeros(trades.sessions, np.float64 if kind == "float64" else np.int64)
+    totals = np.zeros(trades.sessions, np.int64)
+    if kind == "float64":
+        totals = np.zeros(trades.sessions, np.float64)
     extremes(trades.price, trades.volume, trades.starts, lows, highs, totals)
     widths = highs - lows + 1
     widest = int(widths.max(initial=0))
     if bins is not None and bins < widest:
         seen = f"{bins} bins: the widest session spans {widest} ticks"
         raise TradesError(f"{seen}; give at least that many")
+    if bins is None:
+        bins = max(1, widest)
     layout = Layout(
         lows=lows.astype(np.int32),
         widths=widths.astype(np.int32),
-        bins=bins or max(1, widest),
+        bins=bins,
         counts=kind,
         totals=totals,
     )

@@ -1,11 +1,12 @@
 """Point of control and value area of volume profiles, under each rule in use.
 
-Volume POC (VPOC): the tick with the most volume. A naked POC (others write VPOC for *virgin*
-POC) is another thing: the POC of an earlier session that price has not traded at since. The
-value area is the run of ticks around the POC that holds 70 % of the volume: the two-row rule
-(CBOT, Dalton) compares the sum of the next two ticks on each side and adds the larger pair,
-the one-row rule compares one tick each side; equal sums go up. Ticks without trades count as
-rows of no volume.
+Volume POC (VPOC): the tick with the most volume. It is not the naked or *virgin* POC (which others
+call VPOC): that is the POC of an earlier session at which no trade was made since.
+
+The value area is the run of ticks around the POC that has 70 % of the volume. It grows from the
+POC: the two-row rule (CBOT, Dalton) compares the sum of the next two ticks on each side and adds
+the larger pair, the one-row rule compares one tick on each side. Of equal sums the upper one is
+added. A tick without trades counts as a row without volume.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helpers.vpoc.kernels import areas
+from helpers.vpoc.kernels import SHARE_UNITS, areas
 from helpers.vpoc.layout import Layout
 from helpers.vpoc.ticks import to_price
 from helpers.vpoc.trades import Array, Trades
 
 TIES = ("lowest", "highest", "centre")
+"""Which of the ticks with the most volume is the POC, numbered as kernels.areas takes them."""
 VALUE_AREAS = ("one-row", "two-row")
 SHARE = 0.70
+"""The share of the volume in the value area, the same in every rule here."""
 
 
 @dataclass(frozen=True)
 class LevelRule:
-    """``tie``: which of tied rows is the POC (Linnsoft: the one closest to the centre of the
-    profile; numpy's argmax: the lowest). ``value_area``: one-row or two-row.
+    """A rule for the levels.
+
+    ``tie``: one of TIES (Linnsoft takes the tick closest to the centre, numpy's argmax the lowest).
+    ``value_area``: one of VALUE_AREAS.
     """
 
     tie: str = "centre"
@@ -44,7 +49,10 @@ RULES = tuple(LevelRule(tie, area) for area in VALUE_AREAS for tie in TIES)
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """POC, VAL and VAH of each session in ticks; ``traded`` is False for one without volume."""
+    """POC, VAL and VAH (the low and the high end of the value area) of each session, in ticks.
+
+    ``traded`` is False for a session without volume, whose levels have no meaning.
+    """
 
     poc: Array
     val: Array
@@ -54,8 +62,10 @@ class Levels:
 
     def prices(self, tick: float) -> tuple[Array, Array, Array]:
         """POC, VAL and VAH in points; NaN for a session without volume."""
-        points = [to_price(level, tick) for level in (self.poc, self.val, self.vah)]
-        poc, val, vah = (np.where(self.traded, level, np.nan) for level in points)
+        poc, val, vah = (
+            np.where(self.traded, to_price(level, tick), np.nan)
+            for level in (self.poc, self.val, self.vah)
+        )
         return poc, val, vah
 
 
@@ -64,7 +74,8 @@ def levels(counts: Array, layout: Layout, rule: LevelRule = USUAL) -> Levels:
     poc, val, vah = (np.empty(len(counts), np.int32) for _ in range(3))
     tie = TIES.index(rule.tie)
     two_rows = rule.value_area == "two-row"
-    areas(counts, layout.widths, SHARE * 10000, tie, two_rows, poc, val, vah)
+    share = SHARE * SHARE_UNITS
+    areas(counts, layout.widths, share, tie, two_rows, poc, val, vah)
     return Levels(
         poc=poc + layout.lows,
         val=val + layout.lows,
@@ -76,7 +87,7 @@ def levels(counts: Array, layout: Layout, rule: LevelRule = USUAL) -> Levels:
 
 @dataclass(frozen=True)
 class SessionLevels:
-    """POC, VAL and VAH of one session in points, and the rule they stand under."""
+    """POC, VAL and VAH of one session in points, under a rule."""
 
     session: str
     poc: float

@@ -1,5 +1,5 @@
-"""One way of counting in a process of its own: its time, its peak, its result, or the
-allocator's words under a hard limit.
+"""One way of counting, measured in a process of its own: its time, peak and counts, or the error of
+the allocator under a hard limit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypedDict
 
 import numpy as np
 
-from helpers.ground.child import json_row, program, watch
+from helpers.ground.child import Ended, json_row, program, watch
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.targets import environment
 from helpers.trials.under_torch import frame
-from helpers.vpoc.counting import profiles, run, strategy_of, threads
+from helpers.vpoc.counting import CHUNK_TRADES, profiles, run, strategy_of, threads
 from helpers.vpoc.store import TradeStore, open_store
 from helpers.vpoc.trades import Array
 from helpers.vpoc.under_torch.volume_profiles import measured
@@ -30,11 +30,12 @@ UNDER_TORCH = "helpers.vpoc.under_torch.volume_profiles"
 
 
 class MeasureOrder(TypedDict):
-    """What a child is asked to do.
+    """What a child has to do.
 
-    ``limit_bytes`` is of private memory (RLIMIT_DATA) beyond what it holds beforehand, in which
-    the inputs must fit too; ``sessions`` the first so many (None: all; torch alone); ``out`` a
-    file for the raw counts, or empty.
+    ``folder``: of a TradeStore. ``limit_bytes``: the private memory (RLIMIT_DATA) that it may take
+    beyond what it has at the start, the inputs included (None: no limit). ``sessions``: count only
+    the first so many (None: all; only ways of torch can). ``out``: a file for the raw counts, or
+    empty.
     """
 
     strategy: str
@@ -49,11 +50,11 @@ class MeasureOrder(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """How one strategy went.
+    """The result of measuring one strategy.
 
-    ``status``: ok, out_of_memory, failed, not_available, timed_out; ``why`` in the allocator's
-    words. ``peak_bytes`` is what it took at most beyond the inputs. ``counts`` is kept where it
-    was asked for.
+    ``status``: ok, out_of_memory, failed, not_available or timed_out; ``why``: the error.
+    ``seconds`` are those of each repeat. ``peak_bytes``: the most memory beyond the inputs.
+    ``counts``: only if they were asked for.
     """
 
     strategy: str
@@ -66,6 +67,7 @@ class Measured:
 
     @property
     def best_s(self) -> float | None:
+        """The seconds of the fastest repeat; None where none ended."""
         return min(self.seconds, default=None)
 
 
@@ -73,7 +75,7 @@ def measure(
     strategy: str,
     store: TradeStore,
     *,
-    chunk_trades: int = 1 << 20,
+    chunk_trades: int = CHUNK_TRADES,
     device: str = "cpu",
     repeats: int = 1,
     limit_bytes: int | None = None,
@@ -82,25 +84,25 @@ def measure(
     sessions: int | None = None,
     torch_python: str = "",
 ) -> Measured:
-    """Run a strategy in a child, one of torch's on ``device``; limits and sessions as of Order.
+    """Run a strategy in a child; one of torch's runs on ``device``.
 
-    ``torch_python`` is the interpreter that owns torch, the one of the set-up where it is empty.
-    Raises TradesError for an unknown name.
+    ``counts``: return the counts too. ``limit_s``: seconds for the child. ``limit_bytes`` and
+    ``sessions`` are as of MeasureOrder. ``torch_python``: the interpreter that has torch, by
+    default that of the set-up. Raises TradesError for an unknown name.
     """
-    python = sys.executable
-    module = HERE
-    if not strategy_of(strategy).torch:
-        device = "cpu"
-    else:
+    if strategy_of(strategy).torch:
         module = UNDER_TORCH
         python = torch_python or torch_interpreter()
-        if device == "cuda":
-            device = "cuda:0"
+    else:
+        module = HERE
+        python = sys.executable
+        device = "cpu"
+    if device == "cuda":
+        device = "cuda:0"
     failed = Measured(strategy, "failed", device=device)
     if not shutil.which(python):
-        return replace(
-            failed, status="not_available", why=f"there is no Python at {python}"
-        )
+        why = f"there is no Python at {python}"
+        return replace(failed, status="not_available", why=why)
     replies: list[frame.Row] = []
 
     def take(line: str) -> None:
@@ -110,6 +112,9 @@ def measure(
 
     with tempfile.TemporaryDirectory(prefix="casebook-profile-") as scratch:
         out = Path(scratch, "counts.bin")
+        out_or_none = ""
+        if counts:
+            out_or_none = str(out)
         order: MeasureOrder = {
             "strategy": strategy,
             "folder": str(store.folder.resolve()),
@@ -118,14 +123,12 @@ def measure(
             "repeats": repeats,
             "limit_bytes": limit_bytes,
             "sessions": sessions,
-            "out": str(out) if counts else "",
+            "out": out_or_none,
         }
         argv = program(python, module, json.dumps(order))
         ended = watch(argv, limit_s, env=environment(), cwd=scratch, on_line=take)
         if not replies:
-            status = "timed_out" if ended.how == "timed_out" else "failed"
-            if ended.signal == "SIGKILL" and status == "failed":
-                status = "out_of_memory"
+            status = _status_without_reply(ended)
             why = f"{ended.signal or ended.how}: {ended.last_line}"
             return replace(failed, status=status, why=why)
         table = None
@@ -142,12 +145,25 @@ def measure(
     )
 
 
+def _status_without_reply(ended: Ended) -> str:
+    """Why a child printed no row: timed_out, out_of_memory or failed."""
+    if ended.how == "timed_out":
+        return "timed_out"
+    if (
+        ended.signal == "SIGKILL"
+    ):  # of the kernel's OOM killer: nothing else here sends it
+        return "out_of_memory"
+    return "failed"
+
+
 def work(order: MeasureOrder) -> Iterator[frame.Row]:
-    """The child's work for ``fused`` and ``chunked``: one row, how it went or why it failed."""
+    """The child's work for ``fused`` and ``chunked``. Yields one row: its figures, or why it
+    failed.
+    """
     store = open_store(Path(order["folder"]))
     name = order["strategy"]
-    # Code, threads and tables that a first use brings, on a few trades: the stack of a thread
-    # that began later would count as what the strategy takes.
+    # A first use on a few trades compiles code and starts threads; otherwise these, and the stacks
+    # of the threads, would count as the strategy's.
     few = store.trades.in_memory(2000)
     profiles(few, store.layout, threads())
     run(name, few, store.layout, 1000)
@@ -161,10 +177,8 @@ def work(order: MeasureOrder) -> Iterator[frame.Row]:
         if order["out"]:
             table.tofile(order["out"])
         row["status"] = "ok"
-    except (
-        MemoryError,
-        RuntimeError,
-    ) as error:  # RuntimeError: no room for a thread's stack
+    except (MemoryError, RuntimeError) as error:
+        # RuntimeError: there was no memory for a thread's stack.
         row = {"status": "out_of_memory", "why": frame.one_line(error)}
     yield row
 

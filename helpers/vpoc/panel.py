@@ -1,4 +1,6 @@
-"""The chunk planner: how large a chunk may be for other sizes, memory and ways of counting."""
+"""The panel of the chunk planner: the chunk that fits for other sizes, memory and ways
+of counting.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +26,37 @@ class Planner:
     def resized(
         self, trades: int, sessions: int, bins: int, free: str, gpu: bool
     ) -> Planner:
-        """The same with other sizes; ``free`` is a size such as 8GiB. Raises ValueError in one line."""
+        """The same with other sizes; ``free`` is a size such as 8GiB. Raises ValueError in one
+        line.
+        """
         memory = self.free
-        size = parse_size(free)
-        if (size, gpu) != (memory.bytes, memory.gpu):
-            memory = Free(size, "what was typed", gpu=gpu)
+        free_bytes = parse_size(free)
+        if (free_bytes, gpu) != (memory.bytes, memory.gpu):
+            memory = Free(free_bytes, "what was typed", gpu=gpu)
         shape = replace(self.shape, trades=trades, sessions=sessions, bins=bins)
         return replace(self, shape=shape, free=memory)
 
     def says(self) -> str:
         """The plan in a sentence, or why there is none."""
         if not runs_on(self.strategy, self.free):
-            return (
-                f"{self.strategy} runs on the CPU alone: choose another way, or no GPU."
-            )
+            says = "runs on the CPU alone: choose another way, or no GPU."
+            return f"{self.strategy} {says}"
         try:
             chosen = plan(self.strategy, self.shape, self.free)
         except NoRoomError as error:
             return f"Does not fit: {error}"
-        return f"{chosen.says}\nThe profiles themselves take {show_bytes(self.shape.result_bytes)}."
+        result = show_bytes(self.shape.result_bytes)
+        return f"{chosen.says}\nThe profiles themselves take {result}."
 
     def parts(self) -> list[Part]:
-        """The plan of the way chosen."""
+        """What the panel shows without widgets: the plan for the chosen way."""
         return [self.says()]
 
 
 def build_chunks(frame: Frame, planner: Planner) -> Sequence[object]:
-    """The sizes, the memory, the way of counting, and the plans."""
+    """The widgets: fields for the sizes, the memory and the way of counting, and the plans for
+    them.
+    """
     shape = planner.shape
     free_words = show_bytes(planner.free.bytes)
     trades = frame.field("Text", "Trades", f"{shape.trades:,}")
@@ -69,7 +75,9 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[object]:
 
     def look() -> None:
         size = free.value
-        if size == free_words:  # as it was: to the byte, not as rounded on screen
+        if (
+            size == free_words
+        ):  # unchanged: the exact size, not the rounded one on the screen
             size = str(planner.free.bytes)
         chosen = replace(planner, strategy=strategy.value)
         resized = chosen.resized(
@@ -79,8 +87,8 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[object]:
             size,
             gpu.value,
         )
-        every = plans_table(plans(resized.shape, resized.free), resized.shape)
-        answers.value = parts_html([*resized.parts(), every])
+        all_plans = plans_table(plans(resized.shape, resized.free), resized.shape)
+        answers.value = parts_html([*resized.parts(), all_plans])
 
     frame.changed(look, *controls)()
     return [*controls, answers]

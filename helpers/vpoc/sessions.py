@@ -1,7 +1,7 @@
 """Trades by session: by a column's keys, or by CME trade date in Chicago.
 
-The trade date of a CME session starts at 17:00 Chicago time of the evening before. There is no
-table of holidays: a short session is a session.
+The trade date of a CME session begins at 17:00 Chicago time of the evening before. There is no
+table of holidays: a short session counts as a session.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from helpers.vpoc.trades import Array, Trades, TradesError
 CHICAGO = "America/Chicago"
 DAY_NS = 86400 * 10**9
 EVENING_NS = 7 * 3600 * 10**9
-"""From 17:00, when the next trade date starts, to midnight."""
+"""From 17:00, when the next trade date begins, to midnight."""
 
 
 def with_zone(times: ChunkedArray, zone: str, notes: list[str]) -> ChunkedArray:
-    """Wall-clock times as UTC. Of two times in the hour that a clock shows
-    twice the earlier is taken, and a note counts them.
+    """Times of a wall clock in ``zone``, with that zone.
 
-    Raises TradesError for a zone that is not known.
+    In the hour that a clock shows twice in autumn the earlier time is taken, and a note counts
+    these times. Raises TradesError for an unknown zone.
     """
     try:
         earlier, later = (
@@ -42,13 +42,15 @@ def with_zone(times: ChunkedArray, zone: str, notes: list[str]) -> ChunkedArray:
 
 
 def chicago_ns(times: ChunkedArray) -> Array:
-    """Times with a zone as the wall clock of Chicago shows them, in ns."""
+    """Times with a zone as nanoseconds since 1970 on a wall clock in Chicago."""
     wall = compute.local_timestamp(times.cast(pa.timestamp("ns", CHICAGO)))
     return np.asarray(wall.cast(pa.int64()))
 
 
 def in_order_of(trades: Trades, values: Array, note: str) -> Trades:
-    """The trades sorted by a value of each, those of one value in their order; ``note`` says so."""
+    """The trades sorted by ``values``, one of each trade; equal ones keep their order. ``note`` is
+    added.
+    """
     order = np.argsort(values, kind="stable")
     return replace(
         trades,
@@ -59,38 +61,43 @@ def in_order_of(trades: Trades, values: Array, note: str) -> Trades:
 
 
 def group(trades: Trades, keys: Array) -> Trades:
-    """The trades of one row of sessions as those of each key.
+    """The trades with a session for each different key; ``keys`` has one for each trade.
 
-    Keys that are text stand in the order in which they first come, numbers in their own. Trades
-    that do not come session by session are sorted by it, their order within a session kept, and
-    a note says so.
+    Sessions are in the order of their numbers, or for text in that of their first trade. Trades
+    that are not in the order of their sessions are sorted, which keeps their order within a
+    session, and a note says so.
     """
-    names, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    order = np.arange(len(names))
+    names, first, key_of_trade = np.unique(keys, return_index=True, return_inverse=True)
+    # The place among the sessions of each name.
+    place = np.arange(len(names))
     if names.dtype.kind not in "iu":
-        order = np.argsort(np.argsort(first))
-    rank = order[place]
-    turns = int((np.diff(rank) < 0).sum())
+        place = np.argsort(np.argsort(first))  # the rank of its first trade
+    session_of_trade = place[key_of_trade]
+    turns = int((np.diff(session_of_trade) < 0).sum())
     if turns:
         note = (
             f"the trades go back to an earlier session {turns} times: sorted by session"
         )
-        trades = in_order_of(trades, rank, note)
+        trades = in_order_of(trades, session_of_trade, note)
     labels = np.empty(len(names), object)
-    labels[order] = names.astype(str)
-    starts = np.cumsum([0, *np.bincount(rank, minlength=len(names))], dtype=np.int64)
+    labels[place] = names.astype(str)
+    lengths = np.bincount(session_of_trade, minlength=len(names))
+    starts = np.cumsum([0, *lengths], dtype=np.int64)
     return replace(trades, starts=starts, labels=tuple(map(str, labels)))
 
 
 def by_date(trades: Trades, wall_ns: Array) -> Trades:
-    """The trades by trade date, labelled YYYY-MM-DD; times out of order are sorted, and a note
-    counts them. ``wall_ns`` are their times in Chicago.
+    """The trades with a session for each trade date, labelled YYYY-MM-DD.
+
+    ``wall_ns``: their times on a wall clock in Chicago. Trades that are not in the order of time
+    are sorted, and a note counts them.
     """
     late = int((np.diff(wall_ns) < 0).sum())
     if late:
         note = f"{late} trades are earlier than the one before them: sorted by time"
         trades = in_order_of(trades, wall_ns, note)
         wall_ns = np.sort(wall_ns)
-    dated = group(trades, (wall_ns + EVENING_NS) // DAY_NS)
+    days_since_1970 = (wall_ns + EVENING_NS) // DAY_NS
+    dated = group(trades, days_since_1970)
     days = np.array(dated.labels, np.int64).astype("datetime64[D]")
     return replace(dated, labels=tuple(days.astype(str).tolist()))

@@ -14,12 +14,16 @@ from helpers.vpoc.layout import Layout, survey
 from helpers.vpoc.trades import Trades
 
 LEAST_BINS = 1000
-"""Prices a row at least: as many as the case study's."""
+"""The width of a stored table at least, in ticks: that of case study 004, so
+measurements compare.
+"""
 
 
 @dataclass(frozen=True)
 class TradeStore:
-    """Where the files are; ``trades`` maps them, ``layout`` is that of all sessions."""
+    """A folder with trades; ``trades`` may be mapped from it, ``layout`` is that of all
+    sessions.
+    """
 
     folder: Path
     trades: Trades
@@ -27,7 +31,7 @@ class TradeStore:
 
 
 def write_store(folder: Path, trades: Trades, bins: int | None = None) -> TradeStore:
-    """Write the trades to a new folder and open it. ``bins`` as of ``survey``."""
+    """Write the trades to a new folder. ``bins`` is as of ``layout.survey``."""
     folder.mkdir(parents=True)
     layout = survey(trades, bins)
     trades.price.tofile(folder / "price.bin")
@@ -46,7 +50,9 @@ def write_store(folder: Path, trades: Trades, bins: int | None = None) -> TradeS
 
 
 def open_store(folder: Path) -> TradeStore:
-    """The store that ``write_store`` wrote, its prices and volumes mapped, its sessions numbered."""
+    """The store that ``write_store`` wrote, with mapped files; sessions are labelled by their
+    numbers.
+    """
     about = json.loads((folder / "layout.json").read_text())
     starts = np.fromfile(folder / "starts.bin", np.int64)
     trades = Trades(
@@ -60,7 +66,7 @@ def open_store(folder: Path) -> TradeStore:
 
 
 def stored(trades: Trades) -> TradeStore:
-    """The trades in a temporary folder, which goes with the store; at least 1000 prices a row."""
+    """The trades in a temporary folder, which is deleted when the store is no longer used."""
     folder = tempfile.TemporaryDirectory(prefix="casebook-trades-")
     bins = max(LEAST_BINS, survey(trades).bins)
     store = write_store(Path(folder.name, "store"), trades, bins)

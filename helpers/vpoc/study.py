@@ -1,4 +1,6 @@
-"""What blows up, measured: strategies beside their model, at each chunk size, under hard limits."""
+"""Measurements of the ways of counting: beside the predicted peak, by chunk size, and under hard
+limits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from functools import partial
 import numpy as np
 
 from helpers.ground.units import MIB
-from helpers.vpoc.counting import STRATEGIES, parts, profiles, threads, together
+from helpers.vpoc.counting import (
+    CHUNK_TRADES,
+    STRATEGIES,
+    parts,
+    profiles,
+    threads,
+    together,
+)
 from helpers.vpoc.kernels import total
 from helpers.vpoc.measure import Measured, measure
 from helpers.vpoc.planner import predicted_bytes, shape_of
@@ -18,16 +27,23 @@ from helpers.vpoc.store import TradeStore
 from helpers.vpoc.trades import Trades
 
 ONE_HOT_BYTES = 512 * MIB
-"""What the one-hot strategy may take while it is measured; the rest is extrapolated and says so."""
+"""The memory that one_hot may take while it is measured; its figures are then extrapolated."""
+ONE_HOT_BIN_BYTES = 24
+"""The most that one_hot takes for each trade and bin (planner._trade_bytes, with
+float64 volumes).
+"""
+READS = 11
+"""Reads of the inputs, of which the fastest counts: the first ones fill the cache."""
 
 
 @dataclass(frozen=True)
 class StrategyRow:
     """One strategy as it was measured, for a table or a figure.
 
-    ``sessions`` is set where the figures are extrapolated in a straight line from that many;
-    ``equal`` says whether it counted the bits of the fused pass (None: it gave no counts);
-    ``limit_mib`` is the private memory that it was given.
+    ``status`` is as of measure.Measured, and ``says`` its error. ``times_limit``: the seconds as a
+    multiple of one read of the inputs. ``equal``: whether its counts have the same bits as those of
+    the fused pass (None: it gave none). ``sessions``: set where the figures are extrapolated in a
+    straight line from so many sessions. ``limit_mib``: the private memory that it was allowed.
     """
 
     strategy: str
@@ -56,8 +72,9 @@ def row_of(measured: Measured, chunk_trades: int) -> StrategyRow:
 
 
 def read_jobs(trades: Trades) -> list[Callable[[], int]]:
-    """One for each core: together they read every byte of price and volume once."""
+    """A job for each core; together they read every byte of price and volume once."""
     price = trades.price
+    # As whole numbers, for the exclusive or in kernels.total.
     volume = trades.volume.view(f"i{trades.volume.itemsize}")
     return [
         partial(total, price[first:end], volume[first:end])
@@ -66,12 +83,12 @@ def read_jobs(trades: Trades) -> list[Callable[[], int]]:
 
 
 def limit_s(trades: Trades) -> float:
-    """Seconds that one read of all price and volume bytes takes with every core, the best of
-    eleven: the physical limit.
+    """The seconds of the fastest of READS reads of all prices and volumes with every core: no way
+    of counting can take less.
     """
     best = float("inf")
     jobs = read_jobs(trades)
-    for _ in range(11):
+    for _ in range(READS):
         began = time.perf_counter()
         together(jobs)
         best = min(best, time.perf_counter() - began)
@@ -82,14 +99,12 @@ def strategies(
     store: TradeStore,
     limit: float,
     names: Sequence[str] = tuple(STRATEGIES),
-    chunk_trades: int = 1 << 20,
+    chunk_trades: int = CHUNK_TRADES,
     repeats: int = 5,
 ) -> list[StrategyRow]:
-    """Each strategy's seconds, times the ``limit`` (limit_s), predicted and measured peak, equal
-    or not.
+    """Measure each strategy. ``limit``: the seconds of limit_s.
 
-    One-hot runs on as few sessions as fit ONE_HOT_BYTES, its figures extrapolated in a straight
-    line.
+    One-hot runs on as few sessions as fit ONE_HOT_BYTES, and its figures are extrapolated.
     """
     want = profiles(store.trades, store.layout)
     shape = shape_of(store.trades, store.layout)
@@ -101,10 +116,9 @@ def strategies(
             measured = measure(
                 name, store, chunk_trades=chunk_trades, repeats=repeats, counts=True
             )
+            predicted = predicted_bytes(name, shape, chunk_trades)
             row = row_of(measured, chunk_trades)
-            row = replace(
-                row, predicted_bytes=predicted_bytes(name, shape, chunk_trades)
-            )
+            row = replace(row, predicted_bytes=predicted)
             counts = measured.counts
         if row.seconds is not None:
             row = replace(row, times_limit=row.seconds / limit)
@@ -115,10 +129,13 @@ def strategies(
 
 
 def _one_hot(store: TradeStore) -> tuple[StrategyRow, np.ndarray | None]:
-    """One-hot over all trades at once, measured on few sessions; and the counts of those."""
+    """One-hot over all trades at once, extrapolated from the first sessions; and the counts of
+    these.
+    """
     shape = shape_of(store.trades, store.layout)
     starts = store.trades.starts
-    trades_that_fit = ONE_HOT_BYTES // (24 * shape.bins)
+    trades_that_fit = ONE_HOT_BYTES // (ONE_HOT_BIN_BYTES * shape.bins)
+    # The number of whole sessions with at most so many trades.
     fits = int(np.searchsorted(starts, trades_that_fit, side="right")) - 1
     sessions = max(1, min(shape.sessions, fits))
     trades = max(1, int(starts[sessions]))
@@ -141,7 +158,7 @@ def _one_hot(store: TradeStore) -> tuple[StrategyRow, np.ndarray | None]:
 def chunk_curve(
     store: TradeStore, chunks: Sequence[int], names: Sequence[str], repeats: int = 3
 ) -> list[StrategyRow]:
-    """Time and peak, measured and predicted, at each chunk size."""
+    """A row for each strategy and chunk size: the time, and the measured and predicted peak."""
     shape = shape_of(store.trades, store.layout)
     rows = []
     for name in names:
@@ -155,15 +172,17 @@ def chunk_curve(
 def refusals(
     store: TradeStore, names: Sequence[str], limit_mib: int
 ) -> list[StrategyRow]:
-    """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the
-    allocator says to the others.
+    """Which strategies finish with at most so much private memory (RLIMIT_DATA), and the error of
+    the allocator for the others.
 
-    Their inputs are loaded within the limit, as the programs that fail do. One-hot takes all at
+    The inputs are loaded within the limit, as in a user's program. One-hot takes all trades at
     once.
     """
     rows = []
     for name in names:
-        chunk = len(store.trades) if name == "one_hot" else 1 << 20
+        chunk = CHUNK_TRADES
+        if name == "one_hot":
+            chunk = len(store.trades)
         measured = measure(name, store, limit_bytes=limit_mib * MIB, chunk_trades=chunk)
         rows.append(replace(row_of(measured, chunk), limit_mib=limit_mib))
     return rows

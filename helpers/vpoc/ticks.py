@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -14,12 +16,22 @@ from helpers.vpoc.trades import Array, TradesError
 
 TICKS = {"ES": 0.25, "NQ": 0.25, "CL": 0.01, "GC": 0.10, "6E": 0.00005, "ZN": 1 / 64}
 """Outright tick sizes in price units (contract specifications of CME Group)."""
+# 1, 2.5 and 5 times each power of ten from 100 to a millionth, rounded to shed the binary error.
 DECIMAL_TICKS = [
     round(digit * 10.0**-e, e + 2) for e in range(-2, 7) for digit in (1, 2.5, 5)
 ]
-USUAL_TICKS = sorted({*DECIMAL_TICKS, *(2.0**-e for e in range(9))}, reverse=True)
+BINARY_TICKS = [2.0**-e for e in range(9)]
+"""1 to 1/256, as bonds are quoted."""
+USUAL_TICKS = sorted({*DECIMAL_TICKS, *BINARY_TICKS}, reverse=True)
 LEAST_PRICES = 8
 """Fewer different prices say too little about the grid."""
+MOST_OFF_GRID = 0.001
+"""The share of prices off the grid in data of a vendor: bad prints, and averages of spreads."""
+OFF_BY_TICKS = 1e-4
+"""A price is off the grid by more than this share of a tick; less is the error of a
+stored number.
+"""
+MOST_LISTED = 3
 INT32_MOST = 2**31 - 1
 
 
@@ -31,7 +43,7 @@ def tick_size(tick: float | str) -> float:
         size = float(tick)
     except ValueError:
         size = 0.0
-    if not (size > 0 and np.isfinite(size)):
+    if size <= 0 or not np.isfinite(size):
         raise TradesError(
             f"tick {tick!r}: expected a number above 0 or one of {', '.join(TICKS)}"
         )
@@ -44,7 +56,8 @@ def to_ticks(prices: ArrayLike, tick: float) -> Array:
     Raises TradesError beyond int32.
     """
     scaled = np.rint(np.asarray(prices, np.float64) / tick)
-    if scaled.size and not float(np.abs(scaled).max()) <= INT32_MOST:
+    largest = float(np.abs(scaled).max(initial=0))  # nan where a price is none
+    if not largest <= INT32_MOST:
         raise TradesError(
             f"prices in ticks of {tick:g} are beyond 32-bit numbers, or no numbers: "
             "give the right tick size, and leave out prices that are no numbers"
@@ -53,23 +66,26 @@ def to_ticks(prices: ArrayLike, tick: float) -> Array:
 
 
 def to_price(ticks: ArrayLike, tick: float) -> Array:
-    """Ticks as prices, without the last binary digits of 0.01 times a number."""
+    """Ticks as prices, rounded to ten decimals, since 0.01 times a number has a binary error."""
     return np.round(np.asarray(ticks, np.float64) * tick, 10)
 
 
 def _is_off(prices: Array, tick: float) -> Array:
-    """Which prices lie off the grid by more than what a price as stored may be off."""
+    """Which prices are off the grid of ``tick``, as an array of truth values."""
     scaled = prices / tick
-    return np.abs(scaled - np.rint(scaled)) > 1e-4
+    return np.abs(scaled - np.rint(scaled)) > OFF_BY_TICKS
 
 
 def off_grid(prices: Array, tick: float) -> str:
-    """A sentence where prices are off the grid of ``tick``, with the first three, else empty."""
+    """A sentence about prices off the grid of ``tick``, with the first of them; empty if there are
+    none.
+    """
     off = _is_off(prices, tick)
     if not off.any():
         return ""
+    # Among the first thousand, to bound the time.
     different = list(dict.fromkeys(prices[off][:1000].tolist()))
-    shown = ", ".join(f"{price:g}" for price in different[:3])
+    shown = ", ".join(f"{price:g}" for price in different[:MOST_LISTED])
     count = (
         f"{int(off.sum())} of {prices.size} prices are off the {tick:g} grid ({shown})"
     )
@@ -77,22 +93,26 @@ def off_grid(prices: Array, tick: float) -> str:
 
 
 def guess_tick(prices: Array) -> float | None:
-    """The largest usual tick that 99.9 % of the different prices lie on; None for too few prices."""
+    """The largest usual tick on whose grid the different prices are, up to MOST_OFF_GRID of them.
+
+    None for fewer than LEAST_PRICES, and where no usual tick fits.
+    """
     prices = np.unique(prices)
     if prices.size < LEAST_PRICES:
         return None
-    return next(
-        (tick for tick in USUAL_TICKS if _is_off(prices, tick).mean() <= 0.001), None
-    )
+    for tick in USUAL_TICKS:
+        if _is_off(prices, tick).mean() <= MOST_OFF_GRID:
+            return tick
+    return None
 
 
 def wrong_tick(prices: Array, tick: float) -> str:
-    """A sentence where the prices say another tick than ``tick``, else empty.
+    """A sentence if the prices are on the grid of another tick than ``tick``; else empty.
 
-    Profiles and memory both go wrong with a wrong tick.
+    A wrong tick makes profiles wrong, and may take much memory.
     """
     guess = guess_tick(prices)
-    if guess is None or abs(guess - tick) < 1e-9 * tick:
+    if guess is None or math.isclose(guess, tick):
         return ""
     head = f"tick {tick:g} looks wrong: the prices lie on a grid of {guess:g}"
     if guess > tick:

@@ -12,12 +12,14 @@ from helpers.vpoc.planner import BOUNDS, ChunkPlan, ProfileShape
 from helpers.vpoc.study import StrategyRow
 
 LISTED = 20
+"""Sessions of a table; the file has all."""
 LEVELS = ["POC", "VAL", "VAH"]
 TIME = Column("time", "ms")
 PEAKS = [Column("predicted peak", "bytes"), Column("measured peak", "bytes")]
 
 
 def _prices(row: SessionLevels) -> list[str]:
+    """The cells of the columns LEVELS."""
     return [f"{price:g}" for price in (row.poc, row.val, row.vah)]
 
 
@@ -27,7 +29,10 @@ def usual_levels(profiles: Profiles) -> list[SessionLevels]:
 
 
 def levels_table(profiles: Profiles, name: str, written: Sequence[str] = ()) -> Shown:
-    """The first sessions' levels under the usual rule, with all notes; ``name`` is the file's."""
+    """The first sessions' levels under the usual rule, with all notes.
+
+    ``name``: of the file. ``written``: the files with all of them.
+    """
     rows = usual_levels(profiles)
     below = []
     if len(rows) > LISTED:
@@ -40,7 +45,7 @@ def levels_table(profiles: Profiles, name: str, written: Sequence[str] = ()) -> 
 
 
 def trades_words(profiles: Profiles) -> str:
-    """The trades in one line, and what is to be said of them."""
+    """The trades in one line, and their notes."""
     trades = profiles.trades
     layout = profiles.layout
     head = (
@@ -51,7 +56,7 @@ def trades_words(profiles: Profiles) -> str:
 
 
 def rules_table(rows: Sequence[SessionLevels]) -> Shown:
-    """Levels under each rule: why another program's differ."""
+    """One session's levels under each rule, which is why other programs show other levels."""
     cells = [
         [row.session, row.rule.value_area, row.rule.tie, *_prices(row)] for row in rows
     ]
@@ -60,11 +65,13 @@ def rules_table(rows: Sequence[SessionLevels]) -> Shown:
 
 
 def strategy_words(row: StrategyRow) -> str:
-    """A strategy; one whose figures are not all measured says from what they are extrapolated."""
+    """A strategy's name, and from how many sessions its figures are extrapolated, if they are."""
     if not row.sessions:
         return row.strategy
-    few = "1 session" if row.sessions == 1 else f"{row.sessions} sessions"
-    return f"{row.strategy}, extrapolated from {few}"
+    sessions = f"{row.sessions} sessions"
+    if row.sessions == 1:
+        sessions = "1 session"
+    return f"{row.strategy}, extrapolated from {sessions}"
 
 
 def _outcome(row: StrategyRow) -> str:
@@ -72,18 +79,23 @@ def _outcome(row: StrategyRow) -> str:
 
 
 def _equality(row: StrategyRow) -> str:
+    """Whether the counts are those of the fused pass; the outcome where there are none."""
     if row.equal is None:
         return _outcome(row)
-    return "same bits" if row.equal else "DIFFERS"
+    if row.equal:
+        return "same bits"
+    return "DIFFERS"
 
 
 def strategies_table(rows: Sequence[StrategyRow]) -> Shown:
-    """Each strategy: its time beside one read of the inputs, its predicted and measured peak,
-    whether it counts the same.
+    """Each strategy: its time, also as a multiple of one read of the inputs, its predicted and
+    measured peak, and whether its counts are right.
     """
     cells = []
     for row in rows:
-        times = f"{row.times_limit:,.1f}" if row.times_limit else None
+        times = None
+        if row.times_limit:
+            times = f"{row.times_limit:,.1f}"
         peaks = [row.predicted_bytes, row.measured_bytes]
         cells.append([strategy_words(row), row.seconds, times, *peaks, _equality(row)])
     head = ["strategy", TIME, "x one read of the inputs", *PEAKS, "counts"]
@@ -94,34 +106,29 @@ def strategies_table(rows: Sequence[StrategyRow]) -> Shown:
 
 
 def chunks_table(rows: Sequence[StrategyRow]) -> Shown:
-    """Time and peak at each chunk size, the quickest in the title; the memory model beside them."""
-    cells = [
-        [
-            row.strategy,
-            row.chunk_trades,
-            row.seconds,
-            row.predicted_bytes,
-            row.measured_bytes,
-        ]
-        for row in rows
-    ]
+    """The time, the predicted and the measured peak at each chunk size; the fastest is in the
+    title.
+    """
+    cells = []
+    for row in rows:
+        peaks = [row.predicted_bytes, row.measured_bytes]
+        cells.append([row.strategy, row.chunk_trades, row.seconds, *peaks])
     title = "No chunk size was measured"
     timed = [(row.seconds, row) for row in rows if row.seconds]
     if timed:
         seconds, best = min(timed, key=lambda pair: pair[0])
         size = f"{best.chunk_trades:,} trades a chunk with {best.strategy}"
         title = f"Fastest on this machine: {size}, {1e3 * seconds:.1f} ms"
-    return Shown(
-        title, ["strategy", Column("trades a chunk", "1,000"), TIME, *PEAKS], cells
-    )
+    head = ["strategy", Column("trades a chunk", "1,000"), TIME, *PEAKS]
+    return Shown(title, head, cells)
 
 
 def refusals_table(rows: Sequence[StrategyRow]) -> Shown:
-    """Which strategies pass under which limit, and the allocator's own words."""
-    cells = [
-        [row.strategy, f"RLIMIT_DATA {row.limit_mib} MiB", _outcome(row), row.says]
-        for row in rows
-    ]
+    """Which strategies finish under which limit, and the error of the allocator for the others."""
+    cells = []
+    for row in rows:
+        limit = f"RLIMIT_DATA {row.limit_mib} MiB"
+        cells.append([row.strategy, limit, _outcome(row), row.says])
     head = ["strategy", "limit", "outcome", "says"]
     none = "Not run: provoke is off."
     return Shown("Strategies under hard limits", head, cells, none=none, widest=100)
@@ -130,16 +137,17 @@ def refusals_table(rows: Sequence[StrategyRow]) -> Shown:
 def plans_table(
     plans: Sequence[tuple[str, ChunkPlan | str]], shape: ProfileShape
 ) -> Shown:
-    """Each strategy's chunk and peak on the memory that is free, or why it has none."""
+    """Each strategy's chunk and peak on the free memory, or why it has none."""
     cells: list[list[str | int | None]] = []
     for name, chosen in plans:
         if isinstance(chosen, str):
             cells.append([name, chosen, None, None])
             continue
-        some = f"all {shape.trades:,}"
+        at_a_time = f"all {shape.trades:,}"
         if chosen.chunks > 1:
-            some = f"{chosen.chunk_trades:,}"
-        cells.append([name, some, chosen.peak_bytes, BOUNDS[chosen.bound]])
+            at_a_time = f"{chosen.chunk_trades:,}"
+        why_no_more = BOUNDS[chosen.bound]
+        cells.append([name, at_a_time, chosen.peak_bytes, why_no_more])
     head = ["strategy", "trades at a time", Column("peak", "bytes"), "why no more"]
     fitting = sum(isinstance(chosen, ChunkPlan) for _, chosen in plans)
     result = f"{fitting} of {len(plans)} ways have a chunk that fits"

@@ -1,13 +1,11 @@
-"""Volume profiles by torch, by the strategies under study, on a CPU, a CUDA or a ROCm device:
-what each needs at its peak.
+"""A program that counts volume profiles by one of torch's strategies, on a CPU, a CUDA or a ROCm
+device, and measures its time and peak memory.
 
-A program; its options: ``folder`` (raw numbers and layout.json, as helpers/vpoc/store.py
-writes them), ``strategy``, ``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first
-so many; null: all), ``repeats``, ``limit_bytes`` (RLIMIT_DATA beyond what is held before the
-inputs are loaded; null: none) and ``out`` (a file for the raw result, or empty). Its one row:
-status (ok, out_of_memory, failed, not_available), why, seconds of each repeat and peak_bytes.
-All strategies give the same bits: sums of whole numbers do not depend on their order while the
-type of the result counts them exactly.
+Its options are those of helpers/vpoc/measure.py (MeasureOrder), as JSON. It prints one row: status
+(ok, out_of_memory, failed, not_available), why, the seconds of each repeat, and peak_bytes.
+
+All strategies give the same bits: sums of whole numbers do not depend on their order as long as the
+type of the result has all of their digits.
 """
 
 from __future__ import annotations
@@ -31,8 +29,9 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """The inputs on the device, cut after ``most_trades`` where that is given, and the layout
-    of the result.
+    """The inputs of a store on a device, and the layout of the result.
+
+    ``spec``: the options of this program. ``most_trades``: use only the first so many.
     """
 
     def __init__(self, torch: ModuleType, spec: Row, most_trades: int | None = None):
@@ -61,8 +60,8 @@ class Work:
         )
 
     def _read(self, name: str, kind: str, count: int) -> Tensor:
-        """The first ``count`` numbers of a file, read: a mapping would count as private memory a
-        second time.
+        """The first ``count`` numbers of a file. They are read, because the limit on private memory
+        counts a private mapping too.
         """
         dtype = getattr(self.torch, kind)
         if not count:
@@ -77,106 +76,133 @@ class Work:
         return numbers
 
     def result(self) -> Tensor:
+        """A flat table of zeros, with ``bins`` counts for each session."""
         size = self.sessions * self.bins
         zeros: Tensor = self.torch.zeros(size, dtype=self.kind, device=self.device)
         return zeros
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
-        """The first and the end of each chunk of ``size`` trades."""
-        return [(a, min(self.trades, a + size)) for a in range(0, self.trades, size)]
+        """The first trade of each chunk of ``size`` trades, and the one after its last."""
+        firsts = range(0, self.trades, size)
+        return [(first, min(self.trades, first + size)) for first in firsts]
 
-    def segments(self, a: int, b: int) -> list[tuple[int, int, int]]:
-        """The sessions of trades ``a`` to ``b``: (session, first, last)."""
-        first = bisect.bisect_right(self.starts, a) - 1
-        last = bisect.bisect_left(self.starts, b)
-        cuts = [
-            (s, max(a, self.starts[s]), min(b, self.starts[s + 1]))
-            for s in range(first, last)
-        ]
-        return [(s, i, e) for s, i, e in cuts if i < e]
-
-    def index(self, a: int, b: int, into: Tensor, row_bins: int) -> Tensor:
-        """Where each trade counts, in a table whose rows are ``row_bins`` wide; 0: in the row
-        of its own session.
-
-        A launch for each session: 1014 take a GPU a few ms (computed), and no second index is
-        needed.
+    def segments(self, first: int, end: int) -> list[tuple[int, int, int]]:
+        """The parts of sessions in a chunk of trades: the session, its first trade in the chunk,
+        and the one after its last.
         """
-        into.copy_(self.price[a:b])
-        for s, i, e in self.segments(a, b):
-            into[i - a : e - a].add_(s * row_bins - self.lows[s])
+        first_session = bisect.bisect_right(self.starts, first) - 1
+        end_session = bisect.bisect_left(self.starts, end)
+        segments = []
+        for session in range(first_session, end_session):
+            begins = max(first, self.starts[session])
+            ends = min(end, self.starts[session + 1])
+            if begins < ends:
+                segments.append((session, begins, ends))
+        return segments
+
+    def index(self, first: int, end: int, into: Tensor, row_bins: int) -> Tensor:
+        """Write the index of each trade of a chunk to ``into``, for a flat table whose rows have
+        ``row_bins`` counts; 0: the index within the row of its session.
+
+        This launches a kernel for each session: 1014 take a GPU a few ms (computed), and no second
+        index is needed.
+        """
+        into.copy_(self.price[first:end])
+        for session, begins, ends in self.segments(first, end):
+            of_session = into[begins - first : ends - first]
+            of_session.add_(session * row_bins - self.lows[session])
         return into
 
-    def volumes(self, a: int, b: int) -> Tensor:
-        """The volumes in the type of the result."""
-        return self.volume[a:b].to(self.kind)
+    def volumes(self, first: int, end: int) -> Tensor:
+        """The volumes of a chunk in the type of the result."""
+        return self.volume[first:end].to(self.kind)
 
     def counted(self, size: int) -> Tensor:
-        """Every trade counted, ``size`` at a time, by buffers that are made once."""
+        """The profiles, counted in chunks of ``size`` trades with buffers that are
+        allocated once.
+        """
         out = self.result()
         index = self.torch.empty(size, dtype=self.torch.int64, device=self.device)
         converted = None
         if self.volume.dtype != self.kind:
             converted = self.torch.empty(size, dtype=self.kind, device=self.device)
-        for a, b in self.chunks(size):
-            volume = self.volume[a:b]
+        for first, end in self.chunks(size):
+            volume = self.volume[first:end]
             if converted is not None:
-                volume = converted[: b - a].copy_(volume)
-            out.scatter_add_(0, self.index(a, b, index[: b - a], self.bins), volume)
+                volume = converted[: end - first].copy_(volume)
+            chunk_index = self.index(first, end, index[: end - first], self.bins)
+            out.scatter_add_(0, chunk_index, volume)
         return out
 
 
 def preallocated(work: Work) -> Tensor:
+    """In chunks, with buffers that are allocated once."""
     return work.counted(max(1, min(work.chunk, work.trades)))
 
 
 def flat(work: Work) -> Tensor:
+    """All trades at once, with one index."""
     return work.counted(max(1, work.trades))
 
 
 def list_cat(work: Work) -> Tensor:
-    """Each chunk of whole sessions makes temporaries and a result; the results wait in a list
-    for one cat.
+    """In chunks of whole sessions, each with temporaries and a result of its own; the results are
+    kept in a list and joined at the end.
     """
     torch = work.torch
-    kept = []
-    s = 0
-    while s < work.sessions:
-        last = s + 1
-        while (
-            last < work.sessions
-            and work.starts[last + 1] - work.starts[s] <= work.chunk
-        ):
-            last += 1
-        a = work.starts[s]
-        b = work.starts[last]
-        ticks = work.price[a:b]
-        index = torch.empty(b - a, dtype=torch.int64, device=work.device)
-        for session, i, e in work.segments(a, b):
-            row_start = (session - s) * work.bins - work.lows[session]
-            index[i - a : e - a] = ticks[i - a : e - a] + row_start
-        row = torch.zeros((last - s) * work.bins, dtype=work.kind, device=work.device)
-        kept.append(row.scatter_add_(0, index, work.volumes(a, b)))
-        s = last
-    if not kept:
+    results = []
+    session = 0
+    while session < work.sessions:
+        end_session = _end_of_chunk(work, session)
+        first = work.starts[session]
+        end = work.starts[end_session]
+        ticks = work.price[first:end]
+        index = torch.empty(end - first, dtype=torch.int64, device=work.device)
+        for segment_session, begins, ends in work.segments(first, end):
+            row = segment_session - session
+            to_index = row * work.bins - work.lows[segment_session]
+            index[begins - first : ends - first] = (
+                ticks[begins - first : ends - first] + to_index
+            )
+        size = (end_session - session) * work.bins
+        result = torch.zeros(size, dtype=work.kind, device=work.device)
+        results.append(result.scatter_add_(0, index, work.volumes(first, end)))
+        session = end_session
+    if not results:
         return work.result()
-    joined: Tensor = torch.cat(kept)
+    joined: Tensor = torch.cat(results)
     return joined
 
 
+def _end_of_chunk(work: Work, session: int) -> int:
+    """The session after the last that fits a chunk from ``session`` on; a chunk has at
+    least one.
+    """
+    end = session + 1
+    while end < work.sessions:
+        trades = work.starts[end + 1] - work.starts[session]
+        if trades > work.chunk:
+            break
+        end += 1
+    return end
+
+
 def one_hot(work: Work) -> Tensor:
-    """A row of ``bins`` numbers for every trade: 1 where it traded, times its volume, summed."""
+    """In chunks, with a row of ``bins`` numbers for each trade: its volume at its tick,
+    and zeros.
+    """
+    torch = work.torch
     out = work.result()
     table = out.view(-1, work.bins)
-    for a, b in work.chunks(work.chunk):
-        empty = work.torch.empty(b - a, dtype=work.torch.int64, device=work.device)
-        index = work.index(a, b, empty, 0)
-        spread = (
-            work.torch.nn.functional.one_hot(index, work.bins)
-            * work.volumes(a, b)[:, None]
-        )
-        for s, i, e in work.segments(a, b):
-            table[s] += spread[i - a : e - a].sum(0).to(work.kind)
+    for first, end in work.chunks(work.chunk):
+        empty = torch.empty(end - first, dtype=torch.int64, device=work.device)
+        index = work.index(first, end, empty, 0)
+        ticks = torch.nn.functional.one_hot(index, work.bins)
+        spread = ticks * work.volumes(first, end)[:, None]
+        del ticks
+        for session, begins, ends in work.segments(first, end):
+            of_session = spread[begins - first : ends - first]
+            table[session] += of_session.sum(0).to(work.kind)
         del spread
     return out
 
@@ -187,13 +213,17 @@ STRATEGIES = {way.__name__: way for way in (one_hot, flat, list_cat, preallocate
 def measured(
     count: Callable[[], object], torch: ModuleType | None, device: str, repeats: int
 ) -> Row:
-    """What ``count`` returns (``out``), the seconds of each repeat, and the peak of the first one
-    beyond what was held before it. ``torch`` is asked of a GPU alone.
+    """Call ``count`` several times, and measure it.
+
+    Returns its last result as ``out``, the ``seconds`` of each repeat, and ``peak_bytes``: the most
+    memory of the first repeat beyond that before it. ``torch`` is needed only for a GPU.
     """
-    cuda = torch.cuda if torch and device != "cpu" else None
+    cuda = None
+    if torch and device != "cpu":
+        cuda = torch.cuda
     answer: Row = {"seconds": []}
     for repeat in range(repeats):
-        answer["out"] = None  # the result of the repeat before does not count
+        answer["out"] = None  # an earlier result must not add to the peak
         gc.collect()
         if cuda:
             cuda.synchronize()
@@ -211,7 +241,7 @@ def measured(
 
 
 def work(spec: Row) -> Iterator[Row]:
-    """One strategy: how it went, with its figures or why it failed."""
+    """Measure one strategy. Yields one row: its figures, or why it failed."""
     try:
         torch = frame.import_torch()
         why = ""
@@ -226,34 +256,35 @@ def work(spec: Row) -> Iterator[Row]:
         torch.cuda.set_device(spec["device"])
     strategy = STRATEGIES[spec["strategy"]]
     work = Work(torch, spec)
-    # Threads, code and tables that a first use brings: on the first sessions, before anything
-    # is measured.
-    few = Work(
-        torch, {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)}, 2000
-    )
+    # A first use on a few trades loads code and starts threads, which would count as the
+    # strategy's.
+    few_trades = {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)}
+    few = Work(torch, few_trades, most_trades=2000)
     few.load()
     strategy(few)
-    # Torch's threads start with the first large operation, each with a stack of 8 MiB of
-    # address space.
+    # Torch starts its threads for an operation on more than 32,768 elements
+    # (at::internal::GRAIN_SIZE), each with a stack of 8 MiB of address space.
     torch.ones(1 << 18).add_(1)
     del few
     try:
         if spec["limit_bytes"]:
             frame.limit_host(spec["limit_bytes"])
         work.load()
-        answer = measured(
-            partial(strategy, work), torch, work.device, max(1, spec["repeats"])
-        )
+        count = partial(strategy, work)
+        answer = measured(count, torch, work.device, max(1, spec["repeats"]))
         out = answer.pop("out")
         if spec["out"]:
-            kept = torch.from_file(
+            # A file that is mapped as a tensor, so that the counts are written without a copy.
+            file = torch.from_file(
                 spec["out"], shared=True, size=out.numel(), dtype=out.dtype
             )
-            kept.copy_(out.reshape(-1))
+            file.copy_(out.reshape(-1))
         answer["status"] = "ok"
     except (MemoryError, RuntimeError) as error:
         frame.lift_host_limit()
-        status = "out_of_memory" if is_oom(torch, error) else "failed"
+        status = "failed"
+        if is_oom(torch, error):
+            status = "out_of_memory"
         answer = {"status": status, "why": one_line(error)}
     yield answer
 
