@@ -66,15 +66,16 @@ class FixRow:
 
     @property
     def saved(self) -> float | None:
-        """The share of memory that it saves, as measured, else as predicted; None if not known."""
+        """The share of memory saved, as measured, else as predicted."""
         if self.memory is None:
             return self.saves
         return 1 - self.memory.ratio
 
     @property
     def by(self) -> str:
-        """How its effect is known: by trials, audit, argument, rehearsal or replay; empty if it is
-        untested.
+        """What its effect rests on: trials, audit, argument, rehearsal or replay.
+
+        Empty if it is untested.
         """
         if self.memory is not None:
             return "trials"
