@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         argv = sys.argv[1:]
         _hand_over(argv)
-    if not _has_output():
+    if not _prepare_output():
         return _refuse(
             "standard output is closed; expected a place for the answer, such as a file"
         )
@@ -99,9 +99,9 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse("interrupted", INTERRUPTED)
 
 
-def _has_output() -> bool:
-    """Whether standard output is open. From now on it and standard error spell out the characters
-    that the terminal's encoding lacks.
+def _prepare_output() -> bool:
+    """Make standard output and standard error spell out the characters that the terminal's encoding
+    lacks. Returns whether standard output is open.
     """
     if sys.stderr is None:  # closed (2>&-)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  it stays open

@@ -43,6 +43,8 @@ _TYPED = re.compile(
 _COUNT = re.compile(r"\s*([0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,4})\s*")
 LONGEST_SEEN = 40
 """Letters of wrong input that an error shows."""
+LONGEST_PRINTED = 60
+"""The same of what a tool printed."""
 _PRINTED = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]*)\s*")
 """Groups: the number, and the letters behind it."""
 _UNIT = re.compile(
@@ -147,10 +149,13 @@ def quantity(
     match = _PRINTED.fullmatch(words)
     if match is None:
         return None
-    unit_parts = _UNIT.fullmatch(match[2] or unit)
+    number, printed_unit = match.groups()
+    if printed_unit:
+        unit = printed_unit
+    unit_parts = _UNIT.fullmatch(unit)
     if unit_parts is None:
         return None
-    number = match[1].rstrip(".,'")
+    number = number.rstrip(".,'")
     power = _power(unit_parts[1])
     is_binary = bool(unit_parts[2])
     scale = 1024**power
@@ -225,9 +230,9 @@ def printed_size(words: str, unit: str = "") -> int:
     """
     size = quantity(words, unit, commas=True)
     if size is None:
-        seen = f"{words[:60]!r} is no size"
+        seen = f"{words[:LONGEST_PRINTED]!r} is no size"
         if unit:
-            seen += f" in {unit[:20]!r}"
+            seen += f" in {unit[:20]!r}"  # longer than any unit
         raise ValueError(seen)
     return size.bytes
 

@@ -32,6 +32,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 """How a gzip file begins (RFC 1952)."""
 MOST_OF_NAME = 80
 """Letters of a file's name in the bundle that an error shows."""
+MOST_OF_PATH = 200
+MOST_OF_WHY = 300
+"""Letters of a path and of a reason that an error shows, so that it stays one line."""
 
 
 class BundleError(ValueError):
@@ -61,7 +64,7 @@ def read_files(path: Path) -> dict[str, bytes]:
         name = error.filename
         if not name:
             name = path
-        shown = str(name)[:200]
+        shown = str(name)[:MOST_OF_PATH]
         raise BundleError(f"{shown}: {error.strerror}; {advice}") from error
     expected = f"expected an evidence bundle ({PROGRAM} capture)"
     raise BundleError(f"{path}: no such file or folder; {expected}")
@@ -113,7 +116,9 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
             shutil.rmtree(out)
         os.replace(part, out)
     except OSError as error:
-        why = error.strerror or error
+        why = error.strerror
+        if not why:  # raised by tarfile
+            why = str(error)
         raise BundleError(
             f"{out}: cannot be written ({why}); choose another --out"
         ) from error

@@ -16,14 +16,14 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import List, Literal, Optional, TypeVar, cast
 
+from helpers.ground.contract import MOST_SEEN, as_dict, from_json
 from helpers.ground.contract import SCHEMA_VERSION as SCHEMA_VERSION
-from helpers.ground.contract import as_dict, from_json
 from helpers.ground.places import PROGRAM
 from helpers.ground.shapes import NOT_ALLOWED, Reading, absent, seen
 from helpers.ground.tables import JsonRow as JsonRow
-from helpers.ground.units import plain
+from helpers.ground.units import LONGEST_SEEN, plain
 
-from .archive import MOST_OF_NAME, BundleError, read_files, write_files
+from .archive import MOST_OF_NAME, MOST_OF_WHY, BundleError, read_files, write_files
 from .files import natural
 
 EMPTY = "the file is empty"
@@ -233,7 +233,7 @@ class Bundle(Unchanging):
         word = text.text.strip()
         if text.ok and re.fullmatch(r"-?[0-9]{1,20}", word):  # 64 bits have 20 digits
             return text.seen(int(word), unit)
-        return text.missing(f"{word[:40]!r} is no whole number", unit)
+        return text.missing(f"{word[:LONGEST_SEEN]!r} is no whole number", unit)
 
     def word(self, source: str) -> Reading:
         """The text in a file of one value, without the white space around it; an empty file reads
@@ -434,8 +434,9 @@ def _manifest(content: bytes, path: Path) -> Manifest:
         if isinstance(manifest, dict):
             version = manifest.get("schema_version")
         if type(version) is not int or version < SCHEMA_VERSION:
+            seen_version = str(version)[:MOST_SEEN]
             raise ValueError(
-                f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}"
+                f"schema_version {seen_version!r}; expected {SCHEMA_VERSION}"
             )
         if version == SCHEMA_VERSION:
             return from_json(Manifest, manifest, "manifest.json")
@@ -443,7 +444,7 @@ def _manifest(content: bytes, path: Path) -> Manifest:
         why = str(error)
         if not why:
             why = type(error).__name__
-        why = " ".join(why.split())[:300]
+        why = " ".join(why.split())[:MOST_OF_WHY]
         raise BundleError(f"{path}: {why}; capture again") from error
     advice = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
     raise BundleError(f"{path}: schema_version {version}; {advice}")

@@ -287,7 +287,7 @@ def box_name(root: str) -> str:
     elif not identity:
         identity = os.path.realpath(root)
     digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"box-{digest[:6]}"
+    return f"box-{digest[:6]}"  # enough to tell a person's boxes apart
 
 
 class _Parser(argparse.ArgumentParser):
@@ -342,7 +342,8 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
     if arguments.out:
         out = Path(arguments.out)
     else:
-        os.umask(0o077)  # it may have lines of the kernel that only root may read
+        # It may have lines of the kernel that only root may read; main() sets the umask back.
+        os.umask(0o077)
         out = _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
         raise BundleError(

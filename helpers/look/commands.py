@@ -114,7 +114,7 @@ def run(
         )
     except OSError as error:
         status, _ = fault(error)
-        why = f"{program} does not start: {error.strerror or error}"
+        why = f"{program} does not start: {error.strerror}"
         return CommandOutcome(b"", "", status, None, 0.0, why)
     code = ended.exit_code
     status = "ok"

@@ -7,7 +7,7 @@ import re
 
 from helpers.look import commands, files
 from helpers.look.kernel_line import LINE_LIMIT, split_time
-from helpers.look.kernel_log_capture import JOURNAL, LIMIT_S
+from helpers.look.kernel_log_capture import JOURNAL, LIMIT_S, LONGEST_ERROR
 
 PSTORE = (
     "/var/lib/systemd/pstore/*/dmesg*",
@@ -67,7 +67,7 @@ def _from_journal(boot: str) -> tuple[list[str], str]:
         return lines, ended.why
     errors = ended.stderr.strip().splitlines()
     if errors:
-        return lines, errors[-1][:200]
+        return lines, errors[-1][:LONGEST_ERROR]
     return lines, "it keeps nothing of that boot"
 
 

@@ -150,11 +150,11 @@ class _StatedText:
         for row in [line for line in lines if not line.tool]:
             device = row.device
             if not device and any(pool == "vram" for _, pool, _ in row.sizes):
-                # A table without indices has a row for each device.
+                # A table without indices has a row for each device; ``when`` tells tables apart.
                 device = str(devices[row.when])
                 devices[row.when] += 1
             figure = replace(
-                _without_size(self.source, self.origin, "table", device),
+                _without_size(self.source, self.origin, row="table", device=device),
                 line=row.start,
                 pid=row.pid,
                 name=row.name,

@@ -201,10 +201,10 @@ def unattributed(
         held_by_source: Counter[str] = Counter()
         for holder in measured:
             held_by_source[holder.source] += holder.memory.bytes
-        held = max(held_by_source.values(), default=0)
+        held_bytes = max(held_by_source.values(), default=0)
     else:
-        held = sum(holder.memory.bytes for holder in one_each(measured))
-    rest = max(0, used.bytes - held)
+        held_bytes = sum(holder.memory.bytes for holder in one_each(measured))
+    rest = max(0, used.bytes - held_bytes)
     return seen(rest, "bytes", f"{used.source} less the processes above", used.item)
 
 

@@ -20,6 +20,8 @@ from helpers.look.kernel_line import LINE_LIMIT
 
 LIMIT_S = 15.0
 """journalctl reads a journal of gigabytes from the disk."""
+LONGEST_ERROR = 200
+"""Letters of a program's last line on stderr that a reason quotes."""
 JOURNAL = (
     "journalctl",
     "-k",
@@ -157,7 +159,7 @@ def _kept(source: str, sieve: Sieve, stderr: str, why_cut: str) -> TriedSource:
         why = why_cut
         errors = stderr.strip().splitlines()
         if not why and errors:
-            why = errors[-1][:200]
+            why = errors[-1][:LONGEST_ERROR]
         elif not why:
             why = "no lines"
         return TriedSource(source, None, status, why)

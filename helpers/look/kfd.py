@@ -69,11 +69,16 @@ def nodes(bundle: Bundle) -> tuple[KfdNode, ...]:
     """Every node of the topology, CPU nodes included, in the order of their numbers."""
     sources = bundle.sources(f"{_NODES}/*/gpu_id")
     sources += bundle.sources(f"{_NODES}/*/properties")
-    names = {source[len(_NODES) + 1 :].partition("/")[0] for source in sources}
+    names = {_entry(_NODES, source) for source in sources}
     card_addresses = {card.pci for card in cards(bundle)}
     numbers = [name for name in names if re.fullmatch("[0-9]{1,9}", name)]
     numbers.sort(key=natural)
     return tuple(_node(bundle, number, card_addresses) for number in numbers)
+
+
+def _entry(folder: str, path: str) -> str:
+    """The name in a folder through which a path leads: ``3`` for FOLDER/3/gpu_id."""
+    return path.replace(f"{folder}/", "", 1).partition("/")[0]
 
 
 def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
@@ -154,7 +159,7 @@ def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
         if not pattern.startswith(_PROC):
             continue
         for source in bundle.sources(pattern):
-            pid = source[len(_PROC) + 1 :].partition("/")[0]
+            pid = _entry(_PROC, source)
             kind, _, gpu_id = source.rpartition("/")[2].partition("_")
             if not re.fullmatch(r"[0-9]{1,10}", pid):
                 continue

@@ -39,6 +39,9 @@ _DEPTH = 32
 _DISTRIBUTION = r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"
 _STALL = r"(?m)^full avg10=([0-9]{1,3}\.[0-9]{1,2})\b"
 _CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
+"""The line of a CPU's name on x86 and on two generations of Arm."""
+_ZFS_CACHE = r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$"
+"""The line of the cache's size in arcstats, whose columns are name, type and value."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,7 @@ def machine(bundle: Bundle) -> Machine:
         swap_free=_meminfo(bundle, "SwapFree"),
         huge_pages=_meminfo(bundle, "Hugetlb"),
         zram_used=_zram(bundle),
-        zfs_cache=arcstats.find(
-            r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1
-        ),
+        zfs_cache=arcstats.find(_ZFS_CACHE, unit="bytes", scale=1),
         memory_stall=bundle.read("/proc/pressure/memory").find(_STALL),
         overcommit=bundle.word("/proc/sys/vm/overcommit_memory"),
         commit_limit=_meminfo(bundle, "CommitLimit"),

@@ -220,8 +220,8 @@ class _Reader:
             unread = failure.squeezed.unread[:UNREAD_LIMIT]
             self.unread.update(dict.fromkeys(unread))
         values = failure.values
-        given = [item for item in values.items() if item[1] not in (None, (), "")]
-        key = repr(sorted(given))
+        non_empty = [item for item in values.items() if item[1] not in (None, (), "")]
+        key = repr(sorted(non_empty))
         if key in self.kept:
             self.repeats += 1
         elif len(self.kept) >= MESSAGES_LIMIT:

@@ -92,11 +92,11 @@ def _port(pci: str, devices: dict[str, Row]) -> str:
 def _of_sysfs(row: Row) -> list[float]:
     """The numbers of LINK as sysfs prints them; empty if one of them is missing."""
     numbers: list[float] = []
-    for name in LINK[:2]:
+    for name in LINK[:2]:  # the speeds
         speed = _SPEED.fullmatch(row.text(name))
         if speed:
             numbers.append(float(speed[1]))
-    for name in LINK[2:]:
+    for name in LINK[2:]:  # the widths
         width = row.text(name)
         if re.fullmatch("[0-9]{1,3}", width) and _is_width(int(width)):
             numbers.append(int(width))
@@ -106,11 +106,11 @@ def _of_sysfs(row: Row) -> list[float]:
 def _of_nvml(row: Row) -> list[float]:
     """The same numbers as NVML gives them."""
     numbers: list[float] = []
-    for name in NVML[:2]:
+    for name in NVML[:2]:  # the speeds
         generation = row.number(name)
         if generation in GT_PER_S:
             numbers.append(GT_PER_S[generation])
-    for name in NVML[2:]:
+    for name in NVML[2:]:  # the widths
         width = row.number(name)
         if width is not None and _is_width(width):
             numbers.append(width)

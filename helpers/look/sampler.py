@@ -186,8 +186,8 @@ class Sampler:
                     rows[pci] = {"pid": pid, "name": name, "pci": pci, "by": "fdinfo"}
                 info = parse_fdinfo(read(path).decode("utf-8", "replace"))
                 for region in info.regions.keys() & {"vram", "gtt"}:
-                    held = rows[pci].get(region, 0)
-                    rows[pci][region] = held + info.regions[region]
+                    so_far = rows[pci].get(region, 0)
+                    rows[pci][region] = so_far + info.regions[region]
             holders += rows.values()
         return holders
 
@@ -231,7 +231,7 @@ def main(pid: int = 0, every_s: float = 0.5, root: str = "") -> None:
                 wait_s = max(0.0, due - time.monotonic())
                 has_input, _, _ = select.select([0], [], [], wait_s)
                 if has_input:
-                    words = os.read(0, 64).split()
+                    words = os.read(0, 64).split()  # numbers, the last one counts
                     if not words:  # its end
                         return
                     sampler.pid = int(words[-1])

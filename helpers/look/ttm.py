@@ -240,7 +240,7 @@ def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
             name = source.rpartition("/")[2]
             files[name] = source
     configured = []
-    for _, source in sorted(files.items()):
+    for _, source in sorted(files.items()):  # by name, as modprobe takes them
         for line, module, name, value in parse_modprobe(bundle.read(source).text):
             if module in MODULES:
                 configured.append(Setting(module, name, value, source, line))

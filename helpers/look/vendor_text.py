@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from helpers.ground.shapes import NOT_ALLOWED, NOT_AVAILABLE, Reading
 from helpers.ground.tables import data
-from helpers.ground.units import printed_size
+from helpers.ground.units import LONGEST_PRINTED, printed_size
 from helpers.look.bundle import Row, Text, rows
 
 STDERR_MARK = "--- stderr ---"
@@ -160,7 +160,7 @@ def _read(
 
 def _whole_number(words: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", words):
-        raise ValueError(f"{words[:60]!r} is no whole number")
+        raise ValueError(f"{words[:LONGEST_PRINTED]!r} is no whole number")
     return int(words)
 
 
