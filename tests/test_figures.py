@@ -35,7 +35,7 @@ from tell_boxes import (
 from helpers.ground.shapes import not_allowed, not_available, seen
 from helpers.ground.units import GIB
 from helpers.look.gpus import Gpu
-from helpers.tell import figures, sheet, tables
+from helpers.tell import figures, sheet, tables, word_width
 from helpers.tell.display import display
 from helpers.tell.figure_style import ALARM, DARK, INK, MUTED, SCHEME, SERIES
 from helpers.tell.shown import Shown
@@ -161,16 +161,16 @@ def test_a_dollar_sign_is_a_dollar_sign():
 
 
 def test_words_that_do_not_fit_are_cut_or_wrapped():
-    assert sheet.fit("short", 3, sheet.BODY) == "short"
-    long = sheet.fit("w" * 200, 1.0, sheet.BODY)
-    assert long.endswith("…") and 0.9 < sheet.inches(long, sheet.BODY) <= 1.0
-    assert sheet.wrap("one two", 9, sheet.BODY) == ["one two"]
+    assert word_width.fit("short", 3, sheet.BODY) == "short"
+    long = word_width.fit("w" * 200, 1.0, sheet.BODY)
+    assert long.endswith("…") and 0.9 < word_width.inches(long, sheet.BODY) <= 1.0
+    assert word_width.wrap("one two", 9, sheet.BODY) == ["one two"]
     page = sheet.FigurePage()
     page.beside("word " * 60, 1.0)
     *lines, last = words(page.done())
     assert len(lines) == 3 and last == "…"
-    assert all(sheet.inches(line, sheet.BODY) <= sheet.WIDTH - 1.0 for line in lines)
-    assert [line[-1] for line in sheet.wrap("a " + "w" * 200, 1.0, sheet.BODY)] == ["a", "…"]
+    assert all(word_width.inches(line, sheet.BODY) <= sheet.WIDTH - 1.0 for line in lines)
+    assert [line[-1] for line in word_width.wrap("a " + "w" * 200, 1.0, sheet.BODY)] == ["a", "…"]
 
 
 def test_a_png_is_twice_its_size_on_screen_on_white_paper_small_and_the_same_each_time():

@@ -18,7 +18,7 @@ from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
 from helpers.tell.figure_style import PALETTE
-from helpers.tell.figures import ROWS, colours, pieces_of
+from helpers.tell.figures import MOST_PIECES, colours, pieces_of
 from helpers.tell.sheet import MARGIN, STACKED, STUB, WIDTH
 
 
@@ -124,7 +124,7 @@ def test_bars_of_two_sources_share_one_scale():
 def test_a_crowd_keeps_its_largest_and_counts_the_rest():
     *kept, together, nobody, free = pieces_of(CROWD, colours([CROWD]))
     assert together.words == "32 more processes" and nobody.words == "used by no process"
-    assert len(kept) == ROWS - 1 and min(piece.bytes for piece in kept) == 33 * MIB
+    assert len(kept) == MOST_PIECES - 1 and min(piece.bytes for piece in kept) == 33 * MIB
     assert sum(piece.bytes for piece in pieces_of(CROWD, colours([CROWD]))[:-1]) == CROWD.used.value
     assert free.words == "free"
 

@@ -1,4 +1,4 @@
-"""A box in words: what machine it is, which builds meet on it, what this user may open, and
+"""A box in words: its machine, its software, the device nodes that this user may open, and
 where the facts come from.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from helpers.ground.shapes import Reading
+from helpers.ground.shapes import OK, Reading
 from helpers.ground.units import plain, show_bytes
 from helpers.judge.ceilings import ceilings
 from helpers.judge.contradictions import TOTALS
@@ -17,7 +17,7 @@ from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ledger_rows import GpuLedger
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
-from helpers.look.access import access, identity
+from helpers.look.access import Identity, access, identity
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
@@ -32,18 +32,27 @@ from helpers.tell.values import columns
 
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
 ELSEWHERE = "NOT THIS MACHINE"
+WIDEST_REASON = 110
+WIDEST_HOLDER = 72
+"""Columns of a terminal that the reason of a setting and the words of a holder may take before they
+are cut; chosen so that most are shown whole.
+"""
 
 
 def machine_line(bundle: Bundle) -> str:
-    """``box_line`` for a notebook: above it, where that is not this machine as it runs now, how
-    to look at this one.
+    """``box_line`` for a notebook. A bundle of another machine, or of this one before it was
+    started again, has a warning above it, which says how to look at this machine.
     """
-    boots = [row.get("boot_id") for row in bundle.table("host")]
-    # What is live and names no boot is taken as of this machine: nothing speaks against it.
-    if is_this_box(bundle) or (bundle.kind == "live" and not any(boots)):
-        return box_line(bundle)
-    warning = f"{ELSEWHERE} AS IT RUNS NOW" if bundle.kind == "live" else ELSEWHERE
-    return f'{warning}, but {bundle.box}. To look at this one: box = "live"\n{box_line(bundle)}'
+    line = box_line(bundle)
+    if is_this_box(bundle):
+        return line
+    warning = ELSEWHERE
+    if bundle.kind == "live":
+        # A live bundle without a boot id is taken for this machine: nothing speaks against it.
+        if not any(row.get("boot_id") for row in bundle.table("host")):
+            return line
+        warning = f"{ELSEWHERE} AS IT RUNS NOW"
+    return f'{warning}, but {bundle.box}. To look at this one: box = "live"\n{line}'
 
 
 def box_line(bundle: Bundle) -> str:
@@ -52,102 +61,127 @@ def box_line(bundle: Bundle) -> str:
     No host name, no user, no serial number.
     """
     box = machine(bundle)
-    listed = gpus(bundle)
     who = identity(bundle)
+    taken = bundle.kind
+    reconstructed = _reconstructed(bundle)
+    if reconstructed:
+        taken += f", {reconstructed}"
     line = [
-        f"{bundle.box} ({', '.join(filter(None, [bundle.kind, _filled(bundle)]))})",
-        _short(box.distribution, "unknown system"),
-        "Linux " + _short(box.kernel, "unknown"),
-        _short(box.ram_total, "unknown") + " RAM",
+        f"{bundle.box} ({taken})",
+        _show_or(box.distribution, "unknown system"),
+        "Linux " + _show_or(box.kernel, "unknown"),
+        _show_or(box.ram_total, "unknown") + " RAM",
     ]
     if who is not None and who.container != "none":
         line.append(f"inside a container ({who.container})")
-    names = [gpu.name.show() if gpu.name.ok else gpu.vendor + " GPU" for gpu in listed]
-    return ", ".join([*line, " and ".join(_counted(names)) or "no GPU"])
+    names = _counted(_gpu_names(bundle))
+    if not names:
+        names = ["no GPU"]
+    line.append(" and ".join(names))
+    return ", ".join(line)
+
+
+def _gpu_names(bundle: Bundle) -> list[str]:
+    return [_show_or(gpu.name, f"{gpu.vendor} GPU") for gpu in gpus(bundle)]
 
 
 def _counted(names: Iterable[str]) -> list[str]:
     """Each name once, with how often it is there: ``2 x NVIDIA A100``."""
-    return [
-        f"{count} x {name}" if count > 1 else name
-        for name, count in Counter(names).items()
-    ]
+    listed = []
+    for name, count in Counter(names).items():
+        listed.append(name)
+        if count > 1:
+            listed[-1] = f"{count} x {name}"
+    return listed
 
 
 def facts(bundle: Bundle) -> list[tuple[str, str]]:
-    """What a page says of a box in one row: GPU, driver, torch, limit, and when it failed."""
-    named = [
-        _short(gpu.name, f"{gpu.vendor} GPU").split(" (")[0] for gpu in gpus(bundle)
-    ]
-    # A time of midnight is a day of which no time is known.
-    looked_at = bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16]
+    """The facts of a box under the headline of a page: the name and the value of each one that
+    is known.
+    """
+    # A recorded box may say in parentheses why its name is not known; that is too long here.
+    names = _counted(name.partition(" (")[0] for name in _gpu_names(bundle))
+    if not names:
+        names = ["none"]
+    # A recorded box of which only the day is known has midnight as its time.
+    looked_at = bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")
     rows = [
-        ("GPU", ", ".join(_counted(named)) or "none"),
+        ("GPU", ", ".join(names)),
         ("Driver", _driver(bundle)),
-        ("torch", _short(framework.framework(bundle).version, "not found")),
+        ("torch", _show_or(framework.framework(bundle).version, "not found")),
         ("Limit", _limit(bundle)),
         ("Failed", _failed_at(bundle)),
-        ("Looked at", looked_at),
+        ("Looked at", looked_at[: len("2026-01-15 09:00")]),
     ]
     return [(name, plain(value)) for name, value in rows if value]
 
 
 def _driver(bundle: Bundle) -> str:
-    """The driver of each vendor with its release; of AMD's in the kernel, the kernel's."""
+    """The driver of each vendor with its release. An amdgpu driver that is part of the kernel
+    has no release of its own: then the kernel's is named.
+    """
     vendors = {gpu.vendor for gpu in gpus(bundle)}
     names = []
     if "NVIDIA" in vendors:
-        names.append(f"NVIDIA {_short(nvidia.driver(bundle), '')}".strip())
+        release = _show_or(nvidia.driver(bundle), "")
+        names.append(f"NVIDIA {release}".strip())
     if "AMD" in vendors:
-        kernel = _short(machine(bundle).kernel, "unknown")
-        names.append(
-            f"amdgpu {_short(kfd.driver_version(bundle), f'in Linux {kernel}')}"
-        )
+        kernel = _show_or(machine(bundle).kernel, "unknown")
+        release = _show_or(kfd.driver_version(bundle), f"in Linux {kernel}")
+        names.append(f"amdgpu {release}")
     return ", ".join(names)
 
 
 def _limit(bundle: Bundle) -> str:
-    """The memory that a program can have, and whose limit that is."""
-    stack = ceilings(bundle)[0]
-    box = machine(bundle)
-    decision = stack.decision
+    """How much memory a program can have, and what sets that limit; empty where nothing is
+    known.
+    """
+    decision = ceilings(bundle)[0].decision
     if decision.binding and decision.binding_bytes:
         layer = words("layers")[decision.binding]
         return f"{show_bytes(decision.binding_bytes)} ({layer})"
-    cards = [
-        pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in TOTALS
-    ]
-    listed = _counted(total.show() for total in cards if total.ok)
-    if listed:
-        offered = _offered(bundle)
-        if len(cards) == 1 and cards[0].ok and 0 < offered < cards[0].bytes:
-            return f"{show_bytes(offered)} for programs, of {listed[0]} on the card"
-        return f"{', '.join(listed)} (VRAM)"
+    card_sizes: list[Reading] = []
+    for gpu in gpus(bundle):
+        card_sizes += [pool.total for pool in gpu.pools if pool.layer in TOTALS]
+    sizes = _counted(size.show() for size in card_sizes if size.ok)
+    if sizes:
+        listed = ", ".join(sizes)
+        offered_bytes = _offered_bytes(bundle)
+        if len(card_sizes) == 1 and 0 < offered_bytes < card_sizes[0].bytes:
+            offered = show_bytes(offered_bytes)
+            return f"{offered} for programs, of {listed} on the card"
+        return f"{listed} (VRAM)"
+    box = machine(bundle)
     if box.cgroup_limit.ok:
         return f"{box.cgroup_limit.show()} (control group)"
-    return f"{box.ram_total.show()} (RAM)" if box.ram_total.ok else ""
+    if box.ram_total.ok:
+        return f"{box.ram_total.show()} (RAM)"
+    return ""
 
 
-def _offered(bundle: Bundle) -> int:
-    """What the runtime offers of a card in all, in bytes, as the program's own message says it: the
-    driver keeps the rest of the card. 0 where no message does.
+def _offered_bytes(bundle: Bundle) -> int:
+    """What the runtime offers of a card, as the program's error message says it; the driver
+    keeps the rest. 0 where no message says it.
     """
     accounts = evidence_from_bundle(bundle).accounts
-    return max(
-        (a.message.capacity.bytes for a in accounts if a.message.capacity), default=0
-    )
+    capacities = [account.message.capacity for account in accounts]
+    return max((size.bytes for size in capacities if size is not None), default=0)
 
 
 def _failed_at(bundle: Bundle) -> str:
     """The time that the program's log gives the failure; empty where it gives none."""
     error = diagnose(evidence_from_bundle(bundle)).error
     match = re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", error)
-    return match[0].replace("T", " ") if match else ""
+    if match is None:
+        return ""
+    return match[0].replace("T", " ")
 
 
-def _short(reading: Reading, otherwise: str) -> str:
-    """What was read, and where nothing was, ``otherwise`` in place of the reason."""
-    return reading.show() if reading.ok else otherwise
+def _show_or(reading: Reading, otherwise: str) -> str:
+    """The value that was read; ``otherwise`` where there is none."""
+    if not reading.ok:
+        return otherwise
+    return reading.show()
 
 
 def stack_table(bundle: Bundle) -> Shown:
@@ -155,7 +189,6 @@ def stack_table(bundle: Bundle) -> Shown:
     kernel.
     """
     build = framework.framework(bundle)
-    box = machine(bundle)
     rows: list[tuple[str, Reading]] = [("torch", build.version)]
     vendors = {gpu.vendor for gpu in gpus(bundle)}
     if build.hip.ok or "NVIDIA" not in vendors:
@@ -169,19 +202,19 @@ def stack_table(bundle: Bundle) -> Shown:
         ]
         rows.append(("amdgpu out of tree", kfd.driver_version(bundle)))
     if "NVIDIA" in vendors:
-        listed = nvidia.gpus(bundle)
+        cards = nvidia.gpus(bundle)
         rows.append(("NVIDIA kernel driver", nvidia.driver(bundle)))
-        if listed:
-            rows.append(("highest CUDA it can run", listed[0].cuda))
-    rows.append(("kernel", box.kernel))
+        if cards:
+            # nvidia-smi prints one release for all cards: the driver's.
+            rows.append(("highest CUDA it can run", cards[0].cuda))
+    rows.append(("kernel", machine(bundle).kernel))
     cells = [[name, reading, reading.source] for name, reading in rows]
-    says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
-    head = columns("layer:word, release:version, source:source")
+    releases = [f"{name} {reading.show()}" for name, reading in rows if reading.ok]
     return Shown(
         "Builds between a program and the card",
-        head,
+        columns("layer:word, release:version, source:source"),
         cells,
-        result=says,
+        result=", ".join(releases),
         label="Software",
     )
 
@@ -190,136 +223,143 @@ def settings_table(bundle: Bundle) -> Shown:
     """What each memory setting of the captured environment and of the kernel's modules does on
     this build and chip.
     """
-    listed = audit_box(bundle) + audit_kernel(bundle)
-    head = columns("variable:setting, value:value, verdict:word, why", widest=110)
-    rows = _finding_rows(listed)
-    none = "No memory setting is made, neither in the captured environment nor as a kernel option."
-    counts = Counter(row[2] for row in rows)
-    says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    rows = _setting_rows(audit_box(bundle) + audit_kernel(bundle))
+    result = "No memory setting"
+    if rows:
+        counts = Counter(verdict for _, _, verdict, _ in rows)
+        result = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return Shown(
         "Memory settings and what they do here",
-        head,
+        columns("variable:setting, value:value, verdict:word, why", WIDEST_REASON),
         rows,
-        none=none,
-        result=says or "No memory setting",
+        none="No memory setting is made, neither in the captured environment nor as a kernel option.",
+        result=result,
         label="Settings",
     )
 
 
-def _finding_rows(listed: Iterable[Finding]) -> list[list[str]]:
-    """Of each finding its setting and value, the verdict on it, and why."""
-    return [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
+def _setting_rows(findings: Iterable[Finding]) -> list[list[str]]:
+    """For each setting: its name, its value, the verdict on it, and why."""
+    rows = []
+    for finding in findings:
+        verdict = finding.verdict.replace("_", " ")
+        rows.append([finding.name, finding.value, verdict, finding.says])
+    return rows
 
 
 def preset_table(name: str) -> Shown:
     """What each setting of a preset does, on the build and the chip that the preset names."""
     preset = load(name)
-    head = ["setting", "value", "verdict", "why"]
+    build = ", ".join(word for word in preset.checked if word)
     return Shown(
-        f"Settings on torch {', '.join(filter(None, preset.checked))}",
-        head,
-        _finding_rows(findings(preset)),
+        f"Settings on torch {build}",
+        ["setting", "value", "verdict", "why"],
+        _setting_rows(findings(preset)),
         widest=None,
     )
 
 
 def access_table(bundle: Bundle) -> Shown:
-    """Each device node, what open() says of it, and what stands in the way with the line that
-    removes it.
+    """Each device node and what open() says of it; below them each obstacle with the line that
+    removes it, and the process that looked.
     """
+    nodes = access(bundle)
     rows = [
-        [node.path, node.opened, node.mode, node.group or node.gid]
-        for node in access(bundle)
+        [node.path, node.opened, node.mode, node.group or node.gid] for node in nodes
     ]
-    ways = obstacles(bundle)
-    lines = []
-    for way in ways:
-        lines.append(f"Obstacle: {way.says}")
-        if way.fix:
-            lines.append(f"    {way.fix}")
+    in_the_way = obstacles(bundle)
+    notes = []
+    for obstacle in in_the_way:
+        notes.append(f"Obstacle: {obstacle.says}")
+        if obstacle.fix:
+            notes.append(f"    {obstacle.fix}")
     who = identity(bundle)
     if who is not None:
-        groups = ", ".join(name or str(gid) for gid, name in who.groups) or "none"
-        namespace = (
-            ", in a PID namespace of its own" if who.init_pid_ns is False else ""
-        )
-        lines.append(
-            f"This process: uid {who.uid}, groups {groups}, container {who.container}{namespace}"
-        )
-    head = columns("device node:word, opens:word, mode:mode, group:group")
+        notes.append(_process_line(who))
     none = "No device node of a GPU is there."
-    first = ways[0].says if ways else "Every device node opens"
-    has_nodes = any(not node.missing for node in access(bundle))
+    result = "Every device node opens"
+    if not rows:
+        result = none
+    elif in_the_way:
+        result = in_the_way[0].says
+    has_nodes = any(not node.missing for node in nodes)
     return Shown(
         "Device nodes",
-        head,
+        columns("device node:word, opens:word, mode:mode, group:group"),
         rows,
-        lines,
+        notes,
         none=none,
-        result=first if rows else none,
+        result=result,
         label="Permissions",
         applies=has_nodes or bool(gpus(bundle)),
     )
 
 
+def _process_line(who: Identity) -> str:
+    """The process that looked at the box: its user, groups, container and PID namespace."""
+    groups = "none"
+    if who.groups:
+        groups = ", ".join(name or str(gid) for gid, name in who.groups)
+    line = f"This process: uid {who.uid}, groups {groups}, container {who.container}"
+    if who.init_pid_ns is False:  # None: it could not be read
+        line += ", in a PID namespace of its own"
+    return line
+
+
 def provenance(bundle: Bundle) -> Shown:
-    """Where the facts come from: when they were taken, how many sources answered, which were
-    filled in; and what is fine.
+    """Where the facts come from: which checks found no fault, when the facts were taken, how
+    many sources answered, and how many readings were reconstructed.
     """
-    answers = (
-        item.status.replace("_", " ").replace("ok", "read") for item in bundle.items
-    )
-    states = Counter(answers)
-    checked: list[list[object]] = [["checked and fine", line] for line in fine(bundle)]
-    rows: list[list[object]] = [
-        *checked,
+    passed = fine(bundle)
+    rows = [["checked and fine", line] for line in passed]
+    answers = Counter(item.status.replace("_", " ") for item in bundle.items)
+    if OK in answers:
+        answers["read"] = answers.pop(OK)
+    sources = ", ".join(f"{count} {state}" for state, count in sorted(answers.items()))
+    reconstructed = _reconstructed(bundle)
+    summary = reconstructed
+    if not reconstructed:
+        summary = "every reading comes from the machine itself"
+        reconstructed = f"none: {summary}"
+    rows += [
         ["box", bundle.box],
         ["kind", bundle.kind],
         ["captured at", bundle.captured_at],
         ["captured by", f"VRAM Casebook {bundle.tool_version}"],
-        [
-            "sources",
-            ", ".join(f"{count} {state}" for state, count in sorted(states.items())),
-        ],
-        [
-            "reconstructed",
-            _filled(bundle) or "none: every reading comes from the machine itself",
-        ],
+        ["sources", sources],
+        ["reconstructed", reconstructed],
     ]
-    noun = "check" if len(checked) == 1 else "checks"
-    checks = f"{len(checked)} {noun} found no fault"
-    says = (
-        f"{checks}; {_filled(bundle) or 'every reading comes from the machine itself'}"
-    )
+    checks = "1 check"
+    if len(passed) != 1:
+        checks = f"{len(passed)} checks"
     return Shown(
         "Where the facts come from",
         ["about", "what it is"],
         rows,
         widest=None,
-        result=says,
+        result=f"{checks} found no fault; {summary}",
         label="Sources",
     )
 
 
-def _filled(bundle: Bundle) -> str:
-    """How much of a recorded box no machine printed; nothing where all of it was read."""
+def _reconstructed(bundle: Bundle) -> str:
+    """How many readings of a recorded box no machine printed; empty where it printed them all."""
     count = sum(item.constructed for item in bundle.items)
-    return f"{count} of {len(bundle.items)} readings reconstructed" if count else ""
+    if not count:
+        return ""
+    return f"{count} of {len(bundle.items)} readings reconstructed"
 
 
 def fine(bundle: Bundle) -> list[str]:
-    """What was looked at on a box and is as it should be, a sentence each."""
+    """The checks of a box that found no fault, each as a sentence without its full stop."""
     says = []
     nodes = access(bundle)
     if nodes and not obstacles(bundle):
         says.append(f"all {len(nodes)} device nodes are open to this user")
     harmless = {row["kind"] for row in words("rows")["events"] if row.get("harmless")}
-    errors = [
-        event
-        for event in kernel_log.events(bundle)
-        if event.boot == 0 and event.kind not in harmless
-    ]
-    if kernel_log.readable(bundle).ok and not errors:
+    this_boot = [event for event in kernel_log.events(bundle) if event.boot == 0]
+    has_errors = any(event.kind not in harmless for event in this_boot)
+    if kernel_log.readable(bundle).ok and not has_errors:
         says.append(
             "the kernel log of this boot has no fault, reset or refused allocation"
         )
@@ -329,14 +369,13 @@ def fine(bundle: Bundle) -> list[str]:
             "the control group of this process killed nothing for want of memory"
         )
     audited = audit_box(bundle) + audit_kernel(bundle)
-    if audited and all(
-        row.verdict not in ("dangerous", "contradictory") for row in audited
-    ):
+    verdicts = {finding.verdict for finding in audited}
+    if audited and not verdicts & {"dangerous", "contradictory"}:
         says.append(
             f"none of {len(audited)} memory settings is dangerous or contradicts another"
         )
-    listed = gpus(bundle)
-    if listed and all(_holders_are_fine(gpu) for gpu in listed):
+    cards = gpus(bundle)
+    if cards and all(_holders_are_fine(gpu) for gpu in cards):
         says.append(
             "every process that uses GPU memory could be looked at, and none is a zombie"
         )
@@ -344,41 +383,40 @@ def fine(bundle: Bundle) -> list[str]:
 
 
 def _holders_are_fine(gpu: Gpu) -> bool:
-    """Whether somebody holds memory of a GPU, everybody could be seen, and nobody is a zombie."""
-    zombies = [holder for holder in gpu.holders if holder.state == "Z"]
-    return bool(gpu.holders) and not gpu.blind_spots and not zombies
+    """Whether processes hold memory of a GPU, all of them could be seen, and none is a zombie."""
+    # Z: a process that has ended, as /proc/PID/stat names its state (proc(5)).
+    has_zombie = any(holder.state == "Z" for holder in gpu.holders)
+    return bool(gpu.holders) and not gpu.blind_spots and not has_zombie
 
 
 def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
-    """Each ledger's rows, its sum beside what its source says, and below them what contradicts
-    and what is to be noted.
+    """Each ledger's rows, then its sum beside what its source says is in use; below them the
+    contradictions and the notes.
     """
     rows = []
-    below = []
+    notes = []
     for book in ledgers:
-        where = book.place or "not known"
-        who = book.account
-        rows += [
-            [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]
-            for row in book.rows
-        ]
+        place = book.place
+        if not place:
+            place = "not known"
+        for row in book.rows:
+            kind = row.kind.replace("_", " ")
+            rows.append([place, book.account, kind, row.words, row.bytes, row.source])
         total = f"the rows make {show_bytes(book.sum_bytes())}, give or take "
         total += show_bytes(book.tolerance_bytes)
-        rows.append([where, who, "in use", total, book.used, book.used.source])
-        below += [
-            f"{where}, {who}: contradiction: {plain(words)}"
-            for words in book.contradictions
-        ]
-        below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
+        rows.append([place, book.account, "in use", total, book.used, book.used.source])
+        lines = [f"contradiction: {line}" for line in book.contradictions]
+        for line in [*lines, *book.notes]:
+            notes.append(f"{place}, {book.account}: {plain(line)}")
     head = columns(
         "GPU:pci, account:word, kind:word, held by:holder, bytes:number, source:source",
-        widest=72,
+        WIDEST_HOLDER,
     )
     return Shown(
         "The ledger of each source",
         head,
         rows,
-        below,
+        notes,
         none=NO_LEDGER,
         label="Memory by owner",
         applies=bool(rows),

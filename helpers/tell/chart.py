@@ -18,6 +18,7 @@ from helpers.tell.figure_style import PALETTE, on_dark
 
 FIGURE_MIME = "application/vnd.casebook.figure+json"
 """In an output beside its picture: the picture for a phone, and the chart where there is one."""
+# What a block and a curve can be, in words. The keys are rows of PALETTE.
 STATES = {
     "in use": "in use, blocks over 1 MiB",
     "small": "in use, small blocks",
@@ -31,18 +32,20 @@ CURVES = {
     "card": "the card; dashed upwards: the first out-of-memory",
     "picked": "picked",
 }
-"""What a block and a curve may be, rows of the palette, in words."""
+# These four keep a page of 10,000 operations below 2 MB.
 MOST_BLOCKS = 12_000
+"""Blocks of a chart; of more, the largest are kept."""
 MOST_STACKS = 2_000
+"""Different stacks of a chart."""
 MOST_FRAMES = 24
+"""Frames of one stack."""
 MOST_TEXTS = 3_000
-"""Blocks of a chart, the largest, different stacks, frames of each, and different frames: a page of
-10,000 operations stays below 2 MB.
-"""
+"""Different frames of a chart."""
 MOST_OPERATIONS = 10_000_000
-"""Of a timeline: its script adds up a number for each."""
+"""Length of a timeline: figure.js adds up a number for each operation."""
 MOST_BYTES = 1 << 53
-"""Of a map: no larger number is exact in a script."""
+"""Length of a map, and any size: JavaScript holds no larger whole number exactly."""
+# Whole numbers with a space between them, or none. 2**63, the largest offset, has 19 digits.
 _COLUMN = re.compile(r"(?:-?\d{1,19}(?: -?\d{1,19})*)?")
 
 
@@ -50,15 +53,20 @@ _COLUMN = re.compile(r"(?:-?\d{1,19}(?: -?\d{1,19})*)?")
 class Chart(Shape):
     """Blocks of memory over a run (``timeline``) or in the order of their addresses (``map``).
 
-    ``length``: operations, or bytes reserved. ``start``: the operation at which each block begins,
-    or the reserved bytes before it; ``size`` in bytes; ``state`` an index into STATES; ``stack`` an
-    index into ``stacks``, -1 for none, each of which has indices into ``frames``, the innermost
-    first; ``own`` the place in each stack of the program's own line, -1 for none. Of a timeline:
-    ``until``, the operation that frees each block, ``length`` where none does;
-    ``reserved_at`` and ``reserved``, the bytes reserved from an operation on, and the same of
-    ``stranded``; ``fails_at``, the first operation that ran out, -1 for none. Of a map: the
-    number of each block's ``segment``, and its ``operation``, -1 where it is not known.
-    ``left_out`` and ``without_stack`` count what found no room.
+    Text fields are columns. With a number for each block:
+
+    - ``start``: the operation that allocated it; of a map the reserved bytes before it
+    - ``size`` in bytes; ``state``, an index into STATES; ``stack``, an index into ``stacks``, -1
+      for none
+    - of a timeline ``until``: the operation that frees it, ``length`` where none does
+    - of a map ``segment``: its segment's number, and ``operation``, -1 where it is not known
+
+    Each of ``stacks`` is a column of indices into ``frames``, the innermost first; ``own`` has for
+    each stack the place of the program's own line in it, -1 for none. ``length`` counts operations,
+    of a map reserved bytes. Of a timeline, ``reserved`` bytes hold from the operation
+    ``reserved_at`` on, ``stranded`` likewise, and ``fails_at`` is the first operation that ran
+    out of memory, -1 for none. ``left_out`` and ``without_stack`` count the blocks that are not
+    drawn, and those whose stack is not kept.
     Raises ValueError where columns do not fit each other.
     """
 
@@ -87,28 +95,38 @@ class Chart(Shape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        blocks = len(numbers(self.start))
-        per_block = [self.size, self.state, self.stack, self.until]
+        self._check_lengths()
+        longest = MOST_OPERATIONS
         if self.kind == "map":
-            per_block[3:] = [self.segment, self.operation]
+            longest = MOST_BYTES
+        _expect([self.length], 0, longest, "length")
+        _expect(numbers(self.state), 0, len(STATES) - 1, "state")
+        _expect(numbers(self.stack), -1, len(self.stacks) - 1, "stack")
+        for stack in self.stacks:
+            _expect(numbers(stack), 0, len(self.frames) - 1, "frame")
+        for name in ("start", "until", "reserved_at", "stranded_at"):
+            _expect(numbers(getattr(self, name)), 0, self.length, name)
+        for name in ("size", "reserved", "stranded"):
+            _expect(numbers(getattr(self, name)), 0, MOST_BYTES - 1, name)
+
+    def _check_lengths(self) -> None:
+        """Raises ValueError where a column has another number of entries than what it belongs
+        to.
+        """
+        blocks = len(numbers(self.start))
+        _expect([blocks], 0, MOST_BLOCKS, "blocks")
+        per_block = [self.size, self.state, self.stack]
+        if self.kind == "map":
+            per_block += [self.segment, self.operation]
+        else:
+            per_block.append(self.until)
         lengths = {len(numbers(column)) for column in per_block}
         if lengths != {blocks}:
             raise ValueError(
                 f"columns of {sorted(lengths)} numbers; expected {blocks} in each"
             )
-        _expect([blocks], 0, MOST_BLOCKS + 1, "blocks")
-        _expect(numbers(self.state), 0, len(STATES), "state")
-        _expect(numbers(self.stack), -1, len(self.stacks), "stack")
-        for stack in self.stacks:
-            _expect(numbers(stack), 0, len(self.frames), "frame")
-        most = MOST_OPERATIONS if self.kind == "timeline" else MOST_BYTES
-        _expect([self.length], 0, most + 1, "length")
-        for name in ("start", "until", "reserved_at", "stranded_at"):
-            _expect(numbers(getattr(self, name)), 0, self.length + 1, name)
-        for name in ("size", "reserved", "stranded"):
-            _expect(numbers(getattr(self, name)), 0, MOST_BYTES, name)
-        pairs = ((self.reserved_at, self.reserved), (self.stranded_at, self.stranded))
-        if any(len(numbers(at)) != len(numbers(values)) for at, values in pairs):
+        curves = ((self.reserved_at, self.reserved), (self.stranded_at, self.stranded))
+        if any(len(numbers(at)) != len(numbers(values)) for at, values in curves):
             raise ValueError("a curve with other times than values")
         if len(numbers(self.own)) != len(self.stacks):
             raise ValueError("expected one own line for each stack")
@@ -127,7 +145,9 @@ class Chart(Shape):
         return f"Left out to keep the page small: {', and '.join(missing)}."
 
     def for_script(self) -> str:
-        """It with the colours and the words of its states, as JSON for templates/figure.js."""
+        """The chart as JSON for templates/figure.js, with the colours and words of its states:
+        ``looks`` has the colour on a light and on a dark page, the hatch and the words of each.
+        """
         looks = {}
         for name, words in (CURVES | STATES).items():
             look = PALETTE[name]
@@ -139,7 +159,7 @@ class Chart(Shape):
 
 
 def column(values: Iterable[int]) -> str:
-    """Numbers as a column of a chart."""
+    """Numbers as a column of a chart: text with a space between them."""
     return " ".join(map(str, values))
 
 
@@ -152,10 +172,10 @@ def numbers(text: str) -> list[int]:
     return list(map(int, text.split()))
 
 
-def _expect(values: list[int], least: int, below: int, name: str) -> None:
-    """Raises ValueError where one of the values is not from ``least`` on and below ``below``."""
-    wrong = [value for value in values if not least <= value < below]
-    if wrong:
-        raise ValueError(
-            f"{name} {wrong[0]}: expected a number from {least} to {below - 1}"
-        )
+def _expect(values: list[int], least: int, most: int, name: str) -> None:
+    """Raises ValueError where one of the values is not from ``least`` to ``most``."""
+    for value in values:
+        if not least <= value <= most:
+            raise ValueError(
+                f"{name} {value}: expected a number from {least} to {most}"
+            )

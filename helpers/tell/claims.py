@@ -1,6 +1,6 @@
-"""What the case studies claim, and what becomes of each claim when it is checked.
+"""What the case studies claim, and what became of each claim when it was checked.
 
-The one table is env/claims.yaml. Reading it needs PyYAML.
+All claims are in env/claims.yaml. Reading it needs PyYAML.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ WORTH = {
     "depends": "depends",
     "true": "right",
 }
-"""What a remedy is worth by the verdict on its claim, the harmful first."""
+"""What a remedy is worth by the verdict on its claim, in the order of a table: a reader has to see
+the harmful first. Folk remedies are passed on, but nothing shows that they help.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Claim:
     @property
     def worth(self) -> str:
         """What following it is worth: harmful, folk, depends or right."""
-        return "folk" if self.in_vain else WORTH[self.verdict]
+        if self.in_vain:
+            return "folk"
+        return WORTH[self.verdict]
 
 
 @lru_cache(maxsize=1)
@@ -62,16 +66,18 @@ def claims() -> tuple[Claim, ...]:
     """Every claim of every case, in the order of the file."""
     listed = []
     for row in content()["claims"]:
+        # An id is the case's number and the claim's place in it: 003-12.
         number, _, place = row["id"].partition("-")
         case = content()["cases"][number]
+        verdict = str(
+            row["verdict"]
+        ).lower()  # YAML reads true and false as truth values
         listed.append(
             Claim(
                 id=row["id"],
                 case=number,
                 claim=row["claim"],
-                verdict=str(
-                    row["verdict"]
-                ).lower(),  # a plain true in YAML is not a word
+                verdict=verdict,
                 reason=row["reason"],
                 advises=place in case["advice"].split(),
                 in_vain=place in case.get("in_vain", "").split(),
@@ -81,19 +87,20 @@ def claims() -> tuple[Claim, ...]:
 
 
 def claims_table(box_name: str) -> Shown:
-    """Each claim of the case study that a box comes from, with what became of it.
+    """Each claim of the case study that a box comes from, with the verdict on it.
 
-    A box of no case says so.
+    For a box of no case study the table is empty and says so.
     """
-    numbers = {
-        number for number, row in content()["cases"].items() if box_name in row["boxes"]
-    }
+    cases = content()["cases"]
+    numbers = [number for number, row in cases.items() if box_name in row["boxes"]]
     listed = [claim for claim in claims() if claim.case in numbers]
     columns = ["claim", "verdict", "what it says", "why"]
     rows = [[claim.id, claim.verdict, claim.claim, claim.reason] for claim in listed]
     none = f"{box_name} comes from no case study: there are no claims to check."
-    ranked = Counter(claim.verdict for claim in listed).most_common()
-    result = f"{len(listed)} claims: {_counted(ranked)}" if listed else none
+    result = none
+    if listed:
+        ranked = Counter(claim.verdict for claim in listed).most_common()
+        result = f"{len(listed)} claims: {_counted(ranked)}"
     return Shown(
         "Claims of the case study",
         columns,
@@ -107,9 +114,7 @@ def claims_table(box_name: str) -> Shown:
 
 def remedies_of(case: str) -> Shown:
     """Each remedy that a case study advises, with what it is worth; harmful ones first."""
-    return _remedies(
-        claim for claim in claims() if claim.case == case and claim.advises
-    )
+    return _remedies(row for row in claims() if row.case == case and row.advises)
 
 
 def worth_of(claim_ids: Sequence[str]) -> Shown:
@@ -118,13 +123,10 @@ def worth_of(claim_ids: Sequence[str]) -> Shown:
 
 
 def wrong_statements(case: str) -> Shown:
-    """What else a case study says that is not so, or not shown, with the reason."""
-    statements = [
-        (claim.verdict, claim)
-        for claim in claims()
-        if claim.case == case and not claim.advises and claim.verdict != "true"
-    ]
-    return _table("statements", "verdict", statements)
+    """Each claim of a case study that advises nothing and is not right, with the reason."""
+    listed = [row for row in claims() if row.case == case and not row.advises]
+    wrong = [(row.verdict, row) for row in listed if row.verdict != "true"]
+    return _table("statements", "verdict", wrong)
 
 
 def _remedies(advised: Iterable[Claim]) -> Shown:
@@ -133,14 +135,18 @@ def _remedies(advised: Iterable[Claim]) -> Shown:
     return _table("remedies", "worth", [(claim.worth, claim) for claim in ranked])
 
 
-def _table(subject: str, kind: str, rows: Sequence[tuple[str, Claim]]) -> Shown:
-    """Claims with a word for each, counted by that word in the title."""
-    counts = Counter(word for word, _ in rows)
-    columns = ["claim", kind, "it says", "what is known"]
-    cells = [[claim.id, word, claim.claim, claim.reason] for word, claim in rows]
+def _table(subject: str, heading: str, rows: Sequence[tuple[str, Claim]]) -> Shown:
+    """A table of pairs of a judgement and its claim; the title counts the claims by judgement.
+
+    ``subject`` names the claims in the title, ``heading`` is that of the judgements.
+    """
+    counts = Counter(judgement for judgement, _ in rows)
+    columns = ["claim", heading, "it says", "what is known"]
+    cells = [[row.id, judgement, row.claim, row.reason] for judgement, row in rows]
     title = f"{len(rows)} {subject}: {_counted(counts.items())}"
     return Shown(title, columns, cells, widest=None)
 
 
 def _counted(counts: Iterable[tuple[str, int]]) -> str:
+    """Pairs of a word and its count as ``3 folk, 2 right``."""
     return ", ".join(f"{count} {word}" for word, count in counts)

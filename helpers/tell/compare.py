@@ -23,6 +23,7 @@ from .box import settings_table, stack_table
 from .verdict import quoted
 
 TRACES = (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
+"""How names of traces end: torch's own snapshot, a trace as columns, and rows of JSON."""
 COMPARED = (
     "two bundles or two traces are compared; "
     "of batches report says what is new since the batch before"
@@ -37,7 +38,9 @@ TITLES = {
 """The kinds of change in the order in which a person reads them, each with its heading."""
 MOST_SAME = 8
 MOST_NAME = 30
-"""Of what did not move so many names are listed, none longer."""
+"""Names that the line "What did not move" lists, and letters of each: few and short enough for
+about two lines of a terminal.
+"""
 
 
 class CompareError(ValueError):
@@ -46,7 +49,11 @@ class CompareError(ValueError):
 
 @dataclass(frozen=True)
 class BoxChange:
-    """One thing seen on both sides, and by how much it moved. ``kind`` is a key of TITLES."""
+    """One thing that was compared: ``what`` it is, its value on each side in words, and ``by`` how
+    much a number moved. ``kind`` is a key of TITLES.
+
+    For evidence, ``before`` or ``after`` is ``there`` on the side whose verdict has it.
+    """
 
     kind: str
     what: str
@@ -57,7 +64,7 @@ class BoxChange:
 
 @dataclass(frozen=True)
 class ComparedBundle:
-    """A bundle on both sides: what moved in it, and the names of what did not."""
+    """The changes between two bundles, and the names of what did not change."""
 
     title: str
     moved: tuple[BoxChange, ...]
@@ -66,10 +73,11 @@ class ComparedBundle:
 
 @dataclass(frozen=True)
 class BoxComparison:
-    """What moved from the bundle ``a`` to the bundle ``b``.
+    """What moved from the bundle ``a`` to the bundle ``b``, the paths or names that were given.
 
     ``boxes`` are the names of their boxes. ``builds`` is what could explain a new failure
-    (torch, runtime, driver, kernel, settings), ``pairs`` all the rest; each is one pair.
+    (torch, runtime, driver, kernel, settings), ``pairs`` all the rest. Each holds one pair: both
+    are lists as in the comparison of batches, which has many.
     """
 
     a: str
@@ -81,18 +89,18 @@ class BoxComparison:
     schema_version: int = 1
 
     def changes(self, *kinds: str) -> list[BoxChange]:
-        """Every change of these kinds."""
+        """Every change of these kinds, which are keys of TITLES."""
         moved = [*self.builds[0].moved, *self.pairs[0].moved]
         return [change for change in moved if change.kind in kinds]
 
     @property
     def summary(self) -> str:
         """The comparison in one line."""
-        moved = int(bool(self.changes(*TITLES)))
-        verdicts = "1 verdict"
+        if not self.changes(*TITLES):
+            return "0 of 1 bundles moved, 0 verdicts changed"
         if not self.changes("verdict"):
-            verdicts = "0 verdicts"
-        return f"{moved} of 1 bundles moved, {verdicts} changed"
+            return "1 of 1 bundles moved, 0 verdicts changed"
+        return "1 of 1 bundles moved, 1 verdict changed"
 
 
 def compare(a: Path | str, b: Path | str) -> BoxComparison:
@@ -120,64 +128,68 @@ def is_trace(path: Path) -> bool:
     return path.is_file() and path.name.endswith(TRACES)
 
 
-def _pair(title: str, seen_on_both: Iterable[BoxChange]) -> ComparedBundle:
-    """What moved of all that was seen on both sides, with values as they are shown, and the
-    names of what did not.
+def _pair(title: str, compared: Iterable[BoxChange]) -> ComparedBundle:
+    """The rows that differ, their values cut for a terminal, and the names of those that are
+    equal on both sides.
     """
     moved = []
     same = []
-    for change in seen_on_both:
+    for change in compared:
         if change.before == change.after:
             same.append(change.what)
-        else:
-            moved.append(
-                replace(change, before=shown(change.before), after=shown(change.after))
-            )
+            continue
+        cut_before = shown(change.before)
+        moved.append(replace(change, before=cut_before, after=shown(change.after)))
     return ComparedBundle(title, tuple(moved), tuple(same))
 
 
 def _of_bundles(before: Bundle, after: Bundle) -> Iterator[BoxChange]:
-    """What two looks at a box say of its memory, and what the casebook concludes."""
-    yield from _verdicts(
-        diagnose(evidence_from_bundle(before)), diagnose(evidence_from_bundle(after))
-    )
+    """The verdict, the box and the memory pools of two bundles, compared."""
+    old_verdict = diagnose(evidence_from_bundle(before))
+    new_verdict = diagnose(evidence_from_bundle(after))
+    yield from _verdicts(old_verdict, new_verdict)
     yield BoxChange("parameter", "box", before.box, after.box)
     yield from _readings("reading", _pools(before), _pools(after))
 
 
 def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
-    """Two verdicts and the readings that each stands on, by what they say; a piece of evidence
-    has one name on both sides.
+    """Two verdicts compared: their causes, the readings that both rest on, and the evidence that
+    only one has.
     """
-    yield BoxChange("verdict", "verdict", _coded(before), _coded(after))
+    yield BoxChange("verdict", "verdict", _cause(before), _cause(after))
     old = {row.id: row for row in (*before.evidence, *before.against)}
     new = {row.id: row for row in (*after.evidence, *after.against)}
-    names = {at: row.says or at for at, row in [*old.items(), *new.items()]}
-    both = [at for at in names if at in old and at in new and not at.startswith(SUM)]
-    yield from _readings(
-        "reading",
-        {names[at]: old[at].reading for at in both},
-        {names[at]: new[at].reading for at in both},
-    )
-    # What only one of them stands on is no reading that moved: the other side may read the same.
-    only_old = {_said(row): "there" for at, row in old.items() if at not in both}
-    only_new = {_said(row): "there" for at, row in new.items() if at not in both}
+    # Sums of different messages have the same ids, so they are compared by their words.
+    both = [row_id for row_id in old if row_id in new and not row_id.startswith(SUM)]
+    old_readings = {}
+    new_readings = {}
+    for row_id in both:
+        name = _sentence(new[row_id])
+        old_readings[name] = old[row_id].reading
+        new_readings[name] = new[row_id].reading
+    yield from _readings("reading", old_readings, new_readings)
+    # The side whose verdict does not rest on a reading may still read the same value, so this is
+    # a change of evidence and not of a reading.
+    only_old = {_said(row): "there" for key, row in old.items() if key not in both}
+    only_new = {_said(row): "there" for key, row in new.items() if key not in both}
     for text in {**only_old, **only_new}:
         yield BoxChange(
             "evidence", text, only_old.get(text, ""), only_new.get(text, "")
         )
 
 
-def _coded(verdict: Verdict) -> str:
-    """A verdict's code and how sure it is; of a cause outside the list the answer itself."""
+def _cause(verdict: Verdict) -> str:
+    """A verdict's cause and its confidence; the whole answer where its cause is ``other``."""
     if verdict.label == "other":
         return verdict.short
     return f"{verdict.label} ({verdict.confidence})"
 
 
 def _said(row: Evidence) -> str:
-    """A piece of evidence with what was read; of a sum that is the message, which every sum has."""
-    says = (row.says or row.id).rstrip(".")
+    """A piece of evidence with the value that was read. A sum stands alone: the value of every
+    sum is the whole message.
+    """
+    says = _sentence(row).rstrip(".")
     if row.id.startswith(SUM):
         return says
     value = quoted(row)
@@ -186,20 +198,27 @@ def _said(row: Evidence) -> str:
     return f"{says}: {value}"
 
 
+def _sentence(row: Evidence) -> str:
+    """What a piece of evidence says; its id where it has no sentence."""
+    if not row.says:
+        return row.id
+    return row.says
+
+
 def _readings(
     kind: str, before: dict[str, Reading], after: dict[str, Reading]
 ) -> Iterator[BoxChange]:
-    """Readings by name, and by how much each number moved."""
+    """Each reading of both sides by its name, and by how much its number moved."""
     for name in dict.fromkeys([*before, *after]):
         old = before.get(name)
         new = after.get(name)
-        shown_old, shown_new = (_reading_words(kind, reading) for reading in (old, new))
-        yield BoxChange(
-            kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new)
-        )
+        old_words = _reading_words(kind, old)
+        new_words = _reading_words(kind, new)
+        yield BoxChange(kind, name, old_words, new_words, by=_moved_by(old, new))
 
 
 def _reading_words(kind: str, reading: Reading | None) -> str:
+    """A reading in words; empty for a build that is not there."""
     if reading is not None:
         return reading.show()
     if kind == "reading":
@@ -208,20 +227,19 @@ def _reading_words(kind: str, reading: Reading | None) -> str:
 
 
 def _moved_by(old: Reading | None, new: Reading | None) -> str:
-    """By how much a number moved; empty where it is none on either side."""
+    """By how much a number moved, with its sign; empty unless both sides have it in one unit."""
     if old is None or new is None or old.unit != new.unit:
         return ""
-    if not (
-        isinstance(old.value, (int, float)) and isinstance(new.value, (int, float))
-    ):
+    if not isinstance(old.value, (int, float)):
+        return ""
+    if not isinstance(new.value, (int, float)):
         return ""
     step = new.value - old.value
-    words = f"{step:+g}"
-    if new.unit == "bytes":
-        words = show_bytes(int(step))
-        if step > 0:
-            words = f"+{words}"
-    return words
+    if new.unit != "bytes":
+        return f"{step:+g}"
+    if step > 0:
+        return f"+{show_bytes(int(step))}"
+    return show_bytes(int(step))
 
 
 def _builds(bundle: Bundle) -> dict[str, Reading]:
@@ -235,14 +253,17 @@ def _builds(bundle: Bundle) -> dict[str, Reading]:
 
 
 def _pools(bundle: Bundle) -> dict[str, Reading]:
+    """The total and the used bytes of each memory pool, by its GPU and layer."""
     pools: list[Pool] = []
     for gpu in gpus(bundle):
         pools += gpu.pools
     readings = {}
     for pool in [*pools, *host_pools(bundle)]:
-        place = f"{pool.pci or 'host'} {pool.layer}"
-        readings[f"{place} total"] = pool.total
-        readings[f"{place} used"] = pool.used
+        place = pool.pci
+        if not place:
+            place = "host"
+        readings[f"{place} {pool.layer} total"] = pool.total
+        readings[f"{place} {pool.layer} used"] = pool.used
     return readings
 
 
@@ -254,7 +275,7 @@ def as_json(comparison: BoxComparison) -> dict[str, object]:
 def as_text(comparison: BoxComparison) -> str:
     """The comparison for a terminal: what could explain it first, then what did not move."""
     sides = zip("AB", (comparison.a, comparison.b), comparison.boxes, strict=True)
-    lines = [f"{letter}: {path}, box {box}" for letter, path, box in sides]
+    lines = [f"{letter}: {given}, box {box}" for letter, given, box in sides]
     lines.append(comparison.summary)
     if not comparison.changes("build"):
         lines.append(
@@ -272,29 +293,36 @@ def as_text(comparison: BoxComparison) -> str:
 
 
 def _line(change: BoxChange) -> str:
-    """A change in a line."""
+    """A change in a line of the terminal; a value in at most one usual line of 80 columns."""
     if change.kind == "evidence":
-        side = "A" if change.before == "there" else "B"
-        return f"only in {side}: {change.what}"
-    line = f"{change.what}: {cut(in_words(change.before), 80)} -> {cut(in_words(change.after), 80)}"
+        if change.before == "there":
+            return f"only in A: {change.what}"
+        return f"only in B: {change.what}"
+    before = cut(in_words(change.before), 80)
+    after = cut(in_words(change.after), 80)
+    line = f"{change.what}: {before} -> {after}"
     if change.by:
         line += f" ({change.by})"
     return line
 
 
 def _still(same: tuple[str, ...]) -> str:
-    """The names of what did not move, the long ones and those above the limit counted."""
-    named = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]
+    """The names of what did not move; the long ones and those above the limit are counted."""
+    if not same:
+        return "nothing"
+    short = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]
     parts = []
-    if named:
-        parts.append(", ".join(named))
-    if len(same) > len(named):
-        parts.append(f"{len(same) - len(named)} more")
-    return " and ".join(parts) or "nothing"
+    if short:
+        parts.append(", ".join(short))
+    if len(same) > len(short):
+        parts.append(f"{len(same) - len(short)} more")
+    return " and ".join(parts)
 
 
 def shown(value: str) -> str:
-    """A value in at most 200 columns; ``none`` for nothing."""
+    """A value in at most 200 columns, enough for a sentence of evidence; ``none`` where it is
+    empty.
+    """
     if not value:
         return "none"
-    return plain(cut(value[:999], 200))
+    return plain(cut(value, 200))

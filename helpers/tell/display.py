@@ -14,10 +14,11 @@ from helpers.tell.shown import ABOUT, Shown
 def display(
     view: object, data: dict[str, object] | None = None, again: bool = False
 ) -> None:
-    """Show a view, or words with ``data``, the same in other forms, as one output of a cell.
+    """Show a view or words as one output of a cell. ``data`` holds the words in other forms, by
+    MIME type.
 
     ``again`` marks what stands elsewhere on a page of the batch as well, so that the page leaves
-    it out. Where there is no notebook the view is printed, a figure in its words.
+    it out. Where there is no notebook, the view is printed, and of a figure its alt text.
     """
     if not _in_notebook():
         if isinstance(view, Shown) and view.draw is not None:
@@ -35,23 +36,29 @@ def display(
         about["again"] = True
     if data is None:
         data = {"text/html": text_html(words)}
-        about["says"] = one_line(words.split("\n")[0])
-    metadata = {ABOUT: about} if about else {}
+        first_line = words.split("\n")[0]
+        about["says"] = one_line(first_line)
+    metadata = {}
+    if about:
+        metadata[ABOUT] = about
     front.display({**data, "text/plain": words}, raw=True, metadata=metadata)
 
 
 def progress(words: str) -> None:
-    """What is being done, in place of what the cell has shown so far, where somebody sits at the
-    notebook; no words take it away.
+    """Show what is being done, in place of what the cell has shown so far; empty words clear it.
+
+    Nothing is shown where nobody sits at the notebook: an executed notebook would keep it.
     """
     if is_interactive():
         from IPython.display import clear_output
 
+        # With wait the front end clears only when the next output arrives, so nothing flickers.
         clear_output(wait=bool(words))
         print(words, end="", flush=True)
 
 
 def _in_notebook() -> bool:
+    """Whether this is a cell of IPython, without loading IPython to find out."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython

@@ -19,7 +19,7 @@ SERIES = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", WINE)
 
 
 class Look(NamedTuple):
-    """How a box is filled, edged and hatched."""
+    """The colours of a rectangle's face and edge, and its hatch as matplotlib spells it."""
 
     face: str = "none"
     edge: str = "none"
@@ -45,7 +45,7 @@ PALETTE = {
 }
 """One look for one thing, in every figure: of memory, of blocks of the allocator, of answers."""
 
-_LIGHT_AND_DARK = {
+_DARK_OF_LIGHT = {
     "1c2126": "e4e7ea",
     "5c6670": "9aa4ae",
     "c4cad0": "4a525a",
@@ -62,14 +62,20 @@ stands for it there.
 
 
 def on_dark(colour: str) -> str:
-    """The colour that stands for one on a dark page."""
-    dark = _LIGHT_AND_DARK.get(colour[1:])
-    return f"#{dark}" if dark else colour
+    """The colour that replaces one on a dark page; the same one where none is listed for it."""
+    dark = _DARK_OF_LIGHT.get(colour.removeprefix("#"))
+    if dark is None:
+        return colour
+    return f"#{dark}"
 
 
 def _dark_rules() -> str:
+    """Rules of CSS for the SVG that matplotlib writes: ``style="fill: #1c2126; stroke: #5c6670"``.
+
+    The end of a property's name is enough to find it: no other one has a colour.
+    """
     rules = []
-    for light, dark in _LIGHT_AND_DARK.items():
+    for light, dark in _DARK_OF_LIGHT.items():
         rules.append(
             f"[style*='l: #{light}'],[fill='#{light}']{{fill:#{dark}!important}}"
         )
@@ -79,4 +85,4 @@ def _dark_rules() -> str:
 
 DARK = _dark_rules()
 SCHEME = f"@media(prefers-color-scheme:dark){{{DARK}}}"
-"""The style of every figure, with its paper, so that it can be read wherever it stands."""
+"""The style of every figure: it has colours of its own where the reader's page is dark."""

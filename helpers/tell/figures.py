@@ -9,7 +9,7 @@ window or keeps a figure alive.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from helpers.judge.ledger_rows import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
 from helpers.tell.figure_style import ALARM, MUTED, PALETTE, SERIES, Look
 from helpers.tell.shown import Shown
-from helpers.tell.values import cell, size, size_or_zero
+from helpers.tell.values import Column, cell, size, size_or_zero
 
 from . import sheet, tables
 from .box import ledger_table
@@ -33,10 +33,11 @@ LOOKS = {
 HATCHES = ("", "||||", "////")
 """Parts of one process beside each other."""
 MOST_BARS = 24
-ROWS = 8
-"""Rows of a ledger that have a piece of their own; the smallest processes beyond are taken
-together.
-"""
+"""Bars of a figure of a table's sizes: about one printed page."""
+MOST_PIECES = 8
+"""Pieces of a ledger's bar: more cannot be told apart. The smallest processes share the last."""
+GAP = 0.1
+"""Inches below a group of bars."""
 
 
 def pools(items: Iterable[Gpu | Pool]) -> Shown:
@@ -44,76 +45,83 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     filled part is in use.
     """
     listed = list(items)
-    title = "No layer says how much of its memory is in use"
-    fullest = _fullest(
-        [pool for _, _, pools in tables.pools_of(listed) for pool in pools]
-    )
-    if fullest is not None:
-        used = out_of(used_of(fullest) or 0, size_or_zero(fullest.total))
-        title = f"Fullest: {fullest.layer}, {used} in use"
-    draw = partial(_draw_pools, listed, title)
+    draw = partial(_draw_pools, listed)
     view = tables.pools_table(listed).without("source")
-    return replace(view, title=title, draw=draw, label="Memory by layer")
+    return replace(
+        view, title=_fullest_pool(listed), draw=draw, label="Memory by layer"
+    )
 
 
-def _fullest(pools: list[Pool]) -> Pool | None:
-    """The pool of which the largest share is in use; None where none is known to be in use."""
-    fullest = None
+def _fullest_pool(items: list[Gpu | Pool]) -> str:
+    """The title of a figure of pools: the one of which the largest share is in use."""
+    title = "No layer says how much of its memory is in use"
     largest_share = 0.0
-    for pool in pools:
-        total = size(pool.total)
-        used = used_of(pool)
-        if total and used and used / total > largest_share:
-            largest_share = used / total
-            fullest = pool
-    return fullest
+    for _, _, pools in tables.pools_of(items):
+        for pool in pools:
+            total = size(pool.total)
+            used = used_of(pool)
+            if total and used and used / total > largest_share:
+                largest_share = used / total
+                title = f"Fullest: {pool.layer}, {out_of(used, total)} in use"
+    return title
 
 
-def _draw_pools(items: list[Gpu | Pool], title: str) -> sheet.Drawing:
+def _draw_pools(items: list[Gpu | Pool]) -> sheet.Drawing:
     groups = tables.pools_of(items)
-    page = sheet.FigurePage(title)
-    top = 0
+    page = sheet.FigurePage(_fullest_pool(items))
+    most_bytes = 0
     for _, _, pools in groups:
         for pool in pools:
-            top = max(top, size_or_zero(pool.total), used_of(pool) or 0)
+            for amount in (size(pool.total), used_of(pool)):
+                if amount is not None:
+                    most_bytes = max(most_bytes, amount)
     for gpu, pci, pools in groups:
-        driver = gpu.driver if gpu else ""
-        page.heading(_name(gpu, pci), f"{pci}  {driver}".strip())
+        name = "Host"
+        driver = ""
+        if pci:
+            name = "GPU"
+        if gpu is not None:
+            driver = gpu.driver
+            if gpu.name.ok:
+                name = plain(gpu.name.show())
+        page.heading(name, f"{pci}  {driver}".strip())
         if not pools:
             page.lines("No layer shows a pool of this GPU.")
-        page.bars(map(_pool_bar, pools), top)
-        page.y += 0.1
+        page.bars(map(_pool_bar, pools), most_bytes)
+        page.y += GAP
     page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")
     return page.done()
 
 
-def _name(gpu: Gpu | None, pci: str) -> str:
-    if gpu and gpu.name.ok:
-        return plain(gpu.name.show())
-    return "GPU" if pci else "Host"
-
-
 def _pool_bar(pool: Pool) -> sheet.Bar:
-    """A pool's bar; below it where the figures came from, and why one is missing."""
+    """A pool's bar; below it, in small letters, the source of its figures and why one is
+    missing.
+    """
     total = size(pool.total)
     used = used_of(pool)
     fills: list[tuple[float | None, Look]] = []
     if total is not None:
         fills.append((total, PALETTE["free"]))
-    fills.append((used, PALETTE["not known"] if used is None else PALETTE["in use"]))
+    look = PALETTE["in use"]
+    if used is None:
+        look = PALETTE["not known"]
+    fills.append((used, look))
     readings = [reading for reading in (pool.total, pool.used) if reading.ok]
+    total_words = pool.total.show()
     small = []
     if readings:
         small.append(tables.one_source(readings))
-    if not pool.total.ok:
-        reason = pool.total.show()
-        small.append(f"total {reason}" if readings else reason)
-    if readings and used is None and pool.used.show() != pool.total.show():
-        small.append("used " + pool.used.show())
+        if not pool.total.ok:
+            small.append(f"total {total_words}")
+        if used is None and pool.used.show() != total_words:
+            small.append("used " + pool.used.show())
+    else:
+        small.append(total_words)
     return sheet.Bar(pool.layer, _pool_words(pool), fills, small, "bold")
 
 
 def _pool_words(pool: Pool) -> str:
+    """What a bar's end says: how much of the pool is used, or why that is not known."""
     total = size(pool.total)
     used = used_of(pool)
     total_words = cell(pool.total).words
@@ -125,8 +133,8 @@ def _pool_words(pool: Pool) -> str:
 
 
 def used_of(pool: Pool) -> int | None:
-    """Bytes in use, or total less free where the layer gives only these; None where it is not
-    known.
+    """Bytes of a pool that are in use: as its layer says it, or its total less what is free;
+    None where neither is known.
     """
     total = size(pool.total)
     used = size(pool.used)
@@ -146,29 +154,33 @@ def out_of(part: int, total: int) -> str:
 
 
 def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
-    """The colour of each process of a box in every figure, by its number; the six that hold
-    most differ.
+    """The colour of each process of a box, by its process id. The processes that hold most have
+    different colours, as many as SERIES has.
 
-    A message's process that no ledger names is number 0.
+    Id 0 is the process of a message that no ledger names.
     """
     most_bytes = {0: 0}
     for book in books:
         for row in book.rows:
             if row.pid:
-                most_bytes[row.pid] = max(
-                    most_bytes.get(row.pid, 0), size_or_zero(row.bytes)
-                )
+                most_so_far = most_bytes.get(row.pid, 0)
+                most_bytes[row.pid] = max(most_so_far, size_or_zero(row.bytes))
     colour_of: dict[int, str] = {}
-    count = len(SERIES)
-    for pid in sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid)):
-        preferred = [SERIES[(pid + step) % count] for step in range(count)]
-        unused = [colour for colour in preferred if colour not in colour_of.values()]
-        colour_of[pid] = (unused or preferred)[0]
+    largest_first = sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid))
+    for pid in largest_first:
+        # The id chooses where the search for an unused colour begins, so a process keeps its
+        # colour when others come and go.
+        start = pid % len(SERIES)
+        colour_of[pid] = SERIES[start]
+        for colour in SERIES[start:] + SERIES[:start]:
+            if colour not in colour_of.values():
+                colour_of[pid] = colour
+                break
     return colour_of
 
 
 def _remaining_processes(readings: list[Reading]) -> sheet.BarPiece:
-    """The processes that have no piece of their own, as one."""
+    """One piece for the processes that have none of their own."""
     name = f"{len(readings)} more processes"
     unknown = [reading for reading in readings if size(reading) is None]
     if unknown:
@@ -185,63 +197,73 @@ class _LedgerBar:
 
     @property
     def length_bytes(self) -> int:
-        """Its total, or its parts where they are more."""
-        parts = sum(
-            piece.bytes for piece in self.pieces if piece.bytes and piece.bytes > 0
-        )
-        return max(parts, size_or_zero(self.book.used), size_or_zero(self.book.total))
+        """The ledger's total, or the sum of its pieces where that is larger."""
+        sizes = [piece.bytes for piece in self.pieces]
+        pieces = sum(amount for amount in sizes if amount is not None and amount > 0)
+        return max(pieces, size_or_zero(self.book.used), size_or_zero(self.book.total))
 
 
 def with_bars(view: Shown) -> Shown:
-    """A view with a figure of its sizes, a bar a row: the first size is its outline, the second its filled part."""
+    """A view with a figure of its sizes, one bar for each row: its first size is the outline, the
+    second one is filled.
+    """
     bars = []
-    top = 0
+    most_bytes = 0
     for row in view.cells[:MOST_BARS]:
-        words = []
-        sizes = []
-        for value, column in zip(row, view.columns):
-            written = cell(value, column.unit)
-            if written.number is False and column.name != "source":
-                words.append(written.words)
-            elif column.unit == "bytes" and written.number:
-                sizes.append(value)
-            elif isinstance(value, Reading) and size(value) is not None:
-                sizes.append(size_or_zero(value))
+        words, sizes = _words_and_sizes(row, view.columns)
         if sizes:
-            top = max(top, *sizes)
-            outline = (sizes[0], PALETTE["free"])
-            fills = [outline, (sizes[:2][-1], PALETTE["in use"])]
+            most_bytes = max(most_bytes, *sizes)
+            filled = sizes[0]
+            if len(sizes) > 1:
+                filled = sizes[1]
+            fills = [(sizes[0], PALETTE["free"]), (filled, PALETTE["in use"])]
             sizes_in_words = ", ".join(map(show_bytes, sizes))
             bars.append(sheet.Bar(", ".join(words), sizes_in_words, fills))
     if not bars:
         return view
-    return replace(view, draw=partial(_draw_bars, bars, top))
+    return replace(view, draw=partial(_draw_bars, bars, most_bytes))
 
 
-def _draw_bars(bars: list[sheet.Bar], top: int) -> sheet.Drawing:
+def _words_and_sizes(
+    row: Sequence[object], columns: Sequence[Column]
+) -> tuple[list[str], list[int]]:
+    """The words of a table's row, without its source, and its sizes in bytes."""
+    words = []
+    sizes = []
+    for value, column in zip(row, columns):
+        written = cell(value, column.unit)
+        if written.number is False and column.name != "source":
+            words.append(written.words)
+        elif isinstance(value, Reading) and size(value) is not None:
+            sizes.append(size_or_zero(value))
+        elif isinstance(value, (int, float)) and column.unit == "bytes":
+            sizes.append(int(value))
+    return words, sizes
+
+
+def _draw_bars(bars: list[sheet.Bar], most_bytes: int) -> sheet.Drawing:
     page = sheet.FigurePage()
-    page.bars(bars, top)
+    page.bars(bars, most_bytes)
     return page.done()
 
 
 def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
-    """One bar a ledger, all on one scale, whose pieces add up to what is in use, then what is
-    free.
+    """One bar for each ledger, all on one scale: its pieces add up to what is in use, then comes
+    what is free.
 
-    The mark above a bar stands at what its source says is in use; the title is the largest
-    piece of all.
+    The mark above a bar is at what its source says is in use; the title is the largest piece.
     """
     books = list(ledgers)
     colour_of = colours(books)
+    # A message that names no process is of the failing one, which another ledger may name.
     colour_of[0] = colour_of[_failing_process(books)]
     bars = [_LedgerBar(book, pieces_of(book, colour_of)) for book in books]
-    title = _largest_piece(bars)
-    draw = partial(_draw_ledgers, bars, title)
-    return replace(ledger_table(books), title=title, draw=draw)
+    draw = partial(_draw_ledgers, bars)
+    return replace(ledger_table(books), title=_largest_piece(bars), draw=draw)
 
 
 def _failing_process(books: list[GpuLedger]) -> int:
-    """The number of the process that a message is of; 0 where none is named."""
+    """The id of the process that failed; 0 where no ledger names it."""
     for book in books:
         for row in book.rows:
             if row.kind == "process" and row.pid:
@@ -262,73 +284,75 @@ def _largest_piece(bars: list[_LedgerBar]) -> str:
     return title
 
 
-def _draw_ledgers(bars: list[_LedgerBar], title: str) -> sheet.Drawing:
-    page = sheet.FigurePage(title)
-    top = max([1, *(bar.length_bytes for bar in bars)])
+def _draw_ledgers(bars: list[_LedgerBar]) -> sheet.Drawing:
+    page = sheet.FigurePage(_largest_piece(bars))
+    most_bytes = max([1, *(bar.length_bytes for bar in bars)])
     for bar in bars:
         book = bar.book
         used = size(book.used)
-        source = "error message" if book.account == MESSAGE else book.account
+        source = book.account
+        if source == MESSAGE:
+            source = "error message"
         page.heading(f"In use, says the {source}", book.place)
-        page.y += 0.16
+        page.y += sheet.LINE
         page.lines(_in_use(book))
         if used is not None:
-            x = sheet.MARGIN + used * page.scale(top)
+            # The mark: a stroke of 0.024 by 0.05 inches that stands on the bar.
+            x = sheet.MARGIN + used * page.scale(most_bytes)
             page.box(x - 0.012, 0.024, 0.05, PALETTE["reserved"], dy=-0.05)
-        page.stacked(bar.pieces, top, measured=used is not None)
+        page.stacked(bar.pieces, most_bytes, measured=used is not None)
         for line in book.contradictions:
             _note(page, f"Contradiction: {line}", ALARM)
         for line in book.notes:
             _note(page, line, MUTED)
-        page.y += 0.1
+        page.y += GAP
     return page.done()
 
 
-def _note(page: sheet.FigurePage, line: str, tone: str) -> None:
-    page.lines(line, sheet.MARGIN + 0.2, tone)
+def _note(page: sheet.FigurePage, line: str, colour: str) -> None:
+    """Write a line below a bar, indented as the words of its pieces are."""
+    page.lines(line, sheet.MARGIN + sheet.WORDS_INDENT, colour)
     page.y += 0.03
 
 
 def _in_use(book: GpuLedger) -> str:
+    """The line below a ledger's heading: what is in use, how exactly that is known, and from
+    where.
+    """
+    words = book.used.show()
     if not book.used.ok:
-        return f"In use: {book.used.show()}"
-    total = f" of {book.total.show()}" if book.total.ok else ""
+        return f"In use: {words}"
+    if book.total.ok:
+        words += f" of {book.total.show()}"
     slack = "to the byte"
     if book.tolerance_bytes:
         slack = f"give or take {show_bytes(book.tolerance_bytes)}"
-    return f"{book.used.show()}{total}, {slack}; {tables.one_source([book.used])}"
+    return f"{words}, {slack}; {tables.one_source([book.used])}"
 
 
 def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.BarPiece]:
-    """The pieces of one ledger's bar, in order: its rows, the smallest processes taken
-    together, then what is free.
+    """The pieces of one ledger's bar, in order: its rows, with the smallest processes as one
+    piece behind the other processes, then what is free.
 
-    The pieces that are measured and not negative make the bar; a negative one says how much was
-    counted too often. ``colour_of`` has the colour of each process, under 0 of the one that a
-    message is of.
+    A negative piece says how much was counted too often; it takes no room in the bar.
+    ``colour_of`` has the colour of each process by its id, under 0 that of the process of a
+    message.
     """
-    smallest = _smallest_processes(book)
-    left_to_the_rest = {id(row) for row in smallest}
+    without_piece = _smallest_processes(book)
     pieces = []
     pieces_of_process: Counter[int] = Counter()
-    place_of_rest = 0
+    end_of_processes = 0
     for row in book.rows:
-        if id(row) in left_to_the_rest:
+        if any(row is small for small in without_piece):
             continue
-        look = LOOKS.get(row.kind)
-        if look is None:
-            hatch = HATCHES[pieces_of_process[row.pid] % len(HATCHES)]
-            look = Look(colour_of[row.pid], "white", hatch)
-        if size_or_zero(row.bytes) < 0:
-            look = PALETTE["too much"]
-        pieces_of_process[row.pid] += 1
+        look = _row_look(row, colour_of, pieces_of_process[row.pid])
         pieces.append(sheet.BarPiece(row.words, row.bytes, look))
+        pieces_of_process[row.pid] += 1
         if row.kind == "other_process":
-            place_of_rest = len(pieces)
-    if smallest:
-        pieces.insert(
-            place_of_rest, _remaining_processes([row.bytes for row in smallest])
-        )
+            end_of_processes = len(pieces)
+    if without_piece:
+        rest = _remaining_processes([row.bytes for row in without_piece])
+        pieces.insert(end_of_processes, rest)
     total = size(book.total)
     used = size(book.used)
     if total is not None and used is not None and total > used:
@@ -336,11 +360,26 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.BarPi
     return pieces
 
 
+def _row_look(row: LedgerRow, colour_of: Mapping[int, str], pieces_before: int) -> Look:
+    """How the piece of a ledger's row looks. Pieces of one process have its colour and differ by
+    their hatch: ``pieces_before`` counts those that were drawn.
+    """
+    if size_or_zero(row.bytes) < 0:
+        return PALETTE["too much"]
+    if row.kind in LOOKS:
+        return LOOKS[row.kind]
+    hatch = HATCHES[pieces_before % len(HATCHES)]
+    return Look(colour_of[row.pid], "white", hatch)
+
+
 def _smallest_processes(book: GpuLedger) -> list[LedgerRow]:
-    """The rows for which a bar has no room: the smallest of many other processes."""
-    if len(book.rows) <= ROWS:
+    """The rows that have no piece of their own: the smallest of the other processes, where the
+    ledger has more than MOST_PIECES rows.
+    """
+    if len(book.rows) <= MOST_PIECES:
         return []
-    others = [row for row in book.rows if row.kind == "other_process"]
-    room = max(1, ROWS - (len(book.rows) - len(others)))
-    others.sort(key=lambda row: size_or_zero(row.bytes), reverse=True)
-    return others[room:]
+    processes = [row for row in book.rows if row.kind == "other_process"]
+    further_rows = len(book.rows) - len(processes)
+    room = max(1, MOST_PIECES - further_rows)
+    processes.sort(key=lambda row: size_or_zero(row.bytes), reverse=True)
+    return processes[room:]

@@ -1,4 +1,4 @@
-"""The sections of a page that a notebook becomes: one line each, unfolded where somebody looks."""
+"""A notebook as folds of a page: sections of one line each, which a reader unfolds."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .page_output import PageOutput
 from .prose import one_line
 
 SAID_ABOVE = ("Machine", "Verdict", "Next step", "What speaks against it")
-"""Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
+"""Headings of notebooks whose parts are left out: the head of the page says them once for all."""
 PARTS = {
     "Provenance": "Checked and fine, and where the facts come from",
     "Evidence": "",
 }
-"""Headings that stand on a page in other words."""
-_SIZE = re.compile(r"[\d.]+ [KMGT]iB")
+"""Headings that a page words otherwise; under an empty one, each view has its own label."""
+_SIZE = re.compile(r"[\d.]+ [KMGT]iB")  # as show_bytes writes sizes from 1 KiB on
 
 
 @dataclass
 class Fold:
-    """A section of a page: one line, under it prose, the outputs of some cells, and the
-    ``cells`` whose code or state is shown.
+    """A section of a page: one line, and under it prose, the outputs of some cells, and the
+    ``cells`` that did not run well, with their code or state.
 
-    ``whole`` is the prose, ``rest`` is what of it follows ``lead``.
+    ``lead`` is the first sentence or the heading of the prose ``whole``, ``rest`` what follows.
     """
 
     lead: str = ""
@@ -40,45 +40,50 @@ class Fold:
 
     @property
     def label(self) -> str:
-        """What the view in it is called; empty where none has a name."""
+        """The label of its first output that has one; empty where none has."""
         return next((output.label for output in self.outputs if output.label), "")
 
     @property
     def title(self) -> str:
+        """The line of the section."""
         return self.label or self.lead
 
     @property
     def prose(self) -> Markup:
-        return self.whole if self.label else self.rest
+        """The prose under its line, without what the line says."""
+        if self.label:
+            return self.whole
+        return self.rest
 
     @property
     def is_words(self) -> bool:
-        """Whether it is a sentence or two without a view of their own."""
-        is_view = any(
-            o.label or o.kind == "picture" or "<table" in o.html for o in self.outputs
-        )
-        return not (is_view or self.cells or self.label)
+        """Whether it is a sentence or two, without a table, a figure or a cell to look at."""
+        if self.cells or self.label:
+            return False
+        kinds = {output.kind for output in self.outputs}
+        has_table = any("<table" in output.html for output in self.outputs)
+        return "picture" not in kinds and not has_table
 
     @property
     def applies(self) -> bool:
-        """Whether its views say anything of the box, or a cell has to be looked at."""
+        """Whether its views say anything about the box, or a cell has to be looked at."""
         return bool(self.cells) or all(output.applies for output in self.outputs)
 
     @property
     def state(self) -> str:
-        """What became of it where it did not run to its end."""
+        """Why it did not run to its end, in words; empty where it did."""
         return next((cell.state for cell in self.cells if cell.state), "")
 
     @property
     def open(self) -> bool:
-        """Whether it is shown at once: somebody has to look at it."""
+        """Whether the section is unfolded at first, because somebody has to look at it."""
         urgent = (UNFINISHED["failed"], UNFINISHED["running"])
         return any(cell.state in urgent or cell.last_words for cell in self.cells)
 
     @property
     def views(self) -> list[tuple[str, list[PageOutput]]]:
-        """Its outputs, those of a figure and of its twin in words apart: a reader sees one of
-        the two.
+        """Its outputs under their headings. A figure and the table of the same numbers are two
+        views, of which a reader sees one at a time.
         """
         pictures = [output for output in self.outputs if output.kind == "picture"]
         rest = [output for output in self.outputs if output.kind != "picture"]
@@ -88,9 +93,7 @@ class Fold:
 
     @property
     def says(self) -> str:
-        """What it comes to, in a line: what the first of its outputs says of itself, else the
-        words that it begins with.
-        """
+        """Its main result in a line, from its first output that has one; empty where none has."""
         return next(filter(None, map(_says, self.outputs)), "")
 
 
@@ -99,11 +102,12 @@ def folds(
     shown_digests: set[str],
     only_what_applies: bool = False,
 ) -> list[Fold]:
-    """The cells of a notebook under the lines that go before them.
+    """The cells of a notebook as folds; prose begins one, and the cells below it belong to it.
 
-    ``shown_digests`` are of outputs that the page around them shows already; they are not shown
-    again, and what is shown is added. Neither are code that ran well, and the parts that the
-    head of that page holds. Words that follow a view with a label belong to its row.
+    ``shown_digests`` are those of the outputs that the page shows already; they are left out, and
+    the digests of the new ones are added. Left out are also code that ran well, and the parts
+    that the head of the page says. Words that follow a view with a label belong to its fold.
+    ``only_what_applies`` leaves out folds that say nothing about the box.
     """
     folding = _Folding(shown_digests)
     for piece in pieces:
@@ -111,37 +115,41 @@ def folds(
             folding.add_prose(piece)
         else:
             folding.add_code(piece)
-    rows: list[Fold] = []
+    listed: list[Fold] = []
     for fold in (*folding.closed, folding.fold):
         if not (fold.outputs or fold.cells):
             continue
-        if rows and rows[-1].label and fold.is_words:
-            rows[-1].outputs += [PageOutput("prose", html=fold.whole), *fold.outputs]
+        if listed and listed[-1].label and fold.is_words:
+            prose = PageOutput("prose", html=fold.whole)
+            listed[-1].outputs += [prose, *fold.outputs]
         else:
-            rows.append(fold)
-    return [fold for fold in rows if fold.applies or not only_what_applies]
+            listed.append(fold)
+    if only_what_applies:
+        return [fold for fold in listed if fold.applies]
+    return listed
 
 
 class _Folding:
-    """Folds that are closed, and the one to which cells are added."""
+    """The folds of a notebook while its cells are added: those that are closed, and the one to
+    which the next cell is added.
+    """
 
     def __init__(self, shown_digests: set[str]) -> None:
-        self.known = shown_digests
+        self.shown_digests = shown_digests
         self.closed: list[Fold] = []
         self.fold = Fold()
-        self.part = ""
-        """The last heading."""
+        self.last_heading = ""
         self.code_passed = False
-        """Whether code went by since the last prose, also such that had nothing to show."""
+        """Whether a cell of code followed the last prose, even one that had nothing to show."""
 
     def add_prose(self, piece: ProseCell) -> None:
-        """Add words to the fold, or begin another where cells stand in it."""
+        """Add prose to the fold; begin another where code followed the prose in it."""
         if self.fold.outputs or self.fold.cells or self.code_passed:
             self.closed.append(self.fold)
             self.fold = Fold()
         self.code_passed = False
         if piece.heading:
-            self.part = piece.heading
+            self.last_heading = piece.heading
         self.fold.whole += piece.whole
         if self.fold.lead:
             self.fold.rest += piece.whole
@@ -152,49 +160,53 @@ class _Folding:
             self.fold.lead = PARTS.get(piece.heading, piece.heading)
 
     def add_code(self, piece: CodeCell) -> None:
-        """Add the outputs of a cell that are new, and the cell where it did not run well."""
+        """Add the new outputs of a cell, and the cell itself where it did not run well. A table of
+        the numbers of the figure before it joins that figure's fold.
+        """
         self.code_passed = True
         outputs = piece.outputs
         if not piece.state:
-            outputs = self._new(piece)
+            outputs = self._new_outputs(piece)
             if piece.outputs and not outputs and not self.fold.outputs:
+                # The page shows these outputs already, so the prose above them goes, too.
                 self.fold = Fold()
-        is_wanted = bool(piece.state or piece.last_words)
-        may_be_twin = self.closed and not is_wanted and not self.fold.outputs
+        ran_badly = bool(piece.state or piece.last_words)
+        may_be_twin = self.closed and not ran_badly and not self.fold.outputs
         if may_be_twin and _are_twins(self.closed[-1].outputs, outputs):
             self.closed[-1].outputs += outputs
             self.fold = Fold()
             return
-        if (outputs or is_wanted) and not self.fold.lead:
+        if (outputs or ran_badly) and not self.fold.lead:
             self.fold.lead = piece.label
         self.fold.outputs += outputs
-        if is_wanted:
+        if ran_badly:
             self.fold.cells.append(piece)
 
-    def _new(self, piece: CodeCell) -> list[PageOutput]:
-        """The outputs of a cell that the page does not show; it does from now on."""
-        if self.part in SAID_ABOVE:
+    def _new_outputs(self, piece: CodeCell) -> list[PageOutput]:
+        """The outputs of a cell that the page does not show yet; their digests are kept."""
+        if self.last_heading in SAID_ABOVE:
             return []
         new = []
         for output in piece.outputs:
-            digest = hashlib.sha256(repr(output).encode("utf-8", "replace")).hexdigest()
-            if not output.again and digest not in self.known:
-                self.known.add(digest)
+            content = repr(output).encode("utf-8", "replace")
+            digest = hashlib.sha256(content).hexdigest()
+            if not output.again and digest not in self.shown_digests:
+                self.shown_digests.add(digest)
                 new.append(output)
         return new
 
 
 def _are_twins(figures: list[PageOutput], tables: list[PageOutput]) -> bool:
-    """Whether tables have the label of the figure before them, or most of its sizes, and it most
-    of theirs.
+    """Whether tables show the numbers of the figures before them: they have one label, or more
+    than half of the sizes of either are in the other.
     """
-    rows = _rows(tables)
+    rows = _table_rows(tables)
     if any(output.kind != "picture" for output in figures):
         return False
-    names = {output.label for output in (*figures, *tables)}
-    if rows and len(names) == 1 and "" not in names:
+    labels = {output.label for output in (*figures, *tables)}
+    if rows and len(labels) == 1 and "" not in labels:
         return True
-    if len(rows) < 2:
+    if len(rows) < 2:  # the sizes of a single row may be the same by chance
         return False
     in_figures = set(_SIZE.findall("\n".join(output.alt for output in figures)))
     in_tables = set(_SIZE.findall("\n".join(rows)))
@@ -202,21 +214,27 @@ def _are_twins(figures: list[PageOutput], tables: list[PageOutput]) -> bool:
 
 
 def _says(output: PageOutput) -> str:
-    """What an output comes to, in a line."""
+    """The main result of an output in a line: its own words for it, its alt text, its first row,
+    or a line of its text.
+    """
     if output.kind == "verdict":  # it has a headline
         return ""
     says = output.says or output.alt
-    rows = _rows([output])
+    rows = _table_rows([output])
     if not says and rows:
         says = re.sub("<[^>]*>", " ", rows[0].replace("</td>", " "))
     lines = output.text.strip().splitlines()
     if not says and lines:
-        says = lines[-1] if output.kind == "error" else lines[0]
+        says = lines[0]
+        if output.kind == "error":  # a traceback ends with the error
+            says = lines[-1]
     return one_line(unescape(says))
 
 
-def _rows(outputs: Iterable[PageOutput]) -> list[str]:
-    """The rows of the tables among outputs, without their headings."""
+def _table_rows(outputs: Iterable[PageOutput]) -> list[str]:
+    """The HTML of each row of the tables among outputs, without headings and without rows that
+    are one cell of words (colspan).
+    """
     tables = "".join(output.html for output in outputs if output.kind == "table")
     rows = []
     for body in re.findall("<tbody>(.*?)</tbody>", tables, re.DOTALL):

@@ -1,4 +1,4 @@
-"""A table as HTML that is complete without scripts, and text as HTML that keeps its lines."""
+"""A table and a figure as HTML that needs no scripts, and text as HTML that keeps its lines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from helpers.tell.values import WrittenValue
 
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
 MUTED = "var(--jp-ui-font-color2, #5c6670)"
-LONGEST = 20
-"""Letters of a word of a page that is not broken; a longer path may be, after a slash or an
+LONGEST_WORD = 20
+"""Letters of the longest word that is never broken; a longer path may break after a slash or an
 underscore.
 """
-UNWRAPPED = 17
-OF_PROSE = (26, 44)
-PROSE = 60
-"""Letters that a column of a page has room for, if it needs so many, however narrow the screen
-is: rows stay low. Of prose, which begins with so many letters, they are a few more, up to
-six lines of a row.
-"""
+# Letters for which a column keeps room however narrow the screen is, so that rows stay low.
+WORDS_ROOM = 17
+"""Of a column of words: as many as its longest cell has, at most these: a time or a PCI address."""
+PROSE_LETTERS = 60
+"""A column whose longest cell has so many letters is prose."""
+PROSE_ROOM = (26, 44)
+"""The least and the most of a column of prose."""
+PROSE_LINES = 6
+"""Lines of prose in a row, between the two."""
 
 
 def table_html(
@@ -34,37 +36,39 @@ def table_html(
     above: Iterable[str],
     below: Iterable[str],
 ) -> str:
-    """A table with its title and the lines above and below it; the title alone above no rows."""
-    right = are_numbers(rows, short_too=True)
-    columns = zip(heads, *([cell.words for cell in row] for row in rows))
-    widest = [max(map(columns_of, words)) for words in columns]
-    titles = [
-        _heading(name, number, _room(width))
-        for name, number, width in zip(heads, right, widest)
-    ]
-    lines = []
+    """A table with its title and the lines above and below it."""
+    number_columns = are_numbers(rows, short_too=True)
+    headings = ""
+    for place, name in enumerate(heads):
+        widths = [columns_of(row[place].words) for row in rows]
+        room = _room(max([columns_of(name), *widths]))
+        headings += _heading(name, number_columns[place], room)
+    body = ""
     for row in rows:
-        cells = [_cell(cell.words, number) for cell, number in zip(row, right)]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+        cells = [
+            _cell(value.words, is_number)
+            for value, is_number in zip(row, number_columns)
+        ]
+        body += f"<tr>{''.join(cells)}</tr>"
     caption = escape(plain(title))
     return within_sheet(
         f"<div style='color:{MUTED}'>{caption}</div>",
         lines_html(above),
-        f"<table aria-label='{caption}'><thead><tr>{''.join(titles)}</tr></thead>",
-        f"<tbody>{''.join(lines)}</tbody></table>",
+        f"<table aria-label='{caption}'><thead><tr>{headings}</tr></thead>",
+        f"<tbody>{body}</tbody></table>",
         lines_html(below),
     )
 
 
 def within_sheet(*parts: str) -> str:
-    """Pieces of HTML in the house's frame, with the style of its tables."""
+    """Pieces of HTML in the frame that every view has, with the style of tables."""
     style = template("table.css", "stacked.css")
     return f"<div class=casebook style='{SHEET}'>{''.join(parts)}</div><style>{style}</style>"
 
 
 def figure_html(wide: str, narrow: str, alt: str, chart: str = "") -> str:
-    """A figure's SVG for a desk and for a phone as one picture with its words; ``chart`` is its
-    data for figure.js.
+    """A figure as one picture with its alt text: the SVG ``wide`` for a desk, ``narrow`` for a
+    phone. ``chart`` is its data for figure.js, as JSON.
     """
     data = ""
     if chart:
@@ -78,43 +82,46 @@ def figure_html(wide: str, narrow: str, alt: str, chart: str = "") -> str:
     )
 
 
-def _picture(drawing: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}"
+def _picture(svg: str) -> str:
+    """An SVG as an address that holds it."""
+    data = base64.b64encode(svg.encode()).decode()
+    return f"data:image/svg+xml;base64,{data}"
 
 
-def _heading(words: str, number: bool, room: int) -> str:
-    """The heading of a column with room for so many letters.
+def _heading(words: str, is_number: bool, room: int) -> str:
+    """The heading of a column that keeps room for so many letters.
 
-    Its side and width are its own, as an untrusted notebook lets no style sheet in.
+    Its alignment and width are in the element itself: JupyterLab takes style sheets out of a
+    notebook that is not trusted.
     """
-    width = f"min-width:{0.6 * room:.0f}em"
-    side = f" style='text-align:left;{width}'"
-    if number:
-        side = f" class=number style='{width}'"
-    return f"<th scope=col{side}>{breakable(words)}</th>"
+    width = f"min-width:{0.6 * room:.0f}em"  # a letter is about 0.6 em wide
+    attributes = f" style='text-align:left;{width}'"
+    if is_number:
+        attributes = f" class=number style='{width}'"
+    return f"<th scope=col{attributes}>{breakable(words)}</th>"
 
 
-def _cell(words: str, number: bool) -> str:
-    side = " style='text-align:left'"
-    if number:
-        side = " class=number"
-    return f"<td{side}>{breakable(words)}</td>"
+def _cell(words: str, is_number: bool) -> str:
+    attributes = " style='text-align:left'"
+    if is_number:
+        attributes = " class=number"
+    return f"<td{attributes}>{breakable(words)}</td>"
 
 
-def _room(width: int) -> int:
-    """Letters that a column has room for whose longest cell has so many."""
-    least, most = OF_PROSE
-    if width < PROSE:
-        return min(width, UNWRAPPED)
-    return min(max(least, width // 6), most)
+def _room(letters: int) -> int:
+    """Letters for which a column keeps room, when its longest cell has ``letters``."""
+    if letters < PROSE_LETTERS:
+        return min(letters, WORDS_ROOM)
+    least, most = PROSE_ROOM
+    return min(max(least, letters // PROSE_LINES), most)
 
 
 def breakable(words: str) -> str:
-    """Words as HTML in which a long one may be broken where a reader would: after a slash or an
-    underscore.
+    """Words as HTML. Where one is too long for a narrow screen, the text may also break after a
+    slash or an underscore.
     """
     escaped = escape(words)
-    if all(len(word) <= LONGEST for word in words.split()):
+    if all(len(word) <= LONGEST_WORD for word in words.split()):
         return escaped
     return re.sub("[/_]", r"\g<0><wbr>", escaped)
 
@@ -125,13 +132,14 @@ def lines_html(lines: Iterable[str]) -> str:
 
 
 def text_html(text: str) -> str:
-    """Text with its lines, each wrapped at spaces.
+    """Text with its lines, each wrapped at spaces only.
 
-    What is printed as plain text JupyterLab breaks within words, and after a hyphen.
+    JupyterLab breaks the lines of plain text within words, and after a hyphen.
     """
     style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
+    escaped = escape(plain(text, keep="\n"))
+    # A whole word with a hyphen; one above 28 letters may break, or a phone would scroll.
+    hyphenated = r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)"
     unbroken = r"<span style='white-space:nowrap'>\g<0></span>"
-    words = re.sub(
-        r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)", unbroken, escape(plain(text, keep="\n"))
-    )
+    words = re.sub(hyphenated, unbroken, escaped)
     return f"<pre style='{style}'>{words}</pre>"

@@ -7,19 +7,21 @@ import re
 import mistune
 from markupsafe import Markup, escape
 
-DEEPEST_HEADING = 6
+PAGE_LEVEL = 2
+"""Level of the page's heading above a notebook: those of its cells are below it."""
+DEEPEST_LEVEL = 6  # HTML has h1 to h6
 
 
 class Prose(mistune.HTMLRenderer):
     """Renders the Markdown of one notebook, cell by cell in order.
 
-    Headings start at level 3, and one may go only a level deeper than the one before, so the
-    object remembers it.
+    A heading may be only one level deeper than the one before it, as screen readers expect, so
+    the object remembers the level of the last one.
     """
 
     def __init__(self) -> None:
         super().__init__(escape=True)
-        self._level = 2
+        self._last_level = PAGE_LEVEL
         self._markdown = mistune.create_markdown(
             renderer=self, plugins=["table", "strikethrough"]
         )
@@ -29,28 +31,41 @@ class Prose(mistune.HTMLRenderer):
         return Markup(str(self._markdown(source)))
 
     def heading(self, text: str, level: int, **_attrs: object) -> str:
-        self._level = min(level + 2, self._level + 1, DEEPEST_HEADING)
-        return f"<h{self._level}>{text}</h{self._level}>\n"
+        self._last_level = min(PAGE_LEVEL + level, self._last_level + 1, DEEPEST_LEVEL)
+        return f"<h{self._last_level}>{text}</h{self._last_level}>\n"
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
+        """The text of a link with its address beside it: a page that is passed on has no links."""
         address = str(escape(url))
         if address in ("", text):
             return text
         return f'{text} <span class="address">({address})</span>'
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        words = escape(re.sub("<[^>]*>", "", text)) if text else escape(url)
-        return f'<span class="address">[picture: {words}]</span>'
+        """The alt text of a picture, else its address: a page loads nothing."""
+        words = url
+        if text:
+            words = re.sub("<[^>]*>", "", text)
+        return f'<span class="address">[picture: {escape(words)}]</span>'
 
     def block_code(self, code: str, info: str | None = None) -> str:
-        return f'<div class="scroll" tabindex="0"><pre><code>{escape(code)}</code></pre></div>\n'
+        return _scrolled(f"<pre><code>{escape(code)}</code></pre>")
 
     def table(self, text: str) -> str:
-        return f'<div class="scroll" tabindex="0"><table>\n{text}</table></div>\n'
+        return _scrolled(f"<table>\n{text}</table>")
 
     def table_cell(
         self, text: str, align: str | None = None, head: bool = False
     ) -> str:
-        tag = "th" if head else "td"
-        kind = ' class="number"' if align == "right" else ""
-        return f"<{tag}{kind}>{text}</{tag}>\n"
+        tag = "td"
+        if head:
+            tag = "th"
+        attribute = ""
+        if align == "right":
+            attribute = ' class="number"'
+        return f"<{tag}{attribute}>{text}</{tag}>\n"
+
+
+def _scrolled(html: str) -> str:
+    """A part that may be wider than the page: it scrolls on its own, also by the keyboard."""
+    return f'<div class="scroll" tabindex="0">{html}</div>\n'

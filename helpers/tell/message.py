@@ -26,6 +26,7 @@ from helpers.tell.values import columns
 if TYPE_CHECKING:
     from helpers.judge.ledger_rows import GpuLedger
 
+# Units of the forms in messages.json; nearly every program prints binary ones as KB, MB and GB.
 _UNITS = {
     "KiB": KIB,
     "KB": KIB,
@@ -36,12 +37,16 @@ _UNITS = {
     "GB": GIB,
 }
 NOT_READ = "…"
+"""What stands for a part of a message that was not read."""
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
 
 
 def gathered(message: str, box: str) -> CaseEvidence:
-    """The evidence of a text, of a box, or of both; a text given takes the place of the box's own."""
+    """The evidence of a text, of a box, or of both; the text then replaces the box's own message.
+
+    Either may be empty.
+    """
     if not box:
         return evidence_from_message(message)
     evidence = evidence_of(box)
@@ -65,25 +70,25 @@ def books(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
 
 
 def _kind(message: Message) -> str:
-    return (
-        message.event if message.side == "none" else f"{message.event}: {message.side}"
-    )
+    """What happened, and to whose memory: ``refused: device``."""
+    if message.side == "none":
+        return message.event
+    return f"{message.event}: {message.side}"
 
 
 def message_table(evidence: CaseEvidence) -> Shown:
-    """Every number that the messages of a text name, in bytes, with what its printed digits
-    leave open.
+    """Every number that the messages of a text name, in bytes, with the precision of its printed
+    digits.
     """
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
+        kind = _kind(message)
         sizes = _named_sizes(message)
         for name, size in sizes:
             precision = f"+- {show_bytes(size.precision_bytes)}"
-            rows.append(
-                [number, _kind(message), name, size.text, size.bytes, precision]
-            )
+            rows.append([number, kind, name, size.text, size.bytes, precision])
         if not sizes:
-            rows.append([number, _kind(message), "no number", "", "", ""])
+            rows.append([number, kind, "no number", "", "", ""])
     notes = []
     unused = not_used(evidence, diagnose(evidence))
     if unused:
@@ -103,10 +108,11 @@ def _named_sizes(message: Message) -> list[tuple[str, Quantity]]:
 
 
 def printed_anew(message: Message) -> str:
-    """A message as its program prints it, from the fields that were read alone.
+    """A message as its program prints it, made only from its form and the fields that were read,
+    so that nothing else of a user's text is in it.
 
-    Of the wordings that the table of messages knows, it is the one that the message has. What the
-    table does not know of it, such as a name, is an ellipsis.
+    Of several forms it is the one that the message has. A part that is not read, such as a
+    name, is an ellipsis.
     """
     form = form_of(message.row, squeeze(message.words))
     if not form:
@@ -116,10 +122,12 @@ def printed_anew(message: Message) -> str:
 
 
 def _printed(nodes: Sequence[Node], message: Message) -> str:
+    """The nodes of a form with the fields of a message filled in."""
     line = ""
     for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""]):
         if isinstance(node, Alternatives):
-            line += _printed(_branch(node, message, before, after), message)
+            branch = _branch(node, message, before, after)
+            line += _printed(branch, message)
         elif isinstance(node, Gap):
             line += " … "
         elif isinstance(node, Field):
@@ -130,37 +138,48 @@ def _printed(nodes: Sequence[Node], message: Message) -> str:
 
 
 def _printed_field(field: Field, message: Message) -> str:
+    """What a message gives for a field of its form, in the unit that follows it there."""
     value = _read(field, message)
+    if isinstance(value, Quantity) and field.unit:
+        amount, _, printed_unit = value.text.partition(" ")
+        if printed_unit == field.unit:
+            return amount
+        in_unit = value.bytes / _UNITS.get(field.unit, 1)
+        return f"{in_unit:.2f}".removesuffix(".00")
     if isinstance(value, Quantity):
-        return _in_unit(value, field.unit)
+        return value.text
     return str(value)
 
 
 def _branch(
     choice: Alternatives, message: Message, before: Node, after: Node
 ) -> list[Node]:
-    """The branch of a choice that a message has between its neighbours in the form; else what its
-    program prints most often: the first, or nothing where it is optional.
+    """The branch of a choice that a message has, between the nodes before and after the choice.
+    Where none is found: nothing if the choice is optional, else the first, which forms have the
+    program's usual words in.
     """
-    if [message.backend.upper()] in choice.branches:
-        return [message.backend.upper()]
+    backend: list[Node] = [message.backend.upper()]  # CUDA or HIP, read apart
+    if backend in choice.branches:
+        return backend
     for branch in choice.branches:
-        if _stands([before, *branch, after], message):
+        if _is_printed([before, *branch, after], message):
             return branch
     if choice.optional:
         return []
     return choice.branches[0]
 
 
-def _stands(nodes: Iterable[Node], message: Message) -> bool:
-    """Whether a message has these words, those beside each other in one piece, and these fields."""
-    flat = squeeze(message.words)
+def _is_printed(nodes: Iterable[Node], message: Message) -> bool:
+    """Whether a message has the words of these nodes, adjacent ones in one piece, and their
+    fields.
+    """
+    squeezed = squeeze(message.words)
     words = ""
-    for node in (*nodes, Gap(0)):
+    for node in (*nodes, Gap(0)):  # the gap ends the last words
         if isinstance(node, str):
             words += node
             continue
-        if squeeze(words) not in flat:
+        if squeeze(words) not in squeezed:
             return False
         words = ""
         if isinstance(node, Field) and _read(node, message) == NOT_READ:
@@ -168,18 +187,10 @@ def _stands(nodes: Iterable[Node], message: Message) -> bool:
     return True
 
 
-def _in_unit(size: Quantity, unit: str) -> str:
-    """A size in the unit that a form puts behind it, else as it was printed."""
-    if not unit:
-        return size.text
-    amount, _, printed_unit = size.text.partition(" ")
-    if printed_unit == unit:
-        return amount
-    return f"{size.bytes / _UNITS.get(unit, 1):.2f}".removesuffix(".00")
-
-
 def _read(field: Field, message: Message) -> object:
-    """What a message gives for a field of its form; an ellipsis for a name, and for none."""
+    """What a message gives for a field of its form; NOT_READ where it gives nothing, and for a
+    name, which is a user's own.
+    """
     if field.name == "name":
         return NOT_READ
     value = getattr(message, field.name, None)
@@ -190,47 +201,52 @@ def _read(field: Field, message: Message) -> object:
 
 def anew_table(evidence: CaseEvidence) -> Shown:
     """Each message printed anew, and every size that it names."""
-    head = columns(
-        "message:number, printed anew:word, its number:word, size:number:bytes",
-        widest=None,
-    )
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
         line = printed_anew(message)
         sizes = _named_sizes(message)
-        rows.append([number, line, *(sizes[0] if sizes else ("", None))])
-        rows += [[number, "", name, size] for name, size in sizes[1:]]
-    for row in rows:
-        if isinstance(row[3], Quantity):
-            row[3] = row[3].bytes
-    return Shown("The error message", head, rows)
+        for name, size in sizes:
+            rows.append([number, line, name, size.bytes])
+            line = ""  # it stands beside the first size only
+        if not sizes:
+            rows.append([number, line, "", None])
+    return Shown(
+        "The error message",
+        columns(
+            "message:number, printed anew:word, its number:word, size:number:bytes",
+            widest=None,
+        ),
+        rows,
+    )
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
-    """What of a text or a log could not be used; that it names nothing is not said under a
-    verdict that was made from it.
+    """The parts of a text or a log that could not be used, in words. Where the verdict rests on
+    the text, it is not said that the text names nothing known.
     """
-    from_text = any(
-        r.reading.source in TEXT_SOURCES for r in (*verdict.evidence, *verdict.against)
-    )
-    parts = evidence.unused.split("; ") if evidence.unused else []
-    parts = [part for part in parts if part != NOTHING_KNOWN or not from_text]
+    parts = []
+    if evidence.unused:
+        parts = evidence.unused.split("; ")
+    pieces = (*verdict.evidence, *verdict.against)
+    if any(piece.reading.source in TEXT_SOURCES for piece in pieces):
+        parts = [part for part in parts if part != NOTHING_KNOWN]
     if evidence.bundle is not None:
         from helpers.look.kernel_log import not_whole  # only a captured box has a log
 
-        parts += filter(None, [not_whole(evidence.bundle)])
+        gap_in_log = not_whole(evidence.bundle)
+        if gap_in_log:
+            parts.append(gap_in_log)
     return "; ".join(parts)
 
 
 def sums(evidence: CaseEvidence) -> Shown:
-    """The arithmetic of each message with numbers, line by line."""
+    """The arithmetic of each message that has numbers, line by line."""
     rows: list[list[object]] = []
     for number, account in enumerate(evidence.accounts, 1):
         rows += [[number, line] for line in account.lines]
-    heads = ["message", "its numbers, added up"]
     return Shown(
         "The sums",
-        heads,
+        ["message", "its numbers, added up"],
         rows,
         none="No message here has numbers to add up.",
         widest=None,

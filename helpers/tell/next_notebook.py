@@ -7,7 +7,6 @@ import json
 import re
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.places import CHECKOUT, OUTPUTS
 from helpers.ground.shapes import Verdict
@@ -30,13 +29,17 @@ BY_CAUSE = {
     "carveout-only": "03_ttm_gtt_analysis",
     "hsa-pool-cap": "03_ttm_gtt_analysis",
 }
-"""The notebook that looks further into a cause; into any other PROBE, and from there REPORT."""
+"""The notebook that looks further into a cause; PROBE does for any other cause, and REPORT where
+the notebook that asks is the one of the cause.
+"""
 RECORDING = "run.pickle"
 RECORD = f"casebook record --out {RECORDING} -- python train.py"
 
 
 class NextNotebook:
-    """A notebook and the parameters that it is to be run with; ``first`` is typed before."""
+    """A notebook with the parameters for its run. ``first`` is a command that is typed before it,
+    empty where none is needed.
+    """
 
     def __init__(self, name: str, parameters: dict[str, str], first: str = "") -> None:
         self.name = name
@@ -45,47 +48,48 @@ class NextNotebook:
 
     @property
     def lines(self) -> list[str]:
-        """What is typed, line by line."""
-        return [line for line in (self.first, self.command) if line]
+        """The command lines that are typed."""
+        if not self.first:
+            return [self.command]
+        return [self.first, self.command]
 
     @property
     def command(self) -> str:
         """The command line that runs it with these parameters."""
-        options = [
-            f"-p {name} {word(value)}" for name, value in self.parameters.items()
-        ]
-        return " ".join(
-            ["papermill", f"notebooks/{self.name}.ipynb", "out.ipynb", *options]
-        )
+        line = f"papermill notebooks/{self.name}.ipynb out.ipynb"
+        for name, value in self.parameters.items():
+            line += f" -p {name} {word(value)}"
+        return line
 
     def link(self) -> str:
-        """The file to open, beside the notebook that asks.
+        """The name of the file to open, which is in the folder of the notebook that asks.
 
-        In the folder of the lab it is a copy with the parameters filled in, made when it is first
-        asked for; it is yours from then on.
+        In the folder of `make lab` it is a copy with the parameters filled in. It is written only
+        where it does not exist yet: from then on it is the user's, who may have changed it.
         """
         if not is_interactive() or Path.cwd() != LAB:
             return f"{self.name}.ipynb"
         about = "-".join(Path(value).stem for value in self.parameters.values())
+        # File names may have 255 bytes; 60 letters are enough to tell boxes apart.
         words = re.sub(r"[^\w.]+", "-", about).strip("-")[:60]
-        # Two bundles may have one name in two folders.
+        # Two folders may have bundles of the same name.
         digest = hashlib.sha256(json.dumps(self.parameters).encode()).hexdigest()
         path = LAB / f"{self.name}-{words}-{digest[:8]}.ipynb"
         if not path.exists():
-            write_atomic(path, json.dumps(self._filled(), indent=1) + "\n")
+            write_atomic(path, self._text_with_parameters())
         return path.name
 
-    def _filled(self) -> dict[str, Any]:
-        """The notebook with its parameters, without outputs."""
+    def _text_with_parameters(self) -> str:
+        """The notebook's file with the parameters filled in, without outputs."""
         path = NOTEBOOKS / f"{self.name}.ipynb"
-        notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        notebook = json.loads(path.read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = []
                 cell["execution_count"] = None
             if PARAMETERS in cell["metadata"].get("tags", []):
                 cell["source"] = filled("".join(cell["source"]), self.parameters)
-        return notebook
+        return json.dumps(notebook, indent=1) + "\n"
 
     def __str__(self) -> str:
         return "\n".join(["Look further:", *(f"  {line}" for line in self.lines)])
@@ -93,17 +97,16 @@ class NextNotebook:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        values = ", ".join(
-            f"{name} = {json.dumps(value)}" for name, value in self.parameters.items()
-        )
+        values = [
+            f"{name} = {json.dumps(self.parameters[name])}" for name in self.parameters
+        ]
         link = f"<a href='{escape(self.link())}'>{self.name}</a>"
-        return f"Look further: {link} with {escape(values)}" + text_html(
-            "\n".join(self.lines)
-        )
+        commands = text_html("\n".join(self.lines))
+        return f"Look further: {link} with {escape(', '.join(values))}{commands}"
 
 
 def filled(source: str, parameters: dict[str, str]) -> str:
-    """The cell of parameters with other values; the comment of each line stays."""
+    """The source of a cell of parameters with other values; the comment of each line stays."""
     lines = []
     for line in source.split("\n"):
         name = line.partition(":")[0]
@@ -116,13 +119,16 @@ def filled(source: str, parameters: dict[str, str]) -> str:
 
 
 def after(verdict: Verdict, box: str, here: str = "") -> NextNotebook:
-    """The notebook that looks further into the cause of a verdict about a box than ``here``, the
-    one that asks. Without a box it looks at this machine.
+    """The notebook that looks further into the cause of a verdict about a box.
+
+    ``box`` is empty for this machine; ``here`` is the name of the notebook that asks, empty where
+    a command asks.
     """
-    parameters = {"box": box or "live"}
+    if not box:
+        box = "live"
     name = BY_CAUSE.get(verdict.cause, PROBE)
     if name == here:
         name = REPORT
     if name == "02_allocator_stress":
-        return NextNotebook(name, {**parameters, "trace": RECORDING}, RECORD)
-    return NextNotebook(name, parameters)
+        return NextNotebook(name, {"box": box, "trace": RECORDING}, RECORD)
+    return NextNotebook(name, {"box": box})

@@ -1,4 +1,4 @@
-"""The next step of a verdict: what a person does, one thing after the other, each with its command."""
+"""The next step of a verdict as what a person does one after the other, each with its command."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from helpers.tell.html_table import text_html
 from helpers.tell.prose import SCREEN, flat, parted, typed, wrapped
 
 NOTHING = "none"
-"""What a step says that needs nothing first, or harms nothing."""
+"""What a step's ``precondition`` says that needs nothing first, its ``blast_radius`` that harms
+nothing.
+"""
 CHECK = "Check that it worked:"
 
 
 class TypedStep(NamedTuple):
-    """One thing that a person does: what it is in words, and the one command that is typed."""
+    """One thing that a person does: in words, and the one command that is typed for it. Either
+    may be empty.
+    """
 
     says: str
     command: str
 
 
 def lead(verdict: Verdict) -> str:
-    """What the steps are for, above them; empty where the only command says it beside itself."""
+    """The sentence above the steps that says what they are for; empty where there is only one
+    command, which then has this sentence beside it.
+    """
     if len(_commands(verdict.next_step.command)) < 2:
         return ""
     return flat(verdict.next_step.what)
 
 
 def steps(verdict: Verdict) -> list[TypedStep]:
-    """The next step as what a person does one after the other, a command a step."""
+    """The next step of a verdict with one command each; then how to check and to undo it."""
     step = verdict.next_step
     listed = [TypedStep(flat(step.what), step.command)]
-    if lead(verdict):
+    if lead(verdict):  # there are several commands, each with words of its own
         listed = _commands(step.command)
     if step.reboot:
         listed.append(TypedStep("Reboot: the change takes effect at the next boot", ""))
@@ -44,37 +50,35 @@ def steps(verdict: Verdict) -> list[TypedStep]:
 
 
 def _commands(text: str) -> list[TypedStep]:
-    """Commands that are typed one after the other, each with the comment before or behind it.
+    """The commands of a text, each with the comment above it or in its line as its words.
 
-    Comments that no command follows stay with the last one.
+    Comments below the last command stay with it.
     """
     listed: list[TypedStep] = []
     comments: list[str] = []
     for line in text.splitlines():
         command, comment = parted(line)
-        if listed and not comments and _goes_on(listed[-1].command, line):
-            listed[-1] = TypedStep(listed[-1].says, f"{listed[-1].command}\n{line}")
-            continue
+        if listed and not comments:
+            last = listed[-1]
+            # An indented line, or one below a backslash, belongs to the command before it.
+            if line.startswith(" ") or last.command.endswith("\\"):
+                listed[-1] = TypedStep(last.says, f"{last.command}\n{line}")
+                continue
         if comment:
             comments.append(comment)
         if command:
             listed.append(TypedStep(flat(". ".join(comments)), command))
             comments = []
-    if comments and listed:
-        says, command = listed.pop()
-        below = "\n".join(f"# {comment}" for comment in comments)
-        listed.append(TypedStep(says, f"{command}\n{below}"))
+    if listed:
+        last = listed.pop()
+        lines = [last.command, *(f"# {comment}" for comment in comments)]
+        listed.append(TypedStep(last.says, "\n".join(lines)))
     return listed
 
 
-def _goes_on(command: str, line: str) -> bool:
-    """Whether a line belongs to the command before it."""
-    return line.startswith(" ") or command.endswith("\\")
-
-
 def typed_steps(verdict: Verdict, listed: list[TypedStep]) -> list[str]:
-    """Steps, by number where there are several, each with its command as it is typed; above them
-    what they are for and need first, below them what they may harm.
+    """Lines for a terminal: the steps, numbered where there are several, each with its command;
+    above them what they are for and need first, below them what they may harm.
     """
     step = verdict.next_step
     lines = []
@@ -82,10 +86,13 @@ def typed_steps(verdict: Verdict, listed: list[TypedStep]) -> list[str]:
         if text:
             lines += wrapped(text, "  ", columns=SCREEN)
     for number, row in enumerate(listed, 1):
-        mark = f"{number}. " if len(listed) > 1 else ""
+        mark = ""
+        if len(listed) > 1:
+            mark = f"{number}. "
         commands = typed(row.command, "     ")
         if row.says:
-            lines += wrapped(mark + row.says, "  ", "  " + " " * len(mark), SCREEN)
+            indent_below = "  " + " " * len(mark)
+            lines += wrapped(mark + row.says, "  ", indent_below, SCREEN)
         elif mark:
             commands[0] = f"  {mark}{commands[0].lstrip()}"
         lines += commands
@@ -95,36 +102,41 @@ def typed_steps(verdict: Verdict, listed: list[TypedStep]) -> list[str]:
 
 
 def needed_first(step: NextStep) -> str:
-    """What a step needs first, in words; empty where that is nothing."""
+    """The sentence about what a step needs first; empty where it needs nothing."""
     if step.precondition in ("", NOTHING):
         return ""
     return flat(f"First make sure: {step.precondition}")
 
 
 def harm(step: NextStep) -> str:
-    """What a step may harm, in words; empty where that is nothing."""
+    """The sentence about what a step may harm; empty where it harms nothing."""
     if step.blast_radius in ("", NOTHING):
         return ""
     return flat(f"Side effects: {step.blast_radius}")
 
 
 def steps_html(verdict: Verdict) -> str:
-    """The next step as a numbered list, what is typed as lines to copy, above it what it is for
-    and needs, below it what it may harm.
+    """The next step as a numbered list with the commands as lines to copy; above it what it is
+    for and needs, below it what it may harm.
     """
     step = verdict.next_step
-    above = "".join(
-        f"<p>{escape(line)}</p>" for line in (lead(verdict), needed_first(step)) if line
-    )
-    listed = "".join(
+    items = [
         f"<li>{escape(row.says)}{text_html(row.command)}</li>" for row in steps(verdict)
-    )
-    below = f"<p>{escape(harm(step))}</p>" if harm(step) else ""
-    return f"<div class=casebook>{above}<ol>{listed}</ol>{below}</div>"
+    ]
+    above = _paragraph(lead(verdict)) + _paragraph(needed_first(step))
+    below = _paragraph(harm(step))
+    return f"<div class=casebook>{above}<ol>{''.join(items)}</ol>{below}</div>"
+
+
+def _paragraph(words: str) -> str:
+    """Words as a paragraph of HTML; empty where there are none."""
+    if not words:
+        return ""
+    return f"<p>{escape(words)}</p>"
 
 
 class NextSteps(NamedTuple):
-    """The next step of a verdict: what to do, to check and to undo."""
+    """The next step of a verdict as text and as HTML: what to do, to check and to undo."""
 
     verdict: Verdict
 

@@ -1,4 +1,4 @@
-"""What the cells of a notebook are: their tags, and what two of them say of the whole."""
+"""The tags of a notebook's cells, the question that it answers and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -14,28 +14,36 @@ if TYPE_CHECKING:
 PARAMETERS = "parameters"
 INJECTED = "injected-parameters"
 MACHINE = "machine"
-"""Tags of the cells that hold parameters, those that papermill put in, and the machine's line."""
+"""Tags of the cells with parameters, with the parameters that papermill put in, and with the line
+about the machine.
+"""
 
 
 def question(notebook: NotebookNode) -> str:
-    """The heading that a notebook begins with: the question that it answers."""
-    prose = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    heading = re.match(r"\s*# +([^\n]+)", next(prose, ""))
-    return uncoloured(heading[1]).strip() if heading else ""
+    """The question that a notebook answers: the heading of its first cell of prose, empty where
+    it begins otherwise.
+    """
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = re.match(r"\s*# +([^\n]+)", cell.source)
+            if heading:
+                return uncoloured(heading[1]).strip()
+            break
+    return ""
 
 
 def machine_line(notebook: NotebookNode) -> str:
-    """The line about the machine that the cell with the tag ``machine`` printed first.
-
-    Empty where there is none.
+    """The line about the machine that the cell with the tag ``machine`` printed, below a warning
+    that this is another machine; empty where there is none.
     """
     for cell in notebook.cells:
         if MACHINE not in cell.metadata.get("tags", []):
             continue
         for output in cell.get("outputs", []):
-            text = output.get("text") or output.get("data", {}).get("text/plain") or ""
-            lines = uncoloured("".join(text)).strip().splitlines()
-            lines = [line for line in lines if not line.startswith(ELSEWHERE)]
-            if lines:
-                return lines[0]
+            # What was printed, or what was shown; text or lines of it, as nbformat keeps both.
+            shown = output.get("data", {}).get("text/plain", "")
+            text = "".join(output.get("text", shown))
+            for line in uncoloured(text).strip().splitlines():
+                if not line.startswith(ELSEWHERE):
+                    return line
     return ""

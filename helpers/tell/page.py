@@ -1,8 +1,8 @@
-"""An executed notebook as a piece of a page, with only outputs that cannot act.
+"""An executed notebook as a piece of a page that runs nothing of it and needs no network.
 
-Rendered are text, Markdown, our verdicts, PNG pictures, and HTML and SVG as ``sanitise`` and
-``svg`` leave them. JavaScript, widgets and attachments are named or dropped. Raw HTML in Markdown
-is shown as text, a link as its words and address, so the page needs no network and runs nothing.
+A page shows text, Markdown, verdicts, PNG pictures, and what ``sanitise`` and ``svg`` keep of
+HTML and SVG. JavaScript and widgets are named, attachments left out. Raw HTML in Markdown is
+shown as text, a link as its words and address.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ def notebook_html(
 ) -> Markup:
     """The notebook as folded sections, without a page around them.
 
-    ``only_what_applies`` leaves out what says nothing of its box; ``shown_digests`` are of what the
-    page around it shows already, as of ``folds``; ``last_words`` and ``failing_cell`` are as of
-    ``cells``.
+    ``cells`` explains ``last_words`` and ``failing_cell``, ``folds`` the last two parameters.
     """
     if shown_digests is None:
         shown_digests = set()
+    # It grows with each notebook of a page, so ids of HTML made from it occur once on the page.
     mark = len(shown_digests)
     pieces = cells(notebook, room, last_words, failing_cell)
     rows = folds(pieces, shown_digests, only_what_applies)

@@ -18,25 +18,32 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 BANNER_TAG = "papermill-error-cell-tag"
+"""Tag of the cells that papermill puts into a notebook to say that it failed (papermill 2,
+execute.py); a page says that itself.
+"""
 LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
 UNFINISHED = {
     "failed": "This cell failed",
     "pending": "Not run",
     "running": "Running when it ended",
 }
+# A heading, a first sentence and the rest; no sentence begins with the mark of a list, heading,
+# table, quotation or code. Each part may be missing, so every text matches.
 _MARKDOWN = re.compile(
     r"\s*(?:#{1,6} +(?P<heading>[^\n]*)\s*)?"
     r"(?:(?![-#|>`*\d])(?P<lead>.*?[.?!](?=\s|$)))?(?P<rest>.*)",
     re.DOTALL,
 )
+# A link, of which the text is kept, and the marks of bold, italic and code.
+_MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)|[*`]")
 
 
 @dataclass(frozen=True)
 class ProseCell:
-    """A cell of Markdown: its heading, its first sentence as plain words, and HTML.
+    """A cell of Markdown: its heading and its first sentence as plain words, the rest as HTML.
 
-    ``rest`` is without the heading and, where ``lead`` is all of it, the first sentence;
-    ``whole`` is without the heading alone.
+    ``lead`` is the first sentence in one line. ``rest`` is what follows it, or all but the heading
+    where the line could not hold the sentence. ``whole`` is all but the heading.
     """
 
     heading: str
@@ -47,8 +54,8 @@ class ProseCell:
 
 @dataclass
 class CodeCell:
-    """A cell of code: its source, what became of it where it did not run to its end, its outputs,
-    and what the kernel wrote last on stderr.
+    """A cell of code: its source, why it did not run to its end (empty where it did), what a page
+    calls it, its outputs, and what the kernel wrote last on stderr.
     """
 
     code: str
@@ -66,12 +73,12 @@ def cells(
 ) -> list[ProseCell | CodeCell]:
     """What the page shows of each cell of a notebook of nbformat 4.
 
-    ``last_words`` is what the kernel wrote to fd 2; it stands beneath the failed cell, or at
-    the end where none failed. ``failing_cell`` counts the cells of the notebook as it was
-    written, as a run's record does.
+    ``last_words`` is what the kernel wrote to its standard error; it is shown below the failed
+    cell, or at the end where none failed. ``failing_cell`` is the place of that cell in the
+    notebook before papermill added cells, from 0, as a run's record has it.
     """
     prose = Prose()
-    number = -1
+    place = -1
     pieces: list[ProseCell | CodeCell] = []
     failed: CodeCell | None = None
     for cell in notebook.cells:
@@ -80,13 +87,14 @@ def cells(
             continue
         is_injected = INJECTED in tags
         if not is_injected:
-            number += 1
+            place += 1
         if cell.cell_type == "markdown":
-            pieces.append(_prose_cell(clipped(uncoloured(cell.source), room), prose))
+            source = clipped(uncoloured(cell.source), room)
+            pieces.append(_prose_cell(source, prose))
         elif cell.cell_type == "code":
             piece = _code_cell(cell, room, prose)
             pieces.append(piece)
-            is_named = failed is None and number == failing_cell and not is_injected
+            is_named = failed is None and place == failing_cell and not is_injected
             if is_named or piece.state == UNFINISHED["failed"]:
                 failed = piece
     _add_last_words(pieces, failed, uncoloured(last_words).strip(), room)
@@ -94,24 +102,28 @@ def cells(
 
 
 def _prose_cell(source: str, prose: Prose) -> ProseCell:
+    """A cell of Markdown with its source in parts."""
     match = _MARKDOWN.match(source)
-    heading, lead, rest = match.groups(default="") if match else ("", "", source)
-    line = re.sub(r"\[([^]]*)\]\([^)]*\)|[*`]", r"\1", " ".join(lead.split()))
-    full_text = prose.html(lead + rest)
-    # Also in a heading that is not shown: the levels of those after it depend on it.
-    rest_html = prose.html(rest) if len(line) <= LONGEST_LINE else full_text
-    return ProseCell(
-        heading=heading.strip(), lead=one_line(line), rest=rest_html, whole=full_text
-    )
+    assert match is not None
+    heading, lead, rest = match.groups(default="")
+    line = _MARKS.sub(r"\1", " ".join(lead.split()))
+    whole = prose.html(lead + rest)
+    rest_html = whole
+    if len(line) <= LONGEST_LINE:
+        rest_html = prose.html(rest)
+    return ProseCell(heading.strip(), one_line(line), rest_html, whole)
 
 
 def _code_cell(cell: NotebookNode, room: PageRoom, prose: Prose) -> CodeCell:
-    tags = cell.metadata.get("tags", [])
+    """A cell of code with the state that papermill noted, and its outputs that can be shown."""
     status = cell.metadata.get("papermill", {}).get("status", "")
+    label = "Code"
+    for tag in cell.metadata.get("tags", []):
+        label = LABELS.get(tag, label)
     piece = CodeCell(
         code=clipped(uncoloured(cell.source).rstrip(), room),
         state=UNFINISHED.get(status, ""),
-        label=next((LABELS[tag] for tag in LABELS if tag in tags), "Code"),
+        label=label,
     )
     for output in cell.outputs:
         shown = page_output(output, cell.metadata.get("alt"), room, prose)
@@ -126,7 +138,10 @@ def _add_last_words(
     words: str,
     room: PageRoom,
 ) -> None:
-    """Put the kernel's last words beneath the failed cell, unless its error says them already."""
+    """Put the kernel's last words below the failed cell, unless its error has them already.
+
+    Where no cell failed, they become a piece of their own at the end.
+    """
     if words and failed is None:
         failed = CodeCell(code="", state="")
         pieces.append(failed)

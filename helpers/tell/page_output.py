@@ -20,7 +20,7 @@ from helpers.tell.shown import ABOUT, Shown
 
 from .box import ELSEWHERE
 from .markdown_html import Prose
-from .page_room import NO_ROOM, PageRoom, clipped
+from .page_room import MARKUP_BYTES, NO_ROOM, PageRoom, clipped
 from .prose import uncoloured
 from .render import verdict_html
 from .sanitise import clean_html
@@ -37,8 +37,9 @@ KINDS = (
     "text/markdown",
     "text/plain",
 )
-"""Kinds of data that a page can show, the first of them first."""
+"""MIME types of the data that a page can show, from the most telling to the least."""
 FIGURE_BYTES = 2_000_000
+"""Room for a figure that stands on a page by itself, with its chart (see chart.MOST_BLOCKS)."""
 NO_WORDS = "A figure without a description"
 
 
@@ -46,11 +47,11 @@ NO_WORDS = "A figure without a description"
 class PageOutput:
     """What a page shows of an output.
 
-    ``kind`` is stdout, stderr or error of a ``text``, else picture, table, prose or verdict, of
-    which ``html`` is the markup and ``picture`` the data of an image. ``phone`` is the picture for
-    a narrow screen, ``chart`` its data for the page's script, ``note`` what that leaves out.
-    ``says`` is what it comes to in a line, where its view says so; ``again``, ``label`` and
-    ``applies`` as of ``shown.ABOUT``.
+    ``kind`` is stdout, stderr or error for a ``text``; table, prose or verdict for ``html``; or
+    picture. A ``picture`` is a MIME type and data, as a data URL takes them, with its ``alt`` text
+    and its ``width`` and ``height`` in pixels. ``phone`` is the picture for a narrow screen,
+    ``chart`` its data for the page's script, ``note`` what the chart leaves out.
+    ``shown.ABOUT`` explains ``says``, ``again``, ``label`` and ``applies``.
     """
 
     kind: str
@@ -79,9 +80,16 @@ def page_output(
 ) -> PageOutput | None:
     """What a page shows of an output of nbformat; None where it has nothing that is safe.
 
-    ``alt`` are the words that its cell's metadata has for a picture.
+    ``alt`` are the words for a picture in the metadata of its cell, None where it has none.
     """
-    shown = _shown(output, alt, room, prose)
+    if output.output_type == "stream":
+        return _printed(output, room)
+    if output.output_type == "error":
+        trace = "\n".join(output.traceback)
+        if not trace:
+            trace = f"{output.ename}: {output.evalue}"
+        return PageOutput("error", text=clipped(uncoloured(trace), room, end=True))
+    shown = _displayed(output, alt, room, prose)
     if shown is None:
         return None
     about = output.get("metadata", {}).get(ABOUT)
@@ -89,29 +97,43 @@ def page_output(
         return shown
     return replace(
         shown,
-        says=str(about.get("says") or ""),
+        says=_word(about, "says"),
         again=about.get("again") is True,
-        label=str(about.get("label") or ""),
+        label=_word(about, "label"),
         applies=about.get("applies") is not False,
     )
 
 
-def _shown(
+def _word(about: Mapping[str, object], key: str) -> str:
+    """A text in an output's metadata; empty where there is none."""
+    text = about.get(key)
+    if not isinstance(text, str):
+        return ""
+    return text
+
+
+def _printed(output: NotebookNode, room: PageRoom) -> PageOutput:
+    """What a cell printed."""
+    words = _without_warning(uncoloured(output.text))
+    kind = "stdout"
+    if output.name == "stderr":
+        kind = "stderr"
+    return PageOutput(kind, text=clipped(words, room))
+
+
+def _displayed(
     output: NotebookNode, alt: str | None, room: PageRoom, prose: Prose
 ) -> PageOutput | None:
-    if output.output_type == "stream":
-        kind = "stderr" if output.name == "stderr" else "stdout"
-        return PageOutput(kind, text=clipped(_passed_on(uncoloured(output.text)), room))
-    if output.output_type == "error":
-        trace = "\n".join(output.traceback)
-        if not trace:
-            trace = f"{output.ename}: {output.evalue}"
-        return PageOutput("error", text=clipped(uncoloured(trace), room, end=True))
+    """What a cell displayed: the first kind of its data, in the order of KINDS, that is safe and
+    for which the page has room; else the names of the data that it cannot show.
+    """
     data = output.get("data", {})
     verdict = _verdict(data.get(VERDICT_MIME))
+    # An upper bound: the markup of recorded verdicts is up to 1.6 times as long as their data,
+    # and escapes of a text can make it longer.
     if verdict and room.take(4 * len(json.dumps(as_dict(verdict)))):
         return PageOutput("verdict", html=verdict_html(verdict))
-    words = _passed_on(uncoloured(_text(data.get("text/plain", ""))))
+    words = _without_warning(uncoloured(_text(data.get("text/plain", ""))))
     picture = _picture(output, alt, words, room)
     if picture:
         return picture
@@ -132,25 +154,34 @@ def _shown(
 def _picture(
     output: NotebookNode, alt: str | None, words: str, room: PageRoom
 ) -> PageOutput | None:
-    """The drawing of an output, or why it is not there; None where it has none."""
+    """The picture of an output, or words that say why it is not shown; None where it has none.
+
+    ``words`` is the output as text.
+    """
     data = output.get("data", {})
     about = output.get("metadata", {}).get("image/png", {})
-    if not isinstance(about, dict):
-        about = {}
-    twin = "" if words.startswith("<Figure") else words
-    alt = plain(about.get("alt") or alt or twin or NO_WORDS)
+    candidates = [alt]
+    if isinstance(about, dict):
+        candidates.insert(0, about.get("alt"))
+    if not words.startswith(
+        "<Figure"
+    ):  # matplotlib's own words say nothing of the figure
+        candidates.append(words)
+    alt = plain(next(filter(None, candidates), NO_WORDS))
     if "image/svg+xml" in data:
         drawing = drawing_of(_text(data["image/svg+xml"]), alt)
         if drawing and room.take(len(drawing.picture)):
-            return _answering(drawing, data.get(FIGURE_MIME), room)
+            return _with_phone_and_chart(drawing, data.get(FIGURE_MIME), room)
     if "image/png" in data:
         return _png(_text(data["image/png"]), alt, room)
     return None
 
 
-def _answering(drawing: PageOutput, data: object, room: PageRoom) -> PageOutput:
-    """A drawing with the one for a phone and with its chart, where its output has them and the
-    page has room.
+def _with_phone_and_chart(
+    drawing: PageOutput, data: object, room: PageRoom
+) -> PageOutput:
+    """A drawing with the one for a phone and with its chart, where ``data`` of FIGURE_MIME has
+    them and the page has room.
     """
     if not isinstance(data, dict):
         return drawing
@@ -164,6 +195,7 @@ def _answering(drawing: PageOutput, data: object, room: PageRoom) -> PageOutput:
     except ValueError:
         return drawing
     script_data = chart.for_script()
+    # In an attribute of HTML each quotation mark becomes &quot;.
     if not room.take(len(script_data) + 6 * script_data.count('"')):
         return replace(drawing, note=f"The blocks of this figure are {NO_ROOM}.")
     return replace(drawing, chart=script_data, note=chart.note)
@@ -173,11 +205,15 @@ def figure_of(view: Shown) -> PageOutput | None:
     """The figure of a view as a page shows it; None where it cannot be drawn."""
     figure = view.figure_data()
     drawing = drawing_of(figure["wide"], view.alt)
-    return drawing and _answering(drawing, figure, PageRoom(FIGURE_BYTES))
+    if drawing is None:
+        return None
+    return _with_phone_and_chart(drawing, figure, PageRoom(FIGURE_BYTES))
 
 
 def drawing_of(svg: str, alt: str) -> PageOutput | None:
-    """A drawing with its words, of what draws in an SVG; None where it is none."""
+    """A picture of the parts of an SVG that draw, and nothing else of it; None where the text is
+    no SVG.
+    """
     drawing = clean_svg(svg)
     if drawing is None:
         return None
@@ -188,13 +224,13 @@ def drawing_of(svg: str, alt: str) -> PageOutput | None:
 
 
 def _png(encoded: str, alt: str, room: PageRoom) -> PageOutput:
-    """A PNG with its words and its size; the words alone where it is no PNG or finds no room."""
+    """A PNG with its alt text; that text alone where it is no PNG or the page has no room."""
     encoded = "".join(encoded.split())
     size = png_size(encoded)
     if size is None:
         words = f"A picture that is not a PNG is left out. {alt}"
         return PageOutput("stdout", text=clipped(words, room))
-    if not room.take(len(encoded) + len(alt) + 200):
+    if not room.take(len(encoded) + len(alt) + MARKUP_BYTES):
         return PageOutput("stdout", text=f"This picture is {NO_ROOM}. {alt}")
     width, height = size
     picture = f"image/png;base64,{encoded}"
@@ -218,32 +254,43 @@ def _table(data: Mapping[str, object], room: PageRoom) -> PageOutput | None:
     """The HTML of an output, cleaned; None where it has none, or too much of it."""
     if "text/html" not in data:
         return None
+    source = _without_warning(_text(data["text/html"]))
     try:
-        html = plain(clean_html(_passed_on(_text(data["text/html"]))), keep="\n\t")
-    except ValueError:  # too long: its text twin is shown
+        html = plain(clean_html(source), keep="\n\t")
+    except ValueError:  # too long: the same as text is shown
         return None
+    # Counted twice, so that tables leave room for the text and pictures of a page.
     if not html or not room.take(2 * len(html.encode())):
         return None
     return PageOutput("table", html=Markup(html))
 
 
 def _verdict(data: object) -> Verdict | None:
+    """The verdict in an output's data; None where it has none, or one of another form."""
     try:
         return from_json(Verdict, data)
     except ValueError:
         return None
 
 
-def _passed_on(text: str) -> str:
-    """A text without the line that only who runs the notebook needs."""
+def _without_warning(text: str) -> str:
+    """A text without the warning that the box is another machine, which is for the person who
+    runs the notebook.
+    """
     return re.sub(rf"{ELSEWHERE}.*\n", "", text)
 
 
 def _text(data: object) -> str:
-    return "".join(map(str, data)) if isinstance(data, list) else str(data)
+    """Text of a notebook, which may be kept as a list of its lines."""
+    if isinstance(data, list):
+        return "".join(map(str, data))
+    return str(data)
 
 
 def _not_shown(kind: str, content: object) -> str:
-    """The line that stands for data which no page shows."""
-    text = content if isinstance(content, str) else json.dumps(content)
-    return f"[{kind} is not shown here: {len(text.encode('utf-8', 'replace'))} bytes]"
+    """The line in place of data that no page shows."""
+    text = content
+    if not isinstance(text, str):
+        text = json.dumps(content)
+    size = len(text.encode("utf-8", "replace"))
+    return f"[{kind} is not shown here: {size} bytes]"

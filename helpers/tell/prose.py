@@ -12,11 +12,14 @@ from helpers.ground.places import PROGRAM, typed_here
 from helpers.ground.units import columns_of, cut, plain
 
 WIDE = 88
+"""Columns of prose that fit the column of a page."""
 SCREEN = 80
-"""Columns of prose, so that it also fits the column of a page, and of a terminal."""
+"""Columns of prose and of commands that fit a usual terminal."""
 LONGEST_LINE = 140
-"""Columns that the line of a folded view has."""
+"""Columns of the line of a folded view: one line of a page on a desk."""
+# The control sequence that sets colours (SGR of ECMA-48): ESC [ numbers m.
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# A word as a shell reads it: letters, escaped ones, and quotations of both kinds.
 _SHELL_WORDS = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 
 
@@ -26,7 +29,9 @@ def uncoloured(text: str) -> str:
 
 
 def bold(text: str) -> str:
-    """The text in bold on a terminal that has it; as it is elsewhere, and where NO_COLOR is set."""
+    """The text in bold on a terminal that can show it; unchanged elsewhere, and where NO_COLOR
+    (no-color.org) is set.
+    """
     no_styles = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     if no_styles or not sys.stdout.isatty():
         return text
@@ -34,12 +39,12 @@ def bold(text: str) -> str:
 
 
 def flat(text: str) -> str:
-    """Text made plain, without its line breaks."""
+    """Text in one line: blanks of any kind become one space, control characters are spelt out."""
     return plain(" ".join(text.split()))
 
 
 def one_line(words: str) -> str:
-    """Words in one line of LONGEST_LINE columns; what is too long ends after a whole word."""
+    """Words in one line of LONGEST_LINE columns; a longer one is cut after a whole word."""
     kept = cut(" ".join(words.split()), LONGEST_LINE)
     if kept.endswith("…") and " " in kept:
         return f"{kept.rsplit(' ', 1)[0]} …"
@@ -47,22 +52,30 @@ def one_line(words: str) -> str:
 
 
 def within(text: str, columns: int = 0) -> str:
-    """Text in lines of so many columns (0: the terminal's); a wrapped line goes on indented.
+    """Text wrapped to so many columns (0: the terminal's); wrapped lines are indented further.
 
-    A label with a path is never wrapped, as a path may hold blanks, nor is a command of ours, or a
-    line that a shell goes on from, which can be pasted.
+    Not wrapped are what a reader pastes, a command of this program or a line that ends with a
+    backslash, and a label with a path, which may have blanks in it.
     """
-    most = columns or shutil.get_terminal_size().columns
+    if not columns:
+        columns = shutil.get_terminal_size().columns
     output = []
     for line in text.split("\n"):
-        indent = line[: len(line) - len(line.lstrip())]
-        is_label = line.count(" ", len(indent)) < 2 or ": /" in line[:20]
-        is_command = line.startswith(f"{PROGRAM} ", len(indent)) or line.endswith("\\")
-        if is_label or is_command or columns_of(line) <= most:
+        words = line.lstrip()
+        indent = _indent(line)
+        # "page: /home/..." has a short label; a label and one word cannot be wrapped well.
+        is_path = words.count(" ") < 2 or ": /" in line[:20]
+        is_command = words.startswith(f"{PROGRAM} ") or line.endswith("\\")
+        if is_path or is_command or columns_of(line) <= columns:
             output.append(line)
         else:
-            output += wrapped(line.strip(), indent, indent + "  ", most)
+            output += wrapped(line.strip(), indent, indent + "  ", columns)
     return "\n".join(output)
+
+
+def _indent(line: str) -> str:
+    """The blanks that a line begins with."""
+    return line[: len(line) - len(line.lstrip())]
 
 
 def wrapped(
@@ -72,29 +85,34 @@ def wrapped(
     columns: int = WIDE,
     most: int | None = None,
 ) -> list[str]:
-    """Prose in lines of so many columns, made plain.
+    """Prose in lines of so many columns, control characters spelt out; one line, the indent, where
+    there are no words.
 
     ``later_indent`` is that of the lines after the first, where it differs from ``indent``. Beyond
-    ``most`` lines the text is cut, and ends with "...".
+    ``most`` lines the text is cut and ends with "...".
     """
+    if later_indent is None:
+        later_indent = indent
     lines = textwrap.wrap(
         plain(text),
         columns,
         initial_indent=indent,
-        subsequent_indent=indent if later_indent is None else later_indent,
+        subsequent_indent=later_indent,
         break_long_words=False,
         break_on_hyphens=False,
         max_lines=most,
         placeholder=" ...",
     )
-    return lines or [indent]
+    if not lines:
+        return [indent]
+    return lines
 
 
 def typed(command: str, indent: str = "") -> list[str]:
-    """The lines of a command as they are typed.
+    """The lines of a command as a person types them.
 
-    A line that is too long is broken where a shell goes on reading; quoted words stay whole, and a
-    comment behind a command stands above it.
+    A line longer than SCREEN is continued with a backslash: quoted words stay whole, and its
+    comment is put above it.
     """
     output: list[str] = []
     for line in typed_here(command).splitlines():
@@ -103,36 +121,45 @@ def typed(command: str, indent: str = "") -> list[str]:
 
 
 def parted(line: str) -> tuple[str, str]:
-    """A typed line without its comment, and the comment without its sign."""
+    """The command of a typed line, and its comment without the ``#``; either may be empty.
+
+    A ``#`` within a word or within quotation marks begins no comment.
+    """
     for sign in re.finditer(r"(?<!\S)#", line):
         command = line[: sign.start()].rstrip()
-        if _is_whole(command):
+        if _ends_its_quotations(command):
             return command, line[sign.start() :].strip(" #")
     return line, ""
 
 
-def _is_whole(command: str) -> bool:
-    """Whether every quotation of a command ends in it."""
-    words = _SHELL_WORDS.findall(command)
-    return "".join("".join(words).split()) == "".join(command.split())
+def _ends_its_quotations(command: str) -> bool:
+    """Whether every quotation of a command ends in it: then its words are all of it but blanks."""
+    words = "".join(_SHELL_WORDS.findall(command))
+    return "".join(words.split()) == "".join(command.split())
 
 
 def _typed_line(line: str) -> list[str]:
+    """A line of a command in lines of SCREEN columns; commands after a semicolon begin lines of
+    their own.
+    """
     command, comment = parted(line)
-    if columns_of(line) <= SCREEN or not _is_whole(command):
+    if columns_of(line) <= SCREEN or not _ends_its_quotations(command):
         return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    output = wrapped(comment, indent + "# ", columns=SCREEN) if comment else []
+    indent = _indent(line)
+    output = []
+    if comment:
+        output = wrapped(comment, indent + "# ", columns=SCREEN)
     begins_command = True
     for word in _SHELL_WORDS.findall(command):
         if begins_command:
             output.append(indent + word)
-        elif columns_of(f"{output[-1]} {word}") <= SCREEN - 2:
+        elif columns_of(f"{output[-1]} {word} \\") <= SCREEN:
             output[-1] += f" {word}"
         else:
             output[-1] += " \\"
             output.append(f"{indent}    {word}")
+        # "\;" is a word of find, which ends no command.
         begins_command = word[-1] == ";" and word != "\\;"
         if begins_command:
-            output[-1] = output[-1][:-1]
+            output[-1] = output[-1].removesuffix(";")
     return output

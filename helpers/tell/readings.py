@@ -1,4 +1,4 @@
-"""Each number that was read of a box, layer by layer, as it was read."""
+"""Every number that was read on a box, layer by layer, before anything was worked out from it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def readings_table(bundle: Bundle) -> Shown:
-    """Each number that was read of a box, as it was read, with where it stood."""
-    read: dict[str, Iterable[DataclassInstance]] = {
+    """Every number that was read on a box, as it was read, with its source."""
+    facts_of_layer: dict[str, Iterable[DataclassInstance]] = {
         "the machine": [machine(bundle)],
         "PCI": [device for device in pci.pci_devices(bundle) if device.is_gpu],
         "limit of a process": limits(bundle),
@@ -34,7 +34,7 @@ def readings_table(bundle: Bundle) -> Shown:
         "torch": framework.framework(bundle).devices,
     }
     rows = []
-    for layer, facts in read.items():
+    for layer, facts in facts_of_layer.items():
         for fact in facts:
             rows += [[layer, *row] for row in _numbers_of(fact)]
     head = columns("layer:word, GPU:pci, reading:reading, value:number, source:source")
@@ -42,16 +42,21 @@ def readings_table(bundle: Bundle) -> Shown:
 
 
 def _numbers_of(fact: DataclassInstance) -> Iterator[list[object]]:
-    """The readings of a fact that are numbers: its GPU, what it is, the reading, its source."""
-    of_gpu = getattr(fact, "pci", "")
-    if isinstance(of_gpu, Reading):
-        of_gpu = of_gpu.value
+    """The fields of a fact that are numbers, and the ids of a device, which are numbers kept as
+    text. Each is a row: the GPU's PCI address, what was read, the reading, its source.
+    """
+    address = getattr(fact, "pci", "")
+    if isinstance(address, Reading):
+        address = address.value
     name = getattr(fact, "name", None)
-    prefix = f"{name} " if isinstance(name, str) else ""
     for field in fields(fact):
         reading = getattr(fact, field.name)
-        label = f"{prefix}{field.name.replace('_', ' ')}"
+        label = field.name.replace("_", " ")
+        if isinstance(
+            name, str
+        ):  # of a limit or a parameter; the name of a card is a reading
+            label = f"{name} {label}"
         if isinstance(reading, Reading) and isinstance(reading.value, (int, float)):
-            yield [of_gpu, label, reading, reading.source]
+            yield [address, label, reading, reading.source]
         elif field.name.endswith("_id") and isinstance(reading, str):
-            yield [of_gpu, label, reading, ""]
+            yield [address, label, reading, ""]

@@ -1,4 +1,4 @@
-"""Pages from one set of templates, in which every text is harmless and escaped."""
+"""Pages and parts of them, filled in from the templates of this folder; every text is escaped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from .tables import one_source
 
 
 def render(name: str, **values: object) -> Markup:
-    """A template of this folder, filled in."""
+    """A file of templates/ with its values filled in."""
     return Markup(_environment().get_template(name).render(**values))
 
 
 @cache
 def _environment() -> jinja2.Environment:
+    """What all templates share: the functions and filters that they name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -52,7 +53,9 @@ def _environment() -> jinja2.Environment:
 
 
 def _harmless(value: object) -> object:
-    """A text without control characters, whatever the template forgets."""
+    """A value as a template prints it: without control characters, even where the template
+    forgets to make it plain.
+    """
     if isinstance(value, str) and not isinstance(value, Markup):
         return plain(value, keep="\n\t")
     return value
@@ -63,17 +66,19 @@ def _breakable(text: str) -> Markup:
 
 
 def _source(reading: Reading) -> Markup:
+    """Where a reading came from, as HTML."""
     return Markup(breakable(one_source([reading])))
 
 
 @cache
 def asset(*names: str) -> tuple[Markup, str]:
-    """The style or the script of a page, and the hash by which the page's policy allows it and
-    nothing else.
+    """The style or the script of a page, and its hash: the page's Content-Security-Policy allows
+    what has this hash and nothing else.
     """
     text = template(*names)
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Markup(text), f"'sha256-{digest}'"
+    digest = hashlib.sha256(text.encode()).digest()
+    encoded = base64.b64encode(digest).decode()
+    return Markup(text), f"'sha256-{encoded}'"
 
 
 def verdict_html(
@@ -82,13 +87,14 @@ def verdict_html(
     facts: Sequence[tuple[str, str]] = (),
     titled: bool = True,
 ) -> Markup:
-    """The verdict as a box of the page; ``hero`` gives it the heading, ``facts`` are of its box.
-
-    ``titled`` is False where the headline stands above the box already.
+    """The verdict as HTML. ``hero`` makes its headline that of the page; ``facts`` are names and
+    values of the machine; ``titled`` is False where the page has the headline above it already.
     """
+    # How many of three bars are filled: 3 for confirmed, 1 for weak, none for no answer.
     strength = 0
     if verdict.cause != "cannot-tell":
-        strength = 3 - list(verdict_words.CONFIDENCE_WORDS).index(verdict.confidence)
+        weakest_first = list(reversed(verdict_words.CONFIDENCE_WORDS))
+        strength = 1 + weakest_first.index(verdict.confidence)
     return render(
         "verdict.html.j2",
         verdict=verdict,
@@ -101,4 +107,5 @@ def verdict_html(
 
 
 def _leading_verdict(verdict: Verdict, facts: Sequence[tuple[str, str]] = ()) -> Markup:
+    """The verdict at the head of a page."""
     return verdict_html(verdict, hero=True, facts=facts)

@@ -10,16 +10,25 @@ from typing import Any
 
 @lru_cache(maxsize=None)
 def words(name: str) -> dict[str, Any]:
-    """What words.json holds under ``name``: codes in a reader's words; lists are under ``rows``.
+    """What words.json has under ``name``: codes, each with its wording. ``rows`` has the lists.
 
     The value is shared between callers, so nobody changes it.
     """
-    return dict(json.loads(pkgutil.get_data(__name__, "words.json") or b"{}")[name])
+    codes: dict[str, Any] = json.loads(_text_of("words.json"))[name]
+    return codes
 
 
 @lru_cache(maxsize=None)
 def template(*names: str) -> str:
-    """Files of templates/, joined: style sheets, and table.js, which sorts and searches tables."""
-    return b"".join(
-        pkgutil.get_data(__name__, f"templates/{name}") or b"" for name in names
-    ).decode()
+    """Files of templates/, joined: style sheets and scripts."""
+    return "".join(_text_of(f"templates/{name}") for name in names)
+
+
+def _text_of(path: str) -> str:
+    """A file below this folder, also where the package is a zip file (capture.pyz).
+
+    Raises FileNotFoundError where there is none.
+    """
+    content = pkgutil.get_data(__name__, path)
+    assert content is not None  # only a loader without get_data gives None
+    return content.decode()

@@ -1,8 +1,7 @@
-"""HTML of a notebook that nobody vouches for, made harmless.
+"""HTML of a notebook's output, of which anybody may be the author, made harmless for a page.
 
-It goes through nh3 (Ammonia, which reads it as browsers do): a list of what stays, everything else
-goes. Left are words, lists and tables; scripts, styles, frames, forms, pictures, links, classes and
-every handler go.
+nh3 (Ammonia, which reads HTML as browsers do) keeps what is listed here: words, lists and tables.
+Scripts, styles, frames, forms, pictures, links, classes and handlers are not.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 import nh3
 
 HTML_LIMIT_BYTES = 60_000
-"""Above it the text twin of an output is shown: a page has room for many outputs."""
+"""Longer HTML of an output is not shown, but the same output as text: a page has many outputs."""
 TAGS = set(
     """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li
     mark ol p pre s samp small span strong sub summary sup table tbody td tfoot th thead tr
@@ -23,17 +22,27 @@ DROPPED = set(
     map math meta noembed noframes noscript object option param plaintext portal script
     select source style svg template textarea title track video xmp""".split()
 )
-"""What goes with everything inside it; other unknown tags leave their words."""
+"""Tags that are taken out with everything inside them; of other unknown tags the words stay."""
+# Columns or rows of a cell, below 1,000: browsers stop there (colspan in the HTML standard).
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
+# The place before a tag that begins a new line and is not kept: the words must not run together.
 _BLOCK = re.compile(
     r"(?=<(?:h[1-6]|section|article|header|footer|main|nav|figure|address|center)\b)"
 )
 
 
 def _kept_attribute(_tag: str, name: str, value: str) -> str | None:
-    """How far a cell spans, and that it holds a number; nothing else."""
-    is_kept = value == "number" if name == "class" else _SPAN.fullmatch(value)
-    return value if is_kept else None
+    """The value of an attribute of a table's cell; None takes it out.
+
+    Kept are how far a cell spans, and the class of cells with numbers.
+    """
+    if name == "class":
+        is_kept = value == "number"
+    else:
+        is_kept = _SPAN.fullmatch(value) is not None
+    if not is_kept:
+        return None
+    return value
 
 
 CLEANER = nh3.Cleaner(
@@ -47,9 +56,9 @@ CLEANER = nh3.Cleaner(
 
 
 def clean_html(text: str) -> str:
-    """The HTML without what could act, reach out or disturb the page around it.
+    """The HTML without what could run, load something or change the page around it.
 
-    Empty where no word is left. Raises ValueError where it is too long for a page.
+    Empty where no word is left. Raises ValueError above HTML_LIMIT_BYTES.
     """
     size = len(text.encode("utf-8", "replace"))
     if size > HTML_LIMIT_BYTES:

@@ -1,9 +1,8 @@
-"""A sheet of paper measured in inches on which figures are drawn, and how much room words take
-on it.
+"""A sheet of paper on which figures are drawn, measured in inches from its upper left corner.
 
-Everything has its place and its size, so no label overlaps another and none is smaller than 8
-pt. The font is DejaVu Sans, which comes with matplotlib; what is unknown has a dashed edge and
-a hatch as well as its words.
+Everything has its place and its size, so no label overlaps another and none is smaller than 9
+points. The font is DejaVu Sans, which comes with matplotlib. A bar of an unknown size has a dashed
+edge and a hatch.
 """
 
 from __future__ import annotations
@@ -13,46 +12,53 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
 from helpers.ground.shapes import Reading
-from helpers.ground.units import plain
 from helpers.tell.figure_style import ALARM, INK, MUTED, PALETTE, RULE, SCHEME, Look
 from helpers.tell.values import cell, size
+from helpers.tell.word_width import drawable, inches, wrap
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
 WIDTH = 4.0
 WIDE = 10.0
+"""Inches of a figure for a phone of 390 pixels, and for the column of a page on a desk."""
 MARGIN = 0.08
 BODY = 9.5
 SMALL = 9.0
 TITLE = 10.5
-"""Inches and points: a figure is drawn for a phone of 390 pixels, where its smallest words are 11
-pixels high, and for the column of a desk, which is ``WIDE``.
-"""
+"""Sizes of words in points (1/72 inch). On the phone the smallest are 11 pixels high."""
 FONTS = "DejaVu Sans,Verdana,sans-serif"
+"""Verdana has letters of about the same width, so words still fit where DejaVu is missing."""
+# Inches, chosen by eye.
+LINE = 0.16
+"""From one baseline of words to the next."""
 BAR = 0.15
+"""Height of a bar."""
 STACKED = 0.24
+"""Height of a bar of pieces."""
 STUB = 0.6
-LONGEST_WORD = 200
-"""The height of a bar and of a stacked one, and the width of a bar that is not known, in inches;
-and letters that are tried of a word that is too long.
-"""
+"""Width of a bar of unknown length."""
+SHORTEST = 0.02
+"""Width of a bar that is not nothing, so that it can still be seen."""
+WORDS_INDENT = 0.2
+"""From the margin to the words of a piece: room for a square of its colour."""
+MOST_LINES = 4
+"""Lines of words beside a value; of more, the rest is cut."""
 _page_width: ContextVar[float] = ContextVar("page_width", default=WIDTH)
 
 
 @contextmanager
 def page_width(width: float) -> Iterator[None]:
-    """Figures that are drawn meanwhile are so many inches wide."""
+    """Figures that are drawn within the block are so many inches wide."""
     token = _page_width.set(width)
     try:
         yield
@@ -61,11 +67,11 @@ def page_width(width: float) -> Iterator[None]:
 
 
 class Bar(NamedTuple):
-    """A line of words with a bar below it: ``fills`` are (amount, look), each from the left
-    edge over the one before.
+    """A line of words with their value, and a bar below it. ``fills`` are amounts with their
+    looks, drawn one over the other from the left edge.
 
-    An amount of None is a short hatched stub, for what is not known has no length. ``small``
-    are lines below the bar.
+    An amount that is not known (None) is a stub. ``small`` are lines below the bar. ``weight`` and
+    ``tone`` are the font weight and the colour of the words.
     """
 
     words: str
@@ -77,8 +83,8 @@ class Bar(NamedTuple):
 
 
 class BarPiece(NamedTuple):
-    """A piece of a stacked bar: its words, its bytes or why they are not known, and how it
-    looks where they are.
+    """A piece of a stacked bar: its words, its bytes, or the reading that says why they are not
+    known, and how it looks where they are known.
     """
 
     words: str
@@ -88,18 +94,21 @@ class BarPiece(NamedTuple):
     @property
     def bytes(self) -> int | None:
         """Its bytes; None where they are not known."""
-        return size(self.amount) if isinstance(self.amount, Reading) else self.amount
+        if isinstance(self.amount, Reading):
+            return size(self.amount)
+        return self.amount
 
     @property
     def value(self) -> str:
+        """Its bytes in words, or that they are not available."""
         return cell(self.amount, "bytes").words
 
 
 class FigurePage:
-    """A page under a title that states its answer; ``y`` is the pen's place in inches from the
-    top, as the page grows downwards.
+    """A page below a title that states its answer. ``y`` is the place of the pen in inches from
+    the top; it goes down with everything that is added.
 
-    Marks are laid on it when it is done.
+    The page is as high as what is on it, so everything is drawn at the end, by ``done``.
     """
 
     def __init__(self, title: str = "") -> None:
@@ -107,11 +116,12 @@ class FigurePage:
         self.right = self.width - MARGIN
         self.y = MARGIN
         self._lowest = 0.0
-        self._marks: list[Callable[[Figure, float], object]] = []
-        for line in filter(None, wrap(title, self.right - MARGIN, TITLE, "bold")):
-            self.y += 0.17
-            self.text(MARGIN, line, TITLE, weight="bold")
+        self._draws: list[Callable[[Figure, float], object]] = []
+        """What draws each word and box, given the figure and the height of the page."""
         if title:
+            for line in wrap(title, self.right - MARGIN, TITLE, "bold"):
+                self.y += 0.17
+                self.text(MARGIN, line, TITLE, weight="bold")
             self.y += 0.06
 
     def text(
@@ -123,12 +133,15 @@ class FigurePage:
         weight: str = "normal",
         ha: str = "left",
     ) -> None:
-        """Words whose baseline is at the pen; none of them acts as markup."""
+        """Words with their baseline at the pen; ``x`` is their left end, their right one where
+        ``ha``, matplotlib's horizontal alignment, is "right".
+        """
         y = self.y
         words = drawable(words)
+        # Letters such as g reach a quarter of their size below the baseline.
         self._lowest = max(self._lowest, y + points / 72 / 4)
 
-        def mark(figure: Figure, height: float) -> None:
+        def draw(figure: Figure, height: float) -> None:
             figure.text(
                 x / self.width,
                 1 - y / height,
@@ -140,35 +153,40 @@ class FigurePage:
                 ha=ha,
             )
 
-        self._marks.append(mark)
+        self._draws.append(draw)
 
     def box(
         self, x: float, width: float, height: float, look: Look, dy: float = 0.0
     ) -> None:
-        """A rectangle whose upper left corner is at the pen."""
+        """A rectangle: its upper edge is at the pen, ``dy`` below it, its left one at ``x``."""
         y = self.y + dy
         self._lowest = max(self._lowest, y + height)
-        dashed = (0, (4, 3))
+        hatch_colour = "#8a929b"
+        if look.edge == "white":
+            hatch_colour = "white"
+        line: str | tuple[int, tuple[int, int]] = "solid"
+        if look == PALETTE["not known"]:
+            line = (0, (4, 3))  # dashes of 4 points with gaps of 3, from the start
 
-        def mark(figure: Figure, total: float) -> None:
+        def draw(figure: Figure, page_height: float) -> None:
             rectangle = Rectangle(
-                (x / self.width, 1 - (y + height) / total),
+                (x / self.width, 1 - (y + height) / page_height),
                 max(width, 0) / self.width,
-                height / total,
+                height / page_height,
                 transform=figure.transFigure,
                 facecolor=look.face,
                 edgecolor=look.edge,
-                hatch=look.hatch or None,
-                hatchcolor="white" if look.edge == "white" else "#8a929b",
-                linestyle=dashed if look == PALETTE["not known"] else "solid",
+                hatch=look.hatch or None,  # matplotlib warns about an empty one
+                hatchcolor=hatch_colour,
+                linestyle=line,
             )
             figure.add_artist(rectangle)
 
-        self._marks.append(mark)
+        self._draws.append(draw)
 
     def heading(self, title: str, small: str = "") -> None:
-        """What a part of the page is about, with something small beside it and a rule below."""
-        self.y += 0.16
+        """The title of a part of the page with small words at its right, and a rule below."""
+        self.y += LINE
         self.text(self.right, small, SMALL, ha="right", color=MUTED)
         self.beside(title, inches(small, SMALL), weight="bold")
         self.y += 0.09
@@ -183,26 +201,26 @@ class FigurePage:
         weight: str = "normal",
         color: str = INK,
     ) -> None:
-        """Words beside something of a width, in as many lines as they need, four at most; the
-        pen goes down to the last.
+        """Words from ``x`` on, wrapped at MOST_LINES, where the right end of their first line has
+        ``taken`` inches of other words; the pen goes down to the last line.
         """
         lines = wrap(words, self.right - x - taken - 0.2, BODY, weight)
-        if len(lines) > 4:
-            lines = [*lines[:3], "…"]
+        if len(lines) > MOST_LINES:
+            lines = [*lines[: MOST_LINES - 1], "…"]
         for number, line in enumerate(lines):
             if number:
-                self.y += 0.16
+                self.y += LINE
             self.text(x, line, weight=weight, color=color)
 
     def lines(self, words: str, x: float = MARGIN, tone: str = MUTED) -> None:
-        """Small words, wrapped, down from the pen."""
+        """Small words in lines, the first at the pen."""
         for line in wrap(words, self.right - x, SMALL):
             self.text(x, line, SMALL, tone)
-            self.y += 0.16
+            self.y += LINE
 
     def bars(self, bars: Iterable[Bar], top: float, mark: float | None = None) -> None:
-        """Bars on one scale, on which ``top`` is the whole width; ``mark`` is a line at an
-        amount on each, which crosses no words.
+        """Bars on one scale; ``top`` is the amount of the whole width. ``mark`` is the amount at
+        which a line crosses each bar.
         """
         scale = self.scale(top)
         for bar in bars:
@@ -214,6 +232,7 @@ class FigurePage:
             for amount, look in bar.fills:
                 self.box(MARGIN, _length(amount, scale), BAR, look)
             if mark is not None:
+                # A line of 0.012 inches around the amount, 0.02 higher and lower than the bar.
                 x = MARGIN + min(mark, top) * scale - 0.006
                 self.box(x, 0.012, BAR + 0.04, Look(ALARM), dy=-0.02)
             self.y += BAR
@@ -230,10 +249,11 @@ class FigurePage:
         measured: bool = True,
         mark: float | None = None,
     ) -> None:
-        """One bar of pieces side by side, and a line of words for each below it.
+        """One bar of pieces side by side, and below it a line of words for each piece, with a
+        square of its colour.
 
-        A piece of unknown size is in the words alone; a bar that was not ``measured`` is a stub.
-        ``mark`` is a line at an amount.
+        ``top`` is the amount of the whole width. A bar that was not ``measured`` is a stub; a piece
+        of unknown size has only its words. ``mark`` is the amount at which a line crosses the bar.
         """
         scale = self.scale(top)
         x = MARGIN
@@ -241,53 +261,58 @@ class FigurePage:
             self.box(MARGIN, STUB, STACKED, PALETTE["not known"])
         else:
             for piece in pieces:
-                if piece.bytes and piece.bytes > 0:
+                if piece.bytes is not None and piece.bytes > 0:
                     self.box(x, piece.bytes * scale, STACKED, piece.look)
                     x += piece.bytes * scale
         if mark is not None:
             self.box(MARGIN + mark * scale, 0.03, STACKED + 0.08, Look(ALARM), dy=-0.04)
         self.y += STACKED + 0.18
         for piece in pieces:
-            look = PALETTE["not known"] if piece.bytes is None else piece.look
+            look = piece.look
+            if piece.bytes is None:
+                look = PALETTE["not known"]
             self.box(MARGIN, 0.11, 0.11, look, dy=-0.10)
             self.text(self.right, piece.value, ha="right")
-            self.beside(piece.words, inches(piece.value, BODY), x=MARGIN + 0.2)
+            taken = inches(piece.value, BODY)
+            self.beside(piece.words, taken, x=MARGIN + WORDS_INDENT)
             self.y += 0.195
 
     def scale(self, top: float) -> float:
-        """Inches for each unit of an amount, where ``top`` is the whole width."""
+        """Inches for each unit of an amount, where ``top`` is the amount of the whole width."""
         return (self.right - MARGIN) / max(top, 1)
 
     def footnote(self, words: str) -> None:
-        """What the marks of the figure mean."""
+        """What the marks of the figure mean, in small words below it."""
         self.y += 0.14
         self.lines(words)
 
     def done(self) -> Drawing:
-        """The figure, as high as what was laid on it."""
+        """The figure, as high as what is on the page."""
         height = self._lowest + MARGIN
 
-        def draw(figure: Figure) -> None:
-            for mark in self._marks:
-                mark(figure, height)
+        def draw_all(figure: Figure) -> None:
+            for draw in self._draws:
+                draw(figure, height)
 
-        return drawn(draw, height, layout=None)
+        return drawn(draw_all, height, layout=None)
 
 
 def _length(amount: float | None, scale: float) -> float:
-    """How long the bar of an amount is; the smallest that is not nothing can still be seen."""
+    """Inches of the bar of an amount."""
     if amount is None:
         return STUB
-    return max(amount * scale, 0.02) if amount else 0.0
+    if not amount:
+        return 0.0
+    return max(amount * scale, SHORTEST)
 
 
 class Drawing(Figure):
-    """A figure that gives its picture."""
+    """A figure that can be written as a picture for a notebook or a page."""
 
     def picture(self) -> tuple[bytes, int, int]:
-        """It as a PNG at twice its size on screen, and its width and height there.
+        """The figure as a PNG, and its width and height on screen in pixels, half of the PNG's.
 
-        24 colours keep notebooks small. The figure is emptied, so that nothing of it is kept.
+        The figure is emptied, so that nothing of it is kept in memory.
         """
         from PIL import Image
 
@@ -296,41 +321,52 @@ class Drawing(Figure):
             self.savefig(buffer, format="png", metadata={"Software": None})
         self.clear()
         picture = Image.open(buffer).convert("RGB")
-        small = io.BytesIO()
+        # 24 colours keep notebooks small and still smooth the edges of letters.
         few = picture.quantize(24, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-        # The quantizer averages the paper with its neighbours; without this it would be a grey
-        # card on a white page.
-        palette = few.getpalette() or []
-        few.putpalette([255 if value > 250 else value for value in palette])
+        # The quantizer averages the paper with its neighbours, which makes a grey card on a white
+        # page: what is nearly white becomes white.
+        palette = few.getpalette()
+        if palette is not None:
+            few.putpalette([_white_if_nearly(value) for value in palette])
+        small = io.BytesIO()
         few.save(small, format="PNG", optimize=True)
         return small.getvalue(), picture.width // 2, picture.height // 2
 
     def svg(self) -> str:
-        """It as an SVG, which is dark where its reader's page is.
-
-        Its text is text. What matplotlib says twice or to more digits than a screen has is left
-        out.
+        """The figure as an SVG with its words as text, dark where its reader's page is dark, and
+        without what matplotlib writes and no browser needs.
         """
         buffer = io.StringIO()
-        plain_text: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
-        with matplotlib.rc_context(plain_text, fname=STYLE):
+        with matplotlib.rc_context(fname=STYLE):
+            matplotlib.rcParams["svg.fonttype"] = "none"  # words stay text
+            # Ids come from this salt, else from chance: the same figure is the same text.
+            matplotlib.rcParams["svg.hashsalt"] = "casebook"
             self.savefig(buffer, format="svg", metadata={"Date": None})
-        text = re.sub(
-            r"<metadata>.*?</metadata>|<[?!][^>]*>", "", buffer.getvalue(), flags=re.S
-        )
+        head = r"<metadata>.*?</metadata>|<[?!][^>]*>"  # also comments and the XML declaration
+        text = re.sub(head, "", buffer.getvalue(), flags=re.S)
+        # The font is named once for the whole figure; nothing refers to ids such as patch_1.
         text = re.sub(r" font-family: 'DejaVu Sans';| id=\"[\w.]+_\d+\"", "", text)
-        text = re.sub(r"<[^>]+>", _short, text)
+        text = re.sub(r"<[^>]+>", _short_tag, text)
         text = re.sub(r">\s+<", "><", text)
-        text = re.sub(
-            r"<style.*?</style>", lambda _: f"<style>{SCHEME}</style>", text, count=1
-        )
+        style = f"<style>{SCHEME}</style>"
+        text = re.sub(r"<style.*?</style>", style, text, count=1)
         return text.strip().replace("<svg", f"<svg font-family='{FONTS}'", 1)
 
 
-def _short(tag: re.Match[str]) -> str:
-    """A tag of an SVG with numbers of two decimals, on one line, and without turning by nothing."""
-    less = re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag[0].split()))
-    return re.sub(r' transform="rotate\(-0 [^"]*"', "", less)
+def _white_if_nearly(value: int) -> int:
+    """One of the three values of a colour, from 0 to 255."""
+    if value > 250:
+        return 255
+    return value
+
+
+def _short_tag(tag: re.Match[str]) -> str:
+    """A tag of an SVG in one line, with two decimals, which is below a pixel, and without a
+    rotation by nothing.
+    """
+    in_one_line = " ".join(tag[0].split())
+    rounded = re.sub(r"(\.\d\d)\d+", r"\1", in_one_line)
+    return re.sub(r' transform="rotate\(-0 [^"]*"', "", rounded)
 
 
 def drawn(
@@ -338,9 +374,9 @@ def drawn(
     height: float,
     layout: Literal["constrained"] | None = "constrained",
 ) -> Drawing:
-    """A figure in the house's style and width that ``draw`` fills; ``height`` in inches.
+    """A figure that ``draw`` fills, in the style of casebook.mplstyle; ``height`` is in inches.
 
-    For axes, else see ``FigurePage``.
+    Figures with axes use this; others are a ``FigurePage``.
     """
     with matplotlib.rc_context(fname=STYLE):
         figure = Drawing(figsize=(_page_width.get(), height), layout=layout)
@@ -350,23 +386,23 @@ def drawn(
 
 
 def width_of(axes: Axes) -> float:
-    """How wide the figure of axes is, in inches."""
+    """The width of the figure that axes belong to, in inches."""
     return float(axes.figure.bbox.width / axes.figure.dpi)
 
 
 def titled(axes: Axes, title: str) -> None:
-    """The title of axes, in the one place and size that all have; a long one in several lines."""
-    width = width_of(axes)
+    """Give axes their title, at the left and of one size in all figures; a long one is wrapped."""
+    width = 0.8 * width_of(axes)  # the labels of the vertical axis take the rest
     lines = []
     for part in title.splitlines():
-        lines += wrap(part, width * 0.8, BODY)
+        lines += wrap(part, width, BODY)
     axes.set_title("\n".join(lines), fontsize=BODY, loc="left")
 
 
 def legend(
-    figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 1
+    figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 1
 ) -> None:
-    """What the marks of a figure with axes mean, below it."""
+    """Say below a figure with axes what its lines and areas (``handles``) mean."""
     figure.legend(
         handles,
         labels,
@@ -385,7 +421,7 @@ def annotated(
     color: str,
     **placement: object,
 ) -> None:
-    """Small words beside a point of axes, ``by`` points of 1/72 inch away from it.
+    """Write small words beside the point ``at`` of axes, ``by`` points (1/72 inch) away from it.
 
     ``placement`` are further arguments of matplotlib's ``Axes.annotate``, such as ``ha``.
     """
@@ -399,49 +435,3 @@ def annotated(
         color=color,
         **further,
     )
-
-
-def drawable(words: str) -> str:
-    """Words with what the font lacks replaced by a question mark, so that no name from a box
-    makes drawing warn or fail.
-    """
-    return "".join(char if _glyph(char) else "?" for char in plain(words))
-
-
-@lru_cache(maxsize=4096)
-def _glyph(char: str) -> bool:
-    return get_font(findfont("DejaVu Sans")).get_char_index(ord(char)) != 0
-
-
-@lru_cache(maxsize=4096)
-def inches(words: str, points: float, weight: str = "normal") -> float:
-    """How wide the words are."""
-    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
-    font.set_size(
-        20 * points, 72
-    )  # large, so that no letter is rounded to whole pixels
-    font.set_text(drawable(words), 0.0)
-    return float(font.get_width_height()[0]) / 64 / 72 / 20
-
-
-def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
-    """The words, or as much of their start as has room, with an ellipsis."""
-    words = drawable(words)
-    if inches(words, points, weight) <= room:
-        return words
-    words = words[:LONGEST_WORD]
-    while words and inches(f"{words}…", points, weight) > room:
-        words = words[:-1]
-    return f"{words}…"
-
-
-def wrap(words: str, room: float, points: float, weight: str = "normal") -> list[str]:
-    """Lines that fit, broken at spaces; a single long word is cut."""
-    lines = [""]
-    for word in drawable(words).split():
-        longer = f"{lines[-1]} {word}".strip()
-        if inches(longer, points, weight) <= room:
-            lines[-1] = longer
-        else:
-            lines[-1:] = [*filter(None, lines[-1:]), fit(word, room, points, weight)]
-    return lines

@@ -1,12 +1,11 @@
 """A view as data: rows whose values stay numbers, and each way to show them: aligned text,
 HTML, a figure, alt text, a frame.
 
-``Shown`` is what a function that shows something answers with. As the last line of a cell it is
-a table that sorts and searches (templates/table.js, which pages have too) or its figure. Printed
-by a command it is wrapped to the terminal; anywhere else it is the same rows as plain aligned
-text. A reading without a value stands as ``not available`` or ``not allowed`` with a letter,
-and its reason stands under the table. Text from the box (process names, log lines) is made
-harmless first. The standard library is enough for all but the frame and the figures.
+Functions that show something return a ``Shown``. As the last line of a notebook's cell it is a
+table that sorts and searches (templates/table.js) or its figure. Printed by a command it is wrapped
+to the terminal, printed elsewhere it is aligned text. A reading without a value has a letter, whose
+reason is below the table. Text from the box (process names, log lines) is made plain. The standard
+library is enough for all but the frame and the figures.
 """
 
 from __future__ import annotations
@@ -49,28 +48,27 @@ if TYPE_CHECKING:
     from helpers.tell.sheet import Drawing
 
 ABOUT = "casebook"
-"""In an output's metadata: ``says``, its main result in a line, for where it is folded;
-``again``: somewhere else on a page of the batch stands the same, so that page leaves it out;
-``label``: what a page calls its row; ``applies``: whether it says anything of this box.
+"""Under this key an output's metadata has what a page needs: ``says``, its main result in a line;
+``again``: the page of a batch shows the same elsewhere, and leaves this output out; ``label``: the
+title of its fold; ``applies``: whether it says anything about this box; ``view``: the view as
+``Shown.data`` gives it.
 """
 MOST_SPOKEN = 24
-"""Rows that an alt text names; of more it says how many there are."""
+"""Rows that an alt text names, some minutes of listening; it counts the others."""
 
 
 @dataclass(frozen=True, repr=False)
 class Shown:
     """One view.
 
-    ``cells`` are rows of values, one for each column; bytes stay numbers, a reading stays a
-    reading.
-
-    ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may
-    take; ``before`` and ``notes`` are lines above and below the table, ``none`` is what an
-    empty one says instead, ``draw`` makes its figure, where it has one, and ``chart`` its data for
-    who points at it. ``result`` is what its rows come to, in a line; ``again``, ``label`` and
-    ``applies`` as of ABOUT. Of more than ``most`` rows so many are shown
-    and the rest counted; ``rows`` and ``table()`` have all. Raises ValueError for a row of
-    another length.
+    ``cells`` are rows with a value for each column: sizes are numbers of bytes, a reading stays a
+    reading. ``columns`` are headings or ``Column``s; words below a heading may take ``widest``
+    columns of a terminal. ``before`` and ``notes`` are lines above and below the table. ``none`` is
+    the sentence in place of an empty table. ``draw`` makes its figure, where it has one, ``chart``
+    the data of the figure's blocks for a reader who points at them. ``result`` is the main result
+    in a line; ABOUT explains ``again``, ``label`` and ``applies``. Of more than ``most`` rows so
+    many are shown and the rest counted; ``rows`` and ``table()`` have all.
+    Raises ValueError for a row of another length than ``columns``.
     """
 
     title: str
@@ -89,13 +87,14 @@ class Shown:
     applies: bool = True
 
     def __post_init__(self) -> None:
-        columns = tuple(
-            column if isinstance(column, Column) else Column(column, "", self.widest)
-            for column in self.columns
-        )
-        object.__setattr__(self, "columns", columns)
-        if not self.cells:
-            object.__setattr__(self, "draw", None)  # no figure of nothing
+        columns = []
+        for column in self.columns:
+            if not isinstance(column, Column):
+                column = Column(column, "", self.widest)
+            columns.append(column)
+        object.__setattr__(self, "columns", tuple(columns))
+        if not self.cells:  # nothing can be drawn
+            object.__setattr__(self, "draw", None)
             object.__setattr__(self, "chart", None)
         for row in self.cells:
             if len(row) != len(columns):
@@ -104,21 +103,24 @@ class Shown:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows by heading, to go on with; values stay as they are."""
+        """Each row as its values by their headings."""
         return [dict(zip(self._heads(), row)) for row in self.cells]
 
     def without(self, name: str) -> Shown:
         """The view without one of its columns."""
         place = self._heads().index(name)
-        columns, *cells = [
-            [*row[:place], *row[place + 1 :]] for row in (self.columns, *self.cells)
-        ]
-        return replace(self, columns=columns, cells=cells)
+
+        def without_place(row: Sequence[object]) -> list[object]:
+            return [*row[:place], *row[place + 1 :]]
+
+        cells = list(map(without_place, self.cells))
+        return replace(self, columns=without_place(self.columns), cells=cells)
 
     def only(self, column: str, none: str = "") -> Shown:
-        """The rows that have something other than nothing or 0 in a column, without figure or notes.
+        """The rows with a value other than 0 in a column, without figure and notes.
 
-        ``none`` is said where no row is left. Raises ValueError for a column that is not there.
+        ``none`` is the sentence where no row is left. Raises ValueError for a column that is not
+        there.
         """
         place = self._heads().index(column)
         cells = [row for row in self.cells if row[place]]
@@ -127,43 +129,53 @@ class Shown:
         )
 
     def data(self) -> dict[str, list[object]]:
-        """The view as JSON: the columns that name a rule, and their cells, a reading as an object."""
+        """The columns that may leave this machine, as JSON: ``columns`` with their fields, and
+        ``cells``, in which a reading is an object.
+        """
         places = [place for place, column in enumerate(self.columns) if column.passes]
+        cells = []
+        for row in self.cells:
+            cells.append([_as_json(row[place]) for place in places])
         return {
             "columns": [list(self.columns[place]) for place in places],
-            "cells": [[_as_json(row[place]) for place in places] for row in self.cells],
+            "cells": cells,
         }
 
     @staticmethod
     def of_data(data: Mapping[str, Any], title: str) -> Shown:
-        """The view that ``data`` gave. Raises ValueError where it is none."""
+        """The view of which ``data`` is the JSON. Raises ValueError where it is none."""
         try:
             columns = []
             for name, unit, _, passes in data["columns"]:
                 if unit and unit not in UNITS:
                     raise KeyError(unit)
                 columns.append(Column(str(name), unit, None, str(passes)))
-            cells = [[_of_json(value) for value in row] for row in data["cells"]]
+            cells = [list(map(_of_json, row)) for row in data["cells"]]
             return Shown(title, columns, cells)
         except (TypeError, KeyError, IndexError) as error:
             raise ValueError(f"no view as JSON: {type(error).__name__}") from error
 
     def passing(self, rules: Mapping[str, Rule]) -> Shown:
-        """The view for others: the columns that name a rule, each cell as its rule lets it through.
+        """The view for others: its columns that name one of ``rules``, each cell as the rule returns
+        it.
 
-        A column without a rule, or whose heading is no word of ours, is left out, as are the lines
-        above and below the table.
+        Left out are also columns whose heading the rule ``heading`` refuses, and the lines above
+        and below the table.
         """
-        places = []
+        columns = []
+        passed = []
         for place, column in enumerate(self.columns):
-            if column.passes in rules and (
-                not column.name or rules["heading"](column.name)
-            ):
-                places.append((place, rules[column.passes]))
-        columns = [self.columns[place] for place, _ in places]
-        cells = []
-        for row in self.cells:
-            cells.append([rule(row[place]) for place, rule in places])
+            may_pass = column.passes in rules
+            if may_pass and column.name:
+                may_pass = bool(rules["heading"](column.name))
+            if may_pass:
+                columns.append(column)
+                rule = rules[column.passes]
+                passed.append([rule(row[place]) for row in self.cells])
+        # By rows again; without a column each row is empty.
+        cells = [
+            [column[number] for column in passed] for number in range(len(self.cells))
+        ]
         return replace(
             self,
             columns=columns,
@@ -179,17 +191,22 @@ class Shown:
         return self.text()
 
     def __str__(self) -> str:
-        return self.text(0 if sys.stdout.isatty() else None)
+        if sys.stdout.isatty():
+            return self.text(0)
+        return self.text()
 
     def text(self, columns: int | None = None) -> str:
-        """The table as text, a column of numbers right.
+        """The table as text with the lines above and below it.
 
-        Where it is wider than ``columns`` (0: the terminal's) it is wrapped, with its notes.
+        ``columns`` is the width of a terminal (0: this one's): a wider table is wrapped to it. None:
+        nothing is wrapped.
         """
         if columns == 0:
             columns = shutil.get_terminal_size().columns
         body, reasons = self._written()
-        lines = aligned(self._heads(), body, None) if body else [self.nothing]
+        lines = [self.nothing]
+        if body:
+            lines = aligned(self._heads(), body, None)
         if columns and body and max(map(columns_of, lines)) > columns:
             body, reasons = self._written(cut_cells=False)
             lines = aligned(self._heads(), body, columns)
@@ -203,20 +220,20 @@ class Shown:
     def _written(
         self, cut_cells: bool = True
     ) -> tuple[list[list[WrittenValue]], list[str]]:
-        """The cells in words, and a line for each reason why one has no value."""
+        """The cells in words, and the lines that are due below them: how many rows are not shown,
+        and each reason why a cell has no value, with its letter.
+        """
         marks: dict[str, str] = {}
         body = []
         for row in self.cells[: self.most]:
             cells = []
             for value, column in zip(row, self.columns):
                 written = cell(value, column.unit)
-                may_cut = (
-                    cut_cells and column.widest is not None and column.name != "source"
-                )
+                is_cut = cut_cells and column.name != "source"
                 if written.why:
                     mark = marks.setdefault(written.why, f"({_letters(len(marks))})")
                     written = written._replace(words=f"{written.words} {mark}")
-                elif may_cut:
+                elif is_cut and column.widest is not None:
                     written = written._replace(words=cut(written.words, column.widest))
                 cells.append(written)
             body.append(cells)
@@ -229,47 +246,45 @@ class Shown:
     def html(self) -> str:
         """The table as HTML that is complete without scripts."""
         body, reasons = self._written(cut_cells=False)
-        above = [
-            line for line in self.before if line != self.title
-        ]  # the title says it already
         below = [*reasons, *self.notes]
         if not body:
             return within_sheet(lines_html([self.nothing]), lines_html(below))
+        above = [line for line in self.before if line != self.title]
         return table_html(self.title, self._heads(), body, above, below)
 
     def _repr_html_(self) -> str | None:
-        """The table for whoever asks for HTML; none where a figure stands for it, which a front
-        end would else leave out.
+        """The table as a notebook shows it. None where the view has a figure: a front end prefers
+        HTML, and would leave the figure out.
         """
-        return (
-            None
-            if self.draw
-            else f"{self.html()}<script>{template('table.js')}</script>"
-        )
+        if self.draw is not None:
+            return None
+        return f"{self.html()}<script>{template('table.js')}</script>"
 
     def _repr_mimebundle_(
         self, **_options: object
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a notebook shows of it: the figure with its words where it has one, else the table.
+        """What a notebook shows of the view, and its metadata, both by MIME type; ABOUT is a key of
+        the metadata, too.
 
-        A figure is an SVG, and a PNG for front ends that may not show one, such as JupyterLab with
-        a notebook that nobody has trusted yet. Where somebody sits at it, it fits a narrow screen, too, and
-        one with a ``chart`` answers to the pointer.
+        A view without a figure is a table. A figure is an SVG, and a PNG for front ends that may
+        not show one, such as JupyterLab with a notebook that nobody has trusted yet. Where a person
+        sits at the notebook, it is also HTML that fits a narrow screen and has its chart.
         """
-        about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
+        about: dict[str, object] = {"says": self.says, "again": self.again}
         if self.label:
-            about[ABOUT].update(label=self.label, applies=self.applies)
+            about.update(label=self.label, applies=self.applies)
         if any(column.passes for column in self.columns):
-            about[ABOUT]["view"] = self.data()
-        if self.draw is None:
-            html = self._repr_html_() or ""
-            return {"text/html": html, "text/plain": str(self)}, about
+            about["view"] = self.data()
+        metadata: dict[str, Any] = {ABOUT: about}
+        html = self._repr_html_()
+        if html is not None:
+            return {"text/html": html, "text/plain": str(self)}, metadata
         figure = self.figure_data()
-        data, width, height = self._drawn(wide=True).picture()
-        about["image/png"] = {"alt": self.alt, "width": width, "height": height}
+        picture, width, height = self._drawn(wide=True).picture()
+        metadata["image/png"] = {"alt": self.alt, "width": width, "height": height}
         shown: dict[str, Any] = {
             "image/svg+xml": figure.pop("wide"),
-            "image/png": base64.b64encode(data).decode("ascii"),
+            "image/png": base64.b64encode(picture).decode("ascii"),
             "text/plain": self.alt,
             FIGURE_MIME: figure,
         }
@@ -278,11 +293,13 @@ class Shown:
             if self.chart:
                 html += f"<script>{template('table.js', 'figure.js')}</script>"
             shown["text/html"] = html
-        return shown, about
+        return shown, metadata
 
     def figure_html(self) -> str:
-        """Its figure for JupyterLab."""
-        chart = self.chart().for_script() if self.chart else ""
+        """Its figure as HTML for JupyterLab, without the script."""
+        chart = ""
+        if self.chart:
+            chart = self.chart().for_script()
         figure = self.figure_data()
         return figure_html(figure["wide"], figure["narrow"], self.alt, chart)
 
@@ -299,17 +316,24 @@ class Shown:
         return figure
 
     def _drawn(self, wide: bool) -> Drawing:
-        # Here, as matplotlib is slow to load.
-        from helpers.tell.sheet import WIDE, WIDTH, page_width
+        """The figure, drawn for a desk or for a phone."""
+        from helpers.tell.sheet import (
+            WIDE,
+            WIDTH,
+            page_width,
+        )  # matplotlib loads slowly
 
         assert self.draw is not None
-        with page_width(WIDE if wide else WIDTH):
+        width = WIDTH
+        if wide:
+            width = WIDE
+        with page_width(width):
             return self.draw()
 
     def table(self) -> pyarrow.Table:
-        """The rows as a ``pyarrow.Table``; what has no value is null.
+        """The rows as a ``pyarrow.Table``; a cell without a value is null.
 
-        A column of which some values are words is words throughout.
+        Where some values of a column are words, all of it is words.
         """
         import pyarrow
 
@@ -334,29 +358,30 @@ class Shown:
 
     @property
     def alt(self) -> str:
-        """The view for those who cannot see it: its title, its rows, and its notes.
-
-        Where there are several columns of numbers each number has its column's name.
-        """
+        """The view in words for a reader who cannot see it: its title, its rows and its notes."""
         rows = [row for row in self._spoken_rows(MOST_SPOKEN) if row]
         if len(self.cells) > MOST_SPOKEN:
             rows.append(f"and {len(self.cells) - MOST_SPOKEN} more")
         first = self.nothing
         if rows:
             first = f"{self.title.rstrip('.')}: {'; '.join(rows)}"
-        return plain(". ".join(part.rstrip(".") for part in (first, *self.notes)) + ".")
+        sentences = [sentence.rstrip(".") for sentence in (first, *self.notes)]
+        return plain(". ".join(sentences) + ".")
 
     @property
     def nothing(self) -> str:
-        """What stands in place of rows where there are none: what is missing, and why where
-        that is known.
-        """
-        return self.none or f"{self.title or ', '.join(self._heads())}: none."
+        """The sentence in place of a table without rows."""
+        if self.none:
+            return self.none
+        subject = self.title
+        if not subject:
+            subject = ", ".join(self._heads())
+        return f"{subject}: none."
 
     @property
     def says(self) -> str:
-        """What the view comes to, in a line: as it was given, a figure's title, else its first
-        rows.
+        """The main result in a line: the one that was given, the title of a figure, else the first
+        line above the table or its first row.
         """
         if self.result:
             says = self.result
@@ -364,11 +389,14 @@ class Shown:
             says = self.nothing
         elif self.draw and self.title:
             says = self.title
+        elif self.before:
+            says = self.before[0]
         else:
-            says = next(iter([*self.before, *self._spoken_rows(1)]))
+            says = self._spoken_rows(1)[0]
         return plain(one_line(says))
 
     def _spoken_rows(self, most: int) -> list[str]:
+        """The first rows in words. Where a row has several numbers, each has its heading."""
         body, _ = self._written(cut_cells=False)
         columns_of_numbers = 0
         for column in zip(*body):
@@ -377,17 +405,20 @@ class Shown:
         return [self._spoken(row, columns_of_numbers > 1) for row in body[:most]]
 
     def _spoken(self, row: list[WrittenValue], name_numbers: bool) -> str:
-        """A row in words, without where it is from."""
+        """A row in words, without its source and without the letters of its reasons."""
         words = ""
         separator = ""
         for written, column in zip(row, self.columns):
             if written.words == "-" or column.name == "source":
                 continue
-            value = written.words.split(" (")[0] if written.why else written.words
+            value = written.words
+            if written.why:
+                value = value.partition(" (")[0]
             is_named = name_numbers and written.number is not False
-            words += separator
-            words += f"{column.name} {value}" if is_named else value
-            # A comma between numbers, none between the words that say whose they are.
+            if is_named:
+                value = f"{column.name} {value}"
+            words += separator + value
+            # A comma between numbers, a blank between the words before them.
             if is_named:
                 separator = ", "
             elif not separator:
@@ -396,6 +427,7 @@ class Shown:
 
 
 def _as_json(value: object) -> object:
+    """A value of a cell as JSON: a reading as an object, what JSON has no form for as text."""
     if isinstance(value, Reading):
         return as_dict(value)
     if value is None or isinstance(value, (str, int, float)):
@@ -404,12 +436,15 @@ def _as_json(value: object) -> object:
 
 
 def _of_json(value: object) -> object:
+    """The value that ``_as_json`` wrote so. Raises ValueError for another object."""
     if isinstance(value, dict):
         return from_json(Reading, value, "not a reading")
     return value
 
 
 def _letters(number: int) -> str:
-    """a, b, ... z, aa, ab, ..."""
+    """The letters of a number from 0: a, b, ... z, aa, ab, ..."""
     last = chr(ord("a") + number % 26)
-    return last if number < 26 else _letters(number // 26 - 1) + last
+    if number < 26:
+        return last
+    return _letters(number // 26 - 1) + last

@@ -1,7 +1,7 @@
-"""An SVG that nobody vouches for, with what draws and nothing that acts or reaches out.
+"""An SVG of a notebook, of which anybody may be the author, made harmless for a page.
 
-It keeps what draws and, of styles, the one of our own figures. A page shows it as a picture of its
-own (``<img>``), where a browser runs no script and loads nothing (SVG Integration, "secure animated
+Only elements that draw are kept, and the style of our own figures. A page shows it as a picture
+(``<img>``), in which a browser runs no script and loads nothing (SVG Integration, "secure animated
 mode").
 """
 
@@ -14,11 +14,19 @@ from helpers.tell.figure_style import SCHEME
 
 SVG = "http://www.w3.org/2000/svg"
 DEEPEST = 60
+"""Elements within each other, far more than a figure has: the function that copies them calls
+itself, and Python allows about 1,000 calls within each other.
+"""
 LARGEST_PIXELS = 20_000
+"""A wider or higher picture is refused: no figure is so large, and browsers draw no more than
+32,767 pixels.
+"""
+# Elements that draw, or are parts of what draws.
 _TAGS = frozenset(
     """svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient
     radialGradient stop use marker symbol mask pattern""".split()
 )
+# Attributes that say where and how an element draws; none of them can name a script.
 _NAMES = re.compile(
     "(?:id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio"
     "|transform|points|offset|version|clip-path|clip-rule|mask|opacity|color|style"
@@ -26,6 +34,7 @@ _NAMES = re.compile(
     "|(?:fill|stroke|stop|font|text|dominant|alignment|marker|letter|word|baseline)(?:-[a-z]+)*"
     "|pattern(?:Units|Transform)|marker(?:Units|Width|Height)|mask(?:Units|ContentUnits))"
 )
+# Values that could load something or hide that they do: a url() other than #id, escapes, images.
 _OUTSIDE = re.compile(
     r"url\s*\(\s*(?![\"']?#)|@|\\|&|javascript|expression|data:|//|image(?:-set)?\s*\(",
     re.IGNORECASE,
@@ -33,9 +42,9 @@ _OUTSIDE = re.compile(
 
 
 def clean_svg(text: str) -> tuple[str, int, int] | None:
-    """The SVG with what draws and nothing else, its width and height in pixels.
+    """The SVG with only what draws, and its width and height in pixels.
 
-    None where it is none that can be read.
+    None where the text is no SVG, or nothing in it draws.
     """
     from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped, unused-ignore]
     from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped, unused-ignore]
@@ -58,7 +67,8 @@ def clean_svg(text: str) -> tuple[str, int, int] | None:
 def _drawing(
     element: ElementTree.Element, depth: int = 0
 ) -> ElementTree.Element | None:
-    """A copy of an element with what draws inside it; None where it does not draw."""
+    """A copy of an element with the elements in it that draw; None where it does not draw itself."""
+    # ElementTree writes a name with its namespace in front: {http://www.w3.org/2000/svg}path.
     space, _, name = str(element.tag).rpartition("}")
     if space not in ("", "{" + SVG) or depth > DEEPEST:
         return None
@@ -71,8 +81,8 @@ def _drawing(
     for key, value in element.attrib.items():
         bare = key.rpartition("}")[2]
         if bare == "href" and re.fullmatch(r"#[\w.:-]+", value):
-            clean.set("href", value)
-        elif key == bare and _NAMES.fullmatch(key) and not _OUTSIDE.search(value):
+            clean.set("href", value)  # to an element of the same SVG
+        elif _NAMES.fullmatch(key) and not _OUTSIDE.search(value):
             clean.set(key, value)
     for child in element:
         drawing = _drawing(child, depth + 1)
@@ -82,11 +92,12 @@ def _drawing(
 
 
 def _size(root: ElementTree.Element) -> tuple[int, int] | None:
-    """Width and height by its box, which every program that draws figures writes."""
+    """Width and height in pixels from the viewBox, which every program that draws figures writes;
+    None where there is none, or it is too large.
+    """
+    view_box = root.get("viewBox", "").replace(",", " ")
     try:
-        _, _, width, height = map(
-            float, root.get("viewBox", "").replace(",", " ").split()
-        )
+        _, _, width, height = map(float, view_box.split())
     except ValueError:
         return None
     if 0 < width < LARGEST_PIXELS and 0 < height < LARGEST_PIXELS:

@@ -1,8 +1,7 @@
-"""The memory of a box as views: its GPUs, each layer's pools, who holds them, and what the
-kernel log says.
+"""The memory of a box as views: its GPUs and their links, each layer's pools, the processes that
+hold memory, and the events of the kernel log.
 
-Each is a ``Shown``: the same facts as the figures, for a terminal, a notebook cell and those
-who cannot see a picture. Rows keep the order in which the caller gives them.
+Rows keep the order in which the caller gives them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os.path
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain
@@ -20,108 +19,115 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns, duration, size_or_zero
 
 MOST_EVENTS = 40
+"""Events that are shown, about a screen of a terminal; of more, the worst ones."""
 NOBODY = "no visible process"
 NO_POOL = "No memory pool was found."
 NO_GPU = "No GPU was found: neither a driver nor the PCI bus shows one."
 
-if TYPE_CHECKING:  # a verdict in words needs no reader of a box
+if (
+    TYPE_CHECKING
+):  # one_source is used where no box is read, and these take time to load
     from helpers.look.gpus import Gpu, Pool
     from helpers.look.kernel_log import Event
     from helpers.look.pcie import PcieLink
 
 
 def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Pool]]]:
-    """Pools by PCI address in the order given, each with its GPU where it is known.
-
-    Host pools have an empty address.
+    """The pools of each PCI address, in the order given: its GPU (None where only a pool names the
+    address), the address (empty for pools of the host), and its pools.
     """
     from helpers.look.gpus import Gpu
 
     gpus: dict[str, Gpu] = {}
     pools: dict[str, list[Pool]] = {}
     for item in items:
-        of_address = pools.setdefault(item.pci, [])
+        pools_there = pools.setdefault(item.pci, [])
         if isinstance(item, Gpu):
             gpus[item.pci] = item
-            of_address += (*item.pools, *item.parts)
+            pools_there += (*item.pools, *item.parts)
         else:
-            of_address.append(item)
+            pools_there.append(item)
     return [(gpus.get(pci), pci, listed) for pci, listed in pools.items()]
 
 
 def one_source(readings: Iterable[Reading]) -> str:
-    """Where readings came from, in one phrase: ``/sys/.../{mem_info_vram_total,
-    mem_info_vram_used}``.
-
-    A reading that was worked out names all that it was worked out from.
+    """Where readings came from, in one phrase; files of one folder as
+    ``/sys/.../{mem_info_vram_total, mem_info_vram_used}``.
     """
     sources: list[str] = []
     for reading in readings:
         if reading.source:
+            # The source of a sum or a difference names its parts: "this + that".
             parts = re.split(" [-+] ", plain(reading.source))
             sources += [part for part in parts if part not in sources]
     if len(sources) > 1 and all(source.startswith("/") for source in sources):
         folders = {os.path.dirname(source) for source in sources}
         if len(folders) == 1:
-            return f"{folders.pop()}/{{{', '.join(map(os.path.basename, sources))}}}"
+            names = ", ".join(map(os.path.basename, sources))
+            return f"{folders.pop()}/{{{names}}}"
     return "; ".join(sources)
 
 
 def gpus_table(gpus: Iterable[Gpu]) -> Shown:
-    """Each GPU under its PCI address with its number in every index space, because these
+    """Each GPU by its PCI address with its number in every index space (DRM, KFD, torch): these
     numbers differ.
     """
     listed = list(gpus)
-    spaces: list[str] = []
-    for gpu in listed:
-        spaces += [space for space in gpu.indices if space not in spaces]
+    spaces = list(dict.fromkeys(space for gpu in listed for space in gpu.indices))
     rows = []
     for gpu in listed:
         numbers = [gpu.indices.get(space, "") for space in spaces]
         rows.append([gpu.pci, gpu.name, gpu.vendor, gpu.driver, _kind(gpu), *numbers])
     head = columns("GPU:pci, name:chip, vendor:word, driver:driver, kind:word")
     head += [Column(plain(space), passes="index") for space in spaces]
-    says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
+    names = [f"{gpu.name.show()} at {gpu.pci}" for gpu in listed]
     return Shown(
-        "The GPUs of this box", head, rows, none=NO_GPU, result=says, label="GPUs"
+        "The GPUs of this box",
+        head,
+        rows,
+        none=NO_GPU,
+        result=", ".join(names),
+        label="GPUs",
     )
 
 
 def pcie_table(links: Iterable[PcieLink], asleep: Iterable[str] = ()) -> Shown:
-    """How fast each GPU is connected now, and how fast it can be; ``asleep`` are GPUs that were not
-    asked.
+    """The speed and the lanes of each GPU's PCIe link now, and the most that it can have;
+    ``asleep`` are the PCI addresses of GPUs that were not asked.
     """
-    listed = list(links)
     rows: list[list[object]] = []
-    for link in listed:
+    notes = []
+    summaries = []
+    slow = []
+    for link in links:
         readings = [link.speed, link.max_speed, link.width, link.max_width]
         rows.append([link.pci, *readings, one_source(readings)])
-    notes = ["A speed is in GT/s for each lane."] if rows else []
-    slow = [link.pci for link in listed if link.is_below_its_maximum]
+        speed, max_speed, width, max_width = [reading.show() for reading in readings]
+        summaries.append(f"{width} of {max_width} lanes at {speed} of {max_speed} GT/s")
+        if link.is_below_its_maximum:
+            slow.append(link.pci)
+    if rows:
+        notes.append("A speed is in GT/s for each lane.")
     if slow:
         why = "Many cards slow their link down while idle, and a slot may have fewer lanes than a card"
         notes.append(
             f"Below its maximum: {', '.join(slow)}. {why}; look again while a program runs."
         )
-    notes += [
-        f"{pci} is suspended. Reading its link would wake it, so it was not read."
-        for pci in asleep
-    ]
+    for pci in asleep:
+        notes.append(
+            f"{pci} is suspended. Reading its link would wake it, so it was not read."
+        )
     head = columns(
         "GPU:pci, speed:number, maximal speed:number, lanes:number, maximal lanes:number, "
         "source:source"
     )
-    says = []
-    for link in listed:
-        lanes = f"{link.width.show()} of {link.max_width.show()} lanes"
-        says.append(f"{lanes} at {link.speed.show()} of {link.max_speed.show()} GT/s")
     return Shown(
         "PCIe link of each GPU",
         head,
         rows,
         notes,
         none="No PCIe link of a GPU was read.",
-        result=", ".join(dict.fromkeys(says)),
+        result=", ".join(dict.fromkeys(summaries)),  # once for cards that are alike
         label="PCIe",
         applies=bool(notes),
     )
@@ -130,7 +136,9 @@ def pcie_table(links: Iterable[PcieLink], asleep: Iterable[str] = ()) -> Shown:
 def _kind(gpu: Gpu) -> str:
     if gpu.integrated is None:
         return "unknown"
-    return "integrated" if gpu.integrated else "card"
+    if gpu.integrated:
+        return "integrated"
+    return "card"
 
 
 def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
@@ -139,7 +147,10 @@ def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
     for _, pci, pools in pools_of(items):
         for pool in pools:
             readings = [pool.total, pool.used, pool.free]
-            rows.append([pci or "host", pool.layer, *readings, one_source(readings)])
+            place = pci
+            if not place:
+                place = "host"
+            rows.append([place, pool.layer, *readings, one_source(readings)])
     head = columns(
         "GPU:pci, layer:word, total:number, used:number, free:number, source:source"
     )
@@ -147,19 +158,28 @@ def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
 
 
 def holders_table(gpus: Iterable[Gpu]) -> Shown:
-    """Each process that holds memory, what no process accounts for, and below it what could not
-    be seen.
+    """Each process that holds memory of a GPU, and the memory that no process accounts for; below
+    them what could not be seen.
     """
-    rows: list[list[Any]] = []
-    blind = []
+    rows: list[list[object]] = []
+    notes = []
+    result = ""
+    most_bytes = 0
     for gpu in gpus:
-        rows += [
-            [gpu.pci, h.pid, h.name, h.uid, h.state, h.memory, h.note, h.source]
-            for h in gpu.holders
-        ]
-        last = [gpu.unattributed, None, one_source([gpu.unattributed])]
-        rows.append([gpu.pci, None, NOBODY, None, None, *last])
-        blind += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
+        for holder in gpu.holders:
+            process = [holder.pid, holder.name, holder.uid, holder.state]
+            rows.append([gpu.pci, *process, holder.memory, holder.note, holder.source])
+            if size_or_zero(holder.memory) > most_bytes:
+                most_bytes = size_or_zero(holder.memory)
+                name = plain(holder.name)
+                result = f"{name} uses the most, {holder.memory.show()}"
+        rest = gpu.unattributed
+        source = one_source([rest])
+        rows.append([gpu.pci, None, NOBODY, None, None, rest, None, source])
+        if size_or_zero(rest) > most_bytes:
+            most_bytes = size_or_zero(rest)
+            result = f"{rest.show()} has no visible owner"
+        notes += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
     head = columns(
         "GPU:pci, pid, process:process, uid, state:state, memory:number, note, source:source"
     )
@@ -167,81 +187,72 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
         "Holders of GPU memory",
         head,
         rows,
-        blind,
+        notes,
         none=NO_GPU,
-        result=_most_held(rows),
+        result=result,
         label="Processes",
         applies=bool(rows),
     )
 
 
-def _most_held(rows: list[list[Any]]) -> str:
-    """Who holds most, of rows of ``holders_table``, in a line; empty where nobody holds memory."""
-    says = ""
-    most = 0
-    for _, _, name, _, _, memory, *_ in rows:
-        held_bytes = size_or_zero(memory)
-        if held_bytes > most:
-            most = held_bytes
-            says = f"{plain(name)} uses the most, {memory.show()}"
-            if name == NOBODY:
-                says = f"{memory.show()} has no visible owner"
-    return says
-
-
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
-    """What the kernel log says about GPUs and memory, one line an event or storm; boot 0 is
-    this boot, -1 the one before.
+    """What the kernel log says about GPUs and memory: a row for each event, or for many equal ones
+    in a row. Boot 0 is this boot, -1 the one before.
 
-    ``log`` says where it was read from, or why it was not. Of very many those of the worst
-    kinds stand first.
+    ``log`` says where it was read, or why it was not. Where there are more than MOST_EVENTS, the
+    worst kinds are first.
     """
     kinds = kind_words()
-    events = list(events)
-    if len(events) > MOST_EVENTS:
-        events.sort(key=lambda event: worst_first(event.kind))
+    listed = list(events)
+    if len(listed) > MOST_EVENTS:
+        listed.sort(key=lambda event: worst_first(event.kind))
     rows: list[list[object]] = []
-    for event in events:
-        text = f"{event.text} ({event.meaning})" if event.meaning else event.text
+    for event in listed:
+        text = event.text
+        if event.meaning:
+            text = f"{text} ({event.meaning})"
         kind = kinds.get(event.kind, event.kind)
         when = since_boot(event.when)
         rows.append([when, event.boot, event.count, kind, event.pci, who(event), text])
     head = columns(
         "time:word, boot:number, lines:number, kind:word, GPU:pci, process:process, text:word",
-        widest=140,
+        widest=140,  # most lines of a kernel log are shown whole
     )
-    notes = [] if log is None else [f"The log of this boot: {plain(log.show())}"]
-    says = _counted_kinds([str(row[3]) for row in rows])
-    if rows and not says:
-        says = "No error of a GPU or of memory"
+    notes = []
+    if log is not None:
+        notes.append(f"The log of this boot: {plain(log.show())}")
+    result = _counted_errors(listed)
+    if rows and not result:
+        result = "No error of a GPU or of memory"
     if not rows and log is not None and not log.ok:
-        says = log.why[:1].upper() + log.why[1:]
+        result = log.why[:1].upper() + log.why[1:]
     return Shown(
         "Events of the kernel log",
         head,
         rows,
         notes,
         none=no_events(log),
-        result=says,
+        result=result,
         most=MOST_EVENTS,
         label="Kernel log",
     )
 
 
-def _counted_kinds(kinds: list[str]) -> str:
+def _counted_errors(events: Iterable[Event]) -> str:
     """The kinds of event that are errors, each with its count, the most frequent first."""
-    harmless = {row["words"] for row in words("rows")["events"] if row.get("harmless")}
-    counts = Counter(kind for kind in kinds if kind not in harmless)
-    return ", ".join(
-        f"{kind} ({count})" if count > 1 else kind
-        for kind, count in counts.most_common()
-    )
+    harmless = {row["kind"] for row in words("rows")["events"] if row.get("harmless")}
+    counts = Counter(event.kind for event in events if event.kind not in harmless)
+    phrases = []
+    for kind, count in counts.most_common():
+        phrases.append(kind_words().get(kind, kind))
+        if count > 1:
+            phrases[-1] += f" ({count})"
+    return ", ".join(phrases)
 
 
 def no_events(log: Reading | None) -> str:
-    """What a log without events says.
-
-    No event seen in a log that was not read is not "no event".
+    """The sentence in place of events. Where the log was not read, it does not say that there were
+    none.
     """
     if log is None or log.ok:
         return "The kernel log has no GPU or out-of-memory event."
@@ -251,24 +262,29 @@ def no_events(log: Reading | None) -> str:
 
 
 def kind_words() -> dict[str, str]:
-    """Each kind of kernel log event in words, worst first."""
+    """The kinds of kernel log events, each with its words, the worst first."""
     return {row["kind"]: row["words"] for row in words("rows")["events"]}
 
 
 def worst_first(kind: str) -> tuple[int, str]:
-    """What kinds of event are sorted by: those that have no words last."""
+    """The sort key of a kind of event: its place in ``kind_words``, then its name. Kinds that have
+    no words are last.
+    """
     return [*kind_words(), kind].index(kind), kind
 
 
 def who(event: Event) -> str:
-    """The process that an event names, with its host's number."""
+    """The process that an event names, with its id on the host; empty where it names none."""
     if event.pid is None:
         return event.process
-    return f"{event.process or 'pid'} ({event.pid})"
+    name = event.process
+    if not name:
+        name = "pid"
+    return f"{name} ({event.pid})"
 
 
 def since_boot(when: Reading) -> str:
-    """A moment of the kernel log: ``4 h 12 min 03 s`` after the boot, or as the log wrote it."""
-    if not when.ok or isinstance(when.value, str) or when.value is None:
-        return plain(when.show())
-    return duration(float(when.value))
+    """The time of an event: ``4 h 12 min 03 s`` after the boot, or as the log wrote it."""
+    if isinstance(when.value, (int, float)):
+        return duration(when.value)
+    return plain(when.show())

@@ -3,132 +3,152 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from itertools import zip_longest
 
 from helpers.ground.units import columns_of
 from helpers.tell.values import WrittenValue
 
 LEAST = 12
-"""Columns of words in a table of a terminal; where there are fewer each cell has a line of its
-own.
+"""Columns of a terminal for a table's column of words, enough for a word or two; where there are
+fewer, each cell has a line of its own.
 """
 SHORT = 28
-"""Letters of a cell that may begin with a number and still stand in a column of numbers."""
+"""Letters below which a cell that begins with a number, ``3.00 GiB of 24.00``, counts as one."""
 _PARTS = re.compile(r"\s+|[^\s/,]+[/,]*|[/,]+")
-"""Where a long cell may be broken: at blanks, behind a slash, between settings."""
+"""Parts of a long cell that stay whole: it may be broken at blanks, and after a slash or comma."""
 _NUMBER = re.compile(r"-?[\d.,]+( |$)")
+GAP = "  "
+"""Between the columns of a table."""
 
 
 def aligned(
     heads: list[str], rows: list[list[WrittenValue]], columns: int | None
 ) -> list[str]:
-    """The lines of a table with its header; ``columns`` None: as wide as it is.
+    """The lines of a table with its header, numbers at the right of their column.
 
-    A wider table has its long cells wrapped; where there is no room for that, each cell has a line.
+    ``columns`` is the width of the terminal; None: the table is as wide as its longest cells. A
+    wider table has its long cells wrapped; where there is no room for that, each cell has a line
+    of its own.
     """
-    right = are_numbers(rows)
-    texts = [heads, *([cell.words for cell in row] for row in rows)]
-    widths = [max(map(columns_of, column)) for column in zip(*texts)]
+    number_columns = are_numbers(rows)
+    body = [[cell.words for cell in row] for row in rows]
+    widths = [max(map(columns_of, column)) for column in zip(heads, *body)]
     if columns:
-        whole_words = _least_widths(heads, texts[1:], right)
-        broken_words = [
-            width if number else LEAST for number, width in zip(right, widths)
-        ]
-        fitting = _fitting_widths(widths, whole_words, columns)
-        fitting = fitting or _fitting_widths(widths, broken_words, columns)
+        unbroken = _unbroken_widths(heads, body, number_columns)
+        fitting = _fitting_widths(widths, unbroken, columns)
+        if fitting is None:  # words may be broken, too
+            least = [_least_width(*pair) for pair in zip(widths, number_columns)]
+            fitting = _fitting_widths(widths, least, columns)
         if fitting is None:
-            return _line_for_each_cell(heads, texts[1:], columns)
+            return _line_for_each_cell(heads, body, columns)
         widths = fitting
-    texts.insert(1, ["-" * width for width in widths])
+    rule = ["-" * width for width in widths]
     lines = []
-    for row in texts:
+    for row in [heads, rule, *body]:
         cells = [filled(words, width) for words, width in zip(row, widths)]
         for parts in zip_longest(*cells, fillvalue=""):
-            padded = [_padded(*part) for part in zip(parts, widths, right)]
-            lines.append("  ".join(padded).rstrip())
+            padded = [_padded(*part) for part in zip(parts, widths, number_columns)]
+            lines.append(GAP.join(padded).rstrip())
     return lines
 
 
-def _least_widths(
-    heads: list[str], rows: list[list[str]], right: list[bool]
+def _least_width(width: int, is_number: bool) -> int:
+    """How narrow a column may become where words may be broken; numbers are never broken."""
+    if is_number:
+        return width
+    return LEAST
+
+
+def _unbroken_widths(
+    heads: list[str], rows: list[list[str]], number_columns: list[bool]
 ) -> list[int]:
-    """The least width of each column: no number, and no part of words or settings, is broken."""
-    least = []
-    for head, cells, is_number in zip(heads, zip(*rows), right):
-        width = max(map(columns_of, _PARTS.findall(head)), default=0)
+    """How narrow each column may become so that none of its numbers and words is broken."""
+    widths = []
+    for head, cells, is_number in zip(heads, zip(*rows), number_columns):
+        parts = _PARTS.findall(head)
+        least = 0
         if is_number:
-            width = max(width, *map(columns_of, cells))
+            parts += cells
         else:
-            parts = [
-                columns_of(part) for cell in cells for part in _PARTS.findall(cell)
-            ]
-            width = max(width, min(LEAST, *map(columns_of, cells)), *parts)
-        least.append(width)
-    return least
+            for words in cells:
+                parts += _PARTS.findall(words)
+            # Cells of several words, all longer than LEAST, keep at least that.
+            least = min(LEAST, *map(columns_of, cells))
+        widths.append(max([least, *map(columns_of, parts)]))
+    return widths
 
 
 def _fitting_widths(
     widths: list[int], least: list[int], columns: int
 ) -> list[int] | None:
-    """The widths with the widest columns made narrower; None where that is not enough."""
+    """Widths with which a table fits: the widest column becomes narrower, one step at a time,
+    none below ``least``. None where that is not enough.
+    """
     widths = list(widths)
-    gaps = 2 * (len(widths) - 1)
+    gaps = len(GAP) * (len(widths) - 1)
     while sum(widths) + gaps > columns:
-        spare = [width if width > floor else 0 for width, floor in zip(widths, least)]
-        widest = max(spare)
-        if not widest:
+        shrinkable = [
+            place for place, width in enumerate(widths) if width > least[place]
+        ]
+        if not shrinkable:
             return None
-        widths[spare.index(widest)] -= 1
+        widest = max(shrinkable, key=lambda place: widths[place])
+        widths[widest] -= 1
     return widths
 
 
 def _line_for_each_cell(
     heads: list[str], rows: list[list[str]], columns: int
 ) -> list[str]:
+    """A line ``heading: cell`` for each cell, and an empty one below each row."""
     lines = []
     for row in rows:
         for name, words in zip(heads, row):
             lines += filled(f"{name}: {words}", columns)
-        lines += filled("", columns)
+        lines.append("")
     return lines
 
 
 def filled(text: str, columns: int) -> list[str]:
-    """Text in lines of so many columns, a path broken after a slash; one that fits is as it is."""
+    """Text in lines of so many columns, broken as _PARTS says; a longer word is broken anywhere."""
     if columns_of(text) <= columns:
         return [text]
-    lines = [""]
+    pieces: list[str] = []
     for word in _PARTS.findall(text):
-        for part in [word] if columns_of(word) <= columns else word:
-            if columns_of(lines[-1] + part) > columns:
-                lines.append("")
-            lines[-1] += part
+        if columns_of(word) <= columns:
+            pieces.append(word)
+        else:
+            pieces += word  # letter by letter
+    lines = [""]
+    for piece in pieces:
+        if columns_of(lines[-1] + piece) > columns:
+            lines.append("")
+        lines[-1] += piece
     return [line.strip() for line in lines if line.strip()]
 
 
 def are_numbers(rows: list[list[WrittenValue]], short_too: bool = False) -> list[bool]:
-    """Which columns hold numbers alone, and at least one.
+    """For each column whether it has numbers and nothing else but cells without a value.
 
     With ``short_too`` short words that begin with a number count as one.
     """
-
-    def is_number(cell: WrittenValue) -> bool:
-        if cell.number:
-            return True
-        return (
-            short_too
-            and len(cell.words) < SHORT
-            and _NUMBER.match(cell.words) is not None
-        )
-
-    def holds_numbers(column: Sequence[WrittenValue]) -> bool:
-        kinds = {is_number(cell) for cell in column if cell.number is not None}
-        return kinds == {True}
-
-    return [holds_numbers(column) for column in zip(*rows)]
+    answers = []
+    for column in zip(*rows):
+        valued = [cell for cell in column if cell.number is not None]
+        are_all = all(_is_number(cell, short_too) for cell in valued)
+        answers.append(bool(valued) and are_all)
+    return answers
 
 
-def _padded(text: str, width: int, right: bool) -> str:
+def _is_number(cell: WrittenValue, short_too: bool) -> bool:
+    if cell.number or not short_too:
+        return bool(cell.number)
+    return len(cell.words) < SHORT and _NUMBER.match(cell.words) is not None
+
+
+def _padded(text: str, width: int, is_number: bool) -> str:
+    """Text filled up to a column's width; a number stands at its right."""
     space = " " * (width - columns_of(text))
-    return space + text if right else text + space
+    if is_number:
+        return space + text
+    return text + space

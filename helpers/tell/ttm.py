@@ -1,8 +1,5 @@
-"""The ceilings between RAM and torch in words, tables and a figure, and what a reserve would
-leave for models.
-
-What is set by mistake again and again is listed beside it, so that it is corrected where people
-look for it.
+"""The ceilings between the RAM and torch in words, tables and a figure; what a reserve of RAM for
+the system would leave for models; and the settings that people often make by mistake.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from helpers.ground.shapes import Ttm
+from helpers.ground.shapes import Reading, Ttm
 from helpers.ground.units import GIB, near, plain, show_bytes
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_limit import Room, in_units, plan
@@ -28,6 +25,7 @@ from helpers.tell.values import Column, cell, columns
 if TYPE_CHECKING:
     from . import sheet
 
+# Layers of ceilings.json that differ between the states of a box, and the headings of their table.
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
 STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "limit"]
 KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
@@ -35,12 +33,13 @@ KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
 FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
 """Layers that pass TTM's limit on, unless something else was set for them."""
 BYTES_A_PARAMETER = 2
+"""Of weights in float16 or bfloat16, in which models are published."""
 WITHOUT_TTM = ("card", "other vendor", "none")
 """Kinds of stack whose GPU TTM does not limit."""
 
 
 def applies(stack: Stack) -> bool:
-    """Whether TTM can limit the first GPU of a box; also where that is not known."""
+    """Whether TTM may limit the GPU of a stack; also where the kind of the GPU is not known."""
     return stack.kind not in WITHOUT_TTM
 
 
@@ -69,10 +68,9 @@ def as_text(answer: Ttm) -> str:
         f"The limit that decides: {binds}",
         "",
     ]
-    for about, *rest in _planned(answer):
-        out += wrapped(
-            f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", SCREEN
-        )
+    for about, short, why in _plan_rows(answer):
+        parts = [part for part in (short, why) if part]
+        out += wrapped(f"{about}: {'; '.join(parts)}", "", "  ", SCREEN)
     if answer.commands:
         out += ["", command_text(answer)]
         others = ", ".join(block.system for block in answer.commands[1:])
@@ -82,57 +80,53 @@ def as_text(answer: Ttm) -> str:
 
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:
-    """Which layer binds and what would move it, the plan with its size in every unit, and what
-    it would meet on this box. A sentence where TTM does not limit the GPU.
+    """Which layer decides and what would raise its limit, the plan, and the warnings. Where TTM
+    does not limit the GPU, the table is empty and says so.
     """
     decision = stack.decision
-    names = words("layers")
     binds = "none is known"
     step = "to do"
     if decision.binding:
-        binds = names.get(decision.binding, decision.binding)
+        binds = words("layers").get(decision.binding, decision.binding)
         step = "would move it"
-    rows: list[list[object]] = [
-        ["decides", binds, decision.says],
-        [step, decision.step, ""],
-    ]
-    rows += [["not read", name, ""] for name in decision.missing]
-    rows += _planned(answer)
-    if not applies(stack):
-        rows = []
-    says = f"{answer.plan.action}: {answer.plan.why}"
-    if answer.plan.action == "set":
-        says = (
-            f"{answer.plan.action} {show_bytes(answer.plan.bytes)}: {answer.plan.why}"
-        )
+    rows = []
+    if applies(stack):
+        rows.append(["decides", binds, decision.says])
+        rows.append([step, decision.step, ""])
+        rows += [["not read", name, ""] for name in decision.missing]
+        rows += _plan_rows(answer)
+    action = answer.plan.action
+    if action == "set":
+        action = f"set {show_bytes(answer.plan.bytes)}"
     return Shown(
         "Which limit decides, and the plan",
         ["about", "in short", "why"],
         rows,
         none=f"{decision.says} {decision.step}.",
         widest=None,
-        result=says,
+        result=f"{action}: {answer.plan.why}",
         label="Plan",
         applies=stack.kind == "apu",
     )
 
 
-def _planned(answer: Ttm) -> list[list[object]]:
-    """The plan with its size in every unit, and what it would meet on this box: of each what it is
-    about, in short, and why.
+def _plan_rows(answer: Ttm) -> list[list[str]]:
+    """The plan, its size in every unit, and the warnings about it: rows of what it is, in short,
+    and why.
     """
     planned = answer.plan
-    rows: list[list[object]] = [["plan", planned.action, planned.why]]
+    rows = [["plan", planned.action, planned.why]]
     if planned.action == "set" and planned.pages_limit and planned.bytes:
-        units = in_units(planned.pages_limit, planned.bytes // planned.pages_limit)
+        page_bytes = planned.bytes // planned.pages_limit
+        units = in_units(planned.pages_limit, page_bytes)
         rows.append(["its size", show_bytes(planned.bytes), units])
     rows += [["warning", "", line] for line in answer.warnings]
     return rows
 
 
 def command_text(answer: Ttm) -> str:
-    """One block of commands with its undo and its check; what is printed here is never run by
-    the workbook.
+    """The commands of the plan with what undoes and what checks them; the workbook never runs
+    them.
     """
     if not answer.commands:
         return "Nothing needs doing: there is no command to print."
@@ -161,26 +155,26 @@ def mistaken_table() -> Shown:
 
 
 def ceilings_table(stack: Stack) -> Shown:
-    """Every row of a stack: its value, how its source writes it, what is pending, and whether it
-    binds.
+    """Every row of a stack: its value, how its source writes it, the value that is configured and
+    not live yet, and whether it decides.
     """
     rows = []
-    says = stack.decision.says
+    notes = []
+    result = stack.decision.says
     for row in stack.rows:
-        mark = ""
+        state = ""
         if _binds(stack, row):
-            mark = "decides"
-            says = f"{row.name} decides: {row.value.show()}"
+            state = "decides"
+            result = f"{row.name} decides: {row.value.show()}"
         elif not row.layer and not _is_card(row):
-            mark = "no ceiling"
+            state = "no ceiling"
         native = None
         if row.native:
             native = f"{row.native} {row.unit}".removesuffix(" text")
         source = row.value.source or None
-        rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
-    sentences = [
-        f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer
-    ]
+        rows.append([row.name, row.value, native, row.pending_bytes, state, source])
+        if row.note and not row.layer:
+            notes.append(f"{row.name}: {row.note}")
     head = columns(
         "layer:word, value:number, as written:native, pending:number:bytes, state:word, source:source"
     )
@@ -188,44 +182,53 @@ def ceilings_table(stack: Stack) -> Shown:
         "The ceilings",
         head,
         rows,
-        sentences,
-        result=says,
+        notes,
+        result=result,
         label="Limits",
         applies=stack.kind == "apu",
     )
 
 
 def _binds(stack: Stack, row: Ceiling) -> bool:
+    """Whether a row is the ceiling that decides: the lowest one."""
     return bool(row.layer) and row.layer == stack.decision.binding
 
 
 def states_table(bundles: Iterable[Bundle]) -> Shown:
-    """Several states of one box side by side, a row each: what every layer said, and which one
-    bound.
+    """Several states of one box, a row for each: the value of every layer, and which one decided.
+
+    The result names what torch had in the first and in the last one.
     """
     rows = []
+    for_torch = []
     for bundle in bundles:
         stack = ceilings(bundle)[0]
-        layers = [stack.row(layer) for layer in STATE_LAYERS]
-        values = [row.value if row else None for row in layers]
+        values: list[Reading | None] = []
+        for layer in STATE_LAYERS:
+            row = stack.row(layer)
+            values.append(row.value if row is not None else None)
         rows.append([bundle.box, *values, stack.decision.binding])
-    # The last but one is torch's total, the last of STATE_LAYERS.
-    says = "; ".join(
-        f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1])
-    )
-    return Shown("States of one box", STATE_HEADS, rows, result=says)
+        total = cell(values[STATE_LAYERS.index("hip_total")])
+        for_torch.append(f"{bundle.box}: {total.words} for torch")
+    result = f"{for_torch[0]}; {for_torch[-1]}"
+    return Shown("States of one box", STATE_HEADS, rows, result=result)
 
 
 def verify_table(result: VerifyResult) -> Shown:
-    """What a change did, layer by layer."""
-    took = {True: "took effect", False: "no effect", None: "-"}
-    rows = [
-        [r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows
-    ]
+    """What a change of the limit did, layer by layer."""
+    # None: nothing was intended for the layer, or it was not read.
+    effects = {True: "took effect", False: "no effect", None: "-"}
+    rows = []
+    for row in result.rows:
+        effect = effects[row.took]
+        rows.append([row.name, row.before, row.intended, row.now, effect, row.why])
     notes = []
     before = []
     if rows:
-        notes.append(f"Intended: {result.intended_source or 'nothing'}")
+        intended = result.intended_source
+        if not intended:
+            intended = "nothing"
+        notes.append(f"Intended: {intended}")
         before.append(result.says)
     notes += [f"Mind: {warning}" for warning in result.warnings]
     return Shown(
@@ -241,54 +244,60 @@ def verify_table(result: VerifyResult) -> Shown:
 
 
 def four_states() -> list[Bundle]:
-    """The recorded states of the Strix Halo box: as found, after vm_size, after gttsize, after
-    the TTM limit.
-    """
-    return [
-        open_box(name) for name in recorded_names() if name.startswith("strix-halo-")
-    ]
+    """The recorded states of one box: as found, after vm_size, after gttsize, after the TTM limit."""
+    names = [name for name in recorded_names() if name.startswith("strix-halo-")]
+    return list(map(open_box, names))
 
 
 def ceilings_bars(stack: Stack) -> Shown:
-    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds,
+    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that decides,
     and its name says so.
 
-    What is configured, or would follow a reserve, stands in a lighter piece with its number
-    beside the live one.
+    A value that is configured, or would follow from a reserve, is a lighter piece with its number
+    beside the present one.
     """
-    # Here, as the command needs no figure, and so no matplotlib.
-    from .figures import out_of
-
     rows = [row for row in stack.rows if _is_drawn(row)]
-    top = max([1, *(row.value.bytes for row in rows if row.value.ok)])
-    decision = stack.decision
-    title = decision.says.rstrip(".")
-    would = next((row for row in reversed(rows) if row.pending_bytes is not None), None)
-    if would is not None and would.pending_bytes is not None:
-        title = f"{would.name} would be {out_of(would.pending_bytes, top)}"
-        title += f", now {would.value.show()}"
-    elif decision.binding_bytes is not None:
-        binds = next((row.name for row in rows if _binds(stack, row)), decision.binding)
-        title = f"{out_of(decision.binding_bytes, top)}: {binds} decides"
-    cells = [
-        [
-            row.name,
-            row.value,
-            row.pending_bytes,
-            "which decides" if _binds(stack, row) else "",
-        ]
-        for row in rows
-    ]
-    draw = partial(_draw_ceilings, stack, rows, top, title)
-    head = columns("layer:word, value:number, would be:number:bytes, :word")
+    cells = []
+    for row in rows:
+        state = ""
+        if _binds(stack, row):
+            state = "which decides"
+        cells.append([row.name, row.value, row.pending_bytes, state])
+    # At least 1 byte: the scale of the bars divides by it.
+    most_bytes = max([1, *(row.value.bytes for row in rows if row.value.ok)])
+    title = _bars_title(stack, rows, most_bytes)
     return Shown(
-        title, head, cells, draw=draw, label="Limits", applies=stack.kind == "apu"
+        title,
+        columns("layer:word, value:number, would be:number:bytes, :word"),
+        cells,
+        draw=partial(_draw_ceilings, stack, rows, most_bytes, title),
+        label="Limits",
+        applies=stack.kind == "apu",
     )
 
 
+def _bars_title(stack: Stack, rows: list[Ceiling], most_bytes: int) -> str:
+    """The title of a figure of ceilings: the last layer that would change, which is the nearest to
+    torch, else the one that decides.
+    """
+    from .figures import (
+        out_of,
+    )  # here: it loads matplotlib, which the command does not need
+
+    for row in reversed(rows):
+        if row.pending_bytes is not None:
+            would_be = out_of(row.pending_bytes, most_bytes)
+            return f"{row.name} would be {would_be}, now {row.value.show()}"
+    decision = stack.decision
+    if decision.binding_bytes is None:
+        return decision.says.rstrip(".")
+    name = next((row.name for row in rows if _binds(stack, row)), decision.binding)
+    return f"{out_of(decision.binding_bytes, most_bytes)}: {name} decides"
+
+
 def _is_drawn(row: Ceiling) -> bool:
-    """Whether a row is a bar: a layer between the RAM and torch, a control group where it has a
-    limit, or a card's own memory; not what limits nothing, and no ulimit, which is not of the GPU.
+    """Whether a row is a bar: a layer between the RAM and torch, a control group that has a limit,
+    or a card's own memory. Rows that limit nothing are no bars, nor is ulimit, which limits no GPU.
     """
     if row.layer == "cgroup":
         return row.value.ok
@@ -301,54 +310,62 @@ def _is_card(row: Ceiling) -> bool:
 
 
 def _draw_ceilings(
-    stack: Stack, rows: list[Ceiling], top: int, title: str
+    stack: Stack, rows: list[Ceiling], most_bytes: int, title: str
 ) -> sheet.Drawing:
-    # Here, as the command needs no figure, and so no matplotlib.
-    from . import sheet
+    from . import sheet  # here: it loads matplotlib, which the command does not need
 
     page = sheet.FigurePage(title)
-    page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
+    name = plain(stack.name) or "This box"
+    page.heading(name, stack.pci or "no GPU")
     bars = [_ceiling_bar(row, _binds(stack, row)) for row in rows]
-    page.bars(bars, top, stack.decision.binding_bytes)
+    page.bars(bars, most_bytes, stack.decision.binding_bytes)
     legend = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
     page.footnote(legend + "Hatched stub: not known.")
     return page.done()
 
 
 def _ceiling_bar(row: Ceiling, binds: bool) -> sheet.Bar:
-    """A layer's bar; what is to change and is not live yet is the lighter piece at its end."""
+    """A layer's bar, marked where it is the one that decides. What a change that is not live yet
+    would add or take away is a lighter piece.
+    """
     from . import sheet
 
     if not row.value.ok:
-        return sheet.Bar(
-            row.name, "not known", [(None, PALETTE["not known"])], [row.value.show()]
-        )
+        stub: tuple[None, Look] = (None, PALETTE["not known"])
+        return sheet.Bar(row.name, "not known", [stub], [row.value.show()])
     live = row.value.bytes
-    face = PALE if row.layer in KERNEL_LAYERS else ACCENT
-    look = Look(ALARM if binds else face, MUTED)
     value = show_bytes(live)
+    face = ACCENT
+    if binds:
+        face = ALARM
+    elif row.layer in KERNEL_LAYERS:
+        face = PALE
+    look = Look(face, MUTED)
     fills: list[tuple[float | None, Look]] = [(live, look)]
     if row.pending_bytes is not None:
         value = f"{value} → {show_bytes(row.pending_bytes)}"
-        fills.insert(0, (max(live, row.pending_bytes), PALETTE["pending"]))
-        fills[1] = (min(live, row.pending_bytes), look)
+        longer = (max(live, row.pending_bytes), PALETTE["pending"])
+        fills = [longer, (min(live, row.pending_bytes), look)]
     if binds:
-        return sheet.Bar(
-            f"{row.name}: this one decides", value, fills, (), "bold", ALARM
-        )
+        name = f"{row.name}: this one decides"
+        return sheet.Bar(name, value, fills, weight="bold", tone=ALARM)
     return sheet.Bar(row.name, value, fills)
 
 
 def following(stack: Stack, limit_bytes: int) -> Stack:
-    """The stack under another TTM limit: every layer that passes the present one on would
-    follow it, torch's total last.
+    """The stack with another TTM limit pending, and the same for every layer that passes the
+    present one on.
     """
     ttm = stack.row("ttm")
-    now = ttm.value.bytes if ttm and ttm.value.ok else None
+    live_bytes = None
+    if ttm is not None and ttm.value.ok:
+        live_bytes = ttm.value.bytes
     rows = []
     for row in stack.rows:
-        follows = row.layer in FOLLOW and row.value.ok and near(row.value.bytes, now)
-        if row.layer == "ttm" or follows:
+        follows = row.layer == "ttm"
+        if row.layer in FOLLOW and row.value.ok:
+            follows = near(row.value.bytes, live_bytes)
+        if follows:
             row = replace(
                 row, pending_bytes=limit_bytes, pending_source="the reserve chosen"
             )
@@ -358,8 +375,8 @@ def following(stack: Stack, limit_bytes: int) -> Stack:
 
 @dataclass(frozen=True)
 class ReserveChoice:
-    """What one reserve would leave: the limit in bytes and pages, and the weights that fit at 2
-    bytes a parameter.
+    """What a reserve of RAM for the system would leave: the TTM limit in bytes and in pages, and
+    what the plan would do (``action``).
     """
 
     reserve_bytes: int
@@ -369,6 +386,7 @@ class ReserveChoice:
 
     @property
     def parameters_billion(self) -> float:
+        """How many parameters have their weights within the limit, in 10^9."""
         return self.limit_bytes / BYTES_A_PARAMETER / 1e9
 
     def words(self) -> str:
@@ -386,6 +404,7 @@ def choice(space: Room, reserve_gib: float) -> ReserveChoice | None:
     reserve = int(reserve_gib * GIB)
     if not 0 < reserve < space.ram_bytes:
         return None
+    # Without the present limit: a plan would else say that nothing needs to change.
     planned = plan(replace(space, live_pages=None), reserve_bytes=reserve)
     if planned.bytes is None or planned.pages_limit is None:
         return None
@@ -393,30 +412,30 @@ def choice(space: Room, reserve_gib: float) -> ReserveChoice | None:
 
 
 def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
-    """Reserves in GiB, the limit each leaves, and the largest model; none where no limit can be
-    chosen. It comes to what the reserve that is advised leaves.
+    """Each reserve with the limit and the largest model that it leaves; the result is about the
+    reserve that the plan advises. ``space`` is None where there is no limit to choose.
     """
     rows: list[list[object]] = []
     result = "No reserve to choose here"
-    for reserve_gib in reserves_gib:
-        left = choice(space, reserve_gib) if space else None
-        if left is not None:
-            billion = round(left.parameters_billion, 1)
-            rows.append(
-                [left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion]
-            )
-    if space and rows:
-        advised = plan(replace(space, live_pages=None)).reserve_bytes or 0
-        left = choice(space, advised / GIB)
-        if left is not None:
-            billion_words = f"{left.parameters_billion:.1f} billion parameters"
-            result = f"{billion_words} with {show_bytes(advised)} kept for the system"
-    head = [
+    if space is not None:
+        choices = [choice(space, reserve_gib) for reserve_gib in reserves_gib]
+        for left in filter(None, choices):
+            row = [left.reserve_bytes, left.limit_bytes, left.pages, left.action]
+            rows.append([*row, round(left.parameters_billion, 1)])
+        advised_bytes = plan(replace(space, live_pages=None)).reserve_bytes
+        if rows and advised_bytes:
+            left = choice(space, advised_bytes / GIB)
+            if left is not None:
+                parameters = f"{left.parameters_billion:.1f} billion parameters"
+                kept = show_bytes(advised_bytes)
+                result = f"{parameters} with {kept} kept for the system"
+    heads = [
         Column("reserve for the system", "bytes"),
         Column("TTM limit", "bytes"),
         "pages",
+        "plan",
+        "parameters, 10^9, at 2 bytes",
     ]
-    heads = [*head, "plan", "parameters, 10^9, at 2 bytes"]
     return Shown(
         result,
         heads,

@@ -9,16 +9,17 @@ from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
 
 WIDEST = 48
-"""Columns a cell of words may take before it is cut with an ellipsis; sources and notes below
-the table are never cut.
+"""Columns that a cell of words may take before it is cut with an ellipsis, a third of a wide
+terminal; sources and notes below the table are never cut.
 """
 MOST_BYTES = 1 << 62
-"""A size beyond this is a mistake of whoever printed it."""
+"""Larger sizes are mistakes of the program that printed them, such as -1 as an unsigned number."""
 MOST_SECONDS = 1e12
+"""Longer times, over 30,000 years, are mistakes, too."""
 
 
 def size(reading: Reading) -> int | None:
-    """The bytes of a reading that has any, None otherwise."""
+    """The bytes of a reading; None where it has no value, is no size, or is an impossible one."""
     value = reading.value
     if not reading.ok or reading.unit != "bytes":
         return None
@@ -28,7 +29,7 @@ def size(reading: Reading) -> int | None:
 
 
 def size_or_zero(reading: Reading) -> int:
-    """The bytes of a reading, 0 where it has none."""
+    """The bytes of a reading, 0 where ``size`` has none."""
     return size(reading) or 0
 
 
@@ -54,7 +55,7 @@ def duration(seconds: float) -> str:
 
 def percent(share: float) -> str:
     """A share as whole percent: ``35%``, and never ``-0%``."""
-    return f"{round(share, 2) + 0:.0%}"
+    return f"{round(share, 2) + 0:.0%}"  # -0.0 + 0 is 0.0
 
 
 def _milliseconds(seconds: float) -> str:
@@ -72,14 +73,14 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "1,000": "{:,}".format,
     "0.01": "{:,.2f}".format,
 }
-"""How a plain number of a column with that unit is written."""
+"""How a plain number is written in a column of each unit; ``0.1 s`` and ``0.01`` are precisions."""
 
 
 if TYPE_CHECKING:
     Rule = Callable[[Any], Any]
 else:  # Python 3.8 knows no types of a Callable
     Rule = Callable
-"""What is let through of a cell."""
+"""What may leave this machine of a cell's value: the value, part of it, or None."""
 
 
 class Column(NamedTuple):
@@ -95,21 +96,22 @@ class Column(NamedTuple):
 
 
 def columns(heads: str, widest: int | None = WIDEST) -> list[Column]:
-    """Columns from their headings in a line: ``GPU:pci, total:number, pending:number:bytes``, each
-    with the rule by which it may leave this machine and its unit, where it has them.
+    """Columns from ``heading:rule:unit`` with commas between them, of which rule and unit may be
+    missing: ``GPU:pci, note, pending:number:bytes``.
     """
     listed = []
-    for head in heads.split(", "):
-        name, passes, unit = [*head.split(":"), "", ""][:3]
-        listed.append(Column(name, unit, widest, passes))
+    for column in heads.split(", "):
+        name, _, further = column.partition(":")
+        rule, _, unit = further.partition(":")
+        listed.append(Column(name, unit, widest, passes=rule))
     return listed
 
 
 class WrittenValue(NamedTuple):
     """A value as it is written.
 
-    ``number`` is whether it is a number, None where it is neither a number nor words; ``why`` says
-    why there is no value.
+    ``number``: True for a number, False for words, None where there is no value; ``why`` is then
+    the reason, if one is known.
     """
 
     words: str
@@ -121,27 +123,38 @@ def cell(value: object, unit: str = "") -> WrittenValue:
     """How a value of a table is written; ``unit`` is the one of its column."""
     if isinstance(value, Reading):
         if not value.ok:
-            return WrittenValue(
-                value.status.replace("_", " "), None, plain(value.show())
-            )
+            status = value.status.replace("_", " ")
+            return WrittenValue(status, None, plain(value.show()))
         return WrittenValue(plain(value.show()), value.unit != "text")
     if value is None or value == "":
         return WrittenValue("-", None)
-    if isinstance(value, bool):
-        return WrittenValue("yes" if value else "no", False)
+    if value is True:
+        return WrittenValue("yes", False)
+    if value is False:
+        return WrittenValue("no", False)
     if isinstance(value, (int, float)):
-        return WrittenValue(UNITS[unit](value) if unit else plain(value), True)
+        if unit:
+            return WrittenValue(UNITS[unit](value), True)
+        return WrittenValue(plain(value), True)
     return WrittenValue(plain(value), False)
 
 
 def bare_values(column: Iterable[object]) -> list[object]:
-    """The values of a column for a frame: all of one kind, a reading as what was read."""
+    """The values of a column for a frame: a reading as what was read, and all values as text
+    unless all are numbers, or all are true or false.
+    """
     values = []
     for value in column:
         if isinstance(value, Reading):
-            value = value.value if value.ok else None
+            value = value.value  # None where nothing was read
         values.append(value)
     kinds = {type(value) for value in values if value not in (None, "")}
-    if kinds <= {int, float} or kinds == {bool}:
-        return [None if value == "" else value for value in values]
-    return [None if value is None else plain(value) for value in values]
+    is_text = not (kinds <= {int, float} or kinds == {bool})
+    bare = []
+    for value in values:
+        if value == "" and not is_text:
+            value = None
+        elif value is not None and is_text:
+            value = plain(value)
+        bare.append(value)
+    return bare

@@ -1,7 +1,5 @@
-"""A verdict in words: for a terminal, for a notebook and as data, all three from one object.
-
-``show`` emits one notebook output that holds them together, so that a program reads back
-exactly what a person saw.
+"""A verdict in words, for a terminal and as Markdown; ``show`` puts both and the verdict's data
+into one output of a notebook, so that a program reads back exactly what a person saw.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from helpers.ground.shapes import (
     causes,
 )
 from helpers.ground.units import plain
-from helpers.judge.observation import WRITTEN_UP  # noqa: F401  verdict.html.j2 takes it off a text
+from helpers.judge.observation import WRITTEN_UP  # noqa: F401  verdict.html.j2 uses it
 from helpers.tell.display import display
 from helpers.tell.next_steps import CHECK, NextSteps, TypedStep, steps, typed_steps
 from helpers.tell.prose import SCREEN, bold, flat, typed, wrapped
@@ -36,25 +34,30 @@ SUMS = "The numbers of the message, added up"
 NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No further reading would change this answer."
 
-MOST_WHY = 3
-"""Reasons that are shown first, and lines of a screen for what each of them quotes."""
+# Chosen so that most answers fit one screen.
+MOST_REASONS = 3
+"""Reasons that are shown first."""
+MOST_OF_A_QUOTE = 3
+"""Lines for the text that a reason quotes."""
 MOST_OF_AN_ERROR = 2
-"""Lines of a screen for the program's own error."""
+"""Lines for the program's own error."""
 LINES = 25
-"""Lines of one screen."""
+"""Lines of the screen of a terminal, as a VT100 and most windows since have them."""
 
 
 def label(verdict: Verdict) -> str:
-    """How sure it is, in words.
-
-    Where nothing wrong was seen or nothing is decided there is nothing to be sure of.
+    """How sure the verdict is, in words; in place of that, that nothing failed, or that nothing is
+    decided.
     """
-    instead = {"healthy": FINE, "cannot-tell": UNDECIDED}
-    return instead.get(verdict.label) or CONFIDENCE_WORDS[verdict.confidence]
+    if verdict.label == "healthy":
+        return FINE
+    if verdict.label == "cannot-tell":
+        return UNDECIDED
+    return CONFIDENCE_WORDS[verdict.confidence]
 
 
 def tagged(verdict: Verdict) -> str:
-    """The answer in a line: its headline, behind it in brackets its name and how sure it is."""
+    """The answer in a line: its headline, then in brackets its name and how sure it is."""
     if verdict.label in ("healthy", "cannot-tell"):
         return f"{verdict.headline} [{verdict.name}]"
     if verdict.label == "other":
@@ -63,12 +66,12 @@ def tagged(verdict: Verdict) -> str:
 
 
 def summary(verdict: Verdict) -> str:
-    """The summary without the title that it may begin with: the headline has said that."""
+    """The summary, without the title if it begins with that: the headline above says it."""
     return after_title(verdict, verdict.summary)
 
 
 def after_title(verdict: Verdict, text: str) -> str:
-    """A text without the title that it may begin with, where more follows."""
+    """A text in one line, without the verdict's title if it begins with that."""
     title = flat(verdict.title).rstrip(".") + ". "
     text = flat(text)
     if title != ". " and f"{text} ".startswith(title):
@@ -77,19 +80,22 @@ def after_title(verdict: Verdict, text: str) -> str:
 
 
 def rows(verdict: Verdict) -> list[Evidence]:
-    """The evidence that is readings, without the sums."""
+    """The evidence without the sums of a message."""
     return [row for row in verdict.evidence if not row.id.startswith(SUM)]
 
 
 def why(verdict: Verdict) -> list[Evidence]:
-    """The three pieces of evidence to look at first: sizes, each once, then the rest in their
-    order.
-    """
-    reasons = [row for row in rows(verdict) if not row.id.startswith(BESIDE)]
-    # Reversed, so that of several rows of one size the first stays.
-    sizes = {r.reading.value: r for r in reversed(reasons) if r.reading.unit == "bytes"}
-    first = [row for row in reasons if row in sizes.values()]
-    return [*first, *(row for row in reasons if row.reading.unit != "bytes")][:MOST_WHY]
+    """The evidence to look at first: sizes, each once, then the rest, in their order."""
+    sizes: dict[object, Evidence] = {}
+    others = []
+    for row in rows(verdict):
+        if row.id.startswith(BESIDE):
+            continue
+        if row.reading.unit == "bytes":
+            sizes.setdefault(row.reading.value, row)
+        else:
+            others.append(row)
+    return [*sizes.values(), *others][:MOST_REASONS]
 
 
 def beside(verdict: Verdict) -> list[str]:
@@ -97,13 +103,15 @@ def beside(verdict: Verdict) -> list[str]:
     return [row.says for row in verdict.evidence if row.id.startswith(BESIDE)]
 
 
-def quoted(row: Evidence, error: str = "") -> str:
-    """What was read, as it stands beside what it says: a size, or the words of a log; a lone
-    word is a code, and left out, as is what stands in the ``error`` above it.
+def quoted(row: Evidence, above: str = "") -> str:
+    """The value of a piece of evidence as it is quoted beside its sentence: a size, or the words of
+    a log. Empty where a text is one word, which is a code of ours, or is in the sentence or
+    ``above`` already.
     """
     value = plain(row.reading.show())
-    is_a_code = " " not in value or value in row.says or value in error
-    if row.reading.unit == "text" and is_a_code:
+    if row.reading.unit != "text":
+        return value
+    if " " not in value or value in row.says or value in above:
         return ""
     return value
 
@@ -114,11 +122,12 @@ def sums(verdict: Verdict) -> list[Evidence]:
 
 
 def brief(verdict: Verdict, more: str = "") -> str:
-    """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the
-    next step.
+    """The answer on one screen, SCREEN columns by LINES lines: the cause, how sure it is, why, and
+    the next step.
 
-    ``more``: how to see the rest, where that is not ``--wide``. Commands and how to undo them are
-    never cut. Where they take too much room, how to check, then reasons, are left to ``as_text``.
+    ``more`` says how to see the rest, where that is not ``--wide``. Commands and what undoes them
+    are never cut. Where the answer is too long, the check of the step is left out, then reasons
+    but the first: ``as_text`` has them.
     """
     reasons = _reasons(verdict)
     listed = steps(verdict)
@@ -143,7 +152,8 @@ def _screen(
     lines += ["", bold("Next step"), *typed_steps(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
-    for text in _more(verdict, len(listed) < len(steps(verdict))):
+    is_check_left_out = len(listed) < len(steps(verdict))
+    for text in _more(verdict, is_check_left_out):
         lines += wrapped(text, columns=SCREEN)
     return lines
 
@@ -155,20 +165,21 @@ def why_lines(verdict: Verdict) -> list[str]:
 
 def _reasons(verdict: Verdict) -> list[Evidence]:
     """The evidence to look at first, without what the title says already."""
-    return [
-        row
-        for row in why(verdict)
-        if not (row.says and verdict.title.startswith(row.says.rstrip(".")))
-    ]
+    reasons = []
+    for row in why(verdict):
+        sentence = row.says.rstrip(".")
+        if not row.says or not verdict.title.startswith(sentence):
+            reasons.append(row)
+    return reasons
 
 
-def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
-    """The heading and these reasons; the summary where there is none."""
+def _why_lines(verdict: Verdict, reasons: list[Evidence]) -> list[str]:
+    """The heading and these reasons; the summary where there are none."""
     lines = [bold("Why")]
-    quotes = {verdict.error}  # _reason adds what it quotes
+    quotes = [verdict.error]  # _reason adds what it quotes
     for row in reasons:
         lines += _reason(row, after_title(verdict, row.says), quotes)
-    if len(lines) == 1:
+    if not reasons:
         lines += wrapped(summary(verdict), "  ", "    ", SCREEN)
     if beside(verdict):
         lines += wrapped(f"Also seen: {beside(verdict)[0]}", "  ", "    ", SCREEN)
@@ -176,44 +187,47 @@ def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
 
 
 def _error_lines(verdict: Verdict, most: int | None = None) -> list[str]:
-    """What the program printed when it failed, in ``most`` lines of a terminal."""
+    """What the program printed when it failed, in at most ``most`` lines of a terminal (None: all)."""
     if not verdict.error:
         return []
     return wrapped(verdict.error, "  | ", "  | ", SCREEN, most)
 
 
-def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
-    """What was read in numbers, and what ``--wide`` shows beyond one screen."""
+def _more(verdict: Verdict, is_check_left_out: bool) -> list[str]:
+    """The last lines of a screen: what is missing, which causes stay possible, and what ``--wide``
+    shows.
+    """
     lines = []
-    taken_next = set(verdict.next_step.command.splitlines())
+    # The next step may be the command that gets what is missing.
+    next_commands = set(verdict.next_step.command.splitlines())
     missing = [
-        row
+        row.reading
         for row in verdict.missing
-        if not taken_next.issuperset(row.how.splitlines())
+        if not next_commands.issuperset(row.how.splitlines())
     ]
     if missing:
-        lines.append(flat(f"Missing: {'; '.join(row.reading for row in missing)}"))
+        lines.append(flat(f"Missing: {'; '.join(missing)}"))
     still_open = [causes()[other.cause]["name"] for other in verdict.alternatives]
     if still_open and verdict.cause != "cannot-tell":
         lines.append(f"Less likely, but possible: {', '.join(still_open)}")
     shows = "All evidence and the tables"
-    if some_steps_are_left_out:
+    if is_check_left_out:
         shows = "How to check it, all evidence and the tables"
     return [*lines, f"{shows}: --wide"]
 
 
-def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
-    """A piece of evidence, with what it says, in lines of a terminal.
+def _reason(row: Evidence, says: str, quotes: list[str]) -> list[str]:
+    """A piece of evidence in lines of a terminal; ``says`` is its sentence.
 
-    ``quotes``: the texts quoted above, which are not quoted again; this one is added.
+    ``quotes`` are the texts that are quoted above, which are not quoted again; its own is added.
     """
     value = quoted(row, " ".join(quotes))
     if row.reading.unit != "text":
         return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
     lines = wrapped(says, "  ", "    ", SCREEN)
     if value:
-        lines += wrapped(value, "    ", columns=SCREEN, most=MOST_WHY)
-    quotes.add(value)
+        lines += wrapped(value, "    ", columns=SCREEN, most=MOST_OF_A_QUOTE)
+    quotes.append(value)
     return lines
 
 
@@ -245,54 +259,51 @@ def as_text(verdict: Verdict) -> str:
 
 
 def as_markdown(verdict: Verdict) -> str:
-    """The verdict as Markdown, without what has views of its own: sums of a message, what
+    """The verdict as Markdown, without the parts that notebooks show apart: sums of a message, what
     speaks against it, the next step.
 
     Text from the box is escaped, so that it can neither format nor inject anything.
     """
-    missing = [f"{_escaped(m.reading)}: {_how(m.how)}" for m in verdict.missing]
-    parts = [
-        f"**{_escaped(verdict.headline)}**",
-        code(verdict.error) if verdict.error else "",
-        label(verdict),
-        _escaped(summary(verdict)),
-        _listed("Evidence", map(_item, rows(verdict)), "None."),
-        _listed("Missing", missing, NOTHING_MISSING),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    parts = [f"**{_escaped(verdict.headline)}**"]
+    if verdict.error:
+        parts.append(code(verdict.error))
+    parts.append(label(verdict))
+    if summary(verdict):
+        parts.append(_escaped(summary(verdict)))
+    parts.append(_listed("Evidence", map(_item, rows(verdict)), "None."))
+    missing = [f"{_escaped(row.reading)}: {_how(row.how)}" for row in verdict.missing]
+    parts.append(_listed("Missing", missing, NOTHING_MISSING))
+    return "\n\n".join(parts) + "\n"
 
 
 def against(verdict: Verdict, sources: bool = True) -> Shown:
-    """What speaks against the verdict, and which causes stay open."""
-    head = ["against", "value"]
-    cells: list[list[object]] = [[row.says, row.reading] for row in verdict.against]
-    if sources:
-        head.append("source")
-        cells = [[row.says, row.reading, row.reading.source] for row in verdict.against]
-    still_open = [f"Still possible: {line}" for line in alternatives(verdict)]
-    return Shown(
+    """The evidence against the verdict, with its sources if wanted, and the other causes that stay
+    possible.
+    """
+    view = Shown(
         "What speaks against it",
-        head,
-        cells,
-        still_open,
+        ["against", "value", "source"],
+        [[row.says, row.reading, row.reading.source] for row in verdict.against],
+        [f"Still possible: {line}" for line in alternatives(verdict)],
         none=NOTHING_AGAINST,
         widest=None,
     )
+    if sources:
+        return view
+    return view.without("source")
 
 
 def show(verdict: Verdict) -> None:
-    """Show the verdict: in a notebook one output with its data, Markdown and text; elsewhere
-    the text, printed.
+    """Show the verdict: in a notebook as one output with its data, Markdown and text; elsewhere
+    print the text.
     """
-    display(
-        as_text(verdict),
-        {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)},
-    )
+    forms = {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}
+    display(as_text(verdict), forms)
 
 
 def next_step(verdict: Verdict) -> None:
-    """Show the one next step alone: what to do, to check and to undo, as a list in a notebook,
-    else as text.
+    """Show only the next step, what to do, to check and to undo: as a list in a notebook, else as
+    text.
     """
     shown = NextSteps(verdict)
     display(str(shown), {"text/html": shown._repr_html_()})
@@ -300,20 +311,21 @@ def next_step(verdict: Verdict) -> None:
 
 def alternatives(verdict: Verdict) -> list[str]:
     """The causes that the evidence leaves open, in words."""
-    return [f"{CAUSE_WORDS[a.cause]} ({a.confidence})" for a in verdict.alternatives]
+    listed = []
+    for other in verdict.alternatives:
+        listed.append(f"{CAUSE_WORDS[other.cause]} ({other.confidence})")
+    return listed
 
 
 def _items(items: list[Evidence], none: str) -> list[str]:
-    """Each piece of evidence, its value under what it says."""
+    """Lines for a terminal: each piece of evidence, and below it its value and source."""
     if not items:
         return [f"  {none}"]
     lines = []
     for row in items:
         value = plain(row.reading.show())
-        lines += [
-            *_prose(row.says),
-            f"      {value}   from {one_source([row.reading])}",
-        ]
+        lines += _prose(row.says)
+        lines.append(f"      {value}   from {one_source([row.reading])}")
     return lines
 
 
@@ -321,37 +333,44 @@ def _prose(text: str, indent: str = "  ") -> list[str]:
     return wrapped(flat(text), indent)
 
 
-def _item(e: Evidence) -> str:
-    value = _escaped(e.reading.show())
-    source = code(one_source([e.reading]))
-    return f"{_escaped(e.says)} **{value}** from {source}"
+def _item(row: Evidence) -> str:
+    """A piece of evidence in Markdown: its sentence, value and source."""
+    value = _escaped(row.reading.show())
+    source = code(one_source([row.reading]))
+    return f"{_escaped(row.says)} **{value}** from {source}"
 
 
 def _listed(title: str, lines: Iterable[str], none: str) -> str:
-    """A title with a list below it, or what an empty one says."""
+    """A title in Markdown with a list below it; ``none`` in place of an empty list."""
     items = "\n".join(f"- {line}" for line in lines)
-    return f"**{title}**\n\n{items or none}"
+    if not items:
+        items = none
+    return f"**{title}**\n\n{items}"
 
 
 def _how(text: str) -> str:
-    """How a reading is taken: several lines as code spans, comments as words."""
+    """How to get a missing reading, in Markdown: a sentence, or lines of commands and comments."""
     lines = text.split("\n")
     if len(lines) == 1:
         return _escaped(text)
-    return " ".join(
-        _escaped(line.lstrip("# ")) if line.startswith("#") else code(line)
-        for line in lines
-    )
+    parts = []
+    for line in lines:
+        if line.startswith("#"):
+            parts.append(_escaped(line.lstrip("# ")))
+        else:
+            parts.append(code(line))
+    return " ".join(parts)
 
 
 def _escaped(text: str) -> str:
+    """Text in one line in which no character formats anything, in Markdown, HTML or LaTeX."""
     return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", flat(text))
 
 
 def code(text: str, none: str = "an unnamed source") -> str:
-    """A code span that holds any text: its fence is longer than any run of backticks inside.
+    """A code span in Markdown: its fence has more backticks than any run of them in the text.
 
-    ``none``: what stands instead of an empty text, which is most often that of a source.
+    ``none`` stands in place of an empty text; most texts are sources.
     """
     text = flat(text)
     if not text:
