@@ -1,4 +1,6 @@
-"""The rows of what a server needs, their sum against what a card or a box can give, and what is missing."""
+"""What a server needs of a model, part by part; whether the sum fits what a card or a box can give;
+and what is missing to say more.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ SHOWN_SOURCES = {
     "compute": ("activation_peak_bytes", "compute"),
     "context_bytes": ("non_torch_bytes", "context_bytes"),
 }
-"""Of figures that are rows: the first of these that was worked out says where it comes from; of
-others they themselves.
+"""For a figure that is a row: the figures whose sources say where it comes from, of which the first
+that was worked out is shown. A row that is not named here shows its own source.
 """
+# The rows of an answer, and the figure that each shows.
 PARTS = {
     "weights": "weights",
     "vision": "projector_weights_bytes",
@@ -48,11 +51,11 @@ PARTS = {
     "others": "others_bytes",
     "reserve": "reserve",
 }
-"""The rows of an answer, and the figure that each shows."""
 LAYERED = ("weights", "kv_bytes", "state_bytes")
-"""Figures of which a part stays with the host where layers do."""
-ASKS = ("spare", "weights", "need_bytes", "compute", "ceiling")
-"""Figures of which an answer says what they lack."""
+"""Figures of which the host keeps the part of the layers that stay with it."""
+NEEDED = ("spare", "weights", "need_bytes", "compute", "ceiling")
+"""Figures without which an answer says less; it names what they lack."""
+# Figures of the cache that the JSON of an answer has.
 CACHE = (
     "n_ctx",
     "full_token",
@@ -66,12 +69,11 @@ CACHE = (
     "request_tokens",
     "block_size",
 )
-"""Figures of the cache that an answer holds."""
 
 
 class Total(TypedDict):
-    """Bytes as they are likely, and where all rows together take the least and the most; None where
-    nothing says so.
+    """Bytes as they are likely, and in the columns in which all rows together take the least and
+    the most; None where they are not known.
     """
 
     bytes: int | None
@@ -80,7 +82,7 @@ class Total(TypedDict):
 
 
 class AnswerRow(Total):
-    """What one part takes, and where that comes from or what it lacks."""
+    """The bytes of one part, and their source, or what is missing to know them."""
 
     part: str
     source: str
@@ -88,14 +90,18 @@ class AnswerRow(Total):
 
 @dataclass
 class FitsAnswer:
-    """What fits: the ``rows`` and their ``total``, their ceiling, yes, no or None, the contexts, what
-    each open unknown may be, what is missing to say more, and which weights are not there
-    (``incomplete``), so that the sum is the least. Of a file whose end is not here (``cut_off``
-    says how much is) the answer is that of the whole file, and nothing starts it yet.
+    """The answer; its fields are its JSON.
 
-    ``assumed``: nobody named the server. ``cards_alike``: all sizes are those of one of so many
-    cards. ``ran``: how a log ended. ``start``: lines to paste;
-    ``ways``: what would work where the model or the context does not fit. Its fields are its JSON.
+    - ``program``: the server; ``assumed`` where nobody named it
+    - ``rows`` and their ``total``; with ``cards_alike``, each size is that of one of so many cards
+    - ``ceiling_bytes``: what the card can give, with its source; ``spare_bytes``: what is left
+    - ``fits``: yes, no, or None where it cannot be told; ``ran``: the same of the run that a log is
+      of, None where no log was read
+    - ``contexts``, ``solved`` (what each unknown may be at most), ``cache``: figures of the cache
+    - ``start``: lines to paste; ``ways``: what would work where the model or context does not fit
+    - ``missing``: what would have to be known to say more; ``notes``
+    - ``incomplete``: which weights are not there, so that the sum is the least; ``cut_off``: how
+      much is there of a file whose end is missing: the answer is about the whole file
     """
 
     program: str
@@ -120,13 +126,14 @@ class FitsAnswer:
 
 
 def answer(server: ServerFacts) -> FitsAnswer:
-    """The rows, the sum, yes or no, and what is solved for; what a log says comes before what
-    is computed. Raises ValueError.
+    """The answer for a server. What a log prints comes before what is computed.
+
+    Raises ValueError for inputs that cannot be meant.
     """
     inputs = checked(server.inputs)
     contexts = contexts_of(_sheets(server, inputs))
     if contexts.asked is None and contexts.counted is not None:
-        inputs["n_ctx"] = contexts.counted
+        inputs["n_ctx"] = contexts.counted  # the context that the rows are counted for
     sheets = _sheets(server, inputs)
     sheet = sheets[LIKELY]
     parts = _parts(server, sheet)
@@ -135,12 +142,13 @@ def answer(server: ServerFacts) -> FitsAnswer:
     rows = [_row(columns, part, figure) for part, figure in parts.items()]
     fits = _does_it_fit(server, sheets, contexts)
     printed = {name: size for name, size in server.printed.items() if name in UNKNOWNS}
+    is_planned = server.ran is None and not printed
     start: list[str] = []
     ways: list[Way] = []
-    if server.ran is None and not printed:
-        if not server.cut_off and not server.incomplete:
-            start = start_lines(server.path, sheet, contexts, changed={})
+    if is_planned:
         ways = ways_that_work(sheets, contexts, server.path)
+    if is_planned and not server.cut_off and not server.incomplete:
+        start = start_lines(server.path, sheet, contexts, changed={})
     return FitsAnswer(
         program=server.program,
         assumed=server.assumed,
@@ -165,28 +173,35 @@ def answer(server: ServerFacts) -> FitsAnswer:
 
 
 def _parts(server: ServerFacts, sheet: Sheet) -> dict[str, str]:
-    """The parts of what a model takes, each with the figure that counts it."""
+    """The parts of what a model takes, each with the figure that counts it.
+
+    A server with a pool fills it with all that is left. Where it will not start, nothing is filled,
+    and the cache counts as what the context would take.
+    """
     parts = dict(PARTS)
     if "projector_weights_bytes" not in sheet.inputs:
         del parts["vision"]
     if not sheet.is_pooled:
         return parts
-    is_refused = server.path and sheet.value_or("spare", 0) < 0
-    if is_refused or (server.ran is None and sheet.value_or("available", 0) < 0):
-        parts["kv"] = "need_bytes"  # no pool is filled: what the context would take
+    lacks_memory = server.path and sheet.value_or("spare", 0) < 0
+    lacks_pool = server.ran is None and sheet.value_or("available", 0) < 0
+    if lacks_memory or lacks_pool:
+        parts["kv"] = "need_bytes"
     return parts
 
 
 def _does_it_fit(
     server: ServerFacts, sheets: Mapping[str, Sheet], contexts: Contexts
 ) -> bool | None:
-    """As a log says it, else by the context or by the sum; None where that cannot be told."""
+    """Whether the model fits, as a log says it, else by the longest context or by the sum; None
+    where that cannot be told.
+    """
     fits = server.fits
     if fits is None and contexts.asked is None and contexts.longest is not None:
         fits = contexts.holds_a_model
     elif fits is None:
         fits = _fits_by_the_sum(sheets)
-    if fits and server.incomplete:
+    if fits and server.incomplete:  # the weights that are not there may be too much
         return None
     return fits
 
@@ -197,10 +212,12 @@ def _fits_by_the_sum(sheets: Mapping[str, Sheet]) -> bool | None:
         return True
     if sheets[LOW].value_or("spare", 0) < 0:
         return False
+    # What is left is not known: it is too much, where weights and cache alone are.
     parts = ("weights", "need_bytes", "state_bytes")
     least_bytes = sum(sheets[LOW].value_or(name, 0) for name in parts)
-    is_too_much = least_bytes > sheets[LIKELY].value_or("ceiling", least_bytes)
-    return False if is_too_much else None
+    if least_bytes > sheets[LIKELY].value_or("ceiling", least_bytes):
+        return False
+    return None
 
 
 def _missing_figures(
@@ -209,9 +226,11 @@ def _missing_figures(
     contexts: Contexts,
     fits: bool | None,
 ) -> list[str]:
-    """What is not known, in words."""
-    sheet = sheets[HIGH if fits is None else LIKELY]
-    missing = [*server.missing, *_missing(sheet, *ASKS)]
+    """What would have to be known to say more, in words."""
+    sheet = sheets[LIKELY]
+    if fits is None:
+        sheet = sheets[HIGH]  # also names what has no bound
+    missing = [*server.missing, *_missing(sheet, *NEEDED)]
     has_spare = all(sheets[end].has("spare") for end in ENDS)
     if server.incomplete:
         missing.insert(0, server.incomplete)
@@ -220,14 +239,16 @@ def _missing_figures(
             "what the server measures at start: at least it fits, at most it does not"
         )
     if not sheet.family:
-        name = server.program[:40] or "(none)"
+        name = "(none)"
+        if server.program:
+            name = server.program[:40]
         missing.append(f"program {name}: not known, counted without rounding")
     return missing
 
 
 def _ceiling_source(sheet: Sheet) -> str:
-    """What the ceiling is: in the words that were given with it, else by its rule; empty where it
-    is not known.
+    """Where the ceiling comes from: the words that were given with it, else the source of its rule;
+    empty where it is not known.
     """
     if "ceiling_words" in sheet.inputs:
         return sheet.text("ceiling_words")
@@ -237,16 +258,21 @@ def _ceiling_source(sheet: Sheet) -> str:
 
 
 def _sheets(server: ServerFacts, inputs: Mapping[str, Figure]) -> dict[str, Sheet]:
-    return {
-        end: Sheet(server.program, server.version, inputs, server.tags, end=end)
-        for end in ENDS
-    }
+    """The sheet of a server at each end of its ranges."""
+    sheets = {}
+    for end in ENDS:
+        sheets[end] = Sheet(
+            server.program, server.version, inputs, server.tags, end=end
+        )
+    return sheets
 
 
 def _columns(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, Sheet]:
-    """The sheets of the columns: the likely one, and those of the least and the most in all.
+    """The sheet of each column of a Total.
 
-    What a server keeps free may fall as its buffers grow: then the likely sum is at an end.
+    What a server keeps free may become less as its buffers become more, so the sum at one end of
+    the ranges may be on the wrong side of the likely sum. That column then repeats the likely one.
+    A MiB is the rounding of the figures.
     """
     columns = dict.fromkeys(("bytes", "low_bytes", "high_bytes"), sheets[LIKELY])
     low, likely, high = (_sum(sheets[end], figures) for end in ENDS)
@@ -267,7 +293,7 @@ def _total(columns: Mapping[str, Sheet], figures: Sequence[str]) -> Total:
 
 
 def _sum(sheet: Sheet, figures: Sequence[str]) -> int | None:
-    """The sum of the rows; None where one of them is not known."""
+    """The sum of figures in bytes; None where one of them is not known."""
     total = 0
     for figure in figures:
         size = _size(sheet, figure)
@@ -278,7 +304,9 @@ def _sum(sheet: Sheet, figures: Sequence[str]) -> int | None:
 
 
 def _size(sheet: Sheet, figure: str) -> int | None:
-    """The bytes of a row on the cards: of layers that stay with the host, nothing."""
+    """The bytes that a figure takes on the cards, without layers that stay with the host; None
+    where they are not known.
+    """
     size = sheet.value(figure)
     if size is None:
         return None
@@ -296,24 +324,34 @@ def _row(columns: Mapping[str, Sheet], part: str, figure: str) -> AnswerRow:
         if name in sheet.sources:
             source = sheet.sources[name]
             break
-    if set(total.values()) == {None}:
+    if (
+        total["bytes"] is None
+        and total["low_bytes"] is None
+        and total["high_bytes"] is None
+    ):
         source = f"missing: {', '.join(_missing(sheet, figure))}"
     return {"part": part, **total, "source": source}
 
 
 def _missing(sheet: Sheet, *figures: str) -> list[str]:
-    """What nothing gives of that which figures need, in words, each once."""
-    lacks = filter(None, map(sheet.lacks, figures))
-    return list(dict.fromkeys(lack.says for lack in lacks))
+    """What is missing to work out these figures, in words, each once."""
+    says = []
+    for figure in figures:
+        lack = sheet.lacks(figure)
+        if lack is not None and lack.says not in says:
+            says.append(lack.says)
+    return says
 
 
 def _notes(inputs: Mapping[str, Figure]) -> list[str]:
-    """What the inputs say of memory that others hold, and which of them no rule reads."""
+    """Notes about the inputs: what others hold of the card, and the inputs that no rule reads."""
     notes = []
     if inputs.get("held_words"):
         notes.append(str(inputs["held_words"]))
     read = {*RULES, *table()["defaults"], *table()["read"].split()}
+    # A figure of a header counts as read: every name in models.json is one, or is no input.
     read.update(re.findall(r"\w+", json.dumps(table("models"))))
+    # Inputs may be anybody's JSON: names of 40 letters and a line of 200 are enough to find them.
     unread = [name[:40] for name in inputs if inputs[name] and name not in read]
     if unread:
         notes.append(f"not read, as no rule knows them: {', '.join(unread)[:200]}")

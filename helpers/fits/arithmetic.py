@@ -1,4 +1,4 @@
-"""Sums that the rules of several servers share."""
+"""Arithmetic that the rules of several servers share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import cast
 
 
 def listed(figure: float | str | list[float]) -> list[float]:
-    """One number or one for each card, as a list."""
+    """A figure that is one number, or a number for each card, as a list."""
     if isinstance(figure, list):
         return figure
     return [cast(float, figure)]
 
 
 def whole(figure: float | None) -> int | None:
-    """A figure without its fraction, None where it is not known."""
-    return None if figure is None else int(figure)
+    """A figure without its fraction; None where it is not known."""
+    if figure is None:
+        return None
+    return int(figure)
 
 
 def up(size: float, step: float) -> float:
-    """``size`` in whole steps, rounded up."""
+    """How many steps ``size`` takes, rounded up."""
     return -(-size // step)
 
 
@@ -32,7 +34,9 @@ def pad(size: float, step: float) -> float:
 
 
 def longest(sizes: Sequence[float], cells: Sequence[float]) -> float:
-    """The sizes of those caches that have most cells, added up."""
+    """The bytes of the caches that have the most cells; ``sizes`` and ``cells`` have a number for
+    each cache.
+    """
     most = max(cells)
     return sum(size for size, count in zip(sizes, cells, strict=True) if count == most)
 
@@ -45,16 +49,21 @@ def layers_in(
     last: float,
     count: float,
 ) -> float:
-    """How many of ``count`` layers of a size, and of a last one, cards hold beside what is
-    fixed on each and on the first.
+    """How many layers cards hold: up to ``count`` of ``layer`` bytes, and one more of ``last``
+    bytes.
+
+    ``cards`` are the bytes of each card, of which it keeps ``fixed``, the first one also ``first``.
     """
     rooms = [max(0, size - fixed) for size in cards]
     rooms[0] = max(0, cards[0] - fixed - first)
     layers_that_fit = sum(int(room // layer) for room in rooms)
     if layers_that_fit < count:
         return layers_that_fit
-    lost = min(int(room // layer) - (room - last) // layer for room in rooms)
-    return count + 1 if layers_that_fit - lost >= count else count
+    # The last one goes where it displaces the fewest layers.
+    displaced = min(int(room // layer) - (room - last) // layer for room in rooms)
+    if layers_that_fit - displaced < count:
+        return count
+    return count + 1
 
 
 def fullest_card(
@@ -65,15 +74,18 @@ def fullest_card(
     count: int,
     off: int,
 ) -> float:
-    """What layers of a size leave on the fullest card, were its count ``off`` less.
+    """The bytes that ``count`` layers of ``layer`` bytes leave on the card with the least room.
 
-    A layer goes to the first card whose share, added up, passes the layer's place among all.
+    ``cards`` are the bytes of each card, of which it keeps ``fixed``. A layer goes to the first
+    card whose share, added to those before it, is beyond the layer's place among all; each card is
+    then counted with ``off`` layers fewer, or more where ``off`` is below 0.
     """
     ends = [share / sum(shares) for share in accumulate(shares)]
-    layers_of_card = Counter(
-        bisect_right(ends[:-1], number / count) for number in range(count)
-    )
-    return min(
-        cards[at] - fixed - max(0, layers - off) * layer
-        for at, layers in layers_of_card.items()
-    )
+    layers_on: Counter[int] = Counter()
+    for number in range(count):
+        layers_on[bisect_right(ends[:-1], number / count)] += 1
+    rooms = []
+    for card, layers in layers_on.items():
+        taken = fixed + max(0, layers - off) * layer
+        rooms.append(cards[card] - taken)
+    return min(rooms)

@@ -8,34 +8,38 @@ from helpers.ground.units import show_bytes
 from helpers.judge.ceilings import Stack, ceilings
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, gpus
+from helpers.look.gpus import Gpu, Pool, gpus
 from helpers.look.parts import UNIFIED
 
 FAILURES = ("refused", "refused-by-limit")
+"""Events of messages that say that a process got no memory."""
+PRINTED_ALIKE = 1.02
+"""Two figures of one thing may differ by 2 %: a message rounds, and a driver counts in pages."""
 
 
 class FailedProcess(NamedTuple):
-    """What a process held as it failed, and what was in use of its card then, 0 where that is not
-    said.
-    """
+    """What a process held when it failed, and what was in use of its card then (0: not known)."""
 
     bytes: int
     used_bytes: int
 
     def is_still_in(self, used_bytes: int) -> bool:
-        """Whether what is in use later has the process in it; it may have ended, or be another
-        card's.
+        """Whether a later ``used_bytes`` of a card still counts the process: it may have ended, or
+        be on another card.
+
+        It is gone where less is in use than it held, or where the use fell by more than half of
+        that.
         """
-        without = self.used_bytes - self.bytes // 2
-        return self.bytes <= 1.02 * used_bytes and used_bytes >= without
+        least_with_it = self.used_bytes - self.bytes // 2
+        return self.bytes <= PRINTED_ALIKE * used_bytes and used_bytes >= least_with_it
 
 
 NO_FAILURE = FailedProcess(0, 0)
 
 
 class GpuMemory(NamedTuple):
-    """What one GPU can give, what is in use of it now, what of that the failed process held, and the
-    limit that says so.
+    """What one GPU can give, what is in use of it now, how much of that the failed process holds,
+    and in words which GPU and which limit that is.
     """
 
     bytes: int
@@ -45,39 +49,45 @@ class GpuMemory(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """What others than the failed process hold, which is gone when it is started again."""
+        """What others hold. The failed process is not among them: it ends before it is started
+        again.
+        """
         return max(0, self.used_bytes - self.failed_bytes)
 
 
 def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
-    """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others
-    hold of it now, as inputs; a process that failed there, by the error it left, is not counted
-    among them. ``held_words`` says both figures.
+    """The inputs of a sheet for a box: what each of its GPUs can give (the limit that ``ttm`` finds)
+    and what others hold of them now, without a process that left its error there and will be
+    started again. ``held_words`` says both figures.
 
-    ``alike``: for a server that takes the same of so many cards, the freest of them and what is
-    held of the fullest of those. Raises ValueError where no GPU memory was seen.
+    ``alike``: the server takes the same of so many cards (0: it does not). Then it is given the
+    cards with the most room, and what is held of the fullest of them. Raises ValueError where no
+    GPU memory was seen.
     """
     stacks = list(ceilings(bundle))
     if any(stack.kind in ("card", "other vendor") for stack in stacks):
-        # An APU beside a card is idle.
+        # Programs leave an APU idle that is beside a card.
         stacks = [stack for stack in stacks if stack.kind != "apu"]
     by_pci = {gpu.pci: gpu for gpu in gpus(bundle)}
     failures = _failures(bundle)
-    rooms = [
-        _room(stack, by_pci[stack.pci], failures.get(number, NO_FAILURE))
-        for number, stack in enumerate(stacks)
-        if stack.pci in by_pci
-    ]
-    rooms = [room for room in rooms if room.bytes]
+    rooms = []
+    for number, stack in enumerate(stacks):
+        if stack.pci in by_pci:
+            failed = failures.get(number, NO_FAILURE)
+            room = _room(stack, by_pci[stack.pci], failed)
+            if room.bytes:
+                rooms.append(room)
     if not rooms:
         seen = f"{bundle.box}: seen no GPU memory"
         raise ValueError(f"{seen}; expected --gpu or --capacity")
     if alike:
         rooms = sorted(rooms, key=lambda room: room.held_bytes - room.bytes)[:alike]
-    held_bytes = [room.held_bytes for room in rooms]
+        others_bytes = max(room.held_bytes for room in rooms)
+    else:
+        others_bytes = sum(room.held_bytes for room in rooms)
     inputs = {
         "card_total_bytes": [room.bytes for room in rooms],
-        "others_bytes": max(held_bytes) if alike else sum(held_bytes),
+        "others_bytes": others_bytes,
         "ceiling_words": "; ".join(room.words for room in rooms),
     }
     if any(room.failed_bytes for room in rooms):
@@ -86,18 +96,21 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
 
 
 def _held_in_words(rooms: list[GpuMemory]) -> str:
-    """What is in use with the process that failed, and without it."""
+    """What is in use with the process that failed and without it, and how to count it."""
     used = sum(room.used_bytes for room in rooms)
     failed = sum(min(room.used_bytes, room.failed_bytes) for room in rooms)
+    option = f"--held {show_bytes(used).replace(' ', '')}"
     return (
         f"In use at capture: {show_bytes(used)}, of which the process that failed held "
         f"{show_bytes(failed)}. It is counted as gone; without it others hold "
-        f"{show_bytes(used - failed)}. To count it, give --held {show_bytes(used).replace(' ', '')}."
+        f"{show_bytes(used - failed)}. To count it, give {option}."
     )
 
 
 def _failures(bundle: Bundle) -> dict[int, FailedProcess]:
-    """The process of the error that a box left, the largest of each card, by the card's number."""
+    """The largest process that failed on each card, by the card's number, from the error messages
+    of a box. A message that names no card counts as of card 0, which programs take first.
+    """
     failures: dict[int, FailedProcess] = {}
     for message in evidence_from_bundle(bundle).messages:
         if not message.process or message.event not in FAILURES:
@@ -105,20 +118,19 @@ def _failures(bundle: Bundle) -> dict[int, FailedProcess]:
         used = 0
         if message.capacity and message.free:
             used = message.capacity.bytes - message.free.bytes
+        number = 0
+        if message.device is not None:
+            number = message.device
         failed = FailedProcess(message.process.bytes, used)
-        number = message.device or 0
         failures[number] = max(failed, failures.get(number, NO_FAILURE))
     return failures
 
 
 def _room(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
-    """What a GPU can give: the limit that binds, else its largest pool."""
-    pools = [
-        pool
-        for pool in gpu.pools
-        if pool.total.ok and ("GTT" not in pool.layer or stack.kind == "apu")
-    ]
-    pool = max(pools, key=lambda pool: pool.total.bytes, default=None)
+    """What a GPU can give: the limit that decides, else its largest pool, and of memory that it
+    shares with the processor all of the RAM.
+    """
+    pool = _largest_pool(gpu, with_gtt=stack.kind == "apu")
     size = stack.decision.binding_bytes
     layer: str | None = stack.decision.binding
     used = 0
@@ -135,3 +147,11 @@ def _room(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
         failed = NO_FAILURE
     words = f"{stack.name or stack.pci}: {layer or 'RAM'}"
     return GpuMemory(size or 0, used, failed.bytes, words)
+
+
+def _largest_pool(gpu: Gpu, with_gtt: bool) -> Pool | None:
+    """The largest memory pool of a GPU; GTT counts only where the GPU has no memory of its own."""
+    pools = [pool for pool in gpu.pools if pool.total.ok]
+    if not with_gtt:
+        pools = [pool for pool in pools if "GTT" not in pool.layer]
+    return max(pools, key=lambda pool: pool.total.bytes, default=None)

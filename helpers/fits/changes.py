@@ -1,4 +1,4 @@
-"""What can be changed of a server, its model or its card, so that more fits."""
+"""The changes of a server's options, of its model or of its card that make more fit."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ from helpers.ground.units import GIB, show_bytes
 from helpers.look.cards import cards
 
 LOSSES = ("others", "share", "cache", "quantisation", "host", "cards", "card")
-"""Kinds of changes, by what is lost, the least first: nothing for ``others`` and ``share``, bits of
-the cache, bits of the weights, speed, and money for ``cards`` and ``card``.
+"""Kinds of changes in the order of what they cost, the least first: nothing for ``others`` and
+``share``, bits of the cache, bits of the weights, speed, and money for ``cards`` and ``card``.
 """
+# vLLM docs/features/quantization/llm_compressor/fp8.md
 FP8_CACHE = 8.9
+"""Compute capability from which vLLM computes in FP8, as a cache of FP8 needs it."""
 FP8_WEIGHTS = 7.5
-"""Capabilities from which vLLM computes in FP8, and from which it reads weights of it (vLLM
-docs/features/quantization/llm_compressor/fp8.md).
-"""
+"""Compute capability from which vLLM reads weights of FP8."""
 FP8_OF_AMD = ("gfx94", "gfx95")
-"""AMD's architectures that compute in FP8 as vLLM has it: MI300 and later (same page)."""
+"""How the names of AMD's architectures begin that compute in FP8: MI300 and later."""
 SOLVED = ("share", "host", "cards")
-"""Kinds of which the least is taken that suffices."""
+"""Kinds whose change is computed: the smallest one that suffices."""
+HARDLY_SMALLER = 0.95
+"""Weights above this share of the present ones are no help: a choice of ours."""
+POWERS_OF_2 = (2, 4, 8, 16)
+"""Numbers of cards that are tried: heads and widths of models divide by these."""
 
 
 @dataclass(frozen=True)
 class OptionChange:
-    """One change: the ``option`` to give, what it does (``says``), the ``inputs`` of the sheet and
-    what it puts into ``gaps`` of the line to start. ``level`` counts how far it goes among those
-    of its kind; ``usual``: most people take it first.
+    """One change: the ``option`` that a person gives, and what it does (``says``).
+
+    ``inputs`` are those of the sheet with it (None: not given), ``gaps`` fill in the line that
+    starts the server. ``level`` is higher for those of a kind that change more; ``usual`` is true
+    for the one that most people take first.
     """
 
     kind: str
@@ -45,7 +51,7 @@ class OptionChange:
 
 
 def changes_of(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """All changes of a sheet that may help to ``wanted`` tokens, but another card."""
+    """All changes that may make room for ``wanted`` tokens; ``other_cards`` has further ones."""
     yield from _without_others(sheet)
     yield from _other_share(sheet, wanted)
     yield from _smaller_cache(sheet)
@@ -56,7 +62,7 @@ def changes_of(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def _without_others(sheet: Sheet) -> Iterator[OptionChange]:
-    """The card for itself."""
+    """The server has the card to itself."""
     others = sheet.others_bytes
     if others:
         says = f"the {show_bytes(int(others))} that others hold are given back"
@@ -64,24 +70,28 @@ def _without_others(sheet: Sheet) -> Iterator[OptionChange]:
 
 
 def _other_share(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """A larger share of the card, or at most what is free of it."""
+    """The smallest share of the card that suffices; for a server that refuses to start because less
+    is free than its share, the share that is free.
+    """
     name = sheet.option("share")
     if not name:
         return
     share = utilisation(sheet.at({"n_ctx": wanted}))
     if sheet.refused:
         free = sheet.ceiling - sheet.others_bytes
-        share = int(100 * free / sheet.ceiling) / 100
+        share = int(100 * free / sheet.ceiling) / 100  # whole percents, rounded down
     if share and share < 1:
         option = sheet.option("share_option").format(share)
         yield OptionChange("share", option, f"{share:.0%} of the card", {name: share})
 
 
 def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
-    """The cache in eight bits."""
+    """A cache of eight bits in place of sixteen."""
     kind = sheet.option("cache_type")
     is_fp8 = kind.startswith("fp8")
-    if not kind or sheet.value("bk") != 2 or (is_fp8 and _lacks_fp8(sheet, FP8_CACHE)):
+    if not kind or sheet.value("bk") != 2:  # bytes of an element of the keys
+        return
+    if is_fp8 and _lacks_fp8(sheet, FP8_CACHE):
         return
     says = f"a cache of type {kind}"
     if is_fp8 and "card_arch" not in sheet.inputs:
@@ -91,7 +101,9 @@ def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
 
 
 def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
-    """Whether the card is known and older than a capability, or is AMD's and has no FP8."""
+    """Whether the card is known and has no FP8: it is AMD's and older than MI300, or NVIDIA's and
+    below a compute capability.
+    """
     if "card_arch" not in sheet.inputs:
         return False
     arch = sheet.text("card_arch")
@@ -101,15 +113,18 @@ def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
 
 
 def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
-    """The smaller forms of the weights that a server reads, the largest first."""
+    """The quantisations that the server reads and that make the weights smaller, the largest
+    first.
+    """
     if not sheet.has("parameters", "model_bytes"):
         return
+    # ollama reads what llama.cpp does, SGLang what vLLM does.
     family = {"ollama": "llama.cpp", "SGLang": "vLLM"}.get(sheet.family, sheet.family)
     rows = [row for row in table("quantised")["smaller"] if row["family"] == family]
     for level, row in enumerate(rows):
         size = quantised_bytes(sheet, row["bits"])
-        if size > 0.95 * sheet.model_bytes:
-            continue  # hardly smaller than what is there
+        if size > HARDLY_SMALLER * sheet.model_bytes:
+            continue
         if row["name"] == "FP8" and _lacks_fp8(sheet, FP8_WEIGHTS):
             continue
         yield OptionChange(
@@ -129,12 +144,12 @@ def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
 
 
 def _layers_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """As many whole layers in RAM as the card lacks room for, of llama.cpp and ollama."""
+    """The fewest whole layers in RAM, of llama.cpp and ollama."""
     if not sheet.is_ggml:
         return
     at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
     layers = layers_on_gpu(at_length)
-    count = int(sheet.value_or("n_layer", 0)) + 1
+    count = int(sheet.value_or("n_layer", 0)) + 1  # the output counts as a layer
     if not layers or layers >= count:
         return
     size = show_bytes(int((count - layers) * at_length.value_or("layer_bytes", 0)))
@@ -148,15 +163,16 @@ def _layers_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def _weights_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """As many bytes of the weights in RAM as the card lacks, of vLLM and transformers."""
+    """As many bytes of the weights in RAM as the card is short of, of vLLM and transformers."""
     if sheet.family not in ("vLLM", "Transformers") or not sheet.has("weights"):
         return
     at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
     short = ceil(-at_length.value_or("spare", 0))
     if short <= 0:
         return
+    # Our choice: with half of the weights read over PCIe at each step a server is too slow to use.
     if sheet.is_vllm and short < sheet.weights / 2:
-        gib = -(-short // GIB)
+        gib = ceil(short / GIB)  # vLLM takes whole GiB
         yield OptionChange(
             kind="host",
             option=f"--cpu-offload-gb {gib}",
@@ -175,12 +191,14 @@ def _weights_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """The fewest such cards together, of servers that divide each layer."""
+    """The fewest such cards that suffice, of servers that divide each layer among cards."""
     if not sheet.is_pooled or "card_total_bytes" not in sheet.inputs:
         return
-    for count in (2, 4, 8, 16):
-        if count <= sheet.tp or (sheet.has("n_head") and sheet.n_head % count):
-            continue  # each card has as many heads
+    for count in POWERS_OF_2:
+        # Each card has the same number of heads.
+        divides_heads = not sheet.has("n_head") or sheet.n_head % count == 0
+        if count <= sheet.tp or not divides_heads:
+            continue
         if holds(sheet.at({"tp": count}), wanted):
             yield OptionChange(
                 kind="cards",
@@ -193,10 +211,10 @@ def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def other_cards() -> Iterator[OptionChange]:
-    """Every card of the table, the smallest first, one of each size."""
-    rows = sorted(cards().items(), key=lambda row: row[1].total_bytes)
+    """Another card: one of each size in cards.csv, the smallest first."""
+    smallest_first = sorted(cards().items(), key=lambda row: row[1].total_bytes)
     sizes = set[int]()
-    for name, card in rows:
+    for name, card in smallest_first:
         gib = card.total_bytes // GIB
         if card.total_bytes and gib not in sizes:
             sizes.add(gib)

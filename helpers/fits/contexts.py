@@ -13,18 +13,22 @@ LEAST_CONTEXT = 4096
 """Tokens below which a model is of no use on a card: the least that llama.cpp's --fit goes down to
 (common/common.h, fit_params_min_ctx).
 """
-NO_LONGEST = 1 << 24
-"""Tokens from which a context counts as endless (servers.json, n_ctx_most)."""
+ENDLESS = 1 << 24
+"""Tokens from which a context counts as endless: the most that is tried where a model names no
+maximum (n_ctx_most of servers.json).
+"""
 
 
 @dataclass
 class Contexts:
-    """Tokens, None where they are not known.
+    """Contexts in tokens, None where they are not known. Its fields are part of an answer's JSON.
 
-    ``asked``: for how many somebody asked; ``default``: how many the server takes by itself, with
-    ``default_source``; ``model``: the model's own maximum; ``longest``: what fits, likely;
-    ``longest_low``: what fits certainly, ``longest_high``: what may fit at best; ``token_bytes`` of
-    the cache, on each card.
+    - ``asked``: what the user asked for
+    - ``default``: what the server takes by itself, with ``default_source``
+    - ``model``: the model's own maximum
+    - ``longest``: the longest that likely fits; ``longest_low``: that certainly fits;
+      ``longest_high``: that may fit at best
+    - ``token_bytes``: bytes of a token in the cache of each card
     """
 
     asked: int | None
@@ -38,32 +42,39 @@ class Contexts:
 
     @property
     def has_no_end(self) -> bool:
-        """Whether nothing ends the context: the model names no maximum, and no token takes memory."""
-        return (
-            self.model is None
-            and self.longest is not None
-            and self.longest >= NO_LONGEST
-        )
+        """Whether no context is too long: the model has no maximum, and no token takes memory."""
+        if self.model is not None or self.longest is None:
+            return False
+        return self.longest >= ENDLESS
 
     @property
     def least(self) -> int:
-        """The fewest tokens with which the model is of use, to whoever asked for fewer, too."""
+        """The fewest tokens that are of use: LEAST_CONTEXT, or what was asked for or is the model's
+        maximum, where that is less.
+        """
         return min(filter(None, (LEAST_CONTEXT, self.model, self.asked)))
 
     @property
     def certain(self) -> int:
-        """The longest context that certainly fits, 0 where none is known to."""
+        """The longest context that certainly fits, 0 where none is known."""
         return self.longest_low or 0
 
     @property
     def likely(self) -> int:
-        """The longest context that likely fits, 0 where none is known to."""
+        """The longest context that likely fits, 0 where none is known."""
         return self.longest or 0
 
     @property
+    def only_memory_is_short(self) -> bool:
+        """Whether the model has the context that was asked for, and it does not certainly fit."""
+        if self.asked is None or self.model is None:
+            return False
+        return self.certain < self.asked <= self.model
+
+    @property
     def counted(self) -> int | None:
-        """The context that the rows are counted for: as asked, else the default where it fits,
-        else the longest.
+        """The context that the rows are counted for: what was asked for, else the default where it
+        fits, else the longest that fits, at least ``least``.
         """
         if self.asked is not None:
             return self.asked
@@ -73,12 +84,13 @@ class Contexts:
 
     @property
     def to_start_with(self) -> int:
-        """The context to start a server with: as asked where that fits, else the longest to ask
-        for; 0 where neither is known.
+        """The context to start a server with: what was asked for where that likely fits, else the
+        longest to ask for; 0 where nothing is known.
         """
-        if self.asked is not None and (
-            self.longest is None or self.asked <= self.longest
-        ):
+        longest = self.longest
+        if longest is None:  # not known: what was asked for may fit
+            longest = ENDLESS
+        if self.asked is not None and self.asked <= longest:
             return self.asked
         for tokens in (self.longest_to_ask_for, self.default):
             if tokens is not None:
@@ -87,14 +99,16 @@ class Contexts:
 
     @property
     def longest_to_ask_for(self) -> int | None:
-        """The longest context that is certain, or the likely one where no context of use is certain."""
+        """The longest context that certainly fits; where that is too short to be of use, the
+        longest that likely fits.
+        """
         if self.certain >= self.least:
             return self.certain
         return self.longest
 
     @property
     def holds_a_model(self) -> bool | None:
-        """Whether a context of use fits, where none was asked for; None where that is not certain."""
+        """Whether a context that is of use fits; None where that is not certain."""
         if self.certain >= self.least:
             return True
         if self.longest_high is not None and self.longest_high < self.least:
@@ -103,16 +117,18 @@ class Contexts:
 
 
 def contexts_of(sheets: Mapping[str, Sheet]) -> Contexts:
-    """The contexts of a server, by its sheets at the ends of their ranges."""
+    """The contexts of a server; ``sheets`` are by the ends of their ranges."""
     sheet = sheets[LIKELY]
-    default = whole(sheet.value("default_context"))
+    asked = None
+    if "n_ctx" in sheet.inputs:
+        asked = int(sheet.n_ctx)
     return Contexts(
-        asked=int(sheet.n_ctx) if "n_ctx" in sheet.inputs else None,
-        default=default,
+        asked=asked,
+        default=whole(sheet.value("default_context")),
         default_source=sheet.sources.get("default_context", ""),
         model=whole(sheet.value("n_ctx_train")),
         longest=context(sheet),
-        longest_low=context(sheets[HIGH]),
+        longest_low=context(sheets[HIGH]),  # all else takes the most
         longest_high=context(sheets[LOW]),
         token_bytes=whole(sheet.value("token_bytes")),
     )

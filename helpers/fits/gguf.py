@@ -1,4 +1,8 @@
-"""The header of a GGUF file: its keys, and the bytes of its tensors."""
+"""The header of a GGUF file: its keys, and the bytes of its tensors.
+
+The format is that of ggml docs/gguf.md: numbers are little-endian, a text is its length and its
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +15,45 @@ from helpers.fits.headers import MOST_READ, cut_off, wrong
 from helpers.fits.servers import table
 from helpers.look.files import opened
 
+# A header with more of anything is refused: it is no model's, and would take long to read.
 MOST_TENSORS = 200_000
+"""The largest models have some ten thousand."""
 MOST_KEYS = 1024
+"""Models have some fifty."""
 MOST_STRINGS = 1_000_000
 """Of all lists of a header: a vocabulary has at most some 300,000 words, and twice as many merges."""
 MOST_KEPT = 4096
-_SCALARS = {at: form for at, form in enumerate("BbHhIif?  Qqd") if form != " "}
+"""Numbers of a list that are kept: one for each layer, and no vocabulary's scores."""
+# enum gguf_type of ggml/include/gguf.h: its numbers, and the letters that struct has for them.
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING = 8
 _ARRAY = 9
+# GGML_MAX_DIMS of ggml/include/ggml.h.
+MOST_DIMENSIONS = 4
 KeyValue = float | str | list[float]
-"""The value of a key."""
+"""The value of a key: a number, a text, a list of numbers; of a longer list its length."""
 
 
 class Gguf:
-    """The header of a GGUF file: ``keys`` (long arrays only as their length), the number of its
-    ``tensors``, their ``elements`` and ``bytes``.
+    """The header of a GGUF file: its ``keys``, the number of its ``tensors``, and the ``elements``
+    and ``bytes`` of all of them. Raises ValueError.
 
-    ``bytes_by_name`` are those of one tensor by its name up to the first dot, such as ``output`` or
-    ``token_embd``; of several that begin alike, as those of all layers do, of the last.
-    ``cut_off`` says how much of the file is here, where its end is not; ``header_bytes`` is what was
-    read of it.
+    ``bytes_by_name`` has the bytes of a tensor by its name up to the first dot, such as ``output``
+    or ``token_embd``; of several with one beginning, as of all layers, it has the last.
+    ``cut_off`` says how much of the file is here, empty where all is; ``header_bytes`` is the
+    length of the header.
     """
 
     def __init__(self, path: Path):
@@ -38,14 +61,16 @@ class Gguf:
         self.bytes = 0
         self.elements = 0
         self.bytes_by_name = dict[str, int]()
-        self.strings = 0
+        self._strings = 0
+        """Texts in the lists that were read."""
         with opened(path) as self._file:
             self._read_header()
 
     def _read_header(self) -> None:
+        """Read the keys and count the tensors."""
         path = self.path
-        _, version, tensors, keys = self._take("<4sIQQ")
-        if version in (2 << 24, 3 << 24):
+        _, version, tensors, keys = self._take("<4sIQQ")  # after the word GGUF
+        if version in (2 << 24, 3 << 24):  # 2 and 3 with their bytes reversed
             expected = "little-endian, as most machines read"
             raise wrong(path, "a GGUF in big-endian order", expected)
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
@@ -58,30 +83,36 @@ class Gguf:
             (kind,) = self._take("<I")
             self.keys[name] = self._value(kind)
         self.tensors: int = tensors
-        last = max((self._tensor() for _ in range(tensors)), default=0)
-        step = self.keys.get("general.alignment", 32)  # ggml/include/gguf.h
+        end_of_tensors = max((self._tensor() for _ in range(tensors)), default=0)
+        # GGUF_DEFAULT_ALIGNMENT of ggml/include/gguf.h
+        step = self.keys.get("general.alignment", 32)
         if type(step) is not int or step < 1 or step.bit_count() != 1:
             raise wrong(path, f"general.alignment {step!r:.40}", "a power of two")
         self.header_bytes = self._file.tell()
-        self.cut_off = cut_off(path, -(-self.header_bytes // step) * step + last)
+        # The tensors begin at the next multiple of the alignment.
+        start_of_tensors = -(-self.header_bytes // step) * step
+        self.cut_off = cut_off(path, start_of_tensors + end_of_tensors)
 
     def _tensor(self) -> int:
-        """Count a tensor; returns where it ends in the file, from the start of all tensors on."""
+        """Count a tensor. Returns the place of its end, counted from the start of all tensors."""
         name = self._string()
         (rank,) = self._take("<I")
         shape: tuple[int, ...] = ()
-        if rank <= 4:
+        if rank <= MOST_DIMENSIONS:
             shape = self._take(f"<{rank}Q")
         kind, offset = self._take("<IQ")
-        label, block, size = table("models")["ggml"].get(str(kind), ("", 1, 0))
-        if rank > 4 or not label or prod(shape) >= 1 << 56 or offset >= 1 << 62:
-            seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {prod(shape)} elements"
+        elements = prod(shape)
+        # Elements of a type are stored in blocks of so many, of so many bytes.
+        label, block, block_bytes = table("models")["ggml"].get(str(kind), ("", 1, 0))
+        is_impossible = elements >= 1 << 56 or offset >= 1 << 62
+        if rank > MOST_DIMENSIONS or not label or is_impossible:
+            seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {elements} elements"
             expected = "a type of ggml.h, at most 4 dimensions, 2^56 elements"
             raise wrong(self.path, seen, expected)
-        size_bytes = prod(shape) // block * size
+        size_bytes = elements // block * block_bytes
         self.bytes_by_name[name.partition(".")[0]] = size_bytes
         self.bytes += size_bytes
-        self.elements += prod(shape)
+        self.elements += elements
         return int(offset + size_bytes)
 
     def _read(self, count: int) -> bytes:
@@ -98,31 +129,33 @@ class Gguf:
         return data
 
     def _take(self, form: str) -> tuple[Any, ...]:
-        """The next numbers of the header, by their form as ``struct`` has it."""
+        """The next numbers of the header; ``form`` is a format of ``struct``."""
         return struct.unpack(form, self._read(struct.calcsize(form)))
 
     def _string(self) -> str:
+        """The next text of the header."""
         (length,) = self._take("<Q")
         return self._read(length).decode("utf-8", "replace")
 
     def _value(self, kind: int) -> KeyValue:
-        """The value of a key; of a long list, and of one of texts, only its length."""
+        """The next value of the header, of a type of gguf_type."""
         if kind in _SCALARS:
             number: float = self._take("<" + _SCALARS[kind])[0]
             return number
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
-            return self._list(*self._take("<IQ"))
+            kind_of_items, count = self._take("<IQ")
+            return self._list(kind_of_items, count)
         seen = f"a value of type {kind}"
         raise wrong(self.path, seen, "a number, text or a list")
 
     def _list(self, kind: int, count: int) -> int | list[float]:
-        """A list of ``count`` values of a kind, or its length."""
-        if kind == _STRING:  # a vocabulary, of which only the number counts
-            self.strings += count
-            if self.strings > MOST_STRINGS:
-                seen = f"lists of {self.strings} texts"
+        """The next ``count`` values of a type as a list; of texts and of a long list the length."""
+        if kind == _STRING:  # a vocabulary, of which only the number is needed
+            self._strings += count
+            if self._strings > MOST_STRINGS:
+                seen = f"lists of {self._strings} texts"
                 raise wrong(self.path, seen, f"at most {MOST_STRINGS}")
             for _ in range(count):
                 self._string()

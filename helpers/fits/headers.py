@@ -1,7 +1,7 @@
-"""Bytes and JSON at the head of a file, read in bounded size.
+"""The header of a file of weights: bytes and JSON at its start, of bounded size.
 
-Nothing of a header is believed: each length is held against what was read, and against a limit.
-A ``ValueError`` says in one line what was seen and what was expected.
+No length in a header is trusted: each is compared with the file and with a limit. A ``ValueError``
+says in one line what was seen and what was expected.
 """
 
 from __future__ import annotations
@@ -19,26 +19,34 @@ MOST_READ = 32 * MIB
 tensors takes 12 MiB.
 """
 MOST_BYTES = 1 << 50
+"""Bytes of a file, 1 PiB: a larger number is no model's."""
 POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:.*\n){0,4}size (\d{1,15})\b"
 )
-"""git-lfs docs/spec.md."""
+"""A git-lfs pointer (git-lfs docs/spec.md): text in place of a large file, with its size."""
+POINTER_BYTES = 400
+"""The largest part of a file that is searched for a pointer; one has about 130 bytes."""
+LENGTH_BYTES = 8
+"""A safetensors file begins with the length of its JSON (safetensors README, "Format")."""
 
 
 def wrong(path: Path, seen: object, expected: str) -> ValueError:
-    """What is wrong with a file, in one line."""
+    """The error about a file: what was seen in it and what was expected, in one line."""
     return ValueError(f"{path.name}: seen {seen}; expected {expected}")
 
 
 def start_of(path: Path, size: int, at: int = 0) -> bytes:
-    """Bytes of a regular file, from its start or from ``at``. Raises OSError."""
+    """Up to ``size`` bytes of a regular file, from the place ``at`` on. Raises OSError."""
     with opened(path) as file:
         file.seek(at)
         return file.read(size)
 
 
 def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, Any]:
-    """The JSON object in a file of bounded size, or in a part of it."""
+    """The JSON object in a file, or in the part of it of ``size`` bytes from the place ``at`` on.
+
+    Raises ValueError where there is none, or more than MOST_READ bytes.
+    """
     data = start_of(path, size, at)
     if len(data) > MOST_READ:
         raise wrong(path, f"more than {MOST_READ} bytes", "JSON of at most 32 MiB")
@@ -52,15 +60,15 @@ def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, A
 
 
 def pointer_bytes(path: Path) -> int:
-    """The size of the file for which a git-lfs pointer stands, 0 where it is none."""
-    match = POINTER.match(start_of(path, 400))
+    """The size of the file that a git-lfs pointer replaces; 0 where the file is no pointer."""
+    match = POINTER.match(start_of(path, POINTER_BYTES))
     if not match:
         return 0
     return min(int(match[1]), MOST_BYTES)
 
 
 def cut_off(path: Path, whole_bytes: int) -> str:
-    """How much of a file is here, of one whose header says that it is larger; else empty."""
+    """How much of a file is here, in words; empty where it has all the bytes that its header names."""
     size = path.stat().st_size
     if size >= whole_bytes:
         return ""
@@ -68,24 +76,24 @@ def cut_off(path: Path, whole_bytes: int) -> str:
 
 
 def safetensors_bytes(path: Path) -> tuple[int, str]:
-    """The bytes of the tensors of a safetensors file, by its header (8 bytes of length, and JSON),
-    and how much of the file is here, where its end is not. Raises ValueError.
+    """The bytes of the tensors of a safetensors file by its header, and how much of the file is
+    here, as ``cut_off`` says it. Raises ValueError.
     """
-    length = int.from_bytes(start_of(path, 8), "little")
+    length = int.from_bytes(start_of(path, LENGTH_BYTES), "little")
     size = path.stat().st_size
-    if length > min(size - 8, MOST_READ):
+    if length > min(size - LENGTH_BYTES, MOST_READ):
         seen = f"a header of {length:,} bytes in a file of {size:,}"
-        if size < 8 + length:
+        if size < LENGTH_BYTES + length:
             seen += ", cut off"
         raise wrong(path, seen, "a whole header, of at most 32 MiB")
-    tensors = json_file(path, 8, length)
+    tensors = json_file(path, LENGTH_BYTES, length)
     tensors.pop("__metadata__", None)
     try:
         ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-        ends = [-1]
+        ends = [-1]  # refused below
     end = max(ends, default=0)
     if not 0 <= end <= MOST_BYTES:
         seen = f"tensors that end at {end}"
         raise wrong(path, seen, "offsets of a model's tensors")
-    return end, cut_off(path, 8 + length + end)
+    return end, cut_off(path, LENGTH_BYTES + length + end)

@@ -8,23 +8,26 @@ from helpers.ground.units import show_bytes
 
 
 def headline(answer: FitsAnswer) -> str:
-    """Yes, no, or what is missing to say it; before it, that a file is incomplete."""
+    """Whether the model fits, or what is missing to tell; for a file that is incomplete, that
+    comes first.
+    """
     return f"{incomplete_file(answer)}{_yes_or_no(answer)}"
 
 
 def incomplete_file(answer: FitsAnswer) -> str:
-    """How much of a file is there whose end is not, to put before an answer."""
+    """The words before an answer where the end of the file is missing; else empty."""
     if answer.cut_off:
         return f"The file is incomplete ({answer.cut_off}). Once it is whole: "
     return ""
 
 
 def _yes_or_no(answer: FitsAnswer) -> str:
-    """The headline of a whole file."""
+    """The headline about the whole file."""
     contexts = answer.contexts
     card = on_the_card(answer)
     if answer.incomplete and answer.fits is None:
-        least = show_bytes(sum(filter(None, (row["low_bytes"] for row in answer.rows))))
+        sizes = [row["low_bytes"] for row in answer.rows]
+        least = show_bytes(sum(size for size in sizes if size is not None))
         lack = f"{answer.incomplete}; what is here needs at least {least}"
         return f"Cannot tell whether it fits{card}: {lack}"
     if answer.ran is not None:
@@ -35,7 +38,7 @@ def _yes_or_no(answer: FitsAnswer) -> str:
         return f"{takes}; name a card to learn whether the model fits"
     is_cache_unknown = contexts.longest is None and answer.cache["need_bytes"] is None
     if answer.spare_bytes is None or is_cache_unknown:
-        lacks = "; ".join(answer.missing[:2])
+        lacks = "; ".join(answer.missing[:2])  # the rest is in the answer below
         return f"Cannot tell whether it fits{card}: {lacks}"
     if contexts.longest is None:
         return _by_what_is_left(answer, answer.spare_bytes)
@@ -53,7 +56,7 @@ def _does_not_fit(answer: FitsAnswer) -> str:
 
 
 def with_the_context(answer: FitsAnswer) -> str:
-    """Whether the model fits, with the context asked for where there is one."""
+    """Whether the model fits, and with the context that was asked for, if any."""
     contexts = answer.contexts
     if contexts.asked is None:
         if contexts.holds_a_model:
@@ -72,7 +75,9 @@ def with_the_context(answer: FitsAnswer) -> str:
 
 
 def _longest_in_the_headline(answer: FitsAnswer) -> str:
-    """The longest context to ask for; empty where it is as likely as what was asked for."""
+    """How the headline goes on about the longest context to ask for. Empty where a context was asked
+    for and the longest one is as likely: then it says nothing new.
+    """
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for
     maxima = _other_contexts(answer)
@@ -86,7 +91,9 @@ def _longest_in_the_headline(answer: FitsAnswer) -> str:
 
 
 def longest_line(answer: FitsAnswer) -> str:
-    """The longest context to ask for, and how sure that is; empty where none can be solved for."""
+    """A line about the longest context to ask for, and how sure that is; empty where it is not
+    known, of no use or without end, and where a log or incomplete weights are all there is.
+    """
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for
     if tokens is None or tokens < contexts.least or contexts.has_no_end:
@@ -102,21 +109,21 @@ def longest_line(answer: FitsAnswer) -> str:
 
 
 def on_the_card(answer: FitsAnswer) -> str:
-    """The size of the card, to put behind *fits*; empty where no card is known."""
+    """The size of the card, as it follows the word *fits*; empty where no card is known."""
     if answer.ceiling_bytes is None:
         return ""
     return f" in {show_bytes(answer.ceiling_bytes)}{per_card(answer)}"
 
 
 def per_card(figures: FitsAnswer | Way) -> str:
-    """That sizes are those of one of several cards."""
+    """The words that say that a size is that of one of several cards; empty for one card."""
     if figures.cards_alike > 1:
         return " per card"
     return ""
 
 
 def _by_what_is_left(answer: FitsAnswer, left_bytes: int) -> str:
-    """Whether it fits by what is left, where no context can be solved for."""
+    """Whether the model fits, by the bytes that are left, where no longest context is known."""
     card = on_the_card(answer)
     if left_bytes < 0:
         return f"{_does_not_fit(answer)}{card}: {show_bytes(-left_bytes)} too much"
@@ -126,13 +133,14 @@ def _by_what_is_left(answer: FitsAnswer, left_bytes: int) -> str:
 
 
 def _too_much(answer: FitsAnswer, left_bytes: int) -> str:
-    """By how much it misses with the context that is counted, and what takes most."""
+    """How much more than the card has the model needs with the context that is counted, and why."""
     weights = answer.rows[0]["bytes"]
+    ceiling = answer.ceiling_bytes
     contexts = answer.contexts
     misses = f"{show_bytes(max(0, -left_bytes))} too much"
     if contexts.counted:
         misses += f" with a context of {contexts.counted:,}"
-    if weights and answer.ceiling_bytes and weights > answer.ceiling_bytes:
+    if weights and ceiling and weights > ceiling:
         return f"{misses}; the weights alone take {show_bytes(weights)}"
     others = next(row["bytes"] for row in answer.rows if row["part"] == "others")
     if others:
@@ -143,24 +151,22 @@ def _too_much(answer: FitsAnswer, left_bytes: int) -> str:
 
 
 def _other_contexts(answer: FitsAnswer) -> str:
-    """What the longest context is to be compared with, in brackets: that none was asked for, the
-    server's default, the model's maximum.
+    """Contexts to compare the longest one with, in brackets: that none was asked for, the server's
+    default, the model's maximum.
 
-    Empty where the model has as many tokens as were asked for, and they are too many.
+    Empty where only memory keeps the model from the context that was asked for: then no other
+    context matters.
     """
     contexts = answer.contexts
+    asked = contexts.asked
     if contexts.longest_to_ask_for == contexts.model:
         return ", the model's own maximum"
-    if (
-        contexts.asked is not None
-        and contexts.model is not None
-        and contexts.certain < contexts.asked <= contexts.model
-    ):
+    if contexts.only_memory_is_short:
         return ""
     parts = []
-    if contexts.asked is None:
+    if asked is None:
         parts.append("asked: none")
-    if contexts.default not in (None, contexts.model, contexts.asked):
+    if contexts.default not in (None, contexts.model, asked):
         parts.append(f"{answer.program}'s default here is {contexts.default:,}")
     if contexts.model is not None:
         parts.append(f"the model's own maximum is {contexts.model:,}")
@@ -170,7 +176,7 @@ def _other_contexts(answer: FitsAnswer) -> str:
 
 
 def _of_a_log(answer: FitsAnswer) -> str:
-    """How a server's log ended, and what it had room for."""
+    """The headline for a server's log: how the run ended, and what it had room for."""
     if answer.ran:
         return _of_a_server_that_runs(answer)
     longest = answer.solved["context"]
@@ -185,6 +191,9 @@ def _of_a_log(answer: FitsAnswer) -> str:
 
 
 def _of_a_server_that_runs(answer: FitsAnswer) -> str:
+    """The headline for the log of a server that started. It may still lack memory for a request of
+    the context that was asked for, or for some layers.
+    """
     tokens = answer.solved["tokens"]
     left = answer.spare_bytes
     asked_for = answer.contexts.asked

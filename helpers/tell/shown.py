@@ -133,13 +133,11 @@ class Shown:
         ``cells``, in which a reading is an object.
         """
         places = [place for place, column in enumerate(self.columns) if column.passes]
-        cells = []
+        cells: list[object] = []
         for row in self.cells:
             cells.append([_as_json(row[place]) for place in places])
-        return {
-            "columns": [list(self.columns[place]) for place in places],
-            "cells": cells,
-        }
+        columns: list[object] = [list(self.columns[place]) for place in places]
+        return {"columns": columns, "cells": cells}
 
     @staticmethod
     def of_data(data: Mapping[str, Any], title: str) -> Shown:

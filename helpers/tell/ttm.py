@@ -95,7 +95,7 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
         rows.append([step, decision.step, ""])
         rows += [["not read", name, ""] for name in decision.missing]
         rows += _plan_rows(answer)
-    action = answer.plan.action
+    action: str = answer.plan.action
     if action == "set":
         action = f"set {show_bytes(answer.plan.bytes)}"
     return Shown(
@@ -424,9 +424,9 @@ def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
             rows.append([*row, round(left.parameters_billion, 1)])
         advised_bytes = plan(replace(space, live_pages=None)).reserve_bytes
         if rows and advised_bytes:
-            left = choice(space, advised_bytes / GIB)
-            if left is not None:
-                parameters = f"{left.parameters_billion:.1f} billion parameters"
+            advised = choice(space, advised_bytes / GIB)
+            if advised is not None:
+                parameters = f"{advised.parameters_billion:.1f} billion parameters"
                 kept = show_bytes(advised_bytes)
                 result = f"{parameters} with {kept} kept for the system"
     heads = [

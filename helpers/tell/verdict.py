@@ -297,7 +297,10 @@ def show(verdict: Verdict) -> None:
     """Show the verdict: in a notebook as one output with its data, Markdown and text; elsewhere
     print the text.
     """
-    forms = {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}
+    forms: dict[str, object] = {
+        VERDICT_MIME: as_dict(verdict),
+        "text/markdown": as_markdown(verdict),
+    }
     display(as_text(verdict), forms)
 
 

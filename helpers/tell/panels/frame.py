@@ -1,9 +1,8 @@
-"""What every panel has: a line that says how it goes, errors at the field they come from, its twin
-where nobody is there, and its end.
+"""What every panel has: a line about what it does, errors at the fields that caused them, a static
+twin for a notebook at which nobody sits, and an end.
 
-A panel is opened under its name. The one that was open under that name is closed first, its
-threads stopped, so that a cell may be run again; threads are daemons and go with a kernel that
-restarts.
+Opening a panel closes the one that is open under the same name and stops its threads, so that a
+cell may be run again. The threads are daemons, so they end with the kernel.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from helpers.ground.units import plain
 from helpers.tell.display import display
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
     from ipywidgets import Widget  # type: ignore[import-untyped]
 
 Part = str | Shown | NextSteps | NextNotebook
-"""A piece of a static twin: words, a view, which stands as its figure where it has one, steps, or a
-link.
-"""
+"""A piece of a static twin: words, a view (its figure, where it has one), steps, or a link."""
 # JupyterLab 4 takes arrow keys and letters for its own, also while a panel's control has the
 # keyboard ("d d" deletes the cell); an element of this attribute keeps them (Lumino's
 # commands). ipywidgets 8.1 does not set it.
+# 50 ms: by then JupyterLab has put the output into the page; before, there is no OutputArea.
 OWN_KEYS = (
     "setTimeout(() => element.closest('.jp-OutputArea')?.addEventListener('focusin', e => "
     "e.target.setAttribute('data-lm-suppress-shortcuts', 'true')), 50)"
@@ -49,13 +47,14 @@ STYLE = """<style>
 OLD = "What follows belongs to the last input that worked, not to this one."
 NO_REASON = "no reason given"
 _OPEN: dict[str, Frame] = {}
+"""The open panel of each name."""
 
 
 class Frame:
     """One open panel.
 
-    ``say`` speaks in its line; an error stands at the field whose change brought it, and the
-    answers fade until an input works again. What ``ends`` holds is called when it is closed.
+    ``say`` writes its line. An error is shown at the field whose change caused it, and answers
+    fade until an input works again. ``ends`` are functions that are called when it is closed.
     """
 
     def __init__(self, name: str):
@@ -68,20 +67,21 @@ class Frame:
         self.line = widgets.HTML()
         self.box = widgets.VBox()
         self.errors: dict[Widget, Widget] = {}
-        """The place for its error below each field."""
+        """For each field the element below it that shows its error."""
         self.refusals: dict[Callable[[], object], tuple[Widget | None, str]] = {}
-        """What failed last, by what was to be done: the field that was changed, and why."""
+        """For each action that failed last time: the field whose change caused it, and why."""
         self.answers: list[Widget] = []
         self.old = widgets.HTML()
+        """Says, above the answers, that they are of an earlier input."""
         self.say("ready")
 
-    def say(self, words: str, tone: str = MUTED) -> None:
-        """Progress or an answer, in the panel's line."""
-        self.line.value = _said(words, tone, "status")
+    def say(self, words: str, colour: str = MUTED) -> None:
+        """Write progress or an answer into the panel's line."""
+        self.line.value = _message(words, colour, "status")
 
     def guarded(self, act: Callable[[], object]) -> Callable[..., None]:
-        """``act`` as a widget may call it: the line says working, then what ``act`` said or
-        ready. What fails is said in one line.
+        """``act`` as a function for a widget to call. The panel's line says that it works, then
+        that it is ready, unless ``act`` wrote the line itself; an error is said in one line.
         """
 
         def call(change: object = None) -> None:
@@ -91,7 +91,9 @@ class Frame:
                 act()
             # An error of a callback reaches nobody but through the panel.
             except Exception as error:  # noqa: BLE001
-                field = change["owner"] if isinstance(change, dict) else None
+                field = None
+                if isinstance(change, dict):  # a trait's; a button calls with itself
+                    field = change["owner"]
                 self._refuse(act, field, f"not done: {_reason(error)}")
                 return
             self.refusals.pop(act, None)
@@ -104,51 +106,61 @@ class Frame:
     def _refuse(
         self, act: Callable[[], object], field: Widget | None, words: str
     ) -> None:
-        """Say an error at its field, or in the panel's line where it comes from none; one that is
-        still there stays where it is.
+        """Show an error at the field that caused it, or in the panel's line where no field did.
+
+        The same error again stays at the field where it was shown first.
         """
-        _, before = self.refusals.get(act, (None, ""))
-        if words != before:
-            self.refusals[act] = (field, words)
+        first_field, first_words = self.refusals.get(act, (None, ""))
+        if words == first_words:
+            field = first_field
+        self.refusals[act] = (field, words)
         self._show_errors()
-        is_at_a_field = self.refusals[act][0] in self.errors
-        self.say("not done: see the field" if is_at_a_field else words, WRONG)
+        if field in self.errors:
+            words = "not done: see the field"
+        self.say(words, WRONG)
 
     def _show_errors(self) -> None:
-        """Each error at its field, and above answers that are of another input that they are."""
-        words = dict(self.refusals.values())
+        """Show each error at its field; where there is one, fade the answers and say above them
+        that they are of an earlier input.
+        """
+        words_of_field = dict(self.refusals.values())
         for field, place in self.errors.items():
-            place.value = _said(words[field], WRONG, "alert") if field in words else ""
-        is_old = bool(words) and any(answer.value for answer in self.answers)
-        self.old.value = _said(OLD, WRONG, "note") if is_old else ""
+            place.value = ""
+            if field in words_of_field:
+                place.value = _message(words_of_field[field], WRONG, "alert")
+        self.old.value = ""
+        if self.refusals and any(answer.value for answer in self.answers):
+            self.old.value = _message(OLD, WRONG, "note")
         for answer in self.answers:
-            mark = answer.add_class if is_old else answer.remove_class
-            mark("casebook-old")
+            if self.old.value:
+                answer.add_class("casebook-old")
+            else:
+                answer.remove_class("casebook-old")
 
     def answer(self) -> Widget:
-        """A place for an answer, which fades while the input has an error."""
+        """An element for an answer, which fades while the input has an error."""
         answer = self.widgets.HTML()
         self.answers.append(answer)
         return answer
 
     def laid_out(self, controls: Iterable[Widget]) -> list[Widget]:
-        """Controls below each other, each with the place for its error, and above the first
-        answer the place that says that it is old.
+        """Controls below each other, each with the element for its error; above the first answer
+        the element that says that answers are of an earlier input.
         """
         parts: list[Widget] = []
         for control in controls:
             if control in self.answers and self.old not in parts:
                 parts.append(self.old)
             parts.append(control)
-            within = (control, *getattr(control, "children", ()))
-            parts += [self.errors[field] for field in within if field in self.errors]
+            fields = (control, *getattr(control, "children", ()))
+            parts += [self.errors[field] for field in fields if field in self.errors]
         return parts
 
     def changed(
         self, act: Callable[[], object], *controls: Widget
     ) -> Callable[..., None]:
-        """Call ``act``, guarded, whenever the value of a control changes; returned to be called
-        once at the start.
+        """Call ``act``, guarded, whenever the value of a control changes. Returns what is called,
+        for the first answer.
         """
         call = self.guarded(act)
         for control in controls:
@@ -166,15 +178,24 @@ class Frame:
     def field(
         self, kind: str, words: str, value: object, wide: bool = False, **more: object
     ) -> Widget:
-        """A control with its label before it; one of text speaks when it is left or Enter is
-        pressed.
+        """A control with its label before it. ``kind`` is the name of a class of ipywidgets,
+        ``more`` are further arguments of it.
+
+        A field of text acts when it is left or Enter is pressed, not at every letter.
         """
         make = getattr(self.widgets, kind)
         if make.class_traits().get("continuous_update"):
             more["continuous_update"] = False
-        layout = {"width": "98%" if wide else "32em", "max_width": "98%"}
-        label = {"description": words, "style": {"description_width": "8.5em"}}
-        control = make(value=value, layout=layout, **label, **more)
+        width = "32em"
+        if wide:
+            width = "98%"  # a scroll bar needs the rest
+        control = make(
+            value=value,
+            layout={"width": width, "max_width": "98%"},
+            description=words,
+            style={"description_width": "8.5em"},
+            **more,
+        )
         control.add_class("casebook-field")
         self.errors[control] = self.widgets.HTML()
         return control
@@ -184,39 +205,46 @@ class Frame:
         return self.widgets.HBox(controls, layout={"flex_flow": "row wrap"})
 
     def close(self) -> None:
-        """Stop the panel's threads and take its controls away; closing twice is as closing once."""
-        if not self.closed:
-            self.closed = True
-            for end in self.ends:
-                end()
-            self.say(f"{self.name}: closed, because it was opened again")
-            controls = [
-                control for control in self.box.children if control is not self.line
-            ]
-            self.box.children = [self.line]
-            for control in controls:
-                controls += getattr(control, "children", ())
-                control.close()
+        """Stop the panel's threads and close all its controls but the line. Closing it again does
+        nothing.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        for end in self.ends:
+            end()
+        self.say(f"{self.name}: closed, because it was opened again")
+        to_close = [child for child in self.box.children if child is not self.line]
+        self.box.children = [self.line]
+        while to_close:
+            control = to_close.pop()
+            to_close += getattr(control, "children", ())
+            control.close()
 
 
-def _said(words: str, tone: str, role: str) -> str:
-    about = (
-        f"role='{role}' aria-live='polite' style='color:{tone};overflow-wrap:anywhere'"
-    )
-    return f"<div {about}>{escape(plain(words))}</div>"
+def _message(words: str, colour: str, role: str) -> str:
+    """A message as HTML that a screen reader reads out when it changes; ``role`` is that of ARIA:
+    status, alert or note.
+    """
+    about = f"role='{role}' aria-live='polite'"
+    style = f"color:{colour};overflow-wrap:anywhere"
+    return f"<div {about} style='{style}'>{escape(plain(words))}</div>"
 
 
 def _reason(error: Exception) -> str:
-    reason = " ".join(str(error).split()) or NO_REASON
+    """What an error says, in one line. Those of wrong input say all; of others the type is named."""
+    reason = " ".join(str(error).split())
+    if not reason:
+        reason = NO_REASON
     if isinstance(error, (ValueError, OSError)):
         return reason
     return f"{type(error).__name__}: {reason}"
 
 
 def open_panel(name: str, build: Callable[[Frame], Sequence[Widget]]) -> Frame:
-    """The panel that ``build`` fills, after the one of that name was closed."""
+    """Open the panel that ``build`` fills; the open one of that name is closed first."""
     before = _OPEN.pop(name, None)
-    if before:
+    if before is not None:
         before.close()
     frame = Frame(name)
     title = frame.widgets.HTML(f"<h4 style='margin:2px 0'>{escape(name)}</h4>{STYLE}")
@@ -229,12 +257,11 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Widget]]) -> Frame:
 class Panel:
     """A kind of panel.
 
-    ``state`` makes of the arguments of ``show`` what it looks at, whose ``parts()`` are the
-    static twin.
+    ``state`` makes a state of the arguments of ``show``: a question with its first answer, whose
+    ``parts()`` are the static twin. ``build`` returns the controls and answers for a state.
 
-    ``build`` fills a frame with the controls and answers of such a state. ``again``: it shows
-    again what its notebook or a page has; a sentence of it stands where nobody is there in
-    place of the parts.
+    ``again`` is true where the twin shows what its notebook or a page has elsewhere; a sentence
+    then replaces the twin.
     """
 
     name: str
@@ -243,45 +270,42 @@ class Panel:
     again: str | bool = False
 
     def show(self, *arguments: object) -> None:
-        """The panel where somebody is there to use it, else its twin.
+        """Show the panel where a person sits at the notebook, else its static twin.
 
-        A saved notebook holds the twin's words beside the panel.
+        A saved notebook has the twin's words beside the panel.
         """
         state = self.state(*arguments)
         parts: list[Part] = list(state.parts())
-        if is_interactive():
-            from IPython.display import display as front
-
-            words = "\n\n".join(
-                part.alt if is_drawn(part) else str(part) for part in parts
-            )
-            acts = f"{OWN_KEYS};\n{template('table.js', 'figure.js')}"
-            about = {ABOUT: {"again": bool(self.again)}}
-            front(
-                {"application/javascript": acts, "text/plain": words},
-                raw=True,
-                metadata=about,
-            )
-            frame = open_panel(self.name, lambda frame: self.build(frame, state))
-            view = frame.box._repr_mimebundle_()
-            view["text/plain"] = "The panel itself shows in JupyterLab only."
-            front(view, raw=True, metadata={ABOUT: {"again": True}})
+        if not is_interactive():
+            if isinstance(self.again, str):
+                parts = [self.again]
+            for part in parts:
+                display(part, again=bool(self.again))
             return
-        if isinstance(self.again, str):
-            parts = [self.again]
-        for part in parts:
-            display(part, again=bool(self.again))
+        from IPython.display import display as front
+
+        scripts = f"{OWN_KEYS};\n{template('table.js', 'figure.js')}"
+        words = "\n\n".join(map(_words_of, parts))
+        front(
+            {"application/javascript": scripts, "text/plain": words},
+            raw=True,
+            metadata={ABOUT: {"again": bool(self.again)}},
+        )
+        frame = open_panel(self.name, lambda frame: self.build(frame, state))
+        view = frame.box._repr_mimebundle_()
+        view["text/plain"] = "The panel itself shows in JupyterLab only."
+        front(view, raw=True, metadata={ABOUT: {"again": True}})
 
 
-def is_drawn(part: Part) -> TypeGuard[Shown]:
-    """Whether a part is a view with a figure, which then stands for it."""
-    return isinstance(part, Shown) and part.draw is not None
+def _words_of(part: Part) -> str:
+    """A part as text: of a figure its alt text."""
+    if isinstance(part, Shown) and part.draw is not None:
+        return part.alt
+    return str(part)
 
 
 def parts_html(parts: Iterable[Part]) -> str:
-    """Pieces of a twin below each other, as wide as the panel, whatever is in them: words,
-    figures that say more, tables.
-    """
+    """Parts below each other as HTML; a wide table or figure does not make the panel wider."""
     pieces = []
     for part in parts:
         if isinstance(part, str):
@@ -291,5 +315,5 @@ def parts_html(parts: Iterable[Part]) -> str:
         elif part.draw:
             pieces.append(part.figure_html())
         else:
-            pieces.append(part.html() or text_html(str(part)))
+            pieces.append(part.html())
     return f"<div style='width:0;min-width:100%'>{''.join(pieces)}</div>"

@@ -1,4 +1,4 @@
-"""Panels that answer a question: what an error text says, what a reserve leaves."""
+"""Panels that answer a question: what an error text says, and what a reserve of RAM leaves."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from helpers.tell.next_steps import NextSteps
 from .frame import Frame, Panel, Part, parts_html
 
 AT_ONCE_S = 0.5
-"""Seconds. To press Read is to leave the field first, which reads: a press that is handled so soon
-after that asks for nothing new.
+"""Seconds. A press of Read leaves the field first, which reads the text; the press comes within
+this time and asks for nothing new.
 """
 EMPTY = (
     "Paste an error text: from the words out of memory on, as the program printed it."
@@ -28,13 +28,13 @@ EMPTY = (
 
 @dataclass(frozen=True)
 class Reader:
-    """A text, a box or both, and what they say."""
+    """An error text, the name of a box, or both; an empty one was not given."""
 
     text: str = ""
     box: str = ""
 
     def parts(self) -> list[Part]:
-        """The headline, the sums, the numbers, the bars, what comes next.
+        """The answer: the headline, the next step and notebook, the sums, and the ledgers' bars.
 
         Raises BundleError for a box that is not there.
         """
@@ -88,8 +88,8 @@ def build_reader(frame: Frame, reader: Reader) -> Sequence[object]:
 
 @dataclass(frozen=True)
 class ReserveQuestion:
-    """A stack, the room for a limit (None where RAM or page size were not captured), and a reserve
-    in GiB.
+    """The ceilings of a box (``stack``), what a TTM limit depends on (``room``; None where RAM or
+    page size were not captured), and how much RAM to reserve for the system.
     """
 
     stack: Stack
@@ -98,14 +98,14 @@ class ReserveQuestion:
 
     @property
     def choice(self) -> ttm.ReserveChoice | None:
-        """What the reserve leaves; None where there is none to choose."""
+        """What the reserve leaves; None where the box has no TTM limit to choose."""
         if self.room is None or self.stack.kind != "apu":
             return None
         return ttm.choice(self.room, self.reserve_gib)
 
     def planned(self) -> Stack:
-        """The stack as it would be: every layer that follows TTM's limit with the one that the
-        reserve leaves.
+        """The ceilings with the limit that the reserve leaves, in TTM and in the layers that pass
+        it on.
         """
         choice = self.choice
         if choice is None:
@@ -113,7 +113,9 @@ class ReserveQuestion:
         return ttm.following(self.stack, choice.limit_bytes)
 
     def says(self) -> str:
-        """What the reserve leaves, against what torch gets now; or why there is nothing to choose."""
+        """What the reserve leaves, compared with what torch gets now; or why there is nothing to
+        choose.
+        """
         choice = self.choice
         decision = self.stack.decision
         if choice is None:
@@ -121,22 +123,26 @@ class ReserveQuestion:
             if self.stack.kind != "apu":
                 why = decision.says
             return f"No reserve to choose here. {why}".strip()
-        if decision.binding_bytes is None:
+        now_bytes = decision.binding_bytes
+        if now_bytes is None:
             return choice.words()
-        more = choice.limit_bytes - decision.binding_bytes
-        than = "the same"
-        if more:
-            than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}"
-        now = f"torch gets {show_bytes(decision.binding_bytes)} now, where {decision.binding} decides"
-        return f"{choice.words()}\n{now}: this would be {than}."
+        change = "the same"
+        if choice.limit_bytes > now_bytes:
+            change = f"{show_bytes(choice.limit_bytes - now_bytes)} more"
+        elif choice.limit_bytes < now_bytes:
+            change = f"{show_bytes(now_bytes - choice.limit_bytes)} less"
+        now = (
+            f"torch gets {show_bytes(now_bytes)} now, where {decision.binding} decides"
+        )
+        return f"{choice.words()}\n{now}: this would be {change}."
 
     def parts(self) -> list[Part]:
-        """The first position of the slider."""
+        """The answer for the reserve at which the slider begins."""
         return [self.says()]
 
 
 def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[object]:
-    """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
+    """The slider, the answer and the ceilings; no slider where there is nothing to choose."""
     answers = frame.answer()
     controls = []
     if state.room and state.choice:
@@ -145,6 +151,7 @@ def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[object]:
             "Reserve, GiB",
             state.reserve_gib,
             min=1,
+            # Up to half the RAM: more than that Linux keeps by itself.
             max=max(2, state.room.ram_bytes // GIB // 2),
             step=1,
             readout_format=".0f",
@@ -152,13 +159,14 @@ def build_ceilings(frame: Frame, state: ReserveQuestion) -> Sequence[object]:
         )
         controls.append(slider)
 
-    def look() -> None:
-        now = state
-        for slider in controls:
-            now = replace(state, reserve_gib=slider.value)
-        answers.value = parts_html([now.says(), ttm.ceilings_bars(now.planned())])
+    def answer() -> None:
+        question = state
+        if controls:
+            question = replace(state, reserve_gib=slider.value)
+        figure = ttm.ceilings_bars(question.planned())
+        answers.value = parts_html([question.says(), figure])
 
-    frame.changed(look, *controls)()
+    frame.changed(answer, *controls)()
     return [*controls, answers]
 
 

@@ -1,6 +1,5 @@
-"""The live monitor in a terminal: drawn by rich where it is installed, else one line a sample.
-
-Where the output is no terminal there are lines too.
+"""The live monitor in a terminal: a screen that rich draws where it is installed, else a line for
+each sample, as also where the output is no terminal.
 """
 
 from __future__ import annotations
@@ -12,38 +11,45 @@ from collections.abc import Iterator
 from datetime import datetime
 from importlib.util import find_spec
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.units import plain, show_bytes
 
-from .live import Feed, percent, shares_of, views
+from .live import EVERY_S, Feed, percent, shares_of, views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-DRAWN_EVERY_S = 0.5
+    from helpers.look.sampler import Row
+
 LINE_EVERY_S = 2.0
+"""Seconds between lines, which stay on the screen: slow enough to be read."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""What kill sends, and the end of a terminal."""
 
 
 class SamplerEnded(Exception):
-    """The sampler ended by itself; its words say how."""
+    """The sampler ended by itself; its text says how."""
 
 
 def watch(pid: int, every_s: float | None, count: int | None, as_json: bool) -> int:
     """Show samples until Ctrl-C, until the terminal is closed, or until ``count`` were shown.
 
-    ``pid``: a process to watch from outside, 0 for none. ``every_s``: seconds between samples;
-    None is DRAWN_EVERY_S in a drawn view and LINE_EVERY_S in lines. ``as_json``: one JSON object
-    a line. Returns the exit code, 1 where the sampler ended by itself.
+    ``pid``: a process to watch from outside, 0 for none. ``every_s``: seconds between samples; None
+    is EVERY_S on a drawn screen and LINE_EVERY_S for lines. ``count``: None for no end.
+    ``as_json``: each line is a JSON object. Returns the exit code, 1 where the sampler ended by
+    itself.
     """
-    is_drawn = not as_json and sys.stdout.isatty() and find_spec("rich") is not None
+    has_rich = find_spec("rich") is not None
+    is_drawn = has_rich and sys.stdout.isatty() and not as_json
     if every_s is None:
-        every_s = DRAWN_EVERY_S if is_drawn else LINE_EVERY_S
-    heard: SimpleQueue[dict[str, Any] | str] = SimpleQueue()
+        every_s = LINE_EVERY_S
+        if is_drawn:
+            every_s = EVERY_S
+    queue: SimpleQueue[Row | str] = SimpleQueue()
     handlers = {number: signal.signal(number, _interrupt) for number in ENDING_SIGNALS}
-    feed = Feed(heard.put, heard.put, str(pid), str(every_s))
-    samples = _samples(heard, count)
+    feed = Feed(queue.put, queue.put, str(pid), str(every_s))
+    samples = _samples(queue, count)
     try:
         if is_drawn:
             _draw(samples)
@@ -62,75 +68,81 @@ def watch(pid: int, every_s: float | None, count: int | None, as_json: bool) -> 
 
 
 def _interrupt(_number: int, _frame: object) -> None:
+    """A signal handler: a signal ends the monitor as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
-def _samples(
-    heard: SimpleQueue[dict[str, Any] | str], count: int | None
-) -> Iterator[dict[str, Any]]:
-    """At most ``count`` samples as they come. Raises SamplerEnded."""
+def _samples(queue: SimpleQueue[Row | str], count: int | None) -> Iterator[Row]:
+    """Samples as they come, ``count`` of them (None: without end). A text in the queue is the end
+    of the sampler, and raises SamplerEnded.
+    """
     shown = 0
     while count is None or shown < count:
-        sample = heard.get()
+        sample = queue.get()
         if isinstance(sample, str):
             raise SamplerEnded(sample)
         yield sample
         shown += 1
 
 
-def _print_lines(samples: Iterator[dict[str, Any]], as_json: bool) -> None:
+def _print_lines(samples: Iterator[Row], as_json: bool) -> None:
+    """Print each sample as a line; a note about what cannot be seen only once."""
     printed: set[str] = set()
     for sample in samples:
         if as_json:
             print(json.dumps(sample), flush=True)
             continue
-        for why in sample["why"]:  # what cannot be seen is said once
-            if why not in printed:
-                print(f"Note: {why}")
-                printed.add(why)
+        for note in sample["why"]:
+            if note not in printed:
+                print(f"Note: {note}")
+                printed.add(note)
         print(line_of(sample), flush=True)
 
 
-def line_of(sample: dict[str, Any]) -> str:
-    """One sample in one line: the time, the pools, the process watched, the holders."""
-    words = [f"{datetime.fromtimestamp(sample['at']):%H:%M:%S}"]
+def line_of(sample: Row) -> str:
+    """One sample in one line: the time, the pools, the watched process, the holders."""
+    parts = [f"{datetime.fromtimestamp(sample['at']):%H:%M:%S}"]
     for view in views(sample):
         if isinstance(view, str):
-            words.append(view)
+            parts.append(view)
             continue
         for row in view.rows:
-            cells = []
+            words = []
             for name, value in row.items():
                 if isinstance(value, int):
                     value = show_bytes(value)
                 if value != "":
-                    cells.append(f"{name} {value}")
-            words.append(" ".join(cells))
-    return "; ".join(words)
+                    words.append(f"{name} {value}")
+            parts.append(" ".join(words))
+    return "; ".join(parts)
 
 
-def _draw(samples: Iterator[dict[str, Any]]) -> None:
+def _draw(samples: Iterator[Row]) -> None:
+    """Draw each sample as one screen."""
     from rich.console import Console
     from rich.live import Live
 
+    # ``drawn`` is the terminal below a stream that makes text plain for it (helpers/cli.py).
     console = Console(file=getattr(sys.stdout, "drawn", sys.stdout))
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for sample in samples:
             live.update(picture(sample), refresh=True)
 
 
-def picture(sample: dict[str, Any]) -> RenderableType:
-    """One screen: a bar of what is in use of each memory, and the tables of a sample."""
+def picture(sample: Row) -> RenderableType:
+    """One screen: for each memory a bar of the share in use, and the tables of a sample."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     bars = Table.grid(padding=(0, 2))
-    for name, shares in shares_of([sample]).items():
-        bars.add_row(
-            name, percent(shares), ProgressBar(total=1.0, completed=shares[-1] or 0.0)
-        )
+    for name, (share,) in shares_of([sample]).items():
+        completed = share
+        if completed is None:
+            completed = 0.0
+        bar = ProgressBar(total=1.0, completed=completed)
+        bars.add_row(name, percent(share), bar)
     lines = []
     for view in views(sample):
         if isinstance(view, str):
