@@ -1,4 +1,7 @@
-"""The layers of a model by what its header says of them: which have attention, a window, a state."""
+"""The layers of a model, from its header: which have attention, a window, or a state.
+
+A header is a config of Hugging Face or the keys of a GGUF, with the names of models.json.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,28 @@ from helpers.fits.servers import table
 
 MOST_LAYERS = 4096
 MOST_WIDTH = 1 << 20
+"""No model has more layers, or is wider; lists are made as long as its layers."""
+MOST_NUMBER = 1 << 48
+"""Numbers of a header from here on are no counts and no widths."""
 COUNTS = ("n_layer", "n_head", "n_head_kv")
-"""Figures that are counts, so whole."""
+"""Figures that have to be whole numbers."""
 STATES = ("ssm_", "conv_")
-"""How names of figures of layers with a state begin."""
+"""How the names of figures begin that only layers with a state have."""
 Value = TypeVar("Value")
 Kind = TypeVar("Kind")
 
 
 def whole_number(value: object) -> int | None:
-    """A number of a header that can be a count or a width."""
+    """A number of a header without its fraction; None where it cannot be a count or a width."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    if 0 <= value < 1 << 48:
+    if 0 <= value < MOST_NUMBER:
         return int(value)
     return None
 
 
 def part_of(value: object) -> dict[str, Any]:
-    """A part of a header that should be an object, empty where it is none."""
+    """A part of a header that should be an object; empty where it is something else."""
     if isinstance(value, dict):
         return value
     return {}
@@ -55,10 +61,11 @@ def has_states(header: Mapping[str, object]) -> bool:
 def named(
     keys: Mapping[str, object], names: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> dict[str, Any]:
-    """The figures of a header by our names, each under the first of its names that the header has.
+    """The figures of a header by our names. ``names`` has for each the names that headers have for
+    it, with ``prefix`` before them, of which the first that the header has counts.
 
-    A list stays one where each layer may have its own figure, else its largest number counts.
-    Raises ValueError for a figure that cannot be one.
+    Of a list the largest number counts, unless each layer may have its own (``lists`` of
+    models.json). Raises ValueError for a figure that cannot be one.
     """
     values: dict[str, Any] = {}
     for name, others in names.items():
@@ -78,26 +85,31 @@ def named(
 
 
 def _refuse_wrong_figure(name: str, key: str, value: object) -> None:
-    """Raises ValueError for a figure below 0, or a count that is no whole number."""
-    for figure in value if isinstance(value, list) else [value]:
-        # -1 is how some say that there is none
+    """Raises ValueError for a figure below -1, which some headers write for none, or a count that is
+    no whole number. ``key`` is the header's name for it.
+    """
+    figures = [value]
+    if isinstance(value, list):
+        figures = value
+    for figure in figures:
         if isinstance(figure, (int, float)) and figure < -1:
             raise ValueError(f"{key[:80]} is {value!r:.80}; expected 0 or more")
-        if not isinstance(figure, float) or figure.is_integer():
-            continue
-        if name in COUNTS:
+        has_fraction = isinstance(figure, float) and not figure.is_integer()
+        if has_fraction and name in COUNTS:
             raise ValueError(f"{key[:80]} is {value!r:.80}; expected a whole number")
 
 
 def _number_of_a_layer(value: object) -> int:
-    """A number of a list, 1 for a flag that is set; 0 for what is no number."""
+    """An item of a list as a number: 1 for a flag that is set, 0 for anything that is no number."""
     if value is True:
         return 1
     return whole_number(value) or 0
 
 
 def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
-    """The kinds of the layers that repeat through a model, where its header names no layer's."""
+    """The kinds of layers (see ``layer_kinds``) that repeat through a model whose header does not
+    name each one. ``kind`` is the architecture.
+    """
     models = table("models")
     pattern = header.get("pattern", models["windows"].get(kind))
     interval = header.get("interval", models["intervals"].get(kind))
@@ -127,7 +139,7 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
 
 
 def for_each_layer(values: Sequence[Value], layers: int) -> list[Value]:
-    """The values over and over, until each layer has one."""
+    """A value for each layer: the values repeat until every layer has one."""
     return list(islice(cycle(values), layers))
 
 
@@ -137,7 +149,12 @@ def layer_kinds(
     types: Sequence[object] | None,
     heads: Sequence[float],
 ) -> list[str]:
-    """Of each layer whether it is full, sliding, recurrent, both, or is without a cache."""
+    """The kind of each layer: ``full`` (attention to all tokens), ``swa`` (within a window),
+    ``recurrent`` (a state), ``both`` (attention and a state), or ``none`` (no cache and no state).
+
+    ``kind`` is the architecture, ``types`` what the header calls each layer (None where it does
+    not), ``heads`` how many heads of the cache each has.
+    """
     layers = header["n_layer"]
     if types is None or len(types) < layers:
         types = for_each_layer(repeated_kinds(header, kind), layers)
@@ -147,14 +164,16 @@ def layer_kinds(
     for number in range(layers):
         layer = words.get(str(types[number]), "full")
         if layer == "full" and not heads[number]:
-            is_feed_forward = widths[number] and 0 in widths
-            layer = "none" if is_feed_forward else "recurrent"
+            layer = "recurrent"
+            # Where layers have either a feed-forward or a state, its width tells which.
+            if widths[number] and 0 in widths:
+                layer = "none"
         kinds.append(layer)
     return kinds
 
 
 def _refuse_wrong_layers(header: Mapping[str, Any], kind: str) -> None:
-    """Raises ValueError for layers that cannot be, or are not those of a decoder."""
+    """Raises ValueError for a model with impossible layers, or with more than a decoder."""
     layers = header["n_layer"]
     width = header.get("n_embd", 0)
     wrong = ""
@@ -171,21 +190,28 @@ def _refuse_wrong_layers(header: Mapping[str, Any], kind: str) -> None:
 def layer_inputs(
     header: Mapping[str, Any], kind: str, types: Sequence[object] | None = None
 ) -> dict[str, Any]:
-    """The inputs of what a header says. Layers that share another's cache hold none.
+    """The inputs of a sheet that a header gives. The last layers may share another's cache
+    (``shared_kv_layers``); they have none of their own.
 
-    ``kind`` is the architecture, ``types`` what the header calls each layer, where it does.
-    Raises ValueError.
+    ``kind`` is the architecture, ``types`` what the header calls each layer (None where it does
+    not). Raises ValueError.
     """
     _refuse_wrong_layers(header, kind)
     layers = header["n_layer"]
-    query_heads = header.get("n_head", 0 if has_states(header) else 1)
+    query_heads = header.get("n_head")
+    if query_heads is None:
+        query_heads = int(not has_states(header))  # 1, or 0 in a model of states alone
     heads = for_each_layer(listed(header.get("n_head_kv", query_heads)), layers)
     kinds = layer_kinds(header, kind, types, heads)
     count = Counter(kinds)
     with_cache = max(0, layers - header.get("shared_kv_layers", 0))
-    cached = list(zip(kinds, heads, strict=True))[:with_cache]
-    full_heads = [number for layer, number in cached if layer in ("full", "both")]
-    swa_heads = [number for layer, number in cached if layer == "swa"]
+    full_heads = []
+    swa_heads = []
+    for number in range(with_cache):
+        if kinds[number] in ("full", "both"):
+            full_heads.append(heads[number])
+        elif kinds[number] == "swa":
+            swa_heads.append(heads[number])
     inputs = {
         name: value for name, value in header.items() if not isinstance(value, list)
     }
@@ -200,18 +226,26 @@ def layer_inputs(
         n_head=max(listed(query_heads)),
         n_head_kv=max(full_heads, default=max(heads)),
     )
-    if not inputs["n_head"]:
-        inputs["n_head"] = None
     if isinstance(header.get("n_head_kv"), list):
         inputs.update(
             heads_full=sum(full_heads),
             heads_swa_all=sum(swa_heads),
             n_head_kv_swa=max(swa_heads, default=0),
         )
-    if not has_states(header) and "n_head" not in header and "n_head_kv" not in header:
-        inputs.update(n_head=None, n_head_kv=None)  # nothing says how many
-    if not max(heads):  # states alone: no head has a width
+    _remove_unknown_heads(inputs, header, heads)
+    return inputs
+
+
+def _remove_unknown_heads(
+    inputs: dict[str, Any], header: Mapping[str, Any], heads: Sequence[float]
+) -> None:
+    """Set the heads and their widths to None where the header does not give them."""
+    if not inputs["n_head"]:
+        inputs["n_head"] = None
+    says_heads = "n_head" in header or "n_head_kv" in header
+    if not has_states(header) and not says_heads:
+        inputs.update(n_head=None, n_head_kv=None)
+    if not max(heads):  # a model of states alone: any width does
         inputs["head_dim_k"] = 1
     if "kv_lora_rank" in inputs:  # one latent for all heads
         inputs.update(head_dim_k=None, head_dim_v=None)
-    return inputs

@@ -1,4 +1,7 @@
-"""A server's log as the inputs of a sheet: what it was given, what it took, how it ended."""
+"""A server's log as the inputs of a sheet: what the server was given, what it took, how it ended.
+
+logs.json has a row for each line of a server that is read; its ``about`` explains them.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ from helpers.look.message import Message
 from helpers.look.messages import read_message
 
 LINE_CHARS = 4000
-"""Of a line; a form stands near its start."""
+"""Of a line that are read: the forms of logs.json match near its start."""
+MOST_QUOTED = 160
+"""Letters of the error with which a run ended: two lines of a terminal."""
 
 
 class Slot(NamedTuple):
-    """Where the values of a key are gathered: ``how`` those of several lines become one (logs.json
-    says it in ``about``; the last counts otherwise); ``printed`` ones are results, not inputs;
-    ``stage`` is the part of a load that prints them, which a row has as ``at``.
+    """A key for which lines of a program print values. ``how`` says how the values of several lines
+    become one: "last", or a word that the ``about`` of logs.json explains. ``printed``: they are
+    results, not inputs. ``stage``: the part of a load that prints them, ``at`` in a row.
     """
 
     key: str
@@ -35,30 +40,33 @@ class LogReader:
 
     def __init__(self) -> None:
         self.rows = table("logs")
-        self.forms = [
-            (row["has"], re.compile(row["form"]), row) for row in self.rows["lines"]
-        ]
+        self.forms = []
+        """For each row its words, which are quick to look for, and its form."""
+        for row in self.rows["lines"]:
+            self.forms.append((row["has"], re.compile(row["form"]), row))
         self.runs = re.compile(self.rows["runs"])
         self.host = re.compile(self.rows["host"])
         self.draft = re.compile(self.rows["beside"])
         self.slots: dict[Slot, dict[tuple[str, int], Any]] = {}
-        """The values of each slot, by the device that a line names, and their place."""
+        """The values of each slot, by the device that a line names (empty: none), and their place."""
         self.programs = Counter[str]()
+        """How many lines of each program were read."""
         self.version = ""
         self.fits: bool | None = None
         self.last_lines = list[str]()
+        """The lines since the server last said that it runs."""
         self.draft_mark = ""
-        """Set while a draft's own model or context is loaded, which counts beside the model's."""
+        """Not empty while the model or context of a draft (speculative decoding) is loaded."""
 
     def feed(self, line: str) -> None:
-        """Read one line."""
+        """Read the next line."""
         self.last_lines.append(line)
         self._begin_anew(line)
         if self.draft.search(line):
             self.draft_mark = "draft"
         if self.runs.search(line):
             self.fits = True
-            self.last_lines = []  # what failed before was tried again
+            self.last_lines = []  # an earlier failure was of a load that was tried again
         for words, form, row in self.forms:
             if words in line:
                 match = form.search(line)
@@ -66,25 +74,29 @@ class LogReader:
                     self._take(match, row)
 
     def _begin_anew(self, line: str) -> None:
-        """Forget what an earlier load printed, where the line begins another."""
+        """Forget what an earlier load printed, where the line begins another: all that its program
+        printed from a stage on.
+        """
         for words, program, stage in self.rows["again"]["words"]:
+            # The later stages of a draft begin no load of the model.
             if words not in line or (self.draft_mark and stage):
                 continue
-            self.slots = {
-                slot: values
-                for slot, values in self.slots.items()
-                if slot.program != program or slot.stage < stage
-            }
+            kept = {}
+            for slot, values in self.slots.items():
+                if slot.program != program or slot.stage < stage:
+                    kept[slot] = values
+            self.slots = kept
             if not stage:
                 self.draft_mark = ""
 
     def _take(self, match: re.Match[str], row: dict[str, Any]) -> None:
-        """Gather the value that a line of the row's form prints."""
+        """Keep the value that a line of the row's form prints."""
         groups = [group for group in match.groups() if group]
         if not groups:
             return
         how = row.get("how", "last")
-        # The host's buffers are no part of a sum over devices, nor a draft's of the model's.
+        # A draft's buffers are added to the model's; its other values are not the model's. The
+        # host's buffers take nothing of the cards.
         is_added = how in self.rows["added"]
         if is_added and self.host.search(groups[0]):
             return
@@ -104,7 +116,7 @@ class LogReader:
         values[(device, place)] = _value(groups[-1], row)
 
     def gathered(self, printed: bool) -> dict[str, Any]:
-        """Each key with its value, of the results or of the inputs."""
+        """The results (``printed``) or the inputs: each key with its value."""
         values = {}
         for slot, by_device in self.slots.items():
             if slot.printed is not printed:
@@ -115,7 +127,7 @@ class LogReader:
                 value = sum(figures)
             elif slot.how in ("list", "cards"):
                 value = figures
-            elif slot.how == "rank":
+            elif slot.how == "rank":  # each rank has a card: the fullest counts
                 ranks = Counter[str]()
                 for (rank, _), size in by_device.items():
                     ranks[rank] += size
@@ -125,7 +137,7 @@ class LogReader:
 
 
 def read_log(lines: Iterable[str]) -> ServerFacts:
-    """What a log says, of its last load. Raises ValueError where no line is a server's."""
+    """The facts that a log gives about its last load. Raises ValueError where no line is a server's."""
     reader = LogReader()
     for line in lines:
         reader.feed(line[:LINE_CHARS])
@@ -146,7 +158,7 @@ def read_log(lines: Iterable[str]) -> ServerFacts:
         ran=reader.fits,
     )
     if log.printed.get("layers_on_gpu", MOST) < inputs.get("layers_model", 0):
-        log.fits = False  # fewer than all run beside the card
+        log.fits = False  # it runs, but some layers are on the CPU
     if reader.programs:
         log.program = reader.programs.most_common(1)[0][0]
     else:
@@ -159,7 +171,9 @@ def read_log(lines: Iterable[str]) -> ServerFacts:
 
 
 def _note_pool(log: ServerFacts) -> None:
-    """Add to a log of SGLang what its pool takes a token, and whether it holds what was asked for."""
+    """Add to a log of SGLang the size of its pool and its tokens, whether it holds the context that
+    was asked for, and how many tokens more it could hold.
+    """
     inputs = log.inputs
     halves = [inputs.pop(name, None) for name in ("k_printed", "v_printed")]
     if None not in halves:
@@ -169,7 +183,9 @@ def _note_pool(log: ServerFacts) -> None:
         return
     inputs["tokens_printed"] = tokens
     wanted = inputs.get("n_ctx")
-    log.printed["context"] = min(tokens, wanted) if wanted else tokens
+    log.printed["context"] = tokens
+    if wanted and wanted < tokens:
+        log.printed["context"] = wanted
     if log.ran and wanted and wanted > tokens:
         log.fits = False
     left = inputs.get("free_at_end")
@@ -182,23 +198,25 @@ def _note_pool(log: ServerFacts) -> None:
 
 
 def _note_failure(log: ServerFacts, failure: Message) -> None:
-    """Add to a log how it ended, and what to change."""
+    """Add to a log the error with which its run ended, and what to change."""
     if failure.capacity:
         log.inputs.setdefault("card_total_bytes", failure.capacity.bytes)
     log.fits = False
     log.ran = False
-    log.notes = [f"It ended in: {' '.join(failure.words.split())[:160]}"]
+    error = " ".join(failure.words.split())
+    log.notes = [f"It ended in: {error[:MOST_QUOTED]}"]
     advice = table("logs")["advice"].get(failure.row)
     if advice:
         log.notes.append(advice)
 
 
 def _value(text: str, row: dict[str, Any]) -> float | str | list[int]:
-    """What a row's last group says: sizes, a size in its unit, a word, or a number."""
+    """The value in the text of a row's last group: a list of sizes, a size in the row's unit, a
+    flag, a number, or the text itself.
+    """
     if row.get("unit") == "sizes":
-        return [
-            printed_size(size) for size in re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)
-        ]
+        sizes = re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)
+        return list(map(printed_size, sizes))
     if "unit" in row:
         return printed_size(text, row["unit"])
     text = text.replace(",", "")

@@ -1,5 +1,5 @@
-"""A model by its own header as the inputs of a sheet: layers by kind, heads, widths, windows,
-states, bytes of its weights. Nothing is downloaded, no weight is read.
+"""A model, from the headers of its files, as the inputs of a sheet: kinds of layers, heads, widths,
+windows, states, bytes of the weights. Nothing is downloaded, and no weight is read.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ from helpers.fits.stored import PART, Stored, absent_parts, of_files, stored_wei
 from helpers.ground.units import show_bytes
 
 PIPELINE = "model_index.json"
+"""The file of a pipeline of diffusers: each part by its library and class."""
 EYES = "mmproj"
-"""In the names of GGUF files that hold the part of a model that sees or hears."""
+"""In the names of GGUF files with the part of a model that sees or hears."""
 ADAPTER = "adapter_config.json"
+"""The file of a LoRA adapter (peft)."""
 PARTIAL = {"adapter": "a LoRA adapter", EYES: "the part of a model that sees or hears"}
-"""What is no model by itself, by the general.type of a GGUF (gguf-py/gguf/constants.py)."""
+"""Values of general.type of a GGUF that is no whole model (gguf-py/gguf/constants.py)."""
 WITHOUT_WEIGHTS = re.compile("Scheduler|Tokenizer|Processor|Extractor|Guider")
+"""In the classes of a pipeline's parts that have no weights."""
+MOST_OF_A_NAME = 60
+"""Letters of an architecture's name: a header may have anything there."""
 SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
 
 
@@ -45,7 +50,7 @@ def is_model(path: Path) -> bool:
 
 
 def read_record(path: Path) -> ServerFacts:
-    """Program, version, architecture and inputs of a JSON record, and nothing else of it.
+    """The facts of a JSON record: its program, version, architecture and inputs.
 
     Raises ValueError in one line.
     """
@@ -53,7 +58,8 @@ def read_record(path: Path) -> ServerFacts:
     inputs = record.get("inputs")
     if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
         expected = "program, version, architecture and inputs, an object"
-        raise wrong(path, list(record)[:6], expected)
+        first_keys = list(record)[:6]
+        raise wrong(path, first_keys, expected)
     models = table("models")
     inputs = {
         **named(inputs, models["config"]),
@@ -68,7 +74,7 @@ def read_record(path: Path) -> ServerFacts:
 
 
 def read_model(path: Path) -> ServerFacts:
-    """A model by its own header. Raises ValueError in one line."""
+    """The facts of a model, from its folder or one of its files. Raises ValueError in one line."""
     if (path / PIPELINE).is_file():
         return _pipeline(path)
     if path.suffix != ".gguf":
@@ -95,6 +101,7 @@ def read_model(path: Path) -> ServerFacts:
 def _file_to_read(folder: Path) -> Path:
     """The file of a model's folder that says most: a GGUF, else config.json, else the weights."""
     config = folder / "config.json"
+    # A GGUF of the part that sees comes last.
     ggufs = sorted(folder.glob("*.gguf"), key=lambda file: EYES in file.name)
     weights = sorted(folder.glob("*.safetensors"))
     if ggufs:
@@ -105,7 +112,7 @@ def _file_to_read(folder: Path) -> Path:
 
 
 def _pipeline(folder: Path) -> ServerFacts:
-    """A pipeline of diffusers: the weights of its parts, each in a folder of its own."""
+    """The facts of a pipeline of diffusers: the bytes of its parts, each in a folder of its own."""
     classes = json_file(folder / PIPELINE)
     parts = {name for name, kind in classes.items() if _has_weights(kind)}
     parts |= {file.parent.name for file in folder.glob("*/config.json")}
@@ -135,15 +142,15 @@ def _has_weights(kind: object) -> bool:
 
 
 def _of_json(path: Path) -> ServerFacts:
-    """A model by its config, or by the index of its weights."""
+    """The facts of a model, from its config or from the index of its weights."""
     content = json_file(path)
-    if "weight_map" in content:
+    if "weight_map" in content:  # an index, which says nothing about layers
         content = {}
     return _hugging_face(path, content, stored_weights(path.parent))
 
 
 def _of_safetensors(path: Path) -> ServerFacts:
-    """A model by the file of its weights, with its other parts where it is one of several."""
+    """The facts of a model, from a file of its weights and the other parts of them."""
     stored = of_files([path], "")
     if PART.fullmatch(path.name):
         stored = stored_weights(path.parent)
@@ -151,7 +158,9 @@ def _of_safetensors(path: Path) -> ServerFacts:
 
 
 def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> ServerFacts:
-    """A model by its config, or the one beside its weights, and the bytes of its weights."""
+    """The facts of a model, from its config (empty: the one in the folder of ``path``) and its
+    stored weights.
+    """
     beside = path.parent / "config.json"
     if not config and beside.exists():
         config = json_file(beside)
@@ -168,23 +177,29 @@ def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> ServerF
     else:
         model.inputs["parameters_wide"] = 1
     if not stored.files:
-        model.path = "MODEL"  # no weights lie here that a server could load
+        model.path = "MODEL"  # there are no weights here that a server could load
     return model
 
 
 def _refuse_adapter(path: Path) -> None:
-    """Raises ValueError for an adapter, which is no model without its base."""
-    folder = path if path.is_dir() else path.parent
+    """Raises ValueError for a LoRA adapter, which is no model without its base."""
+    folder = path
+    if not path.is_dir():
+        folder = path.parent
     adapter = folder / ADAPTER
-    has_config = (folder / "config.json").exists()
-    if not adapter.is_file() or (has_config and not path.name.startswith("adapter_")):
+    if not adapter.is_file():
         return
-    base = json_file(adapter).get("base_model_name_or_path") or "its base"
+    has_config = (folder / "config.json").exists()
+    if has_config and not path.name.startswith("adapter_"):
+        return  # a model, and an adapter beside it
+    base = json_file(adapter).get("base_model_name_or_path")
+    if not base:
+        base = "its base"
     raise wrong(path, f"a LoRA adapter of {base!s:.80}", "the folder of that model")
 
 
 def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
-    """The model; an architecture that is not known is said."""
+    """The model, with notes where its architecture is not known."""
     models = table("models")
     name = re.sub("[^a-z0-9]", "", kind.lower())
     if kind not in models["counted"] and not name.startswith(tuple(models["known"])):
@@ -195,11 +210,11 @@ def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
 
 
 def _config(config: dict[str, Any], path: Path) -> ServerFacts:
-    """A model by its config. Raises ValueError."""
+    """The facts that a config.json gives. Raises ValueError."""
     text = _decoder_of(config)
     kind = ""
     if text.get("model_type"):
-        kind = str(text["model_type"])[:60]
+        kind = str(text["model_type"])[:MOST_OF_A_NAME]
     models = table("models")
     header = named(text, models["config"])
     _refuse_unlike_layers(text, path)
@@ -214,12 +229,15 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
     if kind in models["one_shared_expert"]:
         header.setdefault("n_expert_shared", 1)
     types = _types_of_layers(text, header)
-    if isinstance(text.get("moe_layer_freq"), list):  # a flag for each layer
+    if isinstance(
+        text.get("moe_layer_freq"), list
+    ):  # for each layer 1: experts, 0: dense
         header["n_dense"] = text["moe_layer_freq"].count(0)
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
-    act = first_of(text, models["acts"], str)
-    inputs["plain_ff"] = kind in models["plain"] or act in models["plain_acts"]
+    activation = first_of(text, models["acts"], str)
+    is_plain = kind in models["plain"] or activation in models["plain_acts"]
+    inputs["plain_ff"] = is_plain
     inputs.update(bits_of_config({**config, **text}))
     if kind in models["shared_blocks"]:
         inputs["quant_unknown"] = 1
@@ -236,7 +254,9 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
 
 
 def _decoder_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config says of the decoder, which may be one part of the model."""
+    """The keys of a config about the decoder, which may be one part of the model. Keys of the part
+    come before those of the whole, and both before the defaults of models.json.
+    """
     nested = part_of(config.get("text_config") or config.get("llm_config"))
     defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
     text = {**defaults, **config, **nested}
@@ -251,20 +271,25 @@ def _decoder_of(config: dict[str, Any]) -> dict[str, Any]:
 def _types_of_layers(
     text: Mapping[str, object], header: dict[str, Any]
 ) -> Sequence[object] | None:
-    """What kind each layer is, as the config says; adds to the header what it says of linear
-    attention.
+    """What the config calls each layer; None where it does not name them. The figures of linear
+    attention are added to the header.
     """
     models = table("models")
     places = first_of(text, models["attention_at"], list)
     linear = part_of(text.get("linear_attn_config"))
     if linear:
         header.update(named(linear, models["linear_attention"]))
-        places = [number - 1 for number in linear.get("full_attn_layers") or ()]
-    if places:
-        return [
-            "attention" if at in places else "mamba" for at in range(header["n_layer"])
-        ]
-    return first_of(text, models["types"], list, str)
+        numbers = linear.get("full_attn_layers")
+        if numbers is None:
+            numbers = []
+        places = [number - 1 for number in numbers]  # it counts from 1
+    if not places:
+        return first_of(text, models["types"], list, str)
+    types = ["mamba"] * header["n_layer"]
+    for place in range(len(types)):
+        if place in places:
+            types[place] = "attention"
+    return types
 
 
 def _refuse_unlike_layers(text: Mapping[str, object], path: Path) -> None:
@@ -280,24 +305,27 @@ def _refuse_unlike_layers(text: Mapping[str, object], path: Path) -> None:
 
 
 def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:
-    """Raises ValueError where the queries of a model with attention have no head, or the cache has
-    more heads than they.
+    """Raises ValueError where a model with attention has no heads, or its cache has more heads than
+    its queries.
     """
     heads = max(listed(header.get("n_head", 1)))
-    of_cache = max(listed(header.get("n_head_kv", heads)))
-    if not (heads and of_cache) and not has_states(header):
-        seen = f"{heads} heads, {of_cache} of the cache"
+    cache_heads = max(listed(header.get("n_head_kv", heads)))
+    if not (heads and cache_heads) and not has_states(header):
+        seen = f"{heads} heads, {cache_heads} of the cache"
         raise wrong(path, seen, "1 or more of each")
-    if of_cache > heads > 0 and "n_head" in header:
-        seen = f"{of_cache} heads of the cache for {heads}"
+    if cache_heads > heads > 0 and "n_head" in header:
+        seen = f"{cache_heads} heads of the cache for {heads}"
         raise wrong(path, seen, f"at most {heads}")
 
 
 def _gguf(path: Path) -> ServerFacts:
-    """A model by the header of its GGUF, or of the first of its parts. Raises ValueError."""
+    """The facts of a model, from the header of its GGUF and of the other parts of it.
+
+    Raises ValueError.
+    """
     gguf = Gguf(path)
     models = table("models")
-    kind = str(gguf.keys.get("general.architecture", ""))[:60]
+    kind = str(gguf.keys.get("general.architecture", ""))[:MOST_OF_A_NAME]
     form = gguf.keys.get("general.type")
     if form in PARTIAL or kind == "clip":
         seen = PARTIAL.get(str(form), PARTIAL[EYES])
@@ -308,22 +336,22 @@ def _gguf(path: Path) -> ServerFacts:
     parts = _parts(gguf)
     model.incomplete = _absent_tensors(parts)
     model.cut_off = "; ".join(part.cut_off for part in parts if part.cut_off)
-    host = 0
+    host_bytes = 0
     if "output" in gguf.bytes_by_name:
-        # a model without an output of its own has the table of tokens on the card, too
-        host = gguf.bytes_by_name.get("token_embd", 0)
+        # Only the host needs the table of tokens, unless it is the output, too.
+        host_bytes = gguf.bytes_by_name.get("token_embd", 0)
     inputs = {
         "model_bytes": sum(part.bytes for part in parts),
         "elements": sum(part.elements for part in parts),
         "gguf_arch": kind,
-        "host_bytes": host,
+        "host_bytes": host_bytes,
     }
     if not (header.get("n_layer") and header.get("n_embd")):
         model.inputs = inputs
         model.missing.append("layers and widths: its header names none")
         return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
-        # No tensors for the latent: every head is expanded.
+        # Its file is older than the tensors for the latent: the cache has every head.
         header.pop("kv_lora_rank", None)
     if kind in models["no_window"]:
         header.pop("n_swa", None)
@@ -332,7 +360,9 @@ def _gguf(path: Path) -> ServerFacts:
 
 
 def _note_of_eyes(path: Path) -> list[str]:
-    """That the part of a model that sees or hears lies beside it and is not counted; else empty."""
+    """The note that the part of a model that sees or hears is in its folder and is not counted; no
+    note where there is none.
+    """
     files = sorted(path.parent.glob(f"*{EYES}*.gguf"))
     if not files:
         return []
@@ -344,17 +374,20 @@ def _note_of_eyes(path: Path) -> list[str]:
 
 
 def _parts(gguf: Gguf) -> list[Gguf]:
-    """All parts of a GGUF that lie beside it, itself first."""
+    """A GGUF and the other parts of the same model in its folder."""
     path = gguf.path
     match = PART.fullmatch(path.name)
     if not match:
         return [gguf]
-    others = sorted(path.parent.glob(f"{escape(match[1])}-?????-of-{match[2]}.gguf"))
-    return [gguf, *(Gguf(file) for file in others if file.name != path.name)]
+    name, count = match.groups()
+    files = sorted(path.parent.glob(f"{escape(name)}-?????-of-{count}.gguf"))
+    return [gguf, *(Gguf(file) for file in files if file.name != path.name)]
 
 
 def _absent_tensors(parts: Sequence[Gguf]) -> str:
-    """Which parts or tensors of a GGUF are not here: by what its header counts, else its name."""
+    """How many parts or tensors of a GGUF are not here, by the counts in its header, else by the
+    names of the parts; empty where all are.
+    """
     first = parts[0]
     absent = absent_parts([part.path.name for part in parts])
     count = whole_number(first.keys.get("split.count"))

@@ -1,10 +1,9 @@
-"""Sliders for the context and the slots of a server, and what they come to."""
+"""A panel with sliders for the context and the slots of a server, and the answer for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from helpers.fits.answer import answer
 from helpers.fits.contexts import LEAST_CONTEXT
@@ -15,32 +14,36 @@ from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 
 @dataclass(frozen=True)
 class Wish:
-    """A server, its model and a card, and what is asked of them."""
+    """A server with its model, the card, and the context and slots that are asked for."""
 
     server: ServerFacts
 
     def parts(self) -> list[Part]:
-        """What is solved for, and the bar."""
+        """The answer: what fits at most, and the bar."""
         fitted = answer(self.server)
         return ["\n".join(solved_lines(fitted)), bar(fitted)]
 
 
-def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
-    """Sliders for the context and the slots, and what they come to."""
+def build_fits(frame: Frame, wish: Wish) -> Sequence[object]:
+    """Sliders for the context and the slots, and the answer below them."""
     inputs = wish.server.inputs
     answers = frame.answer()
-    tokens = answer(wish.server).contexts.counted or LEAST_CONTEXT
+    tokens = answer(wish.server).contexts.counted
+    if not tokens:
+        tokens = LEAST_CONTEXT
     most = max(tokens, inputs.get("n_ctx_train", 0))
+    # llama.cpp rounds a context to 256 cells; more than 64 slots are rare on one card.
     context = frame.field("IntSlider", "Context", tokens, min=256, max=most, step=256)
     slots = frame.field(
         "IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64
     )
 
-    def look() -> None:
+    def show_answer() -> None:
         changed = {**inputs, "n_ctx": context.value, "n_parallel": slots.value}
-        answers.value = parts_html(Wish(replace(wish.server, inputs=changed)).parts())
+        server = replace(wish.server, inputs=changed)
+        answers.value = parts_html(Wish(server).parts())
 
-    frame.changed(look, context, slots)()
+    frame.changed(show_answer, context, slots)()
     return [context, slots, answers]
 
 

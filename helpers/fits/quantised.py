@@ -1,4 +1,4 @@
-"""How many bits a weight takes, by what a model's config says of its quantisation."""
+"""How many bits a weight takes, by the quantisation that a model's config names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from helpers.fits.layers import first_of, part_of, whole_number
 from helpers.fits.servers import table
 
 PLAIN_BITS = 16
+"""Bits of a weight that is not quantised (float16, bfloat16), and of a scale."""
 CONFIGS = ("quantization_config", "compression_config")
+"""Names that configs have for their quantisation; the second is of compressed-tensors."""
 LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
 """How configs name the modules that a quantisation leaves as they are."""
 
 
 def bits_of_config(config: Mapping[str, object]) -> dict[str, float]:
-    """Bits of a weight of the attention, of other matrices and of experts, as inputs of a sheet.
+    """The inputs of a sheet about bits of a weight: ``attention_bits``, ``linear_bits`` (of other
+    matrices) and ``expert_bits``; none for a model that is not quantised.
 
-    ``quant_unknown``, which leaves the weights unknown, where the config names a quantisation that is not known.
+    For a quantisation that is not known it is ``quant_unknown``, which leaves the weights unknown.
     """
     of_experts = {}
     expert_bits = _bits_of_type(config.get("expert_dtype"))
@@ -45,15 +48,16 @@ def _bits_of_type(name: object) -> float | None:
 
 
 def _bits(quantisation: Mapping[str, object]) -> float | None:
-    """Bits of a weight with its scales; None where the form is not known."""
-    # compressed-tensors and modelopt: groups of layers, each with its own weights
+    """Bits of a weight with its scales; None where the quantisation is not known."""
+    # compressed-tensors and modelopt have groups of layers; the first one with weights counts
     for group in part_of(quantisation.get("config_groups")).values():
         weights = part_of(part_of(group).get("weights"))
         if weights:
             return _bits_of_group(weights)
     if quantisation.get("load_in_4bit") or quantisation.get("_load_in_4bit"):
-        is_double = quantisation.get("bnb_4bit_use_double_quant")
-        return _bits_of_type("nf4 double" if is_double else "nf4")
+        if quantisation.get("bnb_4bit_use_double_quant"):
+            return _bits_of_type("nf4 double")
+        return _bits_of_type("nf4")
     for name in ("quant_algo", "fmt", "quant_method", "quant_type"):
         bits = _bits_of_type(quantisation.get(name))
         if bits is not None:
@@ -64,15 +68,19 @@ def _bits(quantisation: Mapping[str, object]) -> float | None:
 
 
 def _bits_of_group(weights: Mapping[str, object]) -> float | None:
-    """Bits of a weight of a group of layers."""
+    """Bits of a weight with its scales, of a group of layers; None where they are not known."""
     group_size = weights.get("group_size")
     if weights.get("num_bits") != 4 or weights.get("type") != "float":
         return _scaled(weights.get("num_bits"), group_size)
-    return _bits_of_type("nvfp4" if group_size == 16 else "mxfp4")
+    if group_size == 16:  # NVFP4 has a scale for 16 weights, MXFP4 for 32
+        return _bits_of_type("nvfp4")
+    return _bits_of_type("mxfp4")
 
 
 def _scaled(width: object, group_size: object) -> float | None:
-    """Bits of a weight of so many, with a scale of 16 bits and a zero for each group of weights."""
+    """Bits of a weight of ``width`` bits, with its part of what a group of ``group_size`` weights
+    has: a scale of 16 bits and a zero point of ``width`` bits. None where the width is none.
+    """
     if not isinstance(width, (int, float)) or isinstance(width, bool):
         return None
     if not 0 < width <= PLAIN_BITS:

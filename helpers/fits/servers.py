@@ -1,4 +1,4 @@
-"""What is known of servers: their families, their releases by month, the bytes of a cache's types."""
+"""Tables about servers, and a server's family and release by what it calls itself."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import Any
 
 NEWEST = 999912
+"""The month of a release that is not known: later than any."""
 
 
 @lru_cache(8)
 def table(name: str = "servers") -> dict[str, Any]:
-    """What the file NAME.json of this folder holds, with its sources.
-
-    It is shared, so nobody changes it.
-    """
+    """The content of the file NAME.json of this folder. It is shared, so nobody changes it."""
     path = Path(__file__).with_name(f"{name}.json")
-    return dict(json.loads(path.read_text("utf-8")))
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
 
 
 @lru_cache(64)
 def family_of(program: str) -> str:
-    """The family whose rules a program follows; empty where none is known."""
+    """The family of servers whose rules a program follows, such as llama.cpp for koboldcpp; empty
+    where none is known.
+    """
     for family, names in table()["families"]:
         if re.search(names, program.lower()):
             return str(family)
@@ -32,13 +33,14 @@ def family_of(program: str) -> str:
 
 @lru_cache(64)
 def date_of(version: str, family: str) -> int:
-    """A release as the month it came out in (202511): as written, by build or release number;
-    the newest where nothing says so.
+    """The month in which a release came out (202511), from a month, a build (b4567), a release
+    number or a year in its name; NEWEST where it has none of these.
 
-    ``before 2025-05`` is the month before; a year alone is its end.
+    ``before 2025-05`` is the month before; a year alone counts as its December.
     """
     text = version.lower()
     dates = table()["dates"]
+    # "Nov 2025" is written as 2025-11, too; a word that is no month as the month 00, no match.
     for word, year in re.findall(r"\b([a-z]{3})[a-z]*[. -]{1,2}(20\d\d)", text):
         text += f" {year}-{dates['words'].get(word, 0):02d}"
     date = NEWEST
@@ -54,21 +56,32 @@ def date_of(version: str, family: str) -> int:
         date = _month_of(number[1], dates[family])
     elif year_alone:
         date = int(year_alone[0] + "12")
-    return date - 1 if "before" in text else date
+    if "before" in text:
+        return date - 1  # in January month 00, which compares as it should
+    return date
 
 
 def _month_of(number: str, rows: list[list[str]]) -> int:
-    """The month of the last release that is not above the number, of the first where none is."""
-    wanted = _parts(number)
-    months = [month for release, month in rows if _parts(release) <= wanted]
-    return int([rows[0][1], *months][-1].replace("-", ""))
+    """The month of the last release that is not above a number, or of the first release. ``rows``
+    are releases with their months, the oldest first.
+    """
+    last_month = rows[0][1]
+    for release, month in rows:
+        if _parts(release) <= _parts(number):
+            last_month = month
+    return int(last_month.replace("-", ""))
 
 
 def _parts(number: str) -> list[int]:
+    """The parts of a release number, which compare as numbers: 0.10 is above 0.9."""
     return [int(part) for part in number.split(".")]
 
 
 def became(family: str, date: int) -> str:
-    """The family whose server a program runs since a month, itself before it."""
-    since, later = table()["becomes"].get(family, (date, family))
-    return str(later) if date >= since else family
+    """The family whose rules a family follows in a month: ollama runs llama-server since one."""
+    if family not in table()["becomes"]:
+        return family
+    since, later = table()["becomes"][family]
+    if date < since:
+        return family
+    return str(later)

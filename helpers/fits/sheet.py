@@ -1,9 +1,9 @@
-"""A small spreadsheet: the figures of one program, release and set of inputs, each by its rule.
+"""A small spreadsheet: the figures of one server, release and set of inputs, each by its rule.
 
-A figure is what was given, else what its rule in ``rules/`` works out, else what servers.json
-says where nothing is given. A rule is a function of the sheet, which reads other figures as
-attributes: ``s.n_layer * s.full_layer``. Where figures are a range, a sheet takes one end of it:
-``low``, ``likely`` or ``high``. A figure that nothing gives raises ``MissingFigure``.
+A figure is the input of that name, else what its rule in ``rules/`` works out, else the default in
+servers.json. A rule is a function of the sheet, which reads other figures as attributes:
+``s.n_layer * s.full_layer``. Where figures are a range, a sheet takes one end of it: ``low``,
+``likely`` or ``high``. A figure that none of these gives raises ``MissingFigure``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ Figure = float | str | list[float]
 
 @dataclass
 class ServerFacts:
-    """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is
-    ``missing``, which of its weights are not there (``incomplete``), how much is here of a file
-    whose end is not (``cut_off``), what to say beside it
-    (``notes``), and of a log the ``printed`` results, whether it ``ran``, and whether what was
-    asked for ``fits``. ``path`` is the model's, as a server takes it; ``assumed``: nobody named the
-    program.
+    """The facts about a server and its model that were read or given.
+
+    - ``program``, ``version``: the server (``assumed`` where nobody named it) and its release
+    - ``inputs``, ``tags``: those of a sheet
+    - ``missing``: what nothing says; ``notes``: sentences beside the answer
+    - ``incomplete``: which weights are not there; ``cut_off``: how much is there of a file whose
+      end is missing; both are empty where all is there
+    - of a log: the results that it ``printed``, whether the server ``ran``, and whether what was
+      asked for ``fits``; None where it does not say
+    - ``path``: the model, as a server takes it
     """
 
     program: str
@@ -51,7 +55,9 @@ class ServerFacts:
 
 
 class MissingFigure(Exception):
-    """A figure that neither the inputs nor a rule gives; ``why`` where there is no bound."""
+    """A figure that neither inputs nor rules give. ``why`` is a sentence; without it the figure's
+    name says what is missing.
+    """
 
     def __init__(self, name: str, why: str = ""):
         self.name = name
@@ -60,12 +66,14 @@ class MissingFigure(Exception):
     @property
     def says(self) -> str:
         """What is missing, in words."""
-        return self.why if self.why else table()["words"].get(self.name, self.name)
+        if self.why:
+            return self.why
+        return str(table()["words"].get(self.name, self.name))
 
 
 Worked = TypeVar("Worked", bound=Figure)
 RULES: dict[str, Callable[[Sheet], Figure]] = {}
-"""Each figure that is worked out, by its name."""
+"""The rules by the names of their figures; ``rule`` fills it when ``rules/`` is imported."""
 
 
 def rule(function: Callable[[Sheet], Worked]) -> Callable[[Sheet], Worked]:
@@ -75,7 +83,7 @@ def rule(function: Callable[[Sheet], Worked]) -> Callable[[Sheet], Worked]:
 
 
 def element_bytes(kind: str) -> float:
-    """Bytes of an element of a cache of that type. Raises MissingFigure."""
+    """Bytes of an element of a cache of that type. Raises MissingFigure for one that is not known."""
     sizes = table()["element_bytes"]
     if kind not in sizes:
         raise MissingFigure(
@@ -85,33 +93,37 @@ def element_bytes(kind: str) -> float:
 
 
 MOST_COUNTS = {"context": 1 << 24, "slots": 1 << 16, "tokens": 1 << 32, "tp": 1 << 10}
-"""The most that an option may be: beyond every server's own limit."""
+"""The most that an option may be: more than any server allows."""
 
 
 def check_count(option: str, count: int | None) -> None:
-    """Raises ValueError where the count that an option gives cannot be meant."""
+    """Raises ValueError for a count that cannot be meant; None is an option that was not given."""
     most = MOST_COUNTS[option]
     if count is not None and not 1 <= count <= most:
         raise ValueError(f"{option} {count}; expected 1 to {most:,}")
 
 
 def checked(inputs: Mapping[str, Any]) -> dict[str, Figure]:
-    """The inputs that are known, of the right kind; one of a wrong kind that nothing reads is left
-    out.
-
-    Raises ValueError in one line for a figure that is read and cannot be one.
+    """The inputs that are figures, or words where words belong. Others are left out, unless a rule
+    reads them: then ValueError is raised, in one line.
     """
     sound: dict[str, Figure] = {}
     kinds = table()["inputs"]
     read = {*RULES, *table()["defaults"], *table()["words"]}
     for name, value in inputs.items():
-        least = 1 if name in kinds["from one"] else 0
-        most = 1 if name in kinds["shares"] else MOST
+        least = int(name in kinds["from one"])
+        most = MOST
+        if name in kinds["shares"]:
+            most = 1
         figures = [value]
         if isinstance(value, list) and value and name in kinds["lists"]:
             figures = value
         if isinstance(value, str) and name in kinds["words"]:
-            sound[name] = value.lower() if name.startswith("kv_type") else value
+            sound[name] = value
+            if name.startswith(
+                "kv_type"
+            ):  # types of a cache, which tables have in lower case
+                sound[name] = value.lower()
         elif all(isinstance(n, (int, float)) and least <= n <= most for n in figures):
             sound[name] = value
         elif value is not None and name in read:
@@ -121,12 +133,14 @@ def checked(inputs: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 class Sheet:
-    """The figures of one program, release and set of inputs, at one end of their ranges.
+    """The figures of one program, release and set of inputs, at one ``end`` of their ranges.
 
-    ``inputs`` are those that are known. ``family`` and ``date`` say whose rules hold, and of which
-    month; ``sources`` where figures that were worked out come from. ``is_ollama``: it is ollama
-    with its own engine, before it ran llama-server. ``is_ggml``: it lays layers out on cards.
-    ``is_pooled``: it takes the same of each card, for one pool.
+    - ``inputs``: those that are known; ``tags``: words about the model (SWA, MoE, MLA, vision)
+    - ``family``, ``date``: the servers and the month (202505) whose rules hold
+    - ``sources``: where the figures come from that were worked out, by their names
+    - ``is_ollama``: ollama before it ran llama-server; ``is_ggml``: llama.cpp or ollama, which put
+      whole layers on cards; ``is_pooled``: vLLM or SGLang, which take the same of each card for
+      one pool, so that sizes are those of one card
     """
 
     def __init__(
@@ -154,21 +168,24 @@ class Sheet:
         self.sources = dict[str, str]()
         self._worked_out = dict[str, Figure]()
         self._at_work = list[str]()
+        """The figures that are being worked out, each for the one before it."""
 
     @property
     def cards_alike(self) -> int:
-        """How many cards share the layers of one pool: each figure is that of one card."""
-        return int(self.tp * self.pp) if self.is_pooled else 1
+        """How many cards share one pool; sizes are those of one of them."""
+        if not self.is_pooled:
+            return 1
+        return int(self.tp * self.pp)
 
     @property
     def server(self) -> str:
-        """The name by which servers.json holds the options of the program."""
+        """The name of the program in ``server_options`` and ``start`` of servers.json."""
         if "ollama" in self.program:
             return "ollama"  # also where it runs llama-server
         return self.family
 
     def option(self, name: str) -> str:
-        """How the server calls one of its options; empty where it has none."""
+        """The server's own name for one of its options; empty where it has none."""
         return str(table()["server_options"].get(self.server, {}).get(name, ""))
 
     @property
@@ -194,12 +211,12 @@ class Sheet:
     def figure(self, name: str) -> float:
         """The figure of that name, which is a number. Raises MissingFigure.
 
-        A word where a number belongs ends in a TypeError of the rule that reads it.
+        Where the input is a word, the rule that reads it raises TypeError.
         """
         return cast(float, self._figure(name))
 
     def _figure(self, name: str) -> Figure:
-        """What is given under that name, else what was worked out. Raises MissingFigure."""
+        """The input of that name, else the figure that is worked out. Raises MissingFigure."""
         if name in self.inputs:
             return self.inputs[name]
         if name not in self._worked_out:
@@ -212,16 +229,20 @@ class Sheet:
 
     def _work_out(self, name: str) -> Figure:
         """The figure by its rule, else its default. Raises MissingFigure."""
-        figure = RULES[name](self) if name in RULES else self._default(name)
+        if name in RULES:
+            figure = RULES[name](self)
+        else:
+            figure = self._default(name)
         if isinstance(figure, float) and not math.isfinite(figure):
             raise MissingFigure(name)
         return figure
 
     def _default(self, name: str) -> Figure:
-        """What servers.json says where nothing is given. Raises MissingFigure.
+        """The default of a figure in servers.json. Raises MissingFigure where it has none.
 
-        Its row has other figures (``as``), of which the first that is given counts, and a number
-        or word (``is``); without ``is`` the last of the others is worked out.
+        A row names other figures (``as``), of which the first that is an input counts, else a
+        number, a word, or low, likely and high (``is``); without ``is``, the last of the others is
+        worked out.
         """
         row = table()["defaults"].get(name)
         if row is None:
@@ -242,21 +263,25 @@ class Sheet:
         self.sources[self._at_work[-1]] = source
 
     def value(self, name: str) -> float | None:
-        """The figure of a name, which is a number; None where nothing gives it."""
-        return None if self.lacks(name) else self.figure(name)
+        """The figure of a name, which is a number; None where it cannot be worked out."""
+        if self.lacks(name):
+            return None
+        return self.figure(name)
 
     def value_or(self, name: str, otherwise: float) -> float:
-        """The figure of a name, ``otherwise`` where nothing gives it."""
-        return otherwise if self.lacks(name) else self.figure(name)
+        """The figure of a name; ``otherwise`` where it cannot be worked out."""
+        if self.lacks(name):
+            return otherwise
+        return self.figure(name)
 
     def lacks(self, name: str) -> MissingFigure | None:
-        """What nothing gives and a figure needs; None where nothing is missing."""
+        """The figure that is missing to work out the one of this name; None where none is."""
         try:
             self._figure(name)
         except MissingFigure as missing:
             return missing
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # A word where a figure belongs, or nothing to divide by.
+            # An input is a word where a number belongs, or 0 where a rule divides by it.
             return MissingFigure(name)
         return None
 
@@ -277,14 +302,18 @@ class Sheet:
         return {LOW: low, LIKELY: likely, HIGH: high}[self.end]
 
     def no_bound(self, why: str) -> None:
-        """Say that nothing bounds the figure that is being worked out, and raise MissingFigure at the
-        high end.
+        """Say, as the source of the figure that is being worked out, why it has no upper bound.
+
+        Raises MissingFigure at the high end.
         """
         self.cite(why)
         if self.end == HIGH:
             raise MissingFigure(self._at_work[-1], why)
 
     def unbounded(self, low: float, likely: float, why: str) -> float:
-        """The low or the likely figure, of one that nothing bounds, as ``why`` says."""
+        """The low or the likely figure, of one that has no upper bound for the reason ``why``.
+
+        Raises MissingFigure at the high end.
+        """
         self.no_bound(why)
         return self.either(low, likely, likely)

@@ -1,4 +1,6 @@
-"""Each unknown solved for: the context, tokens, slots, layers and share that a card has room for."""
+"""The unknowns of an answer: the longest context, and the most tokens, slots and layers, that fit a
+card, and the least share of it that suffices.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from helpers.fits.sheet import Sheet
 from helpers.ground.units import halved
 
 MOST_SLOTS = 256
+"""Slots that are tried: llama.cpp allows no more (LLAMA_MAX_SEQ of src/llama-cparams.h)."""
 
 
 def context(sheet: Sheet) -> int | None:
-    """The longest context, in the steps in which the program rounds."""
-    # A cache of which only the whole is known does not say what a token takes.
+    """The longest context that fits, in the steps to which the server rounds; 0 where none does,
+    None where it is not known.
+    """
     if not knows_a_token(sheet):
         return None
     step = max(1, int(sheet.value_or("step", 1)))
@@ -22,20 +26,20 @@ def context(sheet: Sheet) -> int | None:
 
 
 def knows_a_token(sheet: Sheet) -> bool:
-    """Whether another context may be asked for: what a token takes is known."""
-    if (
-        sheet.family == "Diffusers"
-        or sheet.has("share_free")
-        or "kv_bytes" in sheet.inputs
-    ):
+    """Whether the bytes of a token are known, so that sizes of other contexts can be computed."""
+    if sheet.family == "Diffusers" or sheet.has("share_free"):
+        return False  # no cache, or a server that does not start
+    if "kv_bytes" in sheet.inputs:
+        return False  # only the size of the whole cache is known
+    if sheet.has("full_token"):
+        return True
+    if "kv_printed" in sheet.inputs:
         return False
-    if "kv_printed" in sheet.inputs and not sheet.has("full_token"):
-        return False
-    return not sheet.is_vllm or sheet.has("need_bytes") or sheet.has("full_token")
+    return not sheet.is_vllm or sheet.has("need_bytes")
 
 
 def slots(sheet: Sheet) -> int | None:
-    """The most requests at once, each of the same context."""
+    """The most requests of the same context that fit at once; None where it is not known."""
     slots_held = _whole_number(sheet, "slots_held")
     if slots_held is not None or not knows_a_token(sheet):
         return slots_held
@@ -48,9 +52,10 @@ def slots(sheet: Sheet) -> int | None:
 
 
 def layers_on_gpu(sheet: Sheet) -> int | None:
-    """The most layers that the cards hold, of a server that may leave some with the host."""
+    """The most layers that the cards hold, the output among them; None where it is not known, and
+    for servers that leave no layer with the host.
+    """
     layers_held = _whole_number(sheet, "layers_held")
-    # llama.cpp common/arg.cpp; ollama api/types.go, NumGPU
     if layers_held is not None or not sheet.is_ggml:
         return layers_held
     layers = sheet.value("n_layer")
@@ -60,7 +65,9 @@ def layers_on_gpu(sheet: Sheet) -> int | None:
 
 
 def utilisation(sheet: Sheet) -> float | None:
-    """The least share of the card that would do, of servers that take a share."""
+    """The least share of the card that suffices, for servers that take a share; None where it is
+    not known.
+    """
     share = sheet.value("share_free")
     if share is not None:
         return max(0, share)
@@ -69,13 +76,14 @@ def utilisation(sheet: Sheet) -> float | None:
     if not name or (sheet.is_vllm and sizes & sheet.inputs.keys()):
         return None  # the size of the pool is given, and no share needed
 
-    # from 1% to 99% in whole percents, as people type it
+    # in whole percents, as people type it
     def fits(percent: int) -> bool | None:
         return _fits(sheet, {name: percent * 0.01})
 
     if fits(1) is None or not fits(99):
         return None
-    return round(halved(lambda percent: bool(fits(percent)), 99, 0)[0] * 0.01, 4)
+    least_percent, _ = halved(lambda percent: bool(fits(percent)), 99, 0)
+    return round(least_percent * 0.01, 4)
 
 
 def most_that_fits(
@@ -84,8 +92,8 @@ def most_that_fits(
     changed: Callable[[int], Mapping[str, float]],
     step: int = 1,
 ) -> int | None:
-    """The most of an unknown that leaves something spare; 0 where none does, None where that is
-    not known. ``changed`` gives the inputs for a count.
+    """The largest count up to ``most``, in whole steps, that leaves something spare; 0 where none
+    does, None where that is not known. ``changed`` gives the inputs of the sheet for a count.
     """
 
     def fits(count: int) -> bool | None:
@@ -98,7 +106,8 @@ def most_that_fits(
     if not fits(step):
         return 0
     above = -(-most // step) * step
-    return halved(lambda count: bool(fits(count)), step, above, step)[0]
+    largest, _ = halved(lambda count: bool(fits(count)), step, above, step)
+    return largest
 
 
 def holds(sheet: Sheet, tokens: int) -> bool:
@@ -108,19 +117,23 @@ def holds(sheet: Sheet, tokens: int) -> bool:
 
 
 def _fits(sheet: Sheet, changed: Mapping[str, float]) -> bool | None:
-    """Whether a sheet with other inputs leaves something spare; None where that is not known."""
+    """Whether a sheet with changed inputs leaves nothing short; None where that is not known."""
     spare = sheet.at(changed).value("spare")
-    return None if spare is None else spare >= 0
+    if spare is None:
+        return None
+    return spare >= 0
 
 
 def _whole_number(sheet: Sheet, name: str) -> int | None:
     """A figure without its fraction, at least 0; None where it is not known."""
     number = whole(sheet.value(name))
-    return None if number is None else max(0, number)
+    if number is None:
+        return None
+    return max(0, number)
 
 
 def tokens(sheet: Sheet) -> int | None:
-    """The tokens that the pool of a server holds."""
+    """The tokens that the pool of a server holds; None for a server without a pool."""
     return _whole_number(sheet, "tokens_held")
 
 
@@ -131,8 +144,9 @@ UNKNOWNS: dict[str, Callable[[Sheet], float | None]] = {
     "layers_on_gpu": layers_on_gpu,
     "utilisation": utilisation,
 }
+"""What solves for each unknown, by its name in an answer's JSON."""
 
 
 def solved(sheet: Sheet) -> dict[str, float | None]:
-    """Each unknown that the inputs allow to solve, None where they do not."""
+    """Each unknown by its name; None where the inputs do not say it."""
     return {name: solve(sheet) for name, solve in UNKNOWNS.items()}

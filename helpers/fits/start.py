@@ -1,4 +1,4 @@
-"""The lines with which a server is started as an answer has it."""
+"""The lines that start a server with the context and the options of an answer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from helpers.fits.sheet import Sheet
 from helpers.fits.solving import layers_on_gpu
 
 GAP = re.compile(r"(?<!\{)\{(\w+)\}")
-"""A gap of a form in servers.json; a doubled brace is a brace of the line."""
+"""A gap such as {context} in a form of servers.json; {{ stands for a brace."""
 ONE_BY_DEFAULT = ("slots", "tp")
-"""Gaps whose option is left out where it would say 1."""
+"""Gaps whose option is left out for 1, the server's default."""
 LINE_CHARS = 74
+"""Letters of a line: with the indent of an answer, 6, it fits a terminal of 80."""
 
 
 def start_lines(
     path: str, sheet: Sheet, contexts: Contexts, changed: Mapping[str, object]
 ) -> list[str]:
-    """The lines to paste, of the server's form in servers.json, in which some gaps are ``changed``.
+    """The lines to paste, from the forms of the server in servers.json; ``changed`` are gaps that a
+    change fills otherwise.
 
-    Empty where the server has no form, or no context of use fits.
+    Empty where the server has no form, or where no context that is of use fits.
     """
     forms = table()["start"].get(sheet.server)
     tokens = contexts.to_start_with
@@ -39,7 +41,7 @@ def start_lines(
         "share": _share(sheet),
         "tp": int(sheet.value_or("tp", 1)),
         "kv": _cache_type(sheet),
-        # the next three are filled by a change alone (changes.py, gaps)
+        # only changes fill the next three with anything else (gaps in changes.py)
         "device": "cuda",
         "offload": None,
         "quantised": None,
@@ -51,18 +53,18 @@ def start_lines(
 
 
 def _line(words: Sequence[str], gaps: Mapping[str, object]) -> str:
-    """A line of a form: its words with their gaps filled, continued where it is long."""
+    """A line of a form with its gaps filled; a long one in several lines."""
     filled = [word.format(**gaps) for word in words if _is_needed(word, gaps)]
     line = " ".join(filled)
     if len(line) <= LINE_CHARS or line.startswith("#"):
         return line
-    if line.endswith(")"):
-        return "\n    ".join(filled)  # Python goes on within its parenthesis
+    if line.endswith(")"):  # a call in Python, which may go on below
+        return "\n    ".join(filled)
     return _continued(filled)
 
 
 def _is_needed(word: str, gaps: Mapping[str, object]) -> bool:
-    """Whether a word has no gap, or a gap that says more than the server's default."""
+    """Whether a word has no gap, or a gap that is filled with other than the server's default."""
     gap = GAP.search(word)
     if gap is None:
         return True
@@ -85,14 +87,16 @@ def _continued(words: Sequence[str]) -> str:
 
 
 def _layers(sheet: Sheet, tokens: int) -> int | None:
-    """How many layers go to the cards; None where the server is not told."""
+    """How many layers go to the cards: as given, else as many as fit; None for a server that puts
+    all of them there.
+    """
     if "n_gpu_layers" in sheet.inputs:
         return int(sheet.figure("n_gpu_layers"))
     return layers_on_gpu(sheet.at({"n_ctx": tokens}))
 
 
 def _model(path: str, sheet: Sheet) -> str:
-    """The model as its server takes it; a stand-in where another form was read."""
+    """The path of the model; MODEL where the server cannot read the form that is there."""
     if path and path.endswith(".gguf") is sheet.is_ggml:
         return path
     if sheet.is_ggml:
@@ -101,15 +105,15 @@ def _model(path: str, sheet: Sheet) -> str:
 
 
 def _cache_type(sheet: Sheet) -> str:
-    """The type of the cache, empty where it is the usual one."""
+    """The type of the cache; empty where it is the default, of 2 bytes for an element of the keys."""
     if sheet.value("bk") == 2:
         return ""
     return sheet.text("kv_type_k")
 
 
 def _share(sheet: Sheet) -> str:
-    """The share of the card, of servers that take one; else empty."""
+    """The share of the card, for servers that take one; else empty."""
     name = sheet.option("share")
     if not name or not sheet.has(name):
         return ""
-    return f"{sheet.figure(name):.3g}"
+    return f"{sheet.figure(name):.3g}"  # SGLang's default has three digits

@@ -1,4 +1,4 @@
-"""The weights that lie in a folder of a Hugging Face model: their bytes, and what is not here."""
+"""The weights in a folder of a Hugging Face model: their bytes, and the parts that are not here."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from helpers.fits.layers import part_of, whole_number
 
 INDEX_SUFFIX = ".index.json"
 PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.(?:gguf|safetensors|bin)")
+"""A file of weights in several parts: the name of the model, and how many there are."""
 SECOND_COPY = re.compile(
     r"^(?:consolidated|adapter_)|\.(?:fp16|bf16|fp32|ema|non_ema)[.-]"
 )
-"""Names of files that hold the same weights in another form, or an adapter's."""
+"""In the names of files that have the same weights in another form, or those of an adapter."""
 FORMS = ("*.safetensors", "*pytorch_model*.bin")
+"""Forms of weights; a folder with both has them twice, and servers load the first."""
 
 
 @dataclass
 class Stored:
-    """``bytes`` of the weights, 0 where nothing says them, and in how many ``files``.
+    """The weights of a folder: their ``bytes`` (0: not known) and the number of ``files``.
 
-    ``incomplete``: how many parts are absent of which nothing says the size, so that the bytes are
-    the least. ``cut_off``: what is not here of weights whose size is known.
+    ``incomplete`` says how many parts of unknown size are absent, so that ``bytes`` is the least.
+    ``cut_off`` says what is absent of weights whose size is known. Both are empty where all is here.
     """
 
     bytes: int
@@ -34,8 +36,8 @@ class Stored:
 
 
 def stored_weights(folder: Path) -> Stored:
-    """The weights of a folder, by its index and the headers of its files, in the first of the forms
-    that it has. Raises ValueError.
+    """The weights of a folder in the first of FORMS that it has, by the index, else by the headers
+    of the files. Raises ValueError.
     """
     for form in FORMS:
         files = without_copies(sorted(folder.glob(form)))
@@ -48,13 +50,15 @@ def stored_weights(folder: Path) -> Stored:
 
 
 def without_copies(files: Sequence[Path]) -> list[Path]:
-    """The files without those that hold the same weights again; all where nothing else is left."""
+    """The files without second copies of the weights; all files where nothing else is left."""
     plain = [file for file in files if not SECOND_COPY.search(file.name)]
-    return plain or list(files)
+    if not plain:
+        return list(files)
+    return plain
 
 
 def _indexed(index_path: Path, files: Sequence[Path]) -> Stored:
-    """The weights that an index names, of which all, some or none are here."""
+    """The weights that an index names; all, some or none of their ``files`` are here."""
     index = json_file(index_path)
     names = {str(name) for name in part_of(index.get("weight_map")).values()}
     files = [file for file in files if file.name in names]
@@ -72,30 +76,34 @@ def _indexed(index_path: Path, files: Sequence[Path]) -> Stored:
 
 
 def of_files(files: Sequence[Path], absent: str) -> Stored:
-    """The weights of these files, and how many of their parts are absent."""
-    sizes = [_file_bytes(file) for file in files]
-    cut = [cut_off for _, cut_off in sizes if cut_off]
-    return Stored(sum(size for size, _ in sizes), len(sizes), absent, "; ".join(cut))
+    """The weights in these files; ``absent`` says which parts are not among them."""
+    stored = Stored(0, len(files), absent)
+    cut_off = []
+    for file in files:
+        size, lack = _file_bytes(file)
+        stored.bytes += size
+        if lack:
+            cut_off.append(lack)
+    stored.cut_off = "; ".join(cut_off)
+    return stored
 
 
 def _file_bytes(file: Path) -> tuple[int, str]:
-    """The bytes of the weights in a file, and how much of it is here where its end is not."""
+    """The bytes of the weights in a file, and what of the file is not here; empty where all is."""
     pointed = pointer_bytes(file)
     if pointed:
-        return (
-            pointed,
-            f"{file.name} is a git-lfs pointer; `git lfs pull` brings the weights",
-        )
+        lack = f"{file.name} is a git-lfs pointer; `git lfs pull` brings the weights"
+        return pointed, lack
     if file.suffix == ".bin":
-        # pickled by torch: its head does not say where the file ends
+        # pickled by torch: no header says where the file ends
         return file.stat().st_size, ""
     return safetensors_bytes(file)
 
 
 def absent_parts(names: Sequence[str]) -> str:
-    """How many parts of weights in several files are not there, by their names; empty: none."""
-    matches = [match for match in map(PART.fullmatch, names) if match]
-    count = max((int(match[2]) for match in matches), default=0)
-    if count <= len(matches):
+    """How many parts of the weights are missing among files of these names; empty where none is."""
+    parts = [match for match in map(PART.fullmatch, names) if match]
+    count = max((int(part[2]) for part in parts), default=0)
+    if count <= len(parts):
         return ""
-    return f"{count - len(matches)} of {count} parts are not here"
+    return f"{count - len(parts)} of {count} parts are not here"

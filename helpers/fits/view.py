@@ -1,5 +1,5 @@
-"""What fits, for people: the rows against the ceiling as a table and a stacked bar, what is solved
-for, how to start it, and what would work.
+"""An answer of fits in words: a table and a bar of what a server needs, the longest context, the
+line that starts the server, and the changes with which it would fit.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from helpers.tell.values import Column
 if TYPE_CHECKING:
     from helpers.tell.sheet import Drawing
 
-End = Literal["bytes", "low_bytes", "high_bytes"]
-ENDS: tuple[End, ...] = ("bytes", "low_bytes", "high_bytes")
+# The columns of a Total (see answer.py): likely, at best, at worst.
+ColumnKey = Literal["bytes", "low_bytes", "high_bytes"]
+COLUMNS: tuple[ColumnKey, ...] = ("bytes", "low_bytes", "high_bytes")
 ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
 def rows_table(answer: FitsAnswer) -> Shown:
-    """Each part with its likely size, and where all parts together take the least and the most; its
-    source; their sum, and the card.
+    """Each part with its size in each column of a Total and its source; then their sum, and the
+    card.
     """
     names = words("fits")["parts"]
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
     columns = []
-    for end in ENDS:
-        columns.append(_adding_up([row[end] for row in rows]))
+    for key in COLUMNS:
+        columns.append(_gib_that_add_up([row[key] for row in rows]))
     sources = [row["source"] for row in rows]
     parts = [names[row["part"]] for row in rows]
     if answer.ceiling_bytes is not None:
         source = "the sum of the rows"
         if fills_its_share(answer):
             source = f"all that {answer.program} may take: the cache has what the others leave"
-        for column, end in zip(columns, ENDS, strict=True):
-            column += [_gib(answer.total[end]), _gib(answer.ceiling_bytes)]
+        for column, key in zip(columns, COLUMNS, strict=True):
+            column += [_gib(answer.total[key]), _gib(answer.ceiling_bytes)]
         parts += ["total", names["ceiling"]]
         sources += [source, answer.ceiling_source]
     notes = []
@@ -71,54 +72,62 @@ def rows_table(answer: FitsAnswer) -> Shown:
 
 
 def _gib(size: int | None) -> float | None:
-    return None if size is None else size / GIB
+    """A size in GiB; None where it is not known."""
+    if size is None:
+        return None
+    return size / GIB
 
 
-def _adding_up(sizes: Sequence[int | None]) -> list[float | None]:
-    """Sizes in GiB, rounded so that they add up to their rounded sum."""
+def _gib_that_add_up(sizes: Sequence[int | None]) -> list[float | None]:
+    """Sizes in GiB with two decimals that add up to their rounded sum: each is the difference of
+    two rounded sums. None stays where a size is not known.
+    """
     parts: list[float | None] = []
     sum_bytes = 0
-    shown_gib = 0.0
+    rounded_gib = 0.0
     for size in sizes:
         if size is None:
             parts.append(None)
             continue
         sum_bytes += size
-        end = round(sum_bytes / GIB, 2)
-        parts.append(end - shown_gib)
-        shown_gib = end
+        before_gib = rounded_gib
+        rounded_gib = round(sum_bytes / GIB, 2)
+        parts.append(rounded_gib - before_gib)
     return parts
 
 
 def fills_its_share(answer: FitsAnswer) -> bool:
-    """Whether the cache takes what the other rows leave, so that the sum is always the same."""
+    """Whether the cache takes all that the other rows leave: then rows are ranges and their sum is
+    not. A MiB is the rounding of the figures.
+    """
     total = answer.total["bytes"]
     low = answer.total["low_bytes"]
-    high = answer.total["high_bytes"]
     ceiling = answer.ceiling_bytes
     if total is None or low is None or ceiling is None or total - ceiling >= MIB:
         return False
+    most = total
+    high = answer.total["high_bytes"]
+    if high is not None:
+        most = max(total, high)
     is_range = any(row["low_bytes"] != row["high_bytes"] for row in answer.rows)
-    most = total if high is None else max(total, high)
     return is_range and most - low < MIB
 
 
 def total_line(answer: FitsAnswer) -> str:
-    """What all rows come to, with which context, beside what the card has; empty where a row is not
-    known.
+    """The sum of all rows, the context that they are counted for, and what the card has; empty where
+    a row is not known, and for a log.
     """
     total = answer.total["bytes"]
     if total is None or answer.ceiling_bytes is None or answer.ran is not None:
         return ""
     card = show_bytes(answer.ceiling_bytes)
     if fills_its_share(answer):
-        not_taken = [
-            row["bytes"] for row in answer.rows if row["part"] in ("reserve", "others")
-        ]
-        taken = show_bytes(total - sum(filter(None, not_taken)))
+        for row in answer.rows:
+            if row["part"] in ("reserve", "others") and row["bytes"] is not None:
+                total -= row["bytes"]
         return (
-            f"{answer.program} takes {taken} of {card}{per_card(answer)}, whatever the context: its "
-            "cache gets what the other parts leave"
+            f"{answer.program} takes {show_bytes(total)} of {card}{per_card(answer)}, whatever the "
+            "context: its cache gets what the other parts leave"
         )
     says = f"Total{per_card(answer)}{_counted_context(answer)}"
     low = answer.total["low_bytes"]
@@ -127,7 +136,9 @@ def total_line(answer: FitsAnswer) -> str:
         return f"{says}: {show_bytes(total)} of {card}"
     if low == total and high is None:
         return f"{says}: at least {show_bytes(total)}; available: {card}"
-    most = "no bound is known" if high is None else f"at most {show_bytes(high)}"
+    most = "no bound is known"
+    if high is not None:
+        most = f"at most {show_bytes(high)}"
     span = f"at least {show_bytes(low)}, {most}"
     if total > answer.ceiling_bytes:
         return f"{says}: likely {show_bytes(total)} ({span}); available: {card}"
@@ -135,7 +146,7 @@ def total_line(answer: FitsAnswer) -> str:
 
 
 def _counted_context(answer: FitsAnswer) -> str:
-    """Which context the rows are counted for; empty where it is not known."""
+    """The context that the rows are counted for; empty where it is not known."""
     tokens = answer.cache["n_ctx"]
     contexts = answer.contexts
     if contexts.asked is None and tokens == contexts.default != contexts.model:
@@ -146,24 +157,30 @@ def _counted_context(answer: FitsAnswer) -> str:
 
 
 def bar(answer: FitsAnswer) -> Shown:
-    """The rows as one stacked bar against the ceiling."""
+    """The rows as a figure: one stacked bar, and a line at the end of the card."""
     view = rows_table(answer).without("source")
     return replace(view, title=headline(answer), draw=partial(_draw, answer))
 
 
 def _draw(answer: FitsAnswer) -> Drawing:
-    # Here, as matplotlib is slow to load, and a terminal needs none.
-    from helpers.tell import sheet
+    """Draw the figure of ``bar``."""
+    from helpers.tell import (
+        sheet,
+    )  # here: it loads matplotlib, which a terminal does not need
 
     page = sheet.FigurePage(headline(answer))
     names = words("fits")["parts"]
-    sizes = {names[row["part"]]: row["bytes"] for row in answer.rows if row["bytes"]}
-    pieces = [
-        sheet.BarPiece(name, size, Look(colour, "white"))
-        for (name, size), colour in zip(sizes.items(), cycle(SERIES), strict=False)
-    ]
-    total = sum(sizes.values())
-    ceiling = total if answer.ceiling_bytes is None else answer.ceiling_bytes
+    colours = cycle(SERIES)
+    pieces = []
+    total = 0
+    for row in answer.rows:
+        if row["bytes"]:
+            look = Look(next(colours), "white")
+            pieces.append(sheet.BarPiece(names[row["part"]], row["bytes"], look))
+            total += row["bytes"]
+    ceiling = answer.ceiling_bytes
+    if ceiling is None:
+        ceiling = total
     if ceiling < total:
         page.stacked(pieces, total, mark=ceiling)
         page.footnote(f"The line: the end of the card, {show_bytes(ceiling)}.")
@@ -175,57 +192,62 @@ def _draw(answer: FitsAnswer) -> Drawing:
 
 
 def solved_lines(answer: FitsAnswer) -> list[str]:
-    """How long the context may be, and what each other unknown may be, a line each."""
-    says = words("fits")["solved"]
+    """Lines about the context and every other unknown that was solved for."""
     lines = []
     contexts = answer.contexts
+    is_log = answer.ran is not None
     is_range = not contexts.longest_low == contexts.longest == contexts.longest_high
-    if contexts.longest and is_range and answer.ran is None and not contexts.has_no_end:
+    if contexts.longest and is_range and not (is_log or contexts.has_no_end):
         lines.append(_range_of_the_context(answer))
-    if contexts.asked is None and contexts.default is not None and answer.ran is None:
+    if contexts.asked is None and contexts.default is not None and not is_log:
         default = f"Default context: {contexts.default:,}"
         lines.append(f"{default}, {contexts.default_source}")
     if contexts.token_bytes:
         size = show_bytes(contexts.token_bytes)
         lines.append(f"Each token of context takes {size}{per_card(answer)}")
-    if contexts.has_no_end:
-        return lines
-    left_out = {"slots"}  # said last, as it names the tokens of each
-    if answer.ran is None:
-        left_out.add("context")
-    if answer.start:
-        left_out.add("utilisation")  # the line to start it has the share
-    for name, value in answer.solved.items():
-        if value and name not in left_out:
-            lines.append(says[name].format(value))
-    if answer.solved["slots"]:
-        lines.append(_requests_at_once(answer))
+    if not contexts.has_no_end:
+        lines += _lines_of_unknowns(answer)
     return lines
 
 
-def _requests_at_once(answer: FitsAnswer) -> str:
-    tokens = answer.cache["request_tokens"]
-    length = f" of {int(tokens):,} tokens" if tokens else ""
-    return f"Requests{length} that fit at once: {answer.solved['slots']:,.0f}"
+def _lines_of_unknowns(answer: FitsAnswer) -> list[str]:
+    """A line for each unknown that was solved for and that no other line says."""
+    forms = words("fits")["solved"]
+    left_out = {"slots"}  # below: its line names the tokens of a request, too
+    if answer.ran is None:
+        left_out.add("context")
+    if answer.start:
+        left_out.add("utilisation")  # the line that starts the server has the share
+    lines = []
+    for name, value in answer.solved.items():
+        if value and name not in left_out:
+            lines.append(forms[name].format(value))
+    slots = answer.solved["slots"]
+    if slots:
+        requests = "Requests"
+        tokens = answer.cache["request_tokens"]
+        if tokens:
+            requests += f" of {int(tokens):,} tokens"
+        lines.append(f"{requests} that fit at once: {slots:,.0f}")
+    return lines
 
 
 def _range_of_the_context(answer: FitsAnswer) -> str:
-    """How long the context may be at both ends, and why that is a range."""
+    """The shortest and the longest context that may be the longest to fit, and why that is a range."""
     contexts = answer.contexts
     high = contexts.longest_high
     names = words("fits")["parts"]
-    open_rows = [
-        names[row["part"]]
-        for row in answer.rows
-        if row["part"] != "kv" and row["low_bytes"] != row["high_bytes"]
-    ]
+    uncertain = []
+    for row in answer.rows:
+        if row["part"] != "kv" and row["low_bytes"] != row["high_bytes"]:
+            uncertain.append(names[row["part"]])
     says = "At worst no context fits"
     if contexts.certain:
         says = f"At worst {contexts.certain:,} tokens fit"
     says += f", likely {contexts.longest:,}"
     if high not in (None, contexts.longest):
         says += f", at best {high:,}"
-    parts = _listed(open_rows)
+    parts = _listed(uncertain)
     return f"{says}: how much {answer.program} takes for {parts} is not known exactly"
 
 
@@ -237,8 +259,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _how_sure_of_the_line(contexts: Contexts) -> str:
-    """What else the line to start it may ask for, or that it asks for more than is certain; empty
-    where it has the longest context.
+    """A warning that the line which starts the server asks for a context that may not fit, or a hint
+    at the longer one that likely fits; else empty.
     """
     certain = contexts.certain
     likely = contexts.likely
@@ -252,7 +274,7 @@ def _how_sure_of_the_line(contexts: Contexts) -> str:
 
 
 def server_line(answer: FitsAnswer) -> str:
-    """Which server is reckoned with, on how many cards, and whether anybody named it."""
+    """The server that the answer is about, on how many cards, and whether it was named or assumed."""
     server = f"Server: {answer.program}"
     if answer.cards_alike > 1:
         server += f" on {answer.cards_alike} cards"
@@ -262,18 +284,14 @@ def server_line(answer: FitsAnswer) -> str:
 
 
 def ways_table(answer: FitsAnswer) -> Shown:
-    """What to change, first on this card."""
-    cells = [
-        [
-            way.option,
-            way.context,
-            _gib(way.total_bytes),
-            _gib(way.most_bytes),
-            "certain" if way.certain else "likely",
-            way.says,
-        ]
-        for way in answer.ways
-    ]
+    """The ways out, those on this card first: the change, the context and the sizes with it."""
+    cells = []
+    for way in answer.ways:
+        how_sure = "likely"
+        if way.certain:
+            how_sure = "certain"
+        sizes_gib = [_gib(way.total_bytes), _gib(way.most_bytes)]
+        cells.append([way.option, way.context, *sizes_gib, how_sure, way.says])
     none = "It fits as asked, so nothing needs to change."
     if not answer.fits:
         none = "No change is known that would make it fit."
@@ -284,7 +302,7 @@ def ways_table(answer: FitsAnswer) -> Shown:
 
 
 def _lines_of_a_way(way: Way) -> list[str]:
-    """A way with what results, and the lines to paste."""
+    """Lines of a terminal about a way: its changes, the context with its size, the lines to paste."""
     says = f"{way.option}: {way.says}"
     if way.context:
         fit = f"likely fit (about {show_bytes(way.total_bytes)}{per_card(way)})"
@@ -292,19 +310,20 @@ def _lines_of_a_way(way: Way) -> list[str]:
             fit = f"certainly fit (at most {show_bytes(way.most_bytes)}{per_card(way)})"
         says += f"; {way.context:,} tokens {fit}"
     lines = wrapped(says, "  ", "      ", SCREEN)
-    if way.kind != "card":  # on another card the line is the same
+    if way.kind != "card":  # on another card the server is started by the same line
         lines += [f"      {line}" for line in "\n".join(way.start).splitlines()]
     return lines
 
 
 def _first_lines(answer: FitsAnswer) -> list[str]:
-    """What is to be done: the lines to start it with, and the changes with which it fits."""
+    """Lines of a terminal about what to do: how to start the server, and the ways out."""
     out = []
     if answer.start:
         out += ["", "Start it with"]
         out += [f"  {line}" for line in "\n".join(answer.start).splitlines()]
-        if _how_sure_of_the_line(answer.contexts):
-            out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
+        how_sure = _how_sure_of_the_line(answer.contexts)
+        if how_sure:
+            out += wrapped(how_sure, "", "  ", SCREEN)
     if answer.ways:
         wanted = ""
         if answer.contexts.asked:
@@ -316,19 +335,21 @@ def _first_lines(answer: FitsAnswer) -> list[str]:
 
 
 def verdict_on_fit(answer: FitsAnswer) -> Verdict:
-    """The answer as a notebook's verdict."""
+    """The answer as a verdict, which a notebook shows as any other."""
     names = words("fits")["parts"]
+    lines = solved_lines(answer)
     longest = longest_line(answer)
-    lines = list(filter(None, (longest, *solved_lines(answer)))) or answer.missing
-    evidence = [
-        Evidence(
-            row["part"], seen(row["bytes"], "bytes", row["source"]), names[row["part"]]
-        )
-        for row in answer.rows
-        if row["bytes"]
-    ]
+    if longest:
+        lines.insert(0, longest)
+    if not lines:
+        lines = answer.missing
+    evidence = []
+    for row in answer.rows:
+        if row["bytes"]:
+            size = seen(row["bytes"], "bytes", row["source"])
+            evidence.append(Evidence(row["part"], size, names[row["part"]]))
     causes = {True: "other", False: "true-capacity", None: "cannot-tell"}
-    # words.json has the steps by True, False, None and "cut off"
+    # words.json has a step for each value of fits, and one for a file that is cut off.
     kind = str(answer.fits)
     if answer.cut_off and answer.fits:
         kind = "cut off"
@@ -337,7 +358,8 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
     if answer.fits is False and answer.ways:
         way = answer.ways[0]
         step = f"Make it fit: {way.option} ({way.says})"
-        typed = way.start or typed
+        if way.start:
+            typed = way.start
     return Verdict(
         cause=causes[answer.fits],
         state="aside",
@@ -351,8 +373,8 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
 
 
 def as_text(answer: FitsAnswer, wide: bool = False) -> str:
-    """The answer of the command ``fits`` for a terminal: whether it fits, with which server, the sum,
-    what to do, and then the rows; ``wide`` has their sources.
+    """The answer of the command ``fits`` for a terminal: whether the model fits, the server, the sum,
+    what to do, and then the rows, with their sources where it is ``wide``.
     """
     table = rows_table(answer)
     if not wide:

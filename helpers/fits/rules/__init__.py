@@ -1,7 +1,4 @@
-"""How servers size weights, cache and buffers: a function a figure, with its source.
-
-``read`` means read in the program's code, ``records`` fitted to what programs printed.
-"""
+"""How servers size weights, cache and buffers: a function for each figure, with its source."""
 
 from helpers.fits.rules import (  # noqa: F401 -- each registers its rules with the sheet
     buffers,

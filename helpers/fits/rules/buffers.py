@@ -1,7 +1,13 @@
-"""Buffers beside weights and cache: activations, scores, graphs, the vision encoder, the driver."""
+"""Buffers beside weights and cache: activations, scores, graphs, the vision encoder, the driver.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
+from helpers.fits.rules.pool import LARGE_CARD
 from helpers.fits.sheet import HIGH, LIKELY, LOW, MissingFigure, Sheet, rule
 from helpers.ground.units import GIB, MIB
 from helpers.look.cards import (
@@ -14,9 +20,10 @@ from helpers.look.cards import (
 
 @rule
 def non_torch_bytes(s: Sheet) -> float:
+    """Bytes of a card that vLLM's process takes outside torch: the driver's context, libraries."""
     if s.tp == 1 and s.date >= 202505 and "n_embd" in s.inputs:
-        # read: vllm/v1/worker/gpu_worker.py: only what it took itself since its start; no
-        # communicators on one card
+        # read: vllm/v1/worker/gpu_worker.py: it counts only what it took itself since its start,
+        # and one card needs no communicators with others
         s.cite("records: 0.05 to 0.7 GiB on one card")
         return s.either(0.05, 0.4, 0.7) * GIB
     s.cite("records: 0.05 to 1.8 GiB")
@@ -25,41 +32,50 @@ def non_torch_bytes(s: Sheet) -> float:
 
 @rule
 def activation_peak_bytes(s: Sheet) -> float:
+    """Bytes of a card that activations take in the largest step of vLLM."""
+    least = 0.4 * GIB
+    likely = 1.4 * GIB
     most = 3.0 * GIB
     if s.has("widest_step") and not s.vision_parts:
         s.cite(
             "records: 0.4 to 3 GiB; at most by the widest step of a batch and its samples"
         )
+        # records: the peak is at most half as much again as the widest step, and 0.3 GiB
         most = min(most, 1.5 * s.widest_step + 0.3 * GIB)
-        return s.either(min(0.4 * GIB, most), min(1.4 * GIB, most), most)
+        return s.either(min(least, most), min(likely, most), most)
     s.cite("records: 0.4 to 3 GiB, more with more batched tokens")
-    return s.either(0.4 * GIB, 1.4 * GIB, most)
+    return s.either(least, likely, most)
 
 
 @rule
 def max_num_seqs(s: Sheet) -> float:
+    """How many requests vLLM runs at once."""
     # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
-    if s.has("card_total") and s.card_total >= 70 * GIB:
+    if s.has("card_total") and s.card_total >= LARGE_CARD:
         return 1024
     return 256
 
 
 @rule
 def widest_step(s: Sheet) -> float:
+    """Bytes of a card that the widest layer of a step takes: a feed-forward, or sampling."""
     if not ("n_embd" in s.inputs and "n_vocab" in s.inputs):
         raise MissingFigure("widest_step")
-    # read: vllm/model_executor/models/llama.py: gate, up and their product, and four rows of the
-    # width, of 16 bits; fused_moe.py: of each expert of a token
-    width = s.n_ff if s.n_expert <= 1 else s.n_ff_expert * s.n_expert_used
-    step = 2 * s.max_num_batched_tokens * (3 * width / s.tp + 4 * s.n_embd)
-    # read: vllm/v1/sample/sampler.py: logits, their logarithms, and sorted ones with their places
-    # (32 bytes in all for each logit)
-    samples = 32 * s.max_num_seqs * s.n_vocab / s.tp
-    return max(step, samples)
+    # read: vllm/model_executor/models/llama.py: for each token gate, up and their product, and four
+    # rows of the model's width, in 16 bits; fused_moe.py: those of each expert of a token
+    width = s.n_ff
+    if s.n_expert > 1:
+        width = s.n_ff_expert * s.n_expert_used
+    feed_forward = 2 * s.max_num_batched_tokens * (3 * width / s.tp + 4 * s.n_embd)
+    # read: vllm/v1/sample/sampler.py: logits, their logarithms, and sorted ones with their places:
+    # 32 bytes in all for each logit
+    sampling = 32 * s.max_num_seqs * s.n_vocab / s.tp
+    return max(feed_forward, sampling)
 
 
 @rule
 def cuda_graph_bytes(s: Sheet) -> float:
+    """Bytes of a card that captured CUDA graphs take."""
     if s.enforce_eager or s.family in ("Transformers", "Diffusers"):
         s.cite("no graphs are captured")
         return 0
@@ -75,13 +91,16 @@ def cuda_graph_bytes(s: Sheet) -> float:
 
 @rule
 def encoder(s: Sheet) -> float:
+    """Bytes of the buffer of a vision encoder."""
     if not s.sees:
         return 0
     if s.is_ollama and not s.measured and s.architecture == "gemma3":
-        # read: ollama fs/ggml/ggml.go, VisionGraphSize, with the image, the patches and the heads
-        # of its header
-        patches = (s.image_size // 14) ** 2
-        return 4 * (3 * s.image_size**2 + 1152 * 14 + patches**2 * 16)
+        # read: ollama fs/ggml/ggml.go, VisionGraphSize: the colours of the image, the embedding
+        # and the scores of the patches, in f32, with the numbers of gemma3's header
+        patch_pixels, width, heads = 14, 1152, 16
+        patches = (s.image_size // patch_pixels) ** 2
+        embedding = width * patch_pixels
+        return 4 * (3 * s.image_size**2 + embedding + patches**2 * heads)
     return s.unbounded(
         0.1 * GIB,
         0.4 * GIB,
@@ -91,21 +110,23 @@ def encoder(s: Sheet) -> float:
 
 @rule
 def logits(s: Sheet) -> float:
-    # read: llama.cpp, f32 logits of a micro-batch
+    """Bytes of the logits of a micro-batch."""
+    # read: llama.cpp: they are f32
     return 4 * s.n_vocab * s.n_ubatch
 
 
 @rule
 def scores(s: Sheet) -> float:
+    """Bytes of the attention's scores of a micro-batch, where attention is not fused."""
     # read: llama.cpp src/llama-graph.cpp, build_attn_mha: f32 scores of every head over the whole
-    # context where attention is not fused, with four rows of the width and the mask
+    # context, four rows of the model's width, and the mask
     return 4 * s.n_ubatch * (s.n_ctx * s.n_head + 4 * s.n_embd + s.n_ctx)
 
 
 def most_beside(s: Sheet) -> float:
-    """The most that a compute buffer of llama.cpp takes beside logits and scores."""
-    # read: llama.cpp src/llama-graph.cpp, inputs, residual, projections in f32, and the mask in
-    # f32
+    """The most bytes that a compute buffer of llama.cpp takes beside logits and scores."""
+    # read: llama.cpp src/llama-graph.cpp: inputs, residual and projections, eight rows of the
+    # model's width, and the mask, in f32
     hidden = 4 * s.n_ubatch * (8 * s.n_embd + s.n_ctx)
     copied = 0.0
     if s.share_on_gpu < 1 and s.has("weights"):
@@ -113,11 +134,13 @@ def most_beside(s: Sheet) -> float:
         # lies with the host is copied when it is used, one at a time, of which the output is the
         # largest
         copied = 4 * s.weights / (s.n_layer + 1)
+    # records: up to 100 MiB more
     return hidden + 100 * MIB + s.encoder + copied
 
 
 @rule
 def compute(s: Sheet) -> float:
+    """Bytes of buffers for activations, on each card of a pool, else on all cards."""
     if s.is_llama_cpp:
         return compute_of_llama_cpp(s)
     if s.measured:
@@ -160,8 +183,10 @@ def compute_of_ollama(s: Sheet) -> float:
     )
     if s.end == LIKELY:
         return s.graph_held * s.cards
-    # read: ollama format/bytes.go, HumanBytes2: half of the last digit
-    half_digit = 0.05 * (GIB if s.graph_held >= GIB else MIB)
+    # half of the last digit that it prints
+    half_digit = 0.05 * MIB
+    if s.graph_held >= GIB:
+        half_digit = 0.05 * GIB
     least = s.graph
     most = s.graph_held
     if "gguf_arch" not in s.inputs:
@@ -173,11 +198,11 @@ def compute_of_ollama(s: Sheet) -> float:
 
 
 def compute_of_llama_cpp(s: Sheet) -> float:
-    """The compute buffer of llama.cpp, by the attention and the cards that it has."""
-    is_scored = (
-        not s.flash_attn and s.cards == 1 and not s.is_mla and "ik_" not in s.program
-    )
-    if is_scored:
+    """Bytes of the compute buffer of llama.cpp, by its attention and its cards."""
+    is_ik_llama_cpp = "ik_" in s.program
+    is_plain = s.cards == 1 and not s.is_mla and not is_ik_llama_cpp
+    has_scores = is_plain and not s.flash_attn
+    if has_scores:
         s.cite(
             "read: llama.cpp src/llama-graph.cpp, build_attn_mha: scores of every head where "
             "attention is not fused, and what a fused one takes; 4 to 100 MiB more in the "
@@ -199,23 +224,27 @@ def compute_of_llama_cpp(s: Sheet) -> float:
             "MiB more in the records"
         )
     if s.end == LOW:
+        # records: no buffer is smaller, but for models with a small vocabulary
         return min(16 * MIB, s.logits)
     # read: llama.cpp src/llama-graph.cpp, the mask as f16 for flash attention
     attention = 2 * s.n_ctx * s.n_ubatch
-    if is_scored:
+    if has_scores:
         attention = s.scores
     if s.end == HIGH:
         return s.logits + attention + most_beside(s)
-    if is_scored:
+    if has_scores:
         return max(s.logits, attention)
     logits = s.logits
     if s.date >= 202606:
+        # records: since June 2026 logits take no more
         logits = min(logits, 0.3 * GIB)
+    # records: 24 MiB is the middle of 4 to 100 MiB more
     return logits + attention + 24 * MIB
 
 
 @rule
 def context_bytes(s: Sheet) -> float:
+    """Bytes of the driver's context and of libraries, which a program does not allocate itself."""
     if s.is_vllm:
         s.cite("vLLM's own measurement, or records of it")
         return s.non_torch_bytes

@@ -1,4 +1,9 @@
-"""The cache of keys and values: bytes of a token of each layer, and of all that is kept."""
+"""The cache of keys and values: bytes of a token of each layer, and of all that is kept.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,9 @@ from helpers.fits.sheet import Sheet, element_bytes, rule
 
 
 def bytes_of_type(s: Sheet, kind: str) -> float:
-    """Bytes of an element of a cache of that type, as the program counts them."""
+    """Bytes of an element of a cache of that type, as the server counts them. Raises MissingFigure
+    for a type that is not known.
+    """
     ranges = table()["element_ranges"]
     if kind in ranges:
         return s.either(*ranges[kind])
@@ -25,35 +32,36 @@ def bytes_of_type(s: Sheet, kind: str) -> float:
 
 @rule
 def bk(s: Sheet) -> float:
-    # of keys
+    """Bytes of an element of the keys."""
     return bytes_of_type(s, s.text("kv_type_k"))
 
 
 @rule
 def bv(s: Sheet) -> float:
-    # of values
+    """Bytes of an element of the values."""
     return bytes_of_type(s, s.text("kv_type_v"))
 
 
 @rule
 def full_width(s: Sheet) -> float:
-    # bytes of a token of one head of a full layer
+    """Bytes of a token in one head of a layer without a window."""
     return s.head_dim_k * s.bk + s.head_dim_v * s.bv
 
 
 @rule
 def swa_width(s: Sheet) -> float:
-    # bytes of a token of one head of a sliding layer
+    """Bytes of a token in one head of a layer with a window."""
     return s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv
 
 
 @rule
 def full_layer(s: Sheet) -> float:
+    """Bytes of a token in a layer without a window, on each card."""
     if "bytes_per_token_layer" in s.inputs:
         return s.bytes_per_token_layer
     is_latent = "kv_lora_rank" in s.inputs
     if is_latent and s.is_vllm and s.text("kv_type") == "fp8_ds_mla":
-        # read: vllm/v1/kv_cache_interface.py: 656 bytes a token of the sparse layout
+        # read: vllm/v1/kv_cache_interface.py: the bytes of a token of the sparse layout
         return 656
     if not is_latent or "head_dim_k" in s.inputs:
         # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
@@ -76,12 +84,13 @@ def full_layer(s: Sheet) -> float:
 
 @rule
 def swa_layer(s: Sheet) -> float:
+    """Bytes of a token in a layer with a window, on each card."""
     return heads_on_a_card(s, s.n_head_kv_swa) * s.swa_width
 
 
 @rule
 def cards_of_a_layer(s: Sheet) -> float:
-    # how many cards have a part of each layer
+    """How many cards have a part of each layer."""
     if s.is_pooled:
         return s.tp
     return 1
@@ -89,22 +98,24 @@ def cards_of_a_layer(s: Sheet) -> float:
 
 @rule
 def on_cards(s: Sheet) -> float:
+    """The share of the caches that is on the cards."""
     if "kv_printed" in s.inputs:
-        # what of the caches the log prints for the cards
+        # the log prints the cache of the cards, and all caches
         return min(1, s.kv_printed / sum(s.sizes("cache_sizes")))
     return 1
 
 
 @rule
 def full_token(s: Sheet) -> float:
+    """Bytes of a token in all layers without a window, on each card of a pool, else on all."""
     if "cache_cells" in s.inputs:
         # the sizes and the cells that the log prints
         cells = s.sizes("cache_cells")
-        return (
-            s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
-        )
+        size = longest(s.sizes("cache_sizes"), cells)
+        return s.on_cards * size / max(cells) / s.streams
     if "kv_printed" in s.inputs and "tokens_printed" in s.inputs:
-        # the pool and its tokens that the log prints, for one card
+        # the pool and its tokens that the log of SGLang prints, for one card; the pool has a page
+        # more than the tokens
         return s.kv_printed / (s.tokens_printed + s.page_size)
     if "kv_printed" in s.inputs and "n_ctx_printed" in s.inputs:
         # the size and the context that the log prints
@@ -113,13 +124,14 @@ def full_token(s: Sheet) -> float:
         # layer by layer from the model's header
         return s.heads_full * s.full_width / s.cards_of_a_layer
     if s.is_pooled:
-        # read: vllm/v1/core/kv_cache_utils.py: the card with most layers counts
+        # read: vllm/v1/core/kv_cache_utils.py: of pipeline stages the one with most layers counts
         return up(s.n_layer_kv, s.pp) * s.full_layer
     return s.n_layer_kv * s.full_layer
 
 
 @rule
 def swa_token(s: Sheet) -> float:
+    """Bytes of a token in all layers with a window, on each card of a pool, else on all."""
     if s.n_layer_swa == 0:
         return 0
     if "cache_cells" in s.inputs:
@@ -136,19 +148,22 @@ def swa_token(s: Sheet) -> float:
 
 @rule
 def token_bytes(s: Sheet) -> float:
-    # bytes of a token while no window limits it
+    """Bytes of a token as long as it is within every window."""
     return s.full_token + s.swa_token
 
 
 @rule
 def swa_window(s: Sheet) -> float:
+    """Tokens of the window; 0 where no layer has one."""
     if s.n_layer_swa == 0:
         return 0
     return s.n_swa
 
 
 def paged(s: Sheet, tokens: float) -> float:
-    """Bytes of a pool of SGLang that holds so many tokens."""
+    """Bytes of a pool of SGLang that holds so many tokens (read: sglang memory_pool.py): it has one
+    page more, and layers with a window have whole pages for their share of the tokens.
+    """
     size = (tokens + s.page_size) * s.full_token
     if s.n_layer_swa:
         pages = int(s.swa_ratio * tokens) // s.page_size + 1
@@ -158,6 +173,7 @@ def paged(s: Sheet, tokens: float) -> float:
 
 @rule
 def need_bytes(s: Sheet) -> float:
+    """Bytes of the cache of the context that is asked for."""
     if s.family == "Diffusers":
         s.cite("a pipeline of images keeps no cache")
         return 0
@@ -188,6 +204,7 @@ def need_bytes(s: Sheet) -> float:
 
 @rule
 def kv_bytes(s: Sheet) -> float:
+    """Bytes that the cache takes: of a pool all that it is given, else what is asked for."""
     if s.is_vllm and s.has("available"):
         s.cite("vLLM gives the cache all that its share leaves")
         return s.available
@@ -200,11 +217,9 @@ def kv_bytes(s: Sheet) -> float:
     if s.family == "TensorRT-LLM" and s.has("available"):
         s.cite("as tokens_held")
         return s.tokens_held * s.token_bytes
-    if (
-        "kv_printed" in s.inputs
-        and "cache_cells" not in s.inputs
-        and "n_ctx_printed" not in s.inputs
-    ):
+    # With its cells or its context, a printed size gives the bytes of a token, and so need_bytes.
+    gives_a_token = "cache_cells" in s.inputs or "n_ctx_printed" in s.inputs
+    if "kv_printed" in s.inputs and not gives_a_token:
         s.cite("as the log prints it")
         return s.kv_printed
     s.cite("the cache of what is asked for")

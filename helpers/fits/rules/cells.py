@@ -1,4 +1,9 @@
-"""Cells of a cache of llama.cpp and ollama, as their programs round them."""
+"""Cells of a cache of llama.cpp and ollama, each of one token, as their programs round them.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,16 @@ from helpers.fits.servers import table
 from helpers.fits.sheet import Sheet, rule
 
 GPT_OSS = ("gptoss", "gpt-oss")
+"""The architecture, as ollama and as llama.cpp name it."""
+GPT_OSS_CELLS = 4096
+"""Cells of its window in ollama (GraphSize, gptoss; model/models/gptoss), in place of the 128 tokens
+of its header.
+"""
 
 
 @rule
 def measured(s: Sheet) -> float:
+    """Whether this release of ollama measures what it allocates, in place of an estimate."""
     if not s.is_ollama:
         return False
     if 202509 <= s.date < 202511 and s.own_engine:
@@ -27,12 +38,14 @@ def measured(s: Sheet) -> float:
 
 @rule
 def own_engine(s: Sheet) -> float:
+    """Whether ollama runs the model with its own engine, and not with llama.cpp."""
     # read: ollama fs/ggml/ggml.go, OllamaEngineRequired
     return s.architecture in table()["own_engine"]
 
 
 @rule
 def n_pad(s: Sheet) -> float:
+    """The number of cells of which llama.cpp rounds a cache up to a multiple."""
     if s.date >= 202511 and "ik_" not in s.program:
         # read: llama.cpp src/llama-context.cpp, pull request 17046
         return 256
@@ -47,6 +60,7 @@ def n_pad(s: Sheet) -> float:
 
 @rule
 def streams(s: Sheet) -> float:
+    """How many caches there are: one for all slots, or one for each."""
     if s.date < 202507:
         # read: llama.cpp before pull request 14363: one cache for all slots
         return 1
@@ -58,6 +72,7 @@ def streams(s: Sheet) -> float:
 
 @rule
 def cells(s: Sheet) -> float:
+    """Cells of all layers without a window: tokens for which the cache has room."""
     if "cells_per_stream" in s.inputs:
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
@@ -76,6 +91,7 @@ def cells(s: Sheet) -> float:
 
 @rule
 def swa_full(s: Sheet) -> float:
+    """Whether layers with a window keep all tokens nevertheless."""
     # records: koboldcpp kept whole windows until the middle of 2026; read: llama.cpp
     # common/common.h, swa_full
     return "kobold" in s.program and s.date < 202606
@@ -83,6 +99,7 @@ def swa_full(s: Sheet) -> float:
 
 @rule
 def swa_cells(s: Sheet) -> float:
+    """Cells of all layers with a window."""
     if s.n_layer_swa == 0:
         return 0
     if "cache_cells" in s.inputs:
@@ -92,16 +109,16 @@ def swa_cells(s: Sheet) -> float:
         return window_cells_of_llama_cpp(s)
     is_gpt_oss = s.architecture in GPT_OSS
     if s.measured:
-        # read: ollama kvcache/causal.go, Init; model/models/gptoss: 4096
+        # read: ollama kvcache/causal.go, Init: a token more where slots share the cache
         window = s.n_swa
         if is_gpt_oss:
-            window = 4096
+            window = GPT_OSS_CELLS
         elif s.n_parallel > 1:
             window += 1
         return min(s.cells, pad(s.n_parallel * window + s.n_batch, 256))
     if s.is_ollama and is_gpt_oss:
-        # read: ollama GraphSize, gptoss: 4096, not the window of 128
-        return s.n_parallel * 4096 + s.n_batch
+        # read: ollama GraphSize, gptoss
+        return s.n_parallel * GPT_OSS_CELLS + s.n_batch
     if s.is_ollama and s.architecture == "gemma3":
         # read: ollama GraphSize, gemma3
         return s.n_parallel * s.n_swa + s.n_batch
@@ -110,7 +127,7 @@ def swa_cells(s: Sheet) -> float:
 
 
 def window_cells_of_llama_cpp(s: Sheet) -> float:
-    """Cells of a sliding layer, by the rule of the release."""
+    """Cells of a layer with a window in llama.cpp, by the rule of the release."""
     if s.swa_full or s.date < 202505:
         # read: llama.cpp before pull request 13194 (May 2025), and --swa-full: a window saves
         # nothing
@@ -118,8 +135,8 @@ def window_cells_of_llama_cpp(s: Sheet) -> float:
     if s.date < 202506:
         # read: llama.cpp src/llama-kv-cache.cpp of May 2025, n_batch not n_ubatch
         return min(s.cells, pad(s.n_swa * s.n_parallel + s.n_batch, s.n_pad))
-    windows = s.n_parallel // s.streams
-    window_cells = s.n_swa * windows + s.n_ubatch
+    windows_a_stream = s.n_parallel // s.streams
+    window_cells = s.n_swa * windows_a_stream + s.n_ubatch
     cells_a_stream = s.cells // s.streams
     if s.date < 202511:
         # read: llama.cpp src/llama-kv-cache-unified-iswa.cpp of June 2025
@@ -130,6 +147,7 @@ def window_cells_of_llama_cpp(s: Sheet) -> float:
 
 @rule
 def step(s: Sheet) -> float:
+    """The number of tokens of which the server rounds a context to a multiple."""
     if s.is_llama_cpp and s.date >= 202511:
         # read: llama.cpp src/llama-context.cpp
         return 256

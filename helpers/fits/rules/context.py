@@ -1,4 +1,9 @@
-"""The context that a server takes where none is asked for."""
+"""The context that a server takes where none is asked for.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,10 @@ from helpers.fits.sheet import Sheet, rule
 from helpers.ground.units import GIB
 
 OLLAMA_TIERS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))
-"""Of ollama since 0.15.5: from so much memory of all cards on, so many tokens a slot."""
+"""Bytes of all cards from which on ollama gives a slot so many tokens (server/routes.go, Serve,
+since 0.15.5). 47 and 23 mean cards of 48 and 24 GiB, which have a little less.
+"""
+# Where the default of a server comes from that takes the model's own maximum.
 MAXIMA = {
     "vLLM": (
         "the model's own maximum; where that does not fit, the server refuses to start (read: "
@@ -20,10 +28,12 @@ MAXIMA = {
     "Transformers": "the model's own maximum; the cache grows with prompt and answer",
 }
 LONGER_ON_OLLAMA = (*GPT_OSS, "qwen3vl", "qwen3vlmoe")
+"""Architectures to which ollama gave 8,192 tokens (server/routes.go, scheduleRunner)."""
 
 
 @rule
 def n_ctx(s: Sheet) -> float:
+    """Tokens of the context, where none is asked for: of all slots together."""
     if "cache_cells" in s.inputs:
         # the cells that the log prints
         return max(s.sizes("cache_cells")) * s.streams
@@ -32,20 +42,23 @@ def n_ctx(s: Sheet) -> float:
 
 @rule
 def default_context(s: Sheet) -> float:
+    """Tokens that the server takes by itself, for all slots."""
     if "ollama" in s.program:
         context = context_of_ollama(s)
         if s.has("n_ctx_train"):
             # read: ollama server/sched.go, effectiveContext; llm/server.go
             context = min(context, s.n_ctx_train)
         return context * s.n_parallel
-    if s.is_llama_cpp and "llama" in s.program and "ik_" not in s.program:
+    # koboldcpp and others have defaults of their own.
+    is_llama_cpp_itself = "llama" in s.program and "ik_" not in s.program
+    if s.is_llama_cpp and is_llama_cpp_itself:
         return context_of_llama_cpp(s)
     s.cite(MAXIMA.get(s.family, "the model's own maximum"))
     return s.n_ctx_train
 
 
 def context_of_ollama(s: Sheet) -> float:
-    """Tokens of a slot, by the release and the memory of all cards."""
+    """Tokens of a slot of ollama, by the release and the memory of all cards."""
     if s.date < 202505:
         s.cite("read: ollama envconfig/config.go before 0.6.7")
         return 2048
@@ -63,13 +76,13 @@ def context_of_ollama(s: Sheet) -> float:
         "by the memory of all cards; layers that do not fit beside it go to the CPU (read: ollama "
         "server/routes.go, Serve, since 0.15.5)"
     )
-    if not total_bytes:
+    if not total_bytes:  # no card was named: any of OLLAMA_TIERS
         return s.either(4096, 4096, 262144)
     return next(tokens for least, tokens in OLLAMA_TIERS if total_bytes >= least)
 
 
 def context_of_llama_cpp(s: Sheet) -> float:
-    """Tokens of all slots, by the release."""
+    """Tokens of all slots of llama.cpp, by the release."""
     if 202411 <= s.date < 202512:
         s.cite("read: llama.cpp common/common.h, n_ctx, until December 2025")
         return 4096

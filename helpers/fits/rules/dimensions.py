@@ -1,4 +1,9 @@
-"""What a model and a request are: layers, heads, widths, context, slots, types of the cache."""
+"""What a model and a request are: layers, heads, widths, batches, cards.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,31 @@ from helpers.fits.sheet import MissingFigure, Sheet, rule
 
 @rule
 def n_layer(s: Sheet) -> float:
-    # read: ollama llm/memory.go: the blocks and the output
+    """The number of layers, by a log of ollama."""
+    # read: ollama llm/memory.go: it counts the output as a layer
     return s.layers_model - 1
 
 
 @rule
 def n_layer_swa(s: Sheet) -> float:
+    """How many layers have a window."""
     if "cache_cells" not in s.inputs:
         return 0
-    # caches that the log prints beside those of most cells
+    # a log prints the cells of each cache: those with fewer than most have a window
     cells = s.sizes("cache_cells")
     return len(cells) - cells.count(max(cells))
 
 
 @rule
 def n_layer_kv(s: Sheet) -> float:
-    # the rest of the layers; a layer that shares another's cache holds nothing (read: llama.cpp
+    """How many layers have a cache without a window."""
+    # the other layers; one that shares another's cache holds none (read: llama.cpp
     # src/llama-hparams.cpp, has_kv)
     return s.n_layer - s.n_layer_swa - s.n_layer_recurrent - s.shared_kv_layers
 
 
 def heads_on_a_card(s: Sheet, heads: float) -> float:
-    """How many heads of a cache each card holds, of servers that count for one card."""
+    """How many heads of a cache each card holds, for servers that count one card; else all."""
     if s.is_vllm:
         # read: vllm/config/model.py, get_num_kv_heads: at least one on each card
         return max(1, heads // s.tp)
@@ -41,12 +49,14 @@ def heads_on_a_card(s: Sheet, heads: float) -> float:
 
 @rule
 def n_head(s: Sheet) -> float:
-    # not given: one to sixteen heads of queries for each of the cache
+    """How many heads the queries of a layer have."""
+    # not given: models have one to sixteen heads of queries for each of the cache
     return s.either(1, 4, 16) * s.n_head_kv
 
 
 @rule
 def head_dim_k(s: Sheet) -> float:
+    """The width of a head of the keys."""
     if "kv_lora_rank" not in s.inputs and "n_embd" in s.inputs and "n_head" in s.inputs:
         # transformers: the model's width over its heads, where no width of a head is given
         return s.n_embd // s.n_head
@@ -55,22 +65,26 @@ def head_dim_k(s: Sheet) -> float:
 
 @rule
 def has_swa(s: Sheet) -> float:
+    """Whether layers have a window (sliding window attention)."""
     return "SWA" in s.tags or s.n_layer_swa > 0
 
 
 @rule
 def is_moe(s: Sheet) -> float:
+    """Whether the model is a mixture of experts."""
     return "MoE" in s.tags or s.n_expert > 1
 
 
 @rule
 def is_mla(s: Sheet) -> float:
+    """Whether the model has multi-head latent attention."""
     return "MLA" in s.tags or "kv_lora_rank" in s.inputs
 
 
 @rule
 def gguf_arch(s: Sheet) -> str:
-    # by its layers and its attention, where nothing is given
+    """The architecture, by the name that GGUF files have for it."""
+    # not given: an architecture of such layers and such attention
     if s.has_swa:
         if s.is_moe:
             return "gptoss"
@@ -82,13 +96,14 @@ def gguf_arch(s: Sheet) -> str:
 
 @rule
 def sees(s: Sheet) -> float:
-    # a vision part
+    """Whether the server loads a vision part."""
     has_eyes = "vision" in s.tags or s.vision_parts > 0 or s.projector_weights_bytes > 0
     return s.is_ggml and has_eyes
 
 
 @rule
 def flash_attn(s: Sheet) -> float:
+    """Whether attention is fused (flash attention)."""
     if "ik_" in s.program:
         # read: ik_llama.cpp common/common.h: on since November 2025
         return s.date >= 202511
@@ -99,6 +114,7 @@ def flash_attn(s: Sheet) -> float:
 
 @rule
 def n_batch(s: Sheet) -> float:
+    """Tokens of a batch."""
     if s.is_ollama:
         # read: ollama api/types.go, NumBatch
         return 512
@@ -108,12 +124,14 @@ def n_batch(s: Sheet) -> float:
 
 @rule
 def n_ubatch(s: Sheet) -> float:
+    """Tokens of a micro-batch, of which llama.cpp holds the activations at once."""
     # read: llama.cpp common/common.h, n_ubatch
     return min(512, s.n_batch)
 
 
 @rule
 def cards(s: Sheet) -> float:
+    """The number of cards."""
     for name in ("card_free_bytes", "card_total_bytes"):
         if name in s.inputs:
             return len(s.sizes(name))

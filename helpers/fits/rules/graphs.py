@@ -1,4 +1,9 @@
-"""The graph that ollama's own estimate adds for each architecture, until it measured it."""
+"""The compute graph that ollama estimates for each architecture, until it measured it.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +15,38 @@ from helpers.fits.sheet import Sheet, rule
 from helpers.ground.units import MIB
 
 LLAMAS = ("llama", "llama4")
+"""Architectures with one partial graph in GraphSize."""
 
 
 @rule
 def graph_by_cache(s: Sheet) -> float:
-    # read: ollama llm/memory.go: where GraphSize names no graph, a sixth of the cache for each
-    # head that shares one
+    """Bytes of the graph of an architecture for which ollama has no formula."""
+    # read: ollama llm/memory.go: a sixth of the cache for each head of queries that shares one of
+    # the cache
     return s.n_head // s.n_head_kv * s.need_bytes / 6
 
 
 def vocabulary_weights(s: Sheet) -> float:
-    """The output matrix as Q6_K, which a partial graph copies (ollama GraphSize)."""
+    """Bytes of the output matrix as Q6_K, 105 for 128 weights, which a partial graph copies (ollama
+    GraphSize).
+    """
     return s.n_embd * s.n_vocab * 105 / 128
 
 
 def largest_graph(s: Sheet, side: str) -> float:
-    """The larger of two steps of a batch, the output and the attention, by the row of the
-    architecture in graphs.json; ``side`` is full or partial.
+    """Bytes of the larger of two steps of a batch, the output and the attention, by the row of the
+    architecture in graphs.json, whose ``about`` explains its numbers; ``side`` is full or partial.
     """
     row = table("graphs")["architectures"][s.architecture]
     output_embeds, *attention = row[side]
-    graphs = [4 * s.n_batch * (output_embeds * s.n_embd + s.n_vocab)]
+    f32_batch = 4 * s.n_batch
+    graphs = [f32_batch * (output_embeds * s.n_embd + s.n_vocab)]
     if attention:
         ones_bytes, embeds, widths = attention
         heads = s.figure(row["heads"])
         width = widths * s.head_dim_k * heads
         scores = s.n_ctx * (1 + heads)
-        graphs.append(4 * s.n_batch * (ones_bytes + embeds * s.n_embd + width + scores))
+        graphs.append(f32_batch * (ones_bytes + embeds * s.n_embd + width + scores))
     if side == "partial":
         graphs[0] += vocabulary_weights(s)
         for factor, *names in row["beside"]:
@@ -47,7 +57,7 @@ def largest_graph(s: Sheet, side: str) -> float:
 
 @rule
 def graph(s: Sheet) -> float:
-    # bytes of the graph of a model that is on the card as a whole
+    """Bytes of the graph of a model that is on the cards as a whole."""
     if s.architecture == "llama" and s.date < 202408:
         # read: ollama llm/ggml.go before 0.3.5: no graph of the vocabulary
         return 4 * s.n_batch * (1 + 4 * s.n_embd + s.n_ctx * (1 + s.n_head))
@@ -64,30 +74,29 @@ def graph(s: Sheet) -> float:
 
 @rule
 def graph_partial(s: Sheet) -> float:
-    # bytes of the graph of a model of which a part is on the card
+    """Bytes of the graph of a model of which a part is on the cards."""
     if "graph" in s.inputs:
-        # as printed
-        return s.graph
+        return s.graph  # a log prints one for both
     if s.architecture in LLAMAS:
-        # read: ollama GraphSize, llama, partialOffload
-        rows = 4 * s.n_batch
-        attention = (
-            rows * (1 + s.n_embd + max(s.n_ctx, s.n_embd)) + s.n_embd**2 * 9 / 16
-        )
-        attention += (
-            4 * s.n_ctx * (s.n_batch * s.n_head + s.n_embd // s.n_head * s.n_head_kv)
-        )
-        output = rows * (s.n_embd + s.n_vocab) + vocabulary_weights(s)
-        return rows * s.n_embd + max(attention, output)
+        # read: ollama GraphSize, llama, partialOffload: a step of a batch in f32, and a matrix
+        # that is copied, of 9 bytes for 16 weights
+        f32_batch = 4 * s.n_batch
+        copied = s.n_embd**2 * 9 / 16
+        hidden = f32_batch * (1 + s.n_embd + max(s.n_ctx, s.n_embd))
+        scores = s.n_batch * s.n_head
+        keys = s.n_embd // s.n_head * s.n_head_kv
+        attention = hidden + copied + 4 * s.n_ctx * (scores + keys)
+        output = f32_batch * (s.n_embd + s.n_vocab) + vocabulary_weights(s)
+        return f32_batch * s.n_embd + max(attention, output)
     if s.architecture in table("graphs")["architectures"]:
         return largest_graph(s, "partial")
-    # read: ollama llm/memory.go: the same, where GraphSize names one only
+    # read: ollama llm/memory.go: the same, where GraphSize has only one
     return s.graph
 
 
 @rule
 def graph_held(s: Sheet) -> float:
-    # bytes of the graph on each card that it takes
+    """Bytes of the graph on each card that takes one."""
     # read: ollama llm/memory.go: several cards always take the partial graph
     if s.cards > 1:
         return s.graph_partial
@@ -96,10 +105,10 @@ def graph_held(s: Sheet) -> float:
 
 @rule
 def graph_room(s: Sheet) -> float:
-    # bytes that are kept free for a graph as layers are dealt to the cards
+    """Bytes that ollama keeps free for a graph while it deals layers to the cards."""
     # read: ollama llm/memory.go, EstimateGPULayers: the larger of both is kept free
     larger = max(s.graph_partial, s.graph_held)
     if "gguf_arch" in s.inputs:
         return larger
-    # of an architecture that is not given
+    # the architecture is not given: a range
     return s.either(min(larger, s.graph_other), larger, max(larger, s.graph_other))

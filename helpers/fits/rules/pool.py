@@ -1,4 +1,9 @@
-"""The pool of pages of vLLM, SGLang and TensorRT-LLM: its size, and the tokens that it holds."""
+"""The pool of pages of vLLM, SGLang and TensorRT-LLM: its size, and the tokens that it holds.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +18,21 @@ SGLANG_TIERS = (
     (20480, 4096, 48, 160),
     (0, 2048, 8, 8),
 )
-"""Of SGLang: from so many MiB of the card on, tokens of a chunk, and requests of a graph under four
-cards that share a layer, and from four on.
+"""SGLang's defaults by the card (sglang/srt/arg_groups, handle_gpu_memory_settings): from so many MiB
+on, tokens of a chunk, and requests of a graph where fewer than four cards share a layer, and where
+four or more do.
 """
 SGLANG_TIERS_BEFORE = (*SGLANG_TIERS[:3], (20480, 2048, 24, 80), SGLANG_TIERS[4])
 """The same until the spring of 2026."""
 PREFILL_GRAPH_MIB = 400
-"""8 MiB for each of some 50 sizes of a prefill graph."""
+"""8 MiB for each of some 50 sizes of a prefill graph (same function)."""
+LARGE_CARD = 70 * GIB
+"""Bytes of a card from which vLLM's defaults are larger (vllm/engine/arg_utils.py)."""
 
 
 @rule
 def swa_ratio(s: Sheet) -> float:
+    """Tokens of SGLang's pool of layers with a window, for each token of the other pool."""
     # read: sglang/srt/server_args.py, swa_full_tokens_ratio; pool_configurator.py,
     # HybridSWAPoolConfigurator: no ratio where every layer slides
     if s.n_layer_kv:
@@ -33,6 +42,7 @@ def swa_ratio(s: Sheet) -> float:
 
 @rule
 def block_size(s: Sheet) -> float:
+    """Tokens of a block of vLLM's pool."""
     if s.is_vllm and s.n_layer_recurrent and s.n_layer_kv and s.has("state_layer"):
         # read: vllm/platforms/interface.py: the first multiple of 16 whose page holds a state
         return 16 * up(s.state_layer / s.tp, 16 * s.full_layer)
@@ -42,16 +52,19 @@ def block_size(s: Sheet) -> float:
 
 @rule
 def max_num_batched_tokens(s: Sheet) -> float:
+    """The most tokens of a step of vLLM."""
     # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
-    if s.date < 202507 or (
-        "n_embd" in s.inputs and s.has("card_total") and s.card_total < 70 * GIB
-    ):
+    is_small = False
+    if "n_embd" in s.inputs and s.has("card_total"):
+        is_small = s.card_total < LARGE_CARD
+    if s.date < 202507 or is_small:
         return 2048
     return 8192
 
 
 @rule
 def one_kind(s: Sheet) -> float:
+    """Whether vLLM keeps the cache of all layers alike."""
     # read: vllm/v1/core/kv_cache_utils.py, get_kv_cache_groups
     has_no_groups = s.date < 202506 or s.disable_hybrid_kv_cache_manager
     return s.n_layer_recurrent == 0 and (s.n_layer_swa == 0 or has_no_groups)
@@ -59,7 +72,7 @@ def one_kind(s: Sheet) -> float:
 
 @rule
 def page(s: Sheet) -> float:
-    # bytes of a block in one layer, alike for all kinds of layers
+    """Bytes of a block in one layer, which are the same for all kinds of layers."""
     # read: unify_kv_cache_spec_page_size; the smaller page takes more tokens
     if not s.n_layer_swa:
         return s.block_size * s.full_layer
@@ -70,15 +83,16 @@ def page(s: Sheet) -> float:
 
 @rule
 def kinds(s: Sheet) -> list[float]:
-    # how many layers are of each kind
+    """How many layers there are of each kind that has a cache or a state."""
     return [n for n in (s.n_layer_kv, s.n_layer_swa, s.n_layer_recurrent) if n]
 
 
 @rule
 def group(s: Sheet) -> float:
-    # how many layers of one kind share a block
+    """How many layers of one kind share a block."""
     # read: _get_kv_cache_groups_uniform_page_size
     layers = s.sizes("kinds")
+    # with kinds of nearly as many layers, padding the smaller one wastes less
     if max(layers) < 1.5 * min(layers):
         return max(layers)
     return min(layers)
@@ -86,39 +100,40 @@ def group(s: Sheet) -> float:
 
 @rule
 def request_blocks(s: Sheet) -> float:
-    # blocks of one request of the whole context
+    """Blocks of one request of the whole context."""
     if s.one_kind:
         # read: FullAttentionSpec.max_memory_usage_bytes
         return up(s.n_ctx, s.block_size)
     # read: vllm/v1/kv_cache_interface.py, MambaSpec.max_memory_usage_bytes: two states of each
     # recurrent group with prefix caching, one without, and one for each token drafted
     mode = s.text("mamba_cache_mode")
-    states = s.num_speculative_tokens + 2
-    if mode == "none":
-        states = s.num_speculative_tokens + 1
     if mode == "all":
         states = up(s.n_ctx, s.block_size)
+    elif mode == "none":
+        states = 1 + s.num_speculative_tokens
+    else:
+        states = 2 + s.num_speculative_tokens
     blocks = states * up(s.n_layer_recurrent, s.group)
     if s.n_layer_kv:
         # read: FullAttentionSpec.max_memory_usage_bytes
         blocks += up(s.n_layer_kv, s.group) * up(s.n_ctx, s.page // s.full_layer)
     if s.n_layer_swa:
-        # read: vllm/v1/kv_cache_interface.py, SlidingWindowSpec.max_memory_usage_bytes;
+        # read: vllm/v1/kv_cache_interface.py, SlidingWindowSpec.max_memory_usage_bytes: the last
+        # tokens of the window, those of a batch, and a block more, as a window begins within one;
         # vllm/config/vllm.py, max_in_flight_tokens: two batches with asynchronous scheduling
         batched = s.max_num_batched_tokens
         if s.date >= 202606:
             batched *= 2
-        window = min(s.n_swa - 1 + batched, s.n_ctx)
+        tokens = min(s.n_swa - 1 + batched, s.n_ctx)
         pages_a_block = max(1, s.page // (s.block_size * s.swa_layer))
-        blocks += up(s.n_layer_swa, s.group) * (
-            up(window, s.block_size * pages_a_block) + 1
-        )
+        blocks_a_group = up(tokens, s.block_size * pages_a_block) + 1
+        blocks += up(s.n_layer_swa, s.group) * blocks_a_group
     return blocks
 
 
 @rule
 def block_bytes(s: Sheet) -> float:
-    # bytes of a block in all layers that share it
+    """Bytes of a block in all layers that share it."""
     if s.one_kind:
         # read: kv_cache_utils.py, one group
         return s.block_size * s.token_bytes
@@ -128,12 +143,14 @@ def block_bytes(s: Sheet) -> float:
 
 @rule
 def blocks(s: Sheet) -> float:
+    """Blocks of the pool."""
     # read: get_num_blocks
     return s.available // s.block_bytes
 
 
 @rule
 def tokens_held(s: Sheet) -> float:
+    """Tokens for which the pool has room."""
     if s.is_vllm and s.date >= 202605 and s.has("n_ctx"):
         # read: vllm pull request 40694 and kv_cache_utils.py of 0.21: concurrency times
         # max_model_len
@@ -148,9 +165,10 @@ def tokens_held(s: Sheet) -> float:
     if s.is_sglang and "tokens" in s.inputs:
         return s.tokens
     if s.is_sglang:
-        # read: sglang pool_configurator.py, cell size
+        # read: sglang pool_configurator.py, cell size; whole pages
         token = s.full_token + s.swa_ratio * s.swa_token
-        return s.available // token // s.page_size * s.page_size
+        pages = s.available // token // s.page_size
+        return pages * s.page_size
     if s.family == "TensorRT-LLM":
         # read: kvCacheManager calculateMaxNumBlocks, ceilDiv
         tokens = int(s.free_fraction * s.available) // s.token_bytes
@@ -161,17 +179,18 @@ def tokens_held(s: Sheet) -> float:
 
 @rule
 def slots_held(s: Sheet) -> float:
+    """How many requests of the whole context the pool holds at once."""
     if s.is_vllm:
         # read: get_max_concurrency_for_kv_cache_config
         return int(s.blocks / s.request_blocks)
     if s.is_sglang:
-        # requests of the whole context
         return int(s.tokens_held / s.n_ctx)
     raise MissingFigure("slots_held")
 
 
 @rule
 def request_tokens(s: Sheet) -> float:
+    """Tokens of one request: the context of one slot."""
     if s.is_pooled:
         return s.n_ctx
     # the context is the sum over all slots
@@ -180,6 +199,7 @@ def request_tokens(s: Sheet) -> float:
 
 @rule
 def gpu_memory_utilization(s: Sheet) -> float:
+    """The share of the card that vLLM takes by default."""
     if not s.is_vllm:
         raise MissingFigure("gpu_memory_utilization")
     # read: vllm/config/cache.py, gpu_memory_utilization
@@ -190,40 +210,48 @@ def gpu_memory_utilization(s: Sheet) -> float:
 
 @rule
 def mem_fraction_static(s: Sheet) -> float:
+    """The share of the free memory that SGLang takes for weights and pool by default."""
     if not s.is_sglang:
         raise MissingFigure("mem_fraction_static")
+    # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
+    # handle_gpu_memory_settings
     if "card_total_bytes" not in s.inputs:
         return 0.88
-    # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
-    # handle_gpu_memory_settings: 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph,
-    # 1 GiB for each eight cards of the model; at least 10 GiB of a card of more than 60
-    is_new = s.date >= 202606
-    mib = s.card_total / MIB
-    tiers = SGLANG_TIERS if is_new else SGLANG_TIERS_BEFORE
-    _, chunk, requests, requests_of_four = next(t for t in tiers if mib >= t[0])
+    tiers = SGLANG_TIERS_BEFORE
+    reserved_mib = 0
+    if s.date >= 202606:
+        tiers = SGLANG_TIERS
+        reserved_mib = PREFILL_GRAPH_MIB
+    card_mib = s.card_total / MIB
+    _, chunk, requests, requests_of_four = next(
+        tier for tier in tiers if card_mib >= tier[0]
+    )
     if s.tp >= 4:
         requests = requests_of_four
-    reserved = 512 + 1.5 * chunk + 2 * requests + s.tp * s.pp / 8 * 1024
-    if is_new:
-        reserved += PREFILL_GRAPH_MIB
-    if mib > 60 * 1024:
-        reserved = max(reserved, 10 * 1024)
-    return round(max(0.01, (mib - reserved) / mib), 3)
+    # 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph, and 1 GiB for each eight
+    # cards of the model; at least 10 GiB of a card of more than 60
+    parallel_mib = s.tp * s.pp / 8 * 1024
+    reserved_mib += 512 + 1.5 * chunk + 2 * requests + parallel_mib
+    if card_mib > 60 * 1024:
+        reserved_mib = max(reserved_mib, 10 * 1024)
+    return round(max(0.01, (card_mib - reserved_mib) / card_mib), 3)
 
 
 @rule
 def card_total(s: Sheet) -> float:
-    # of servers that take the same of each card, the smallest
+    """Bytes of the smallest card: these servers take the same of each."""
     return min(s.sizes("card_total_bytes"))
 
 
 @rule
 def card_free(s: Sheet) -> float:
+    """Bytes that are free on the card with the least."""
     return min(s.sizes("card_free_bytes"))
 
 
 @rule
 def share_free(s: Sheet) -> float:
+    """The share of the card that vLLM can be given: what is free, in whole percents."""
     if s.refused and "card_free_bytes" in s.inputs:
         # read: vllm/v1/worker/utils.py, request_memory: at most what is free of the card
         return int(100 * s.card_free / s.card_total) / 100
@@ -232,6 +260,7 @@ def share_free(s: Sheet) -> float:
 
 @rule
 def short_at_start(s: Sheet) -> float:
+    """Bytes that are free beyond vLLM's share; below 0 it refuses to start."""
     # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share;
     # what is free beyond the share, less than 0 where that is short
     if "card_free_bytes" in s.inputs:
@@ -241,13 +270,13 @@ def short_at_start(s: Sheet) -> float:
 
 @rule
 def refused(s: Sheet) -> float:
-    # vLLM is refused before anything is loaded
+    """Whether vLLM refuses to start before it loads anything."""
     return s.is_vllm and s.has("short_at_start") and s.short_at_start < 0
 
 
 @rule
 def available(s: Sheet) -> float:
-    # bytes for the pool, of servers that have one
+    """Bytes of a card for the pool, of servers that have one."""
     for name in ("kv_cache_memory_bytes", "available_kv_bytes"):
         if name in s.inputs:
             return s.figure(name)
@@ -259,9 +288,11 @@ def available(s: Sheet) -> float:
             # read: vllm/worker/worker.py of V0, determine_num_available_blocks
             return share - s.peak_torch_bytes - s.non_torch_bytes
         # read: vllm/v1/worker/gpu_worker.py, determine_available_memory; graphs are counted since
-        # 0.21
-        graphs = s.cuda_graph_bytes if s.date >= 202605 else 0
-        return share - s.weights - s.non_torch_bytes - s.activation_peak_bytes - graphs
+        # 0.21 (May 2026)
+        taken = s.weights + s.non_torch_bytes + s.activation_peak_bytes
+        if s.date >= 202605:
+            taken += s.cuda_graph_bytes
+        return share - taken
     free = s.ceiling - s.others_bytes
     if s.is_sglang:
         # read: sglang model_runner_kv_cache_mixin.py: a fraction of what was free before the load

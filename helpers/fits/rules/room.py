@@ -1,4 +1,9 @@
-"""What is left: the ceiling, what is kept free, whole layers on each card."""
+"""What is left: the ceiling, what is kept free, whole layers on each card.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,14 @@ from helpers.ground.units import GIB, MIB
 
 @rule
 def others_bytes(s: Sheet) -> float:
+    """Bytes that other processes hold."""
     s.cite("nobody else is known to hold memory")
     return 0
 
 
 @rule
 def ceiling(s: Sheet) -> float:
+    """Bytes that the cards can give: of a pool those of the smallest card, else of all."""
     if s.is_sglang and "free_after_load" in s.inputs:
         s.cite("what was free before the load: what is free after it, and the weights")
         return s.free_after_load + s.weights
@@ -29,13 +36,15 @@ def ceiling(s: Sheet) -> float:
 
 @rule
 def reserve(s: Sheet) -> float:
+    """Bytes that the server keeps free on the cards."""
     if s.is_vllm:
         s.cite(
             "what --gpu-memory-utilization leaves, less what others and graphs take of it"
         )
-        # Before 0.21 graphs lie outside of the share.
-        graphs = s.cuda_graph_bytes if s.date < 202605 else 0
-        return s.card_total * (1 - s.gpu_memory_utilization) - s.others_bytes - graphs
+        left = s.card_total * (1 - s.gpu_memory_utilization) - s.others_bytes
+        if s.date < 202605:  # before 0.21 graphs are outside of the share
+            left -= s.cuda_graph_bytes
+        return left
     if s.is_sglang:
         s.cite("what --mem-fraction-static leaves, less activations and graphs")
         free = s.ceiling - s.others_bytes - s.context_bytes
@@ -50,15 +59,23 @@ def reserve(s: Sheet) -> float:
         if not s.measured and s.has("layer_bytes"):
             kept += s.layer_bytes
         return kept * s.cards
-    if s.is_llama_cpp and "margin_bytes" in s.inputs:
+    if s.is_llama_cpp:
+        return _reserve_of_llama_cpp(s)
+    s.cite("none is known")
+    return 0
+
+
+def _reserve_of_llama_cpp(s: Sheet) -> float:
+    """Bytes that --fit keeps free on the cards, since December 2025."""
+    if "margin_bytes" in s.inputs:
         s.cite("as given")
         return s.margin_bytes * s.cards
-    if s.is_llama_cpp and "gpu_layers_asked" in s.inputs:
+    if "gpu_layers_asked" in s.inputs:
         s.cite(
             "read: llama.cpp common/fit.cpp: --fit changes nothing where --n-gpu-layers is set"
         )
         return 0
-    if not s.is_llama_cpp or s.date < 202512:
+    if s.date < 202512:
         s.cite("none is known")
         return 0
     if "card_free_bytes" not in s.inputs:
@@ -79,6 +96,7 @@ def reserve(s: Sheet) -> float:
 
 @rule
 def share_on_gpu(s: Sheet) -> float:
+    """The share of the layers that is on the cards."""
     if s.has("n_gpu_layers", "n_layer"):
         # layers are whole; the output is one more
         return min(1, s.n_gpu_layers / (s.n_layer + 1))
@@ -87,44 +105,46 @@ def share_on_gpu(s: Sheet) -> float:
 
 @rule
 def layer_bytes(s: Sheet) -> float:
+    """Bytes of one layer: its weights, cache and state."""
     if s.in_weights:
         return (s.weights - s.in_weights + s.kv_bytes) / s.n_layer
     on_all_cards = s.weights + s.kv_bytes + s.state_bytes
     if s.is_ollama:
-        # one of the blocks: weights and cache, alike for all
+        # one of the blocks, which are taken as alike
         return (on_all_cards - s.output_bytes) / s.n_layer
-    # blocks and output, alike for all
+    # one of the blocks and the output, which are taken as alike
     return on_all_cards / (s.n_layer + 1)
 
 
 @rule
 def layers_held(s: Sheet) -> float:
-    # layers that ollama puts on the cards by itself, the output among them
+    """How many layers ollama puts on the cards by itself, the output among them."""
     if not s.is_ollama or "n_gpu_layers" in s.inputs:
         raise MissingFigure("layers_held")
-    # read: ollama llm/memory.go: the vision part goes on the first card; since 0.7.1 that of its
-    # own engine goes with the output
-    eyes = s.projector_weights_bytes + s.encoder
+    # read: ollama llm/memory.go: the vision part goes on the first card; since 0.7.1 (May 2025)
+    # that of its own engine goes with the output
+    on_first_card = s.projector_weights_bytes + s.encoder
     with_output = 0.0
     if s.date >= 202505 and s.own_engine:
-        with_output = eyes
+        with_output = on_first_card
+        on_first_card = 0
     # read: ollama llm/memory.go, EstimateGPULayers; since 0.12.11 llm/server.go,
     # assignLayers: whole layers on each card, and the output where one has room
     return layers_in(
         s.sizes("card_sizes"),
-        s.graph_room + (s.reserve + s.others_bytes) / s.cards,
-        eyes - with_output,
-        s.layer_bytes,
-        s.output_bytes + with_output,
-        s.n_layer,
+        fixed=s.graph_room + (s.reserve + s.others_bytes) / s.cards,
+        first=on_first_card,
+        layer=s.layer_bytes,
+        last=s.output_bytes + with_output,
+        count=s.n_layer,
     )
 
 
 @rule
 def tightest(s: Sheet) -> float:
-    # bytes left on the fullest card
-    # read: llama.cpp src/llama-model.cpp, load_tensors, get_layer_buft_list; layers are taken as
-    # alike, so one more or less at the ends
+    """Bytes that are left on the card with the least room."""
+    # read: llama.cpp src/llama-model.cpp, load_tensors, get_layer_buft_list. Layers are taken as
+    # alike though they are not, so at the ends of the range a card has one more or less.
     return fullest_card(
         s.sizes("card_sizes"),
         s.sizes("tensor_split"),
@@ -137,23 +157,18 @@ def tightest(s: Sheet) -> float:
 
 @rule
 def left(s: Sheet) -> float:
-    # the ceiling without the sum of the rows; what of the cache a log counts among the weights
-    # (in_weights) is in both of them, and taken off once
+    """Bytes that are left: the ceiling without the sum of the rows."""
     ceiling = s.ceiling
+    # the part of the cache that a log counts among the weights is in both of them
     layers = s.weights + s.kv_bytes + s.state_bytes - s.in_weights
-    rest = (
-        s.projector_weights_bytes
-        + s.compute
-        + s.context_bytes
-        + s.others_bytes
-        + s.reserve
-    )
-    return ceiling - s.share_on_gpu * layers - rest
+    buffers = s.projector_weights_bytes + s.compute + s.context_bytes
+    kept = s.others_bytes + s.reserve
+    return ceiling - s.share_on_gpu * layers - buffers - kept
 
 
 def freed(s: Sheet) -> float:
-    """Bytes of the cache that a shorter context than was asked for gives back; less than 0 for a
-    longer one.
+    """Bytes of the cache that a shorter context than the one that was asked for gives back; below 0
+    for a longer one.
     """
     if "n_ctx_asked" in s.inputs and s.has("full_token"):
         return s.full_token * (s.n_ctx_asked - s.n_ctx)
@@ -162,7 +177,7 @@ def freed(s: Sheet) -> float:
 
 @rule
 def spare(s: Sheet) -> float:
-    # what is left, less than 0 where it does not fit: bytes, of TensorRT-LLM tokens
+    """What is left, below 0 where the model does not fit: bytes, of TensorRT-LLM tokens."""
     if s.refused:
         # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
         return s.short_at_start
@@ -182,12 +197,13 @@ def spare(s: Sheet) -> float:
     if s.is_llama_cpp:
         return _spare_of_llama_cpp(s)
     if s.is_ollama and s.has("layers_held") and s.layers_held < s.n_layer + 1:
-        # what of the layers no card has room for
+        # below 0 by the layers for which no card has room
         return min(s.left, (s.layers_held - s.n_layer - 1) * s.layer_bytes)
     return s.left
 
 
 def _spare_of_vllm(s: Sheet) -> float:
+    """Bytes of vLLM's pool that are left beside one request of the whole context."""
     # read: _check_enough_kv_cache_memory
     if not s.has("n_ctx"):
         return s.available
@@ -200,14 +216,13 @@ def _spare_of_vllm(s: Sheet) -> float:
 
 
 def _spare_of_llama_cpp(s: Sheet) -> float:
+    """Bytes that llama.cpp leaves, as --fit prints them, else on all cards or on the tightest."""
     if "fit_short_bytes" in s.inputs:
-        # as --fit prints it
         return freed(s) - s.fit_short_bytes
     if {"projected_bytes", "card_free_bytes", "fit_left_bytes"} <= s.inputs.keys():
-        # as --fit prints it
         return freed(s) + s.fit_left_bytes - s.reserve
-    is_dealt = s.cards > 1 and (s.date < 202512 or "tensor_split" in s.inputs)
-    if is_dealt and s.has("tightest"):
-        # each card with its whole layers; since December 2025 --fit moves them
+    # Whole layers go to each card; since December 2025 --fit moves them to where there is room.
+    is_fixed = s.date < 202512 or "tensor_split" in s.inputs
+    if s.cards > 1 and is_fixed and s.has("tightest"):
         return min(s.left, s.tightest)
     return s.left

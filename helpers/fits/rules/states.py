@@ -1,4 +1,9 @@
-"""States of recurrent layers."""
+"""The states that recurrent layers (Mamba, short convolutions) keep in place of a cache.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,18 @@ from helpers.fits.sheet import Sheet, element_bytes, rule
 
 @rule
 def ssm_d_inner(s: Sheet) -> float:
+    """The inner width of a recurrent layer."""
     if s.has("ssm_head", "ssm_heads"):
         # heads of the state times their width
         return s.ssm_heads * s.ssm_head
-    # transformers configuration_mamba2.py, configuration_jamba.py: so many times the model's
-    # width
+    # transformers configuration_mamba2.py, configuration_jamba.py: the model's width, expanded
     return s.ssm_expand * s.n_embd
 
 
 @rule
 def mamba_cache_mode(s: Sheet) -> str:
-    # read: vllm/config/cache.py: none without prefix caching; not given: the larger of none and
-    # align
+    """How vLLM keeps the states of a request: none, align or all."""
+    # read: vllm/config/cache.py: none without prefix caching; with it, align is its default
     if s.prefix_caching:
         return "align"
     return "none"
@@ -26,7 +31,8 @@ def mamba_cache_mode(s: Sheet) -> str:
 
 @rule
 def conv_state(s: Sheet) -> float:
-    # numbers that the convolution of a layer keeps of a request
+    """Numbers that the convolution of a layer keeps for a request."""
+    # A convolution over n tokens keeps n - 1 of them.
     if "conv_cache" in s.inputs:
         # read: llama.cpp src/llama-hparams.cpp, n_embd_r of a short convolution
         return s.n_embd * (s.conv_cache - 1)
@@ -41,9 +47,9 @@ def conv_state(s: Sheet) -> float:
 
 @rule
 def state_layer(s: Sheet) -> float:
-    # bytes that a layer keeps of a request
+    """Bytes that a recurrent layer keeps for a request."""
     convolution = s.conv_state
-    # read: llama.cpp src/llama-hparams.cpp, n_embd_s; a convolution alone has no other state
+    # read: llama.cpp src/llama-hparams.cpp, n_embd_s; a short convolution has no other state
     scan_state = 0.0
     if "conv_cache" not in s.inputs:
         scan_state = s.ssm_d_state * s.ssm_d_inner
@@ -58,6 +64,7 @@ def state_layer(s: Sheet) -> float:
 
 @rule
 def state_bytes(s: Sheet) -> float:
+    """Bytes of the states of all requests at once."""
     if s.n_layer_recurrent == 0:
         s.cite("no recurrent layers")
         return 0

@@ -1,4 +1,9 @@
-"""Weights: as a file or a log gives them, else by the dimensions."""
+"""Weights: as a file or a log gives them, else by the dimensions.
+
+A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
+release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
+servers printed.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,15 @@ UNCOUNTED = (
     "model.safetensors.index.json says their bytes"
 )
 HEADER = "the bytes of the weights: model.safetensors.index.json"
+QUANTISED_RANGE = (0.96, 1, 1.06)
+"""Real sizes of quantised weights as shares of the computed one, low, likely and high (records): what
+is left at 16 bits, and how scales are packed, differs.
+"""
 
 
 @rule
 def weights(s: Sheet) -> float:
+    """Bytes of the weights on the cards; of a pool on each card."""
     if "weights_bytes" in s.inputs:
         s.cite("as given")
         return s.weights_bytes
@@ -27,7 +37,9 @@ def weights(s: Sheet) -> float:
 
 
 def quantised_bytes(s: Sheet, bits: float) -> float:
-    """The weights at so many bits; all but GGUF leave the tables of tokens at 16."""
+    """Bytes of the weights at so many bits each; all forms but GGUF leave the tables of tokens at 16
+    bits.
+    """
     size = s.parameters * bits / 8
     if not s.is_ggml:
         size += s.token_tables * (2 - bits / 8)
@@ -36,8 +48,9 @@ def quantised_bytes(s: Sheet, bits: float) -> float:
 
 @rule
 def model_bytes(s: Sheet) -> float:
+    """Bytes of all weights of the model."""
     if "quantised_bits" in s.inputs:
-        return s.either(0.96, 1, 1.06) * quantised_bytes(s, s.quantised_bits)
+        return s.either(*QUANTISED_RANGE) * quantised_bytes(s, s.quantised_bits)
     if "parameters_wide" not in s.inputs:
         raise MissingFigure("model_bytes")
     s.cite("by the dimensions, to a few percent: no weights lie beside the config")
@@ -47,9 +60,9 @@ def model_bytes(s: Sheet) -> float:
         "experts": s.expert_bits,
         "states": s.linear_bits,
     }
-    size = sum(
-        count * bits.get(part, 16) / 8 for part, count in parameters_by_part(s).items()
-    )
+    size = 0.0
+    for part, count in parameters_by_part(s).items():
+        size += count * bits.get(part, 16) / 8
     if s.vision_parts > 0:
         s.no_bound(
             "the vision part: no weights lie beside the config; the rest by its dimensions, "
@@ -59,14 +72,14 @@ def model_bytes(s: Sheet) -> float:
         return s.unbounded(0, size, UNCOUNTED)
     if min(bits.values()) == 16:
         return size
-    # what a quantisation leaves at 16 bits, and how its scales are packed, differs
-    return s.either(0.96, 1, 1.06) * size
+    return s.either(*QUANTISED_RANGE) * size
 
 
 @rule
 def token_tables(s: Sheet) -> float:
-    # into the model and out of it, which may be one; transformers modeling_gemma3n.py,
-    # embed_tokens_per_layer: one for each layer
+    """Weights of the tables of tokens."""
+    # one into the model and one out of it, unless they are tied; transformers
+    # modeling_gemma3n.py, embed_tokens_per_layer: and one for each layer
     tables = 2
     if s.tied:
         tables = 1
@@ -76,18 +89,20 @@ def token_tables(s: Sheet) -> float:
 
 @rule
 def parameters(s: Sheet) -> float:
+    """How many weights the model has."""
     if "elements" in s.inputs:
         return s.elements
     return sum(parameters_by_part(s).values())
 
 
 def parameters_by_part(s: Sheet) -> dict[str, float]:
-    """Weights by what they are part of. Raises MissingFigure where the dimensions do not give them."""
-    # of short convolutions, and of a quantisation that is not known, no dimension says the size
+    """How many weights each part of the model has. Raises MissingFigure where its dimensions do not
+    say it.
+    """
+    # no dimension says the size of short convolutions, or of a quantisation that is not known
     if "conv_cache" in s.inputs or "quant_unknown" in s.inputs:
         raise MissingFigure("model_bytes", HEADER)
-    blocks = s.n_layer - s.n_layer_ff
-    with_attention = blocks
+    with_attention = s.n_layer - s.n_layer_ff
     if s.n_layer_recurrent:
         with_attention = s.n_layer_kv + s.n_layer_swa
     attention = 0.0
@@ -95,7 +110,9 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
     # transformers modeling_mamba.py: a model of states alone has neither
     if with_attention:
         attention = with_attention * attention_of_a_layer(s)
-        ff_layers = s.n_layer_ff or s.n_layer
+        ff_layers = (
+            s.n_layer_ff or s.n_layer
+        )  # all layers, unless some are nothing else
     moe_layers = 0.0
     if s.n_expert > 1:
         moe_layers = (ff_layers - min(s.n_dense, ff_layers)) // s.moe_step
@@ -113,12 +130,13 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
         # transformers modeling_gemma3n.py: per_layer_input_gate, per_layer_projection,
         # per_layer_model_projection
         "layer inputs": 3 * s.n_layer * s.n_embd * s.n_embd_per_layer,
+        # two norms of each layer and one of the output; a router has a row for each expert
         "norms and routers": s.n_embd * (2 * s.n_layer + 1 + moe_layers * s.n_expert),
     }
 
 
 def attention_of_a_layer(s: Sheet) -> float:
-    """Weights of query, key, value and output."""
+    """How many weights query, key, value and output of a layer have."""
     if "kv_lora_rank" in s.inputs:
         # transformers modeling_deepseek_v3.py, DeepseekV3Attention
         query_width = s.n_head * (s.n_nope + s.n_rot)
@@ -132,14 +150,16 @@ def attention_of_a_layer(s: Sheet) -> float:
 
 
 def query(s: Sheet, width: float) -> float:
-    """Weights of the query, through a narrower one where the model has that."""
+    """How many weights the query has: one matrix, or two with a narrower width between them."""
     if "q_lora_rank" in s.inputs:
         return s.q_lora_rank * (s.n_embd + width)
     return s.n_embd * width
 
 
 def state_of_a_layer(s: Sheet) -> float:
-    """Weights of a recurrent layer: in and out of Mamba, Mamba 2 and gated delta networks."""
+    """How many weights a recurrent layer has: the matrices in and out of Mamba, Mamba 2 and gated
+    delta networks.
+    """
     if s.n_layer_recurrent == 0:
         return 0
     if "ssm_dt_rank" in s.inputs and "ssm_n_group" not in s.inputs:
@@ -151,7 +171,7 @@ def state_of_a_layer(s: Sheet) -> float:
 
 
 def matrices(s: Sheet) -> int:
-    """Matrices of a feed-forward: a plain one is up and down, others have a gate beside them."""
+    """How many matrices a feed-forward has: up and down, and a gate unless it is a plain one."""
     if s.plain_ff:
         return 2
     return 3
@@ -159,13 +179,14 @@ def matrices(s: Sheet) -> int:
 
 @rule
 def n_ff(s: Sheet) -> float:
-    # transformers' default
+    """The width of the feed-forward layers."""
+    # the default of transformers
     return 4 * s.n_embd
 
 
 @rule
 def in_weights(s: Sheet) -> float:
-    # bytes of the cache that the log counts among the weights
+    """Bytes of the cache that a log counts among the weights."""
     if s.is_ollama and s.date < 202504 and "weights_bytes" in s.inputs:
         # read: ollama llm/memory.go before 0.6.3: memory.weights.total counts the cache too
         return s.kv_bytes * s.n_ctx_asked / s.n_ctx
@@ -174,8 +195,9 @@ def in_weights(s: Sheet) -> float:
 
 @rule
 def output_bytes(s: Sheet) -> float:
+    """Bytes of the output, where nothing gives them."""
     if s.in_weights:
-        # not given; the output is not in memory.weights.total before 0.6.3
+        # the output is not in memory.weights.total of ollama before 0.6.3
         return s.either(0, 1, 2) * s.weights / s.n_layer
-    # not given: about a layer
+    # about a layer; of a small model with a large vocabulary up to four
     return s.either(0, 1, 4) * s.weights / (s.n_layer + 1)
