@@ -218,7 +218,7 @@ def mem_fraction_static(s: Sheet) -> float:
     if "card_total_bytes" not in s.inputs:
         return 0.88
     tiers = SGLANG_TIERS_BEFORE
-    reserved_mib = 0
+    reserved_mib = 0.0
     if s.date >= 202606:
         tiers = SGLANG_TIERS
         reserved_mib = PREFILL_GRAPH_MIB
