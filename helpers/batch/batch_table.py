@@ -15,7 +15,7 @@ from .which_runs import differences
 
 NO_BATCH = "No batch was given: this report is about the box alone."
 MOST_ROWS = 60
-"""The table shows a person so many rows, about two screens, and counts the rest."""
+"""Rows that the table shows a person, about two screens; the rest is counted."""
 
 
 def runs_table(batch: str) -> Shown:

@@ -22,7 +22,7 @@ from .record import boot_id, in_words
 from .shapes import Run
 
 TICK_S = 0.2
-"""A wait notices within so many seconds that the batch was interrupted."""
+"""Seconds after which a wait looks again whether the batch was interrupted."""
 FOR_GOOD = " (for good)"
 """Marks a scope in a record's ``quarantined`` that stays unclean until the next boot."""
 Measure = Callable[..., BoxState]

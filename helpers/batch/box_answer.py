@@ -18,7 +18,7 @@ from .section import Section, Sections
 from .which_runs import boxes_of, grouped, swept
 
 MOST_NAMED = 4
-"""The headline names so many boxes with a problem; of more it counts the problems."""
+"""Boxes with a problem that the headline names; of more it counts the problems."""
 MOST_VALUES = 6
 MOST_LETTERS = 40
 """Values of parameters, and letters of an answer, in a cell of the table of boxes, which then fits
@@ -170,7 +170,7 @@ def headline_of(answers: list[BoxAnswer]) -> str:
 
 
 def in_boxes(count: int) -> str:
-    """So many boxes in words: "1 box", "2 boxes"."""
+    """The number of boxes in words: "1 box", "2 boxes"."""
     if count == 1:
         return "1 box"
     return f"{count} boxes"

@@ -21,7 +21,7 @@ from .watched import Job
 BEAT_S = 1.0
 """Seconds between two looks whether the batch still wants the run."""
 MOST_BYTES = 64 << 20
-"""So many bytes of a run's files are sent back to the batch, small files first.
+"""Bytes of a run's files that are sent back to the batch, small files first.
 
 They travel in one message, which the worker and the batch hold in memory.
 """

@@ -9,7 +9,7 @@ from statistics import median
 from .record import RecordUnreadable, node, read_run
 
 NEWEST = 500
-"""So many records are read: those of the last few nights, in well under a second."""
+"""Records that are read: those of the last few nights, which takes well under a second."""
 
 
 def seconds_by_notebook(outputs: Path) -> dict[str, float]:

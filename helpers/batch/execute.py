@@ -30,7 +30,7 @@ from .record import in_words
 WHOLE = "casebook://"
 """A path with this prefix is saved whole or not at all; papermill saves others in place."""
 AUTOSAVE_S = 5
-"""papermill saves the notebook so often during a cell: at most so much output is lost."""
+"""Seconds between two saves during a cell: the output of these may be lost."""
 
 
 class AtomicFiles:

@@ -48,7 +48,7 @@ from .watched import KILL_S
 PLAN = "plan.yaml"
 LOCK = ".lock"
 LAST_RUNNER_S = 20.0
-"""A runner whose batch has ended gets so long to stop its kernel (3 s) and to save the notebook."""
+"""Time for a runner whose batch has ended to stop its kernel (3 s) and to save the notebook."""
 LOOK_S = 0.05  # between two looks whether a runner has ended
 MOST_HOLDER_BYTES = (
     200  # of the line in the lock's file that says which process holds it

@@ -30,7 +30,7 @@ from .resumption import finished_outputs
 START_S = 60
 """The default of nbclient (startup_timeout): a kernel on a busy box may need most of it."""
 OUTPUTS_S = 60
-"""A kernel that has printed up to its limit may need so long to send all of it after the cell."""
+"""Time to send what a cell printed after it has ended: a kernel may have printed up to its limit."""
 STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
 LEAST_LIMIT_S = 0.001
 """A limit for a cell when no time is left: nbclient takes 0 for no limit."""

@@ -24,7 +24,7 @@ from .stop import Stop
 KERNEL = "python3"
 LANGUAGE = "python"
 STOP_S = 3.0
-"""A kernel that was interrupted gets so long for its ``finally`` blocks before it is killed."""
+"""Time for the ``finally`` blocks of an interrupted kernel before it is killed."""
 STACKS_S = 0.3
 """faulthandler writes the stacks of a kernel within this time after SIGUSR2."""
 STDERR = "kernel.stderr"

@@ -63,8 +63,8 @@ class Plain:
         self._say(number, self.names[number])
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        """A run is in a cell, counted from 1, of so many (0 cells: its kernel starts), after so many
-        seconds; prints a line if one is due.
+        """A run is in ``cell``, counted from 1, of ``cells`` (0: its kernel starts), ``seconds`` after its
+        start; prints a line if one is due.
         """
         due_s = self.next_line_s.get(number, FIRST_LINE_S)
         if seconds < due_s:

@@ -54,13 +54,13 @@ With the markup around them a page stays under 3 MB, which every mail server tak
 MOST_EMBEDDED = 12
 """The page of a batch of more runs has links to pages of its runs, and no notebooks."""
 MOST_RUN_PAGES = 200
-"""So many runs of a large batch get pages, lost ones first: enough for a night, not 5,000 files."""
+"""Runs of a large batch that get pages, lost ones first: enough for a night, not 5,000 files."""
 MOST_TROUBLES = 150
 """Kinds of trouble that a page lists; the rest is counted."""
 MOST_ALIKE = 6
 """Runs with the same trouble that a page names, such that they fit into one line."""
 MOST_OPEN = 4
-"""Of so few runs the page shows all notebooks unfolded; so many batches does its title name."""
+"""Up to this many runs the page shows their notebooks unfolded; its title names as many batches."""
 LAST_WORDS = 700
 """Characters of a run's last words on the page of a large batch: about ten lines."""
 LAST_WORDS_OF_RUN = 4000

@@ -28,7 +28,7 @@ from .watched import Job
 BEAT_S = 1.0
 """Seconds between two reports; ``watched.SILENT_S`` is thirty times as long."""
 END_OF_BATCH_S = 1.0
-"""A process whose thread has ended gets so long to end itself."""
+"""Time for a process to end after the thread that started this one."""
 PARENT_LOOK_S = 0.02
 LAST_WORDS = 2000
 """Characters of a kernel's last words that a record keeps: the end of a long traceback."""
@@ -185,7 +185,7 @@ def closed(
 
 
 def _say_cell(cell: int, cells: int) -> None:
-    """Report that the cell with this index begins, of so many."""
+    """Report that the cell with this index begins; there are ``cells`` of them."""
     _where[:] = cell + 1, cells
     _say(json.dumps(_where))
 

@@ -39,8 +39,8 @@ class Section:
     ``last_words``.
 
     ``own_verdict`` is its verdict, unless the page shows that as the answer of the only box;
-    ``agrees``: it says the same as the leading verdict of its box; ``few``: the page has so few runs
-    that it shows them unfolded.
+    ``agrees``: it says the same as the leading verdict of its box; ``few``: the page has few runs and
+    shows them unfolded.
     """
 
     run: Run

@@ -8,11 +8,11 @@ from statistics import mean
 from .shapes import Run
 
 LEAST_OF_NEXT_UNIT = 90
-"""So many seconds or minutes are shown in the next unit: "1 min" would be too rough for less."""
+"""From this many seconds or minutes on the next unit is shown; "1 min" would be too rough for less."""
 
 
 def time_left_s(runs: Sequence[Run], side_by_side: int = 1) -> float | None:
-    """Seconds until the end, with so many runs ``side_by_side``; None if that is not known.
+    """Seconds until the end, with this many runs ``side_by_side``; None if that is not known.
 
     The rest is taken to last as long as the runs before it in the mean; before the first run has
     ended, the plan's estimates count, if every run has one.

@@ -25,18 +25,18 @@ from .shapes import Run
 from .stop import Stop
 
 GRACE_S = 90.0
-"""Beyond the limit of its notebook a runner gets so long for imports, for the start of its kernel
+"""Time that a runner has beyond the limit of its notebook: for imports, for the start of its kernel
 (60 s at most) and for its end.
 """
 SILENT_S = 30.0
-"""A runner reports each second; after so long without a report it is hung."""
+"""A runner reports each second; without a report for this time it is hung."""
 STOP_S = 15.0
-"""A runner that is interrupted gets so long to stop its kernel (3 s) and to save the notebook."""
+"""Time for an interrupted runner to stop its kernel (3 s) and to save the notebook."""
 KILL_S = 5.0
-"""A process that SIGKILL has not ended after so long waits in the system and stays."""
+"""A process that SIGKILL has not ended after this time waits in the system and stays."""
 TICK_S = 0.2
 JUMP_S = 5.0
-"""So long between two looks, which are TICK_S apart, means that this process was suspended."""
+"""If two looks, which are TICK_S apart, are more than this apart, this process was suspended."""
 LAST_REPORTS_S = 1.0
 """The last reports of a runner that has ended arrive within this time."""
 

@@ -38,7 +38,7 @@ CHECKS = (*DEFAULT, "ladder")
 LEAST_S = 0.5
 """With less time a check is not started: it would be stopped without a fault of its own."""
 TURN_S = 20.0
-"""A child gets so long between two checks, and to end itself after the last."""
+"""Time for a child between two checks, and to end itself after the last."""
 LONGEST_MESSAGE = 400
 NO_LIMIT_S = 1e9
 """JSON has no infinity; this is more than thirty years."""

@@ -36,8 +36,8 @@ ROUNDING = 1e-9
 class Effect:
     """The ratio of treated to control in one quantity, ``what``: memory or time.
 
-    ``ratio`` is the mean, ``low`` to ``high`` its 99 % interval; 0.5 is half. It is of so many
-    ``pairs``. ``says`` is less, more, same (any effect is smaller than the least that matters) or
+    ``ratio`` is the mean, ``low`` to ``high`` its 99 % interval; 0.5 is half. It is of this
+    number of ``pairs``. ``says`` is less, more, same (any effect is smaller than the least that matters) or
     unclear.
     """
 

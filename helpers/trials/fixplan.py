@@ -30,7 +30,7 @@ class BudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing to try: a workload under a preset. One trial takes about so many ``seconds``."""
+    """One thing to try: a workload under a preset. One trial takes about ``seconds``."""
 
     name: str
     workload: Workload
@@ -72,7 +72,7 @@ class FixPlan:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a plan: the records by the arm's name and the repeat; why arms were refused, by
+    """The results of a plan: the records by the arm's name and the repeat; why arms were refused, by
     name; ``troubles``, a line each, that did not end the plan; and how many of the trials had
     finished ``before``.
     """

@@ -17,7 +17,7 @@ print("torch:", spec.origin if spec and spec.origin else "")
 print("cp%d%d" % sys.version_info[:2])
 """
 ASK_S = 60
-"""A Python on a network disk may need so long for its start."""
+"""Time for the start of a Python, which may be on a network disk."""
 
 
 def torch_interpreter() -> str:

@@ -16,8 +16,8 @@ from helpers.trials.targets import Target
 from helpers.trials.workload import Workload
 
 STACKS_BEFORE_S = 2.0
-"""The stacks of a silent trial are taken so long before its limit, while it still hangs; of a short
-limit a quarter before its end.
+"""How long before its limit the stacks of a silent trial are taken, while it still hangs; of a short
+limit it is a quarter.
 """
 
 

@@ -26,7 +26,7 @@ from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.targets import CPU, Target, environment, free_targets
 
 LIVE_SECONDS = 60.0
-"""Operations are carried out for so long: a notebook waits for it."""
+"""Time for the operations, for which a notebook waits."""
 PROGRAM = "helpers.trials.under_torch.stress"
 START_S = 90.0
 """For the start of Python, torch and the driver."""

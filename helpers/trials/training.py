@@ -109,7 +109,7 @@ def specification(
 
 
 def child(python: str, spec: Mapping[str, Any]) -> Transcript:
-    """Run one child to its end; if the spec has ``ranks``, so many, started by torchrun."""
+    """Run one child to its end; if the spec has ``ranks``, that number, started by torchrun."""
     argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": LIMIT_S}))
     if spec.get("ranks"):
         each_rank = f"--nproc-per-node={spec['ranks']}"

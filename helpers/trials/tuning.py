@@ -32,7 +32,7 @@ PROGRAM = "helpers.trials.under_torch.tuning_trial"
 TRIES = 3
 """A trial whose process dies may have had bad luck, such as another program's out-of-memory."""
 END_S = 5.0
-"""A process gets so long to end after its result."""
+"""Time for a process to end after its result."""
 STORAGE_WAIT_S = 60.0
 """How long SQLite waits for a lock: longer than any reader holds the file."""
 MOST_ERROR = 200

@@ -178,7 +178,7 @@ def copies(device: Device, pinned: bool) -> Row:
 
 
 def _words(device: Device, count: int) -> Tensor:
-    """So many random words of 4 bytes on the host, the same in every run."""
+    """``count`` random words of 4 bytes on the host, the same in every run."""
     words: Tensor = device.torch.randint(
         -(2**31),
         2**31,

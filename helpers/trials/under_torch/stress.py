@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 500
 """Operations in one line to the parent, of about 20 kB."""
 KEPT_FREE_BYTES = 256 * MIB
-"""So much of the free memory is never taken: an estimate of what a driver no longer gives when the
-card is nearly full.
+"""Free memory that is never taken: an estimate of what a driver no longer gives when the card is
+nearly full.
 """
 UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 """Under these variables torch takes each tensor from the driver, and its memory limit does not hold."""

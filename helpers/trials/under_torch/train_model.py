@@ -73,7 +73,7 @@ def refuse_missing_packages(train: str) -> None:
 
 def read_config(path: Path, sequence: int) -> Config:
     """The config as this Python's transformers reads it. Raises SystemExit if it is not that of a
-    language model that can be trained with sequences of so many tokens.
+    language model that can be trained with sequences of this length.
     """
     model_type = model_type_of(path)
     transformers = importlib.import_module("transformers")
@@ -253,7 +253,7 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
 
 
 def train(torch: Library, model: Model, words: int, chosen: argparse.Namespace) -> None:
-    """Train for a few steps with random tokens; the model's vocabulary has so many ``words``."""
+    """Train for a few steps with random tokens; ``words`` is the size of the model's vocabulary."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=1e-5)  # usual for a trained model
     is_mixed = chosen.precision == "mixed"

@@ -141,7 +141,7 @@ class Data:
         self.position = 0
 
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
-        """So many sequences: each token is 3 times the one before plus 1, and by chance 1 more, modulo
+        """``count`` sequences: each token is 3 times the one before plus 1, and by chance 1 more, modulo
         the vocabulary.
         """
         columns = [torch.randint(vocab, (count,), generator=self.generator)]

@@ -113,7 +113,7 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def _samples(torch: ModuleType, size: int, mapped: bool) -> Tensor:
-    """Samples of so many bytes: in memory, or ``mapped`` from a file, of which only the parts that are
+    """Samples of ``size`` bytes: in memory, or ``mapped`` from a file, of which only the parts that are
     used take memory.
     """
     samples: Tensor
