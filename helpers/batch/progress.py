@@ -97,17 +97,9 @@ class Plain:
             self._print(self.summary())
 
     def counts(self) -> dict[str, int]:
-        """How many runs are in each state, in the order of STATES; a run under way counts as
-        ``running``, whatever its last record says.
-        """
-        others = [
-            run
-            for number, run in enumerate(self.runs)
-            if number not in self.next_line_s
-        ]
-        counts = Counter[str](run.state for run in others)
-        counts["running"] = len(self.next_line_s)
-        return {state: counts[state] for state in ("running", *STATES) if counts[state]}
+        """How many runs are in each state, in the order of STATES, by their last records."""
+        counts: Counter[str] = Counter(run.state for run in self.runs)
+        return {state: counts[state] for state in STATES if counts[state]}
 
     def summary(self) -> str:
         """The counts and the time that is left, such as "2 answered, 1 failed; about 3 min left"."""

@@ -34,7 +34,7 @@ class Reserve:
         self._file: IO[bytes] | None = None
 
     def fill(self) -> None:
-        """Reserve the room, unless that would leave the disk with less than as much again."""
+        """Reserve the room, unless the disk has less than twice as much free."""
         with suppress(OSError):  # the disk refuses it: nothing is reserved
             if shutil.disk_usage(self.folder).free < 2 * RESERVE_BYTES:
                 return

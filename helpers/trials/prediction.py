@@ -89,15 +89,17 @@ def predict(
         return audited
     if trace is None:
         return Prediction(UNKNOWN, "no trace to replay")
+    default = ""
+    conf = confs[0]
+    card = Card(capacity_bytes)
     try:
-        card = Card(capacity_bytes)
-        answer = whatif(trace, card, torch=torch, build=build, confs=["", confs[0]])
+        answer = whatif(trace, card, torch=torch, build=build, confs=[default, conf])
     except SettingsError as error:
         return Prediction("not_supported", str(error))
     except ValueError as error:
         return Prediction(UNKNOWN, str(error))
     rows = {row.settings: row for row in answer.rows}
-    return _replayed(rows[""], rows[confs[0]], capacity_bytes, answer.needs_bytes)
+    return _replayed(rows[default], rows[conf], capacity_bytes, answer.needs_bytes)
 
 
 def recorded_path(work: Workload) -> Path:
