@@ -9,7 +9,7 @@ pytest.importorskip("libcst")
 from test_fix import ended, keeper, program, proposed, texts
 from test_fix_doors import searched
 
-from helpers.commands.fix import DEEP
+from helpers.commands.fix import MOST_NESTED_CALLS
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Results
 from helpers.fix.imports import sources_of
@@ -391,7 +391,7 @@ def test_a_file_with_a_sum_of_very_many_terms_is_read_or_left_out(tmp_path):
     limit = sys.getrecursionlimit()
     read = []
     try:
-        for deepest in (1000, DEEP):
+        for deepest in (1000, MOST_NESTED_CALLS):
             sys.setrecursionlimit(deepest)
             read.append(sources_of(["python", "train.py"], tmp_path, []))
     finally:

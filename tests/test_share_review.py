@@ -669,7 +669,7 @@ def test_the_panel_never_ticks_a_text_that_the_search_hides(opened_panel):
 def test_the_panel_shows_many_texts_in_pages_and_keeps_their_ticks(
     opened_panel, notebook, monkeypatch
 ):
-    monkeypatch.setattr(panel, "AT_ONCE", 1)
+    monkeypatch.setattr(panel, "TEXTS_OF_A_PAGE", 1)
     frame = Frame("Review")
     parts = panel.build(frame, panel.Shared(str(notebook)))
     (box,) = boxes_of(widgets_of(parts))
@@ -684,7 +684,7 @@ def test_the_panel_shows_many_texts_in_pages_and_keeps_their_ticks(
 
 
 def test_a_search_in_the_panel_begins_at_its_first_text(notebook, monkeypatch):
-    monkeypatch.setattr(panel, "AT_ONCE", 1)
+    monkeypatch.setattr(panel, "TEXTS_OF_A_PAGE", 1)
     frame = Frame("Review")
     parts = panel.build(frame, panel.Shared(str(notebook)))
     widgets_of(parts)["Page"].value = 4
