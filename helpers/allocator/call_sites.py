@@ -139,8 +139,8 @@ class Requests:
         return _stacks_of(self.trace, holds)[self.stack]
 
     def asked_at(self, number: int) -> int:
-        """The operation that makes a request, by its number; the trace's length where there are no
-        so many.
+        """The operation that makes a request, by its number; the trace's length where the trace has
+        fewer requests.
         """
         if number >= len(self):
             return len(self.trace)

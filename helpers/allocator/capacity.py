@@ -46,7 +46,9 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
     refused = np.unique(np.array(trace.refused, np.int64))
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
     is_freed = np.isin(trace.id[refused], frees)
-    refused = refused[(trace.op[refused] == Op.ALLOC) & ~is_freed]
+    is_request = trace.op[refused] == Op.ALLOC
+    refused = refused[is_request & ~is_freed]
+    # Behind each of them a free, which counts as the same operation of the recording.
     origin = np.insert(origin, refused + 1, refused)
     op = np.insert(trace.op, refused + 1, int(Op.FREE))
     trace = rearranged(trace, origin, op=op)

@@ -31,9 +31,11 @@ LEAST_REACH_BYTES = 256 << 20
 
 
 class Exhaustion(NamedTuple):
-    """``step``: the one in which the program runs out of memory, counted from 1 at the first of
-    the trace. ``recorded``: it lies in the recording. ``replayed``: it was replayed to, else
-    extrapolated along a line.
+    """The step in which a program runs out of memory.
+
+    ``step``: its number, from 1 at the first step of the trace. ``recorded``: it is a step of the
+    recording. ``replayed``: all operations up to it were replayed; else it is extrapolated, as if
+    memory grew by the same bytes in each step.
     """
 
     step: int
@@ -47,7 +49,7 @@ def exhaustion(requests: Requests, growth: Growth, study: Study) -> Exhaustion |
 
     Raises ValueError for a card smaller than what was live on it when the trace began.
     """
-    # Where its own addresses were is known of the recording only.
+    # The copies have no recorded addresses.
     card = replace(study.card, policy="firstfit")
     study = replace(study, card=card)
     failure = _out_of_memory_at(study, requests.trace)

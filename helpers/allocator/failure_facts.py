@@ -46,6 +46,7 @@ def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, 
     trace = study.trace
     recorded_bytes = circumstances(trace).capacity_bytes
     refused = [at for at, call in enumerate(trace.driver) if call.action == "oom"]
+    # 0: the recording does not say how large its card was.
     is_another_card = recorded_bytes not in (0, study.card.capacity_bytes)
     if not refused or is_another_card:
         return None, len(trace)

@@ -119,7 +119,7 @@ class RecordedGrowth:
         return self.growth.goes_on and is_large and not self.ended_well
 
     @property
-    def first_step(self) -> int:
+    def steps_begin_at(self) -> int:
         """The operation at which the steps begin, before which the program builds what they use; 0
         where no steps are seen.
         """

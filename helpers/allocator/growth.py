@@ -41,9 +41,9 @@ IN_MOST_STEPS = 2 / 3
 class Grower:
     """A call site that keeps more with each step.
 
-    ``count``: blocks a step. ``how``: KEPT, or LARGER where its blocks are replaced by
-    larger ones or by more. ``held_bytes``: of what it kept, there when the program ran out of memory, or when most
-    was live.
+    ``count``: how many blocks it keeps of each step. ``how``: KEPT, or LARGER where each step
+    replaces its blocks by larger ones or by more. ``held_bytes``: what it had kept when the
+    program ran out of memory, or when most was live.
     """
 
     site: CallSite
@@ -57,13 +57,13 @@ class Grower:
 class Growth:
     """What grew over the steps of a trace.
 
-    ``growers`` is empty where nothing did: own files first, then by bytes.
-
-    ``goes_on``: it had not come to its end: the program ran out of memory, or the last request
-    of the trace is one that the steps make. ``live``: live bytes at the beginning of each step.
-    ``window``: the first and the last step, from 0, between which growth is counted, whole
-    periods of it. ``inputs_grow``: the steps themselves ask for more each time, so that their
-    peak rises. A block kept at least once in ``seen_every`` steps would have been seen.
+    ``growers``: empty where nothing grew; those in the program's own files first, then those
+    with most bytes per step. ``live``: live bytes at the beginning of each step. ``window``: the
+    numbers, from 0, of the first and the last step that keep something; growth is counted from
+    the one to the other. ``inputs_grow``: the steps themselves ask for more each time, so that
+    their peak rises. ``goes_on``: the steps had not ended, because the program ran out of memory
+    or the last request of the trace is one that steps make. ``seen_every``: growth is seen if it
+    keeps something at least once in so many steps.
     """
 
     steps: Steps

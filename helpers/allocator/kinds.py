@@ -113,7 +113,8 @@ def _first_step(requests: Requests) -> int:
     pass, else the end.
     """
     try:
-        return int(loops_of(requests)[0].begins[0])
+        main_loop = loops_of(requests)[0]
+        return int(main_loop.begins[0])
     except LinesError:
         in_backward = requests.at[requests.backward]
         return int(in_backward.min(initial=len(requests.trace)))

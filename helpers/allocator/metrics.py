@@ -88,10 +88,9 @@ def stranded_over_time(
     Each point is a replay of its own up to there: half a replay of the whole on average.
     """
     stops = np.linspace(0, len(study.trace), samples + 1).astype(int)
+    after_first = np.unique(stops)[1:]  # at 0 there is no operation yet
     settings = parse(conf, behaviour(study.torch, study.build))
     return [
         (stop - 1, metrics(study.replay(conf, stop=stop).blocks, settings))
-        for stop in np.unique(stops)[
-            1:
-        ].tolist()  # without 0, before the first operation
+        for stop in after_first.tolist()
     ]

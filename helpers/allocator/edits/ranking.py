@@ -68,7 +68,7 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     if first is None:
         return []
     before_failure = max(int(origin[first]) - 1, 0)
-    first_step = growth_of_recording(study.trace, study.path).first_step
+    first_step = growth_of_recording(study.trace, study.path).steps_begin_at
     live = requests.alive(before_failure) & (requests.at >= 0) & ~requests.backward
     held_bytes = requests.by_site(live)
     rows = []
