@@ -189,7 +189,7 @@ def _of_shares(
     if would_fit_alone and not others_are_small and not is_explained:
         alone = f"if nothing else used the card, {requested.text} would fit"
         yield "outside-decides", outside_bytes, f"{says}; {alone}"
-    if outside_bytes > CONTEXT_BYTES // 2:
+    if outside_bytes > CONTEXT_BYTES // 2:  # more than a common context
         yield "outside-some", outside_bytes, says
     yield from _of_named_others(account, outside_bytes, process_bytes)
     if others_are_small and account.fragmentation != LIKELY:

@@ -142,7 +142,7 @@ def _one_memory(numbers: Numbers) -> Decision | None:
     available = _or_zero(numbers.available)
     free = _first_known(numbers.free, numbers.bare_free)
     if free is not None:
-        is_many_times = available > CACHE_TIMES * free
+        is_many_times = available >= CACHE_TIMES * free
         if is_many_times and available - free > CACHE_BYTES:
             shown = show_bytes(free)
             return answer("page_cache", numbers, free, "likely", free_any=shown)
@@ -293,7 +293,9 @@ def _carve_out_seen(numbers: Numbers, torch: int) -> Decision | None:
 
 
 def _carve_out_by_size(numbers: Numbers, torch: int) -> Decision:
-    """A total that is a carve-out by its size alone."""
+    """A total that is a carve-out by its size alone; ``beside`` is the size that it is too small
+    for.
+    """
     beside = "the RAM of any system with a desktop"
     if _far(numbers.any_ram, RAM_TIMES * torch):
         beside = f"the RAM of {show_bytes(numbers.any_ram)}"

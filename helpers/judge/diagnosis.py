@@ -63,6 +63,8 @@ MOST_ALTERNATIVES = 4
 """Causes that are listed, in a verdict that is open and in one that is decided: what a person can
 check in turn.
 """
+MOST_RIVALS = 2
+"""Causes near the first whose deciding readings are asked for, so that the list stays short."""
 LONGEST_ERROR = 400
 """Characters of the program's own error line that a verdict quotes."""
 ENOUGH_OF_A_LINE = 30
@@ -262,7 +264,7 @@ def _what_would_decide(ranking: Ranking, evidence: CaseEvidence) -> list[Missing
     """The readings that would confirm the first cause or exclude its nearest rivals; where all
     were handed over, a look at the machine.
     """
-    rivals = ranking.close[:2]
+    rivals = ranking.close[:MOST_RIVALS]
     if not rivals:
         rivals = ranking.behind[:1]
     deciding = [row.failure.decides for row in (ranking.top, *rivals)]

@@ -42,6 +42,11 @@ that a cache may still be filling.
 LEAST_RISES = 3
 LONGEST_SERIES = 4000
 """Characters of an output that may be a series of one figure; longer ones are logs."""
+BESIDE_TORCH_BYTES = 2 * GIB
+"""The most that a process has beside torch: its context and libraries (an estimate)."""
+HEAD = 300
+SHOWN = 80
+"""Characters at the start of an output, in which its tool is named, and those that are quoted."""
 MOST_SHOWN = 8
 """Readings of a series that are quoted."""
 REFUSED = ("refused", "driver-refused", "workspace")
@@ -251,9 +256,9 @@ def _above_the_named_card(
 def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """That a tool shows a figure at all, torch's statistics, and series of one figure over time."""
     for source, text in evidence.tools:
-        names_a_tool = form("tool").search(f"{source} {text[:300]}")
+        names_a_tool = form("tool").search(f"{source} {text[:HEAD]}")
         if names_a_tool and form("figure").search(text) and not is_described(text):
-            yield make_observation("tool-figure", text[:80], source, "tool")
+            yield make_observation("tool-figure", text[:SHOWN], source, "tool")
         yield from _series(source, text)
     yield from _of_steps(evidence.error_text)
     of_torch = [figure for figure in evidence.figures if figure.pool == "torch"]
@@ -280,7 +285,7 @@ def _of_idle_cache(
         if not is_another_program and not _names_parent(account, reserved_bytes):
             continue
         request = "memory"
-        least_bytes = max(GIB, reserved_bytes // 2)
+        least_bytes = max(GIB, reserved_bytes // 2)  # without a size, most of it idle
         if message.requested:
             request = message.requested.text
             least_bytes = message.requested.bytes
@@ -298,7 +303,7 @@ def _names_parent(account: Account, reserved_bytes: int) -> bool:
     beside it: then it is of a child of that process.
     """
     return any(
-        reserved_bytes <= size.bytes <= reserved_bytes + 2 * GIB
+        reserved_bytes <= size.bytes <= reserved_bytes + BESIDE_TORCH_BYTES
         for _, size in account.others
     )
 
@@ -338,7 +343,7 @@ def _series(source: str, text: str) -> Iterator[Observation]:
     """Whether readings of one figure only rise, printed a line each or all in one line."""
     kinds = form("series").findall(source)
     if not kinds:
-        kinds = form("series").findall(text[:80])
+        kinds = form("series").findall(text[:SHOWN])
     if not kinds or is_described(text) or len(text) > LONGEST_SERIES:
         return
     lines = [form("counter").sub("", line) for line in text.splitlines()]

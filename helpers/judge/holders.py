@@ -108,9 +108,10 @@ def is_itself(size: int, process: Quantity) -> bool:
 
 def window_state(total: int, used: int, memory: int) -> str:
     """The observation about a window (BAR1) of ``total`` bytes, ``used`` of them, to a card's
-    memory: bar1-full, bar1-room, or empty between the two.
+    memory: bar1-full, bar1-room where less than half is used, or empty between the two.
 
-    A window as large as the memory (Resizable BAR) is mapped whole once, so it always has room.
+    A window about as large as the memory (Resizable BAR) is mapped whole once, so it always has
+    room.
     """
     if total > memory // 2 or used < total // 2:
         return "bar1-room"

@@ -51,7 +51,9 @@ def _may_be_of(book: GpuLedger, message: Message) -> bool:
 
 
 def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
-    """The ledger of a message; None where it gives no amounts."""
+    """The ledger of a message about a GPU, None where it is not known; no ledger where the message
+    gives no amounts.
+    """
     message = account.message
     amounts = (message.capacity, message.free, message.process, message.allocated)
     if not any((*amounts, message.reserved_total)):

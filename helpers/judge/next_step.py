@@ -169,6 +169,7 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     """
     causes = {verdict.cause}
     if verdict.cause == "cannot-tell" and evidence.bundle is not None:
+        # Of an open verdict the heaviest cause.
         causes = {other.cause for other in verdict.alternatives[:1]}
     if not causes & set(HELD):
         return ()

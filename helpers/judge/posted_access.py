@@ -12,6 +12,10 @@ from helpers.judge.evidence import CaseEvidence, is_described
 from helpers.judge.observation import Observation, make_observation
 from helpers.judge.posted_processes import processes
 
+SHOWN = 80
+SHOWN_OF_COMMAND = 120
+"""Characters that are quoted of a line, and of a command that starts a container."""
+
 
 def access_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """What tools print of device nodes, and of the processes that have them open."""
@@ -23,7 +27,7 @@ def access_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         node = form("node").search(text)
         # Of crw-rw---- the first three of the nine letters are the owner's, which is root.
         if node and "rw" not in node["mode"][3:]:
-            yield make_observation("node-root-only", node[0][:80], source, "tool")
+            yield make_observation("node-root-only", node[0][:SHOWN], source, "tool")
         match = form("empty").search(text)
         if match and not lists_a_holder:
             hard = not is_described(text)
@@ -62,7 +66,7 @@ def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     container = evidence.fact("container")
     if container and container.lower() not in ("none", "no"):
         yield make_observation(
-            "in-container", container[:80], "container", "environment"
+            "in-container", container[:SHOWN], "container", "environment"
         )
 
 
@@ -83,4 +87,6 @@ def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
     if passes_kfd and groups and not may_open_nodes:
         yield make_observation("group-missing-in-run", " ".join(groups), source, origin)
     if passes_kfd != passes_dri:
-        yield make_observation("device-missing-in-run", text[:120], source, origin)
+        yield make_observation(
+            "device-missing-in-run", text[:SHOWN_OF_COMMAND], source, origin
+        )

@@ -18,7 +18,7 @@ from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
 from helpers.judge.holders import NAMED_SHARE, expected_range, is_unexplained, is_within
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.figures import Figure
-from helpers.look.printed import printed_lines, without
+from helpers.look.printed import PrintedLine, printed_lines, without
 
 MOST_NAMED = 4
 """Processes that a sentence names."""
@@ -78,12 +78,12 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
     without a head that posted.json knows.
     """
     lines = printed_lines(text)
-    lists = [line for line in lines if "process" in [pool for _, pool, _ in line.sizes]]
+    lists = [line for line in lines if _lists_process(line)]
     latest = max((line.when for line in lists), default=0)
     for row in lists:
         if row.pid is None or row.when != latest:
             continue
-        sizes = [size for _, pool, size in row.sizes if pool == "process"]
+        sizes = [size for _measure, pool, size in row.sizes if pool == "process"]
         most = max((size.bytes for size in sizes if size), default=None)
         name = row.name
         if name.upper() in ("N/A", "UNKNOWN"):
@@ -91,20 +91,22 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
         yield PostedProcess(row.pid, name, most, "", source)
     of_ps = [line for line in lines if line.state or line.parent is not None]
     for row in of_ps:
-        state = row.state[
-            :1
-        ]  # Ssl+: the first letter is the state, s leads a session (ps(1))
+        # Of Ssl+ the first letter is the state, and s says that it leads a session (ps(1)).
+        state = row.state[:1]
         if not state and "<defunct>" in row.name:
             state = "Z"
         leads = "s" in row.state
         yield PostedProcess(row.pid, row.name, None, state, source, row.parent, leads)
+    # Lists without a head are searched in what is neither such a row nor another table's.
     of_processes = {*lists, *of_ps}
-    read = []
-    for line in lines:
-        is_of_another_table = line.pid is None and not line.tool
-        if line in of_processes or is_of_another_table:
-            read.append(line)
+    of_tables = [line for line in lines if line.pid is None and not line.tool]
+    read = [line for line in lines if line in of_processes or line in of_tables]
     yield from _of_lists(source, without(text, read))
+
+
+def _lists_process(line: PrintedLine) -> bool:
+    """Whether a line has the memory of a process among its sizes."""
+    return any(pool == "process" for _measure, pool, _size in line.sizes)
 
 
 def _of_lists(source: str, text: str) -> Iterator[PostedProcess]:

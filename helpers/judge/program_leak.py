@@ -31,7 +31,9 @@ from helpers.judge.program_steps import (
 )
 
 NUMBERS_BYTES = 16 * 512
-"""What a few numbers take, each in a block of its own, which has 512 bytes at least."""
+"""What up to 16 numbers take, each in a block of its own, which has 512 bytes at least
+(kMinBlockSize of torch's allocator).
+"""
 
 
 def leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import near, show_bytes
 from helpers.judge.ceilings import Stack, ceilings, kernel_of
-from helpers.judge.ttm_change import is_built_in
+from helpers.judge.ttm_change import TTM_MODULES, is_built_in
 from helpers.judge.ttm_plan import ttm_answer
 from helpers.look import ttm as parameters
 from helpers.look.bundle import Bundle
@@ -252,7 +252,7 @@ def _why_not_written(earlier: Bundle, now: Bundle) -> str:
     """Why the setting is neither on the command line nor in modprobe.d of this boot."""
     for unknown in parameters.unknown(now):
         odd = unknown.setting
-        if odd.module in parameters.MODULES[:3]:
+        if odd.module in TTM_MODULES:
             return f"{odd.module}.{odd.name} in {odd.source} is no parameter: pages_limit was meant"
     if any(setting.name == "gttsize" for setting in parameters.all_settings(now)):
         return "only amdgpu.gttsize was set, and it does not move TTM's limit: set pages_limit"

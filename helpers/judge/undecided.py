@@ -32,6 +32,9 @@ from helpers.look.message import Message
 
 ENOUGH_READINGS = 3
 """With so many readings that would decide, a capture of the whole machine is not asked for, too."""
+MOST_LISTED = 3
+LONGEST_UNUSED = 200
+"""Observations, and characters about unused text, that the summary has: it is a few lines."""
 MOST_OBSERVATIONS = 12
 """Observations that are shown where none speaks for a cause: about a screen."""
 
@@ -148,13 +151,11 @@ def _summary_of_open(
             "Paste the program's output itself, from the first error on."
         )
     elif observations:
-        summary = (
-            f"These readings show no cause: {listed_observations(observations[:3])}."
-        )
+        summary = f"These readings show no cause: {listed_observations(observations[:MOST_LISTED])}."
     else:
         summary = "Nothing in what you gave explains a failure."
     if evidence.unused and not observations:
-        unused = capitalised(evidence.unused[:200].rstrip("."))
+        unused = capitalised(evidence.unused[:LONGEST_UNUSED].rstrip("."))
         summary += f" {unused}."
     return summary
 

@@ -221,8 +221,8 @@ class AllocatorText:
         return threads
 
     def _whole_number(self, key: str, text: str) -> int:
-        """The number at the start of a text, as a size_t: stoull reads it since 2.10, stoi
-        before, which refuses what does not fit an int.
+        """The number at the start of a text, as a size_t: stoull reads it since 2.10, also behind a
+        minus sign, and stoi before, which refuses what does not fit an int.
         """
         if self.behaviour.unified_parser:
             return self._unsigned(key, text, 1 - SIZE_T_RANGE, SIZE_T_RANGE)

@@ -257,15 +257,7 @@ class Finding:
 def finding(kind: str, name: str, value: str, **gaps: object) -> Finding:
     """The row ``kind`` of FINDINGS, said of ``name`` set to ``value``; ``gaps`` fill its gaps."""
     columns = {column: text.format(**gaps) for column, text in FINDINGS[kind].items()}
-    return Finding(
-        name=name,
-        value=value,
-        verdict=columns["verdict"],
-        says=columns["says"],
-        source=columns["source"],
-        cause=columns.get("cause"),
-        why=columns.get("why", ""),
-    )
+    return Finding(name=name, value=value, **columns)
 
 
 def sort(findings: Iterable[Finding]) -> tuple[Finding, ...]:
