@@ -132,6 +132,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[object]:
     map_answer = frame.answer()
 
     def replay_again() -> None:
+        """After a change of card or settings: the new result, and the slider at its moment."""
         nonlocal bench
         size = capacity.value
         if size == card_words:  # untouched: the words are rounded, so take the bytes
@@ -143,6 +144,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[object]:
         operation.value = bench.moment
 
     def show_operation() -> None:
+        """After a move of the slider: the operation, and the segments after it."""
         operation_answer.value = text_html(bench.words(operation.value))
         segments = bench.map(operation.value)
         parts: list[Part] = []

@@ -129,6 +129,7 @@ def _trace_of(name: str, table: Any, no_columns: dict[str, Any]) -> Trace:
     columns = {key: table.column(key).combine_chunks() for key in _COLUMNS}
 
     def whole_numbers(key: str) -> np.ndarray:
+        """A column that has a number in every row."""
         numbers = np.asarray(columns[key])
         if numbers.dtype.kind != "i":
             raise TraceError(

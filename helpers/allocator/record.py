@@ -108,13 +108,12 @@ def record(
         ) from error
     seconds = round(time.monotonic() - began, 3)
     processes, notes = collect(folder)
-    snapshot = best_snapshot(processes)
     trace = None
-    why_no_trace = ""
+    why_no_trace = _why_no_trace(notes)
+    snapshot = best_snapshot(processes)
     if snapshot:
         trace = _keep_trace(folder / snapshot, out)
-    else:
-        why_no_trace = _why_no_trace(notes)
+        why_no_trace = ""
     ended_by = ""
     if code < 0:  # minus the signal's number
         ended_by = signal_name(-code)
@@ -148,6 +147,7 @@ def _receivers(
     """
 
     def receivers(number: int) -> list[int]:
+        """The process ids that get this signal."""
         if number == signal.SIGTERM and ends_all:
             return carrying(f"CASEBOOK_RECORD={record_variable}")
         if number != signal.SIGUSR1:

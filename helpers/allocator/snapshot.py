@@ -173,6 +173,7 @@ def _segments_of(
 
 
 def _snapshot_in(content: object) -> Entry:
+    """The content of a pickle, if it is a snapshot; else raises TraceError."""
     if type(content) is not dict or "segments" not in content:
         raise TraceError(
             f"the pickle holds a {type(content).__name__} without segments: expected "
@@ -182,6 +183,7 @@ def _snapshot_in(content: object) -> Entry:
 
 
 def _segments_in(snapshot: Entry) -> list[Entry]:
+    """The segments of all devices as torch wrote them. Raises TraceError for what is no dict."""
     segments: list[Entry] = []
     for segment in _list(snapshot["segments"], "segments"):
         if type(segment) is not dict:
@@ -193,6 +195,7 @@ def _segments_in(snapshot: Entry) -> list[Entry]:
 
 
 def _list(value: object, name: str) -> list[object]:
+    """A list of a snapshot; else raises TraceError, which calls it by ``name``."""
     if not isinstance(value, list | tuple):
         raise TraceError(
             f"{name} is a {type(value).__name__}: expected a list, as torch writes"

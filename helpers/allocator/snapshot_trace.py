@@ -91,6 +91,7 @@ class _Builder:
         self.rows.append(_Row(op, ident, time_ns=_time_ns(event)))
 
     def _add_alloc_row(self, event: TraceEntry) -> None:
+        """Adds a request with a new id; one that ran out of memory got no address."""
         address = event.address
         if event.action == "oom":
             address = -1

@@ -226,17 +226,11 @@ def row_of(
     first = outcomes[0]
     peaks = [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
-    flags = list(settings.warnings)
-    if fraction is not None:  # its warning is that it does nothing without a limit
-        flags = [
-            text
-            for text in flags
-            if not text.startswith("garbage_collection_threshold:")
-        ]
     options = [OPTIONS[key] for key, _ in parts(settings.conf) if key in OPTIONS]
     left_out = [f"{key.name}: {key.unmodelled}" for key in options if key.unmodelled]
-    unchanged = replace(settings, conf="", ignored=()) == parse("", rules)
-    if settings.conf and unchanged and not left_out:
+    flags = _flags_of(settings, fraction)
+    is_default = replace(settings, conf="", ignored=()) == parse("", rules)
+    if settings.conf and is_default and not left_out:
         flags.append("; ".join(("it changes nothing here", *settings.ignored)))
     failures = [
         FirstOom(outcome.first_oom, outcome.first_oom_bytes)
@@ -266,6 +260,18 @@ def row_of(
         not_modelled=left_out,
         proved=rules.proved,
     )
+
+
+def _flags_of(settings: Settings, fraction: float | None) -> list[str]:
+    """The warnings of settings that hold under a fraction of the card: with one,
+    garbage_collection_threshold does have an effect.
+    """
+    flags = list(settings.warnings)
+    if fraction is None:
+        return flags
+    return [
+        flag for flag in flags if not flag.startswith("garbage_collection_threshold:")
+    ]
 
 
 def _rank(row: Replay) -> tuple[int | str, ...]:

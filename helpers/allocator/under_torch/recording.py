@@ -76,6 +76,7 @@ class BlockRecording:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """Finish, and choose the trace: the first snapshot at an out-of-memory, else at the end."""
         self._recorder.finish("exit")
         # The history goes on if the whole program is being recorded.
         if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:

@@ -118,6 +118,7 @@ def _shown(
     notes: list[str],
     recording_fails: bool,
 ) -> Shown:
+    """A table with its title above it, and the note on a recording that ends at its failure."""
     if recording_fails:
         notes = [*notes, AS_FAR]
     return Shown(title, columns(heads, widest=None), rows, notes, [title, ""])

@@ -136,6 +136,7 @@ def _counted(recorded: RecordedGrowth, growth: Growth) -> str:
 
 
 def _keeper_words(keeper: Keeper | None) -> str:
+    """A keeper with the lines that put into it; empty for none."""
     if keeper is None:
         return ""
     where = ", ".join(keeper.lines) or keeper.where
@@ -176,6 +177,7 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
 
 
 def _notes(growth: Growth) -> list[str]:
+    """Live bytes at the beginning of some steps, so that a reader can check the growth."""
     steps = len(growth.live)
     shown = sorted({0, 1, steps // 2, steps - 1})
     live = [show_bytes(growth.live[step]) for step in shown]
@@ -242,6 +244,7 @@ def growth_json(
 
 
 def _grower_json(row: KeptGrower) -> dict[str, Any]:
+    """A grower as JSON; ``own``: the line that asks is in the program's own files."""
     grower = row.grower
     keeper = None
     if row.keeper is not None:

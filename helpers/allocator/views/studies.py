@@ -77,6 +77,7 @@ class View:
 
     @property
     def curves(self) -> list[Curve]:
+        """What is drawn over the run: bytes reserved, allocated and stranded."""
         reserved = self.outcome.column("reserved")
         allocated = self.outcome.column("allocated")
         operations = np.arange(len(reserved))
@@ -162,6 +163,7 @@ def memory(*views: View) -> Shown:
 
 
 def _chart(seen: View, title: str) -> Chart:
+    """The run of one setting as a chart to point at."""
     return charts.timeline(
         trace=seen.study.trace,
         outcome=seen.outcome,

@@ -50,6 +50,9 @@ class AtTorch:
         path: "Sequence[str] | None" = None,
         target: "types.ModuleType | None" = None,
     ) -> "importlib.machinery.ModuleSpec | None":
+        """Python asks this for each module that it imports. None leaves it to the other finders; for
+        torch it is what these find, with a loader that starts the recorder.
+        """
         if name != "torch" or self.busy:
             return None
         self.busy = True
@@ -64,6 +67,7 @@ class AtTorch:
 
         # Only when it is executed: a program that asks whether it has torch calls find_spec, too.
         def exec_module(module: types.ModuleType) -> None:
+            """Execute torch as its loader does, with the recorder started before."""
             recorder = self.start_recorder()
             if WITNESS is not None:
                 WITNESS.torch_begins()
@@ -167,6 +171,7 @@ def watch_the_allocators_variables() -> None:
     set_variable = os.putenv
 
     def putenv(name: "Text", value: "Text") -> None:
+        """os.environ calls it for each assignment."""
         set_variable(name, value)
         words = os.fsdecode(name)
         # A part of each name that allocator_variables.NAME matches: others need no import.
