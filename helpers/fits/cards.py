@@ -54,6 +54,10 @@ class GpuMemory(NamedTuple):
         """
         return max(0, self.used_bytes - self.failed_bytes)
 
+    def free_bytes(self) -> int:
+        """What others leave of it."""
+        return self.bytes - self.held_bytes
+
 
 def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     """The inputs of a sheet for a box: what each of its GPUs can give (the limit that ``ttm`` finds)
@@ -70,35 +74,36 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
         stacks = [stack for stack in stacks if stack.kind != "apu"]
     by_pci = {gpu.pci: gpu for gpu in gpus(bundle)}
     failures = _failures(bundle)
-    rooms = []
+    memories = []
+    # The number of a card in a message counts the cards that programs use: these.
     for number, stack in enumerate(stacks):
         if stack.pci in by_pci:
             failed = failures.get(number, NO_FAILURE)
-            room = _room(stack, by_pci[stack.pci], failed)
-            if room.bytes:
-                rooms.append(room)
-    if not rooms:
+            memory = _memory(stack, by_pci[stack.pci], failed)
+            if memory.bytes:
+                memories.append(memory)
+    if not memories:
         seen = f"{bundle.box}: seen no GPU memory"
         raise ValueError(f"{seen}; expected --gpu or --capacity")
+    others_bytes = sum(memory.held_bytes for memory in memories)
     if alike:
-        rooms = sorted(rooms, key=lambda room: room.held_bytes - room.bytes)[:alike]
-        others_bytes = max(room.held_bytes for room in rooms)
-    else:
-        others_bytes = sum(room.held_bytes for room in rooms)
+        memories.sort(key=GpuMemory.free_bytes, reverse=True)
+        memories = memories[:alike]
+        others_bytes = max(memory.held_bytes for memory in memories)
     inputs = {
-        "card_total_bytes": [room.bytes for room in rooms],
+        "card_total_bytes": [memory.bytes for memory in memories],
         "others_bytes": others_bytes,
-        "ceiling_words": "; ".join(room.words for room in rooms),
+        "ceiling_words": "; ".join(memory.words for memory in memories),
     }
-    if any(room.failed_bytes for room in rooms):
-        inputs["held_words"] = _held_in_words(rooms)
+    if any(memory.failed_bytes for memory in memories):
+        inputs["held_words"] = _held_in_words(memories)
     return inputs
 
 
-def _held_in_words(rooms: list[GpuMemory]) -> str:
+def _held_in_words(memories: list[GpuMemory]) -> str:
     """What is in use with the process that failed and without it, and how to count it."""
-    used = sum(room.used_bytes for room in rooms)
-    failed = sum(min(room.used_bytes, room.failed_bytes) for room in rooms)
+    used = sum(memory.used_bytes for memory in memories)
+    failed = sum(min(memory.used_bytes, memory.failed_bytes) for memory in memories)
     option = f"--held {show_bytes(used).replace(' ', '')}"
     return (
         f"In use at capture: {show_bytes(used)}, of which the process that failed held "
@@ -126,7 +131,7 @@ def _failures(bundle: Bundle) -> dict[int, FailedProcess]:
     return failures
 
 
-def _room(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
+def _memory(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
     """What a GPU can give: the limit that decides, else its largest pool, and of memory that it
     shares with the processor all of the RAM.
     """

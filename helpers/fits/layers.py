@@ -239,7 +239,9 @@ def layer_inputs(
 def _remove_unknown_heads(
     inputs: dict[str, Any], header: Mapping[str, Any], heads: Sequence[float]
 ) -> None:
-    """Set the heads and their widths to None where the header does not give them."""
+    """Set the heads and their widths to None where the header does not give them, so that an answer
+    names them as missing; to 1 where no figure depends on them.
+    """
     if not inputs["n_head"]:
         inputs["n_head"] = None
     says_heads = "n_head" in header or "n_head_kv" in header

@@ -1,5 +1,7 @@
 """A box in words: its machine, its software, the device nodes that this user may open, and
 where the facts come from.
+
+``columns`` takes headings with the rules by which cells may leave this machine: ``GPU:pci``.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ def box_line(bundle: Bundle) -> str:
 
 
 def _gpu_names(bundle: Bundle) -> list[str]:
+    """The name of each GPU, or its vendor's where it has none."""
     return [_show_or(gpu.name, f"{gpu.vendor} GPU") for gpu in gpus(bundle)]
 
 

@@ -1,6 +1,6 @@
 """Two evidence bundles side by side: what moved, what did not, and whether the verdict changed.
 
-For a box that worked once and no longer does: what could explain it stands first, then the verdict
+For a box that worked once and no longer does: what could explain it comes first, then the verdict
 and the readings of its memory.
 """
 

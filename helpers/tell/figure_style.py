@@ -56,8 +56,8 @@ _DARK_OF_LIGHT = {
     "882255": "b8557f",
     "f3c9ad": "55382a",
 }
-"""The ink, paper and alarm of a figure, and the colours too dark for a dark page, each with what
-stands for it there.
+"""The ink, paper and alarm of a figure, and the colours too dark for a dark page, each with the
+colour that replaces it there.
 """
 
 

@@ -67,6 +67,7 @@ def _fullest_pool(items: list[Gpu | Pool]) -> str:
 
 
 def _draw_pools(items: list[Gpu | Pool]) -> sheet.Drawing:
+    """Draw the figure of ``pools``: a part for each GPU and for the host, a bar for each pool."""
     groups = tables.pools_of(items)
     page = sheet.FigurePage(_fullest_pool(items))
     most_bytes = 0
@@ -285,6 +286,7 @@ def _largest_piece(bars: list[_LedgerBar]) -> str:
 
 
 def _draw_ledgers(bars: list[_LedgerBar]) -> sheet.Drawing:
+    """Draw the figure of ``ledger``: a part for each ledger, with its bar and its notes."""
     page = sheet.FigurePage(_largest_piece(bars))
     most_bytes = max([1, *(bar.length_bytes for bar in bars)])
     for bar in bars:

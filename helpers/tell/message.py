@@ -37,7 +37,7 @@ _UNITS = {
     "GB": GIB,
 }
 NOT_READ = "…"
-"""What stands for a part of a message that was not read."""
+"""In place of a part of a message that was not read."""
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
 
@@ -207,7 +207,7 @@ def anew_table(evidence: CaseEvidence) -> Shown:
         sizes = _named_sizes(message)
         for name, size in sizes:
             rows.append([number, line, name, size.bytes])
-            line = ""  # it stands beside the first size only
+            line = ""  # only the first of its rows has it
         if not sizes:
             rows.append([number, line, "", None])
     return Shown(

@@ -97,6 +97,7 @@ class NextNotebook:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        """The link with its parameters, and the commands below it."""
         values = [
             f"{name} = {json.dumps(self.parameters[name])}" for name in self.parameters
         ]

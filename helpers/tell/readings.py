@@ -1,4 +1,7 @@
-"""Every number that was read on a box, layer by layer, before anything was worked out from it."""
+"""Every number that was read on a box, layer by layer, before anything was worked out from it.
+
+``columns`` takes headings with the rules by which cells may leave this machine: ``GPU:pci``.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ class FigurePage:
     """A page below a title that states its answer. ``y`` is the place of the pen in inches from
     the top; it goes down with everything that is added.
 
-    The page is as high as what is on it, so everything is drawn at the end, by ``done``.
+    The page is as high as what is on it, so everything is drawn at the end, by ``done``. Distances
+    without a name are inches, too, chosen by eye so that words and bars do not touch.
     """
 
     def __init__(self, title: str = "") -> None:

@@ -1,7 +1,8 @@
 """The memory of a box as views: its GPUs and their links, each layer's pools, the processes that
 hold memory, and the events of the kernel log.
 
-Rows keep the order in which the caller gives them.
+Rows keep the order in which the caller gives them. ``columns`` takes headings with the rules by which
+cells may leave this machine: ``GPU:pci``.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ def pcie_table(links: Iterable[PcieLink], asleep: Iterable[str] = ()) -> Shown:
 
 
 def _kind(gpu: Gpu) -> str:
+    """Whether a GPU is a card or is within the processor."""
     if gpu.integrated is None:
         return "unknown"
     if gpu.integrated:

@@ -1,5 +1,7 @@
 """The ceilings between the RAM and torch in words, tables and a figure; what a reserve of RAM for
 the system would leave for models; and the settings that people often make by mistake.
+
+``columns`` takes headings with the rules by which cells may leave this machine.
 """
 
 from __future__ import annotations
@@ -170,6 +172,7 @@ def ceilings_table(stack: Stack) -> Shown:
             state = "no ceiling"
         native = None
         if row.native:
+            # a word has the unit "text", which is not shown
             native = f"{row.native} {row.unit}".removesuffix(" text")
         source = row.value.source or None
         rows.append([row.name, row.value, native, row.pending_bytes, state, source])
@@ -206,7 +209,7 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
         values: list[Reading | None] = []
         for layer in STATE_LAYERS:
             row = stack.row(layer)
-            values.append(row.value if row is not None else None)
+            values.append(None if row is None else row.value)
         rows.append([bundle.box, *values, stack.decision.binding])
         total = cell(values[STATE_LAYERS.index("hip_total")])
         for_torch.append(f"{bundle.box}: {total.words} for torch")
@@ -253,8 +256,7 @@ def ceilings_bars(stack: Stack) -> Shown:
     """The ceilings from the RAM upwards as bars on one scale; a line marks the one that decides,
     and its name says so.
 
-    A value that is configured, or would follow from a reserve, is a lighter piece with its number
-    beside the present one.
+    A value that is configured, or would follow from a reserve, is a lighter piece.
     """
     rows = [row for row in stack.rows if _is_drawn(row)]
     cells = []
@@ -297,7 +299,7 @@ def _bars_title(stack: Stack, rows: list[Ceiling], most_bytes: int) -> str:
 
 def _is_drawn(row: Ceiling) -> bool:
     """Whether a row is a bar: a layer between the RAM and torch, a control group that has a limit,
-    or a card's own memory. Rows that limit nothing are no bars, nor is ulimit, which limits no GPU.
+    or a card's own memory; ulimit limits no GPU.
     """
     if row.layer == "cgroup":
         return row.value.ok

@@ -373,7 +373,7 @@ def _escaped(text: str) -> str:
 def code(text: str, none: str = "an unnamed source") -> str:
     """A code span in Markdown: its fence has more backticks than any run of them in the text.
 
-    ``none`` stands in place of an empty text; most texts are sources.
+    ``none`` is returned for an empty text; most texts are sources.
     """
     text = flat(text)
     if not text:

@@ -224,7 +224,7 @@ def compute_of_llama_cpp(s: Sheet) -> float:
             "MiB more in the records"
         )
     if s.end == LOW:
-        # records: no buffer is smaller, but for models with a small vocabulary
+        # records: only models with a small vocabulary have a smaller buffer
         return min(16 * MIB, s.logits)
     # read: llama.cpp src/llama-graph.cpp, the mask as f16 for flash attention
     attention = 2 * s.n_ctx * s.n_ubatch

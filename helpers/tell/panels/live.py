@@ -227,6 +227,7 @@ class Feed:
         self.thread.start()
 
     def _run(self) -> None:
+        """Pass samples on until the sampler ends; the work of the thread."""
         assert self.child.stdout is not None
         for line in self.child.stdout:
             if not self._stopped:
