@@ -149,6 +149,7 @@ def read_log(lines: Iterable[str]) -> ServerFacts:
         raise ValueError(f"no line of a server among {count}; {rows['expected']}")
     inputs = reader.gathered(printed=False)
     inputs["n_ctx_printed"] = inputs.get("n_ctx")
+    # It ran if it said that it runs, unless a later failure says otherwise.
     log = ServerFacts(
         program="",
         inputs=inputs,

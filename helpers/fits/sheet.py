@@ -138,6 +138,7 @@ class Sheet:
     - ``inputs``: those that are known; ``tags``: words about the model (SWA, MoE, MLA, vision)
     - ``family``, ``date``: the servers and the month (202505) whose rules hold
     - ``sources``: where the figures come from that were worked out, by their names
+    - ``is_ik_llama_cpp``: the fork ik_llama.cpp, which has other releases
     - ``is_ollama``: ollama before it ran llama-server; ``is_ggml``: llama.cpp or ollama, which put
       whole layers on cards; ``is_pooled``: vLLM or SGLang, which take the same of each card for
       one pool, so that sizes are those of one card
@@ -160,6 +161,7 @@ class Sheet:
         self.date = date_of(version, family)
         self.family = became(family, self.date)
         self.is_llama_cpp = self.family == "llama.cpp"
+        self.is_ik_llama_cpp = "ik_" in self.program
         self.is_ollama = self.family == "ollama"
         self.is_ggml = self.is_llama_cpp or self.is_ollama
         self.is_vllm = self.family == "vLLM"

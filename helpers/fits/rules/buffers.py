@@ -199,8 +199,7 @@ def compute_of_ollama(s: Sheet) -> float:
 
 def compute_of_llama_cpp(s: Sheet) -> float:
     """Bytes of the compute buffer of llama.cpp, by its attention and its cards."""
-    is_ik_llama_cpp = "ik_" in s.program
-    is_plain = s.cards == 1 and not s.is_mla and not is_ik_llama_cpp
+    is_plain = s.cards == 1 and not s.is_mla and not s.is_ik_llama_cpp
     has_scores = is_plain and not s.flash_attn
     if has_scores:
         s.cite(

@@ -71,7 +71,7 @@ def full_layer(s: Sheet) -> float:
     # Read: vllm/v1/kv_cache_interface.py, MLAAttentionSpec; sglang MLATokenToKVPool; llama.cpp
     # src/llama-kv-cache.cpp, has_v = !is_mla
     latent = (s.kv_lora_rank + s.n_rot) * s.bk
-    if s.is_llama_cpp and s.date < 202601 and "ik_" not in s.program:
+    if s.is_llama_cpp and s.date < 202601 and not s.is_ik_llama_cpp:
         # read: llama.cpp pull request 19067 (January 2026): before it a latent cache had values
         # too
         latent += s.kv_lora_rank * s.bv

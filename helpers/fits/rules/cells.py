@@ -11,6 +11,10 @@ from helpers.fits.arithmetic import pad, up
 from helpers.fits.servers import table
 from helpers.fits.sheet import Sheet, rule
 
+PADDING = 256
+"""Cells of which a cache is rounded up to a multiple: llama.cpp (pull request 17046) and ollama
+(ml/backend/ggml, CachePadding).
+"""
 GPT_OSS = ("gptoss", "gpt-oss")
 """The architecture, as ollama and as llama.cpp name it."""
 GPT_OSS_CELLS = 4096
@@ -46,14 +50,14 @@ def own_engine(s: Sheet) -> float:
 @rule
 def n_pad(s: Sheet) -> float:
     """The number of cells of which llama.cpp rounds a cache up to a multiple."""
-    if s.date >= 202511 and "ik_" not in s.program:
+    if s.date >= 202511 and not s.is_ik_llama_cpp:
         # read: llama.cpp src/llama-context.cpp, pull request 17046
-        return 256
+        return PADDING
     if s.date >= 202404:
         # read: llama.cpp llama_kv_cache::get_padding; pull request 6177 of March 2024 is the
         # first to pad
         if s.flash_attn:
-            return 256
+            return PADDING
         return 32
     return 1
 
@@ -76,16 +80,16 @@ def cells(s: Sheet) -> float:
     if "cells_per_stream" in s.inputs:
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
-    if s.is_llama_cpp and s.date >= 202511 and "ik_" not in s.program:
+    if s.is_llama_cpp and s.date >= 202511 and not s.is_ik_llama_cpp:
         # read: llama.cpp src/llama-context.cpp, n_ctx_seq
-        return pad(pad(s.n_ctx, 256) // s.streams, 256) * s.streams
+        return pad(pad(s.n_ctx, PADDING) // s.streams, PADDING) * s.streams
     if s.is_llama_cpp:
         # read: llama.cpp src/llama-model.cpp, create_memory, before November 2025
         return pad(up(s.n_ctx, s.streams), s.n_pad) * s.streams
     if s.measured:
         # read: ollama kvcache/causal.go, Init; ml/backend/ggml, CachePadding; 0.12.11 counts what
         # it allocates
-        return pad(s.n_ctx, 256)
+        return pad(s.n_ctx, PADDING)
     return s.n_ctx
 
 
@@ -115,7 +119,7 @@ def swa_cells(s: Sheet) -> float:
             window = GPT_OSS_CELLS
         elif s.n_parallel > 1:
             window += 1
-        return min(s.cells, pad(s.n_parallel * window + s.n_batch, 256))
+        return min(s.cells, pad(s.n_parallel * window + s.n_batch, PADDING))
     if s.is_ollama and is_gpt_oss:
         # read: ollama GraphSize, gptoss
         return s.n_parallel * GPT_OSS_CELLS + s.n_batch
@@ -142,7 +146,7 @@ def window_cells_of_llama_cpp(s: Sheet) -> float:
         # read: llama.cpp src/llama-kv-cache-unified-iswa.cpp of June 2025
         return min(cells_a_stream, pad(window_cells, s.n_pad)) * s.streams
     # read: llama.cpp src/llama-kv-cache-iswa.cpp, issue 17037
-    return pad(min(cells_a_stream, window_cells), 256) * s.streams
+    return pad(min(cells_a_stream, window_cells), PADDING) * s.streams
 
 
 @rule
@@ -150,7 +154,7 @@ def step(s: Sheet) -> float:
     """The number of tokens of which the server rounds a context to a multiple."""
     if s.is_llama_cpp and s.date >= 202511:
         # read: llama.cpp src/llama-context.cpp
-        return 256
+        return PADDING
     if s.is_sglang:
         # read: sglang: whole pages
         return s.page_size

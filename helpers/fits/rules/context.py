@@ -50,7 +50,7 @@ def default_context(s: Sheet) -> float:
             context = min(context, s.n_ctx_train)
         return context * s.n_parallel
     # koboldcpp and others have defaults of their own.
-    is_llama_cpp_itself = "llama" in s.program and "ik_" not in s.program
+    is_llama_cpp_itself = "llama" in s.program and not s.is_ik_llama_cpp
     if s.is_llama_cpp and is_llama_cpp_itself:
         return context_of_llama_cpp(s)
     s.cite(MAXIMA.get(s.family, "the model's own maximum"))

@@ -104,7 +104,7 @@ def sees(s: Sheet) -> float:
 @rule
 def flash_attn(s: Sheet) -> float:
     """Whether attention is fused (flash attention)."""
-    if "ik_" in s.program:
+    if s.is_ik_llama_cpp:
         # read: ik_llama.cpp common/common.h: on since November 2025
         return s.date >= 202511
     # read: llama.cpp pull request 15434 (August 2025): flash attention is on where the backend
