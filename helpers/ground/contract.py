@@ -83,6 +83,7 @@ def as_dict(shape: object) -> JsonRow:
     """A shape as JSON holds it: dictionaries, lists, text, numbers."""
     assert is_dataclass(shape) and not isinstance(shape, type)
     columns = asdict(shape)
+    # FIRST, then the fields without a place in their order, then LAST.
     order = sorted(fields(shape), key=lambda field: field.metadata.get("place", 0))
     return {field.name: columns[field.name] for field in order}
 

@@ -299,6 +299,7 @@ def _backend(flat: str, message: FoundRow) -> str:
     if row.clauses:
         end += ADVICE_REACH
     backend = backend_of(flat[message.start : end])
+    # A refused option is a warning in a line of its own: words beside it are of another message.
     if backend or row.event == "option-refused":
         return backend
     before = max(0, message.start - BACKEND_BEFORE)

@@ -71,7 +71,10 @@ def _start_as_user(
 
 
 class _Forwarding:
-    """Passes on to the program the signals that this process gets, until ``restore``."""
+    """Passes on to the program the signals that this process gets, until ``restore``. ``killer`` kills
+    those who received SIGTERM ``term_s`` seconds later; ``handlers`` are the signal handlers that
+    were there before.
+    """
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class _Forwarding:
         self.handlers: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in FORWARDED:
+                # Under nohup SIGHUP is ignored, and stays so.
                 if signal.getsignal(number) != signal.SIG_IGN:
                     self.handlers[number] = signal.signal(number, self._forward)
 
