@@ -10,7 +10,8 @@ import pytest
 
 from helpers.allocator.record import INJECT
 from helpers.ground.child import carrying
-from helpers.rehearse.forks import PROGRAMS, Forks
+from helpers.rehearse.forks import Forks
+from helpers.rehearse.words import PROGRAMS
 
 TORCH = """import os
 with open(os.environ["IMPORTS"], "a") as file:

@@ -53,6 +53,7 @@ def rehearsals(
         ends_after_s: float = 0.0,
         max_events: int = DEFAULT_EVENTS,
     ) -> Rehearsal:
+        """A rehearsal; ``conf``: the allocator's settings in place of those of the box."""
         if conf is None:
             conf = settings.conf
         return rehearse(

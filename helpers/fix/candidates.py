@@ -33,6 +33,7 @@ from helpers.fix.settings import changes_of_settings
 from helpers.fix.sizes import smaller_batches, smaller_portions
 
 Proposals = Callable[[Program], Changes]
+"""A rule: it proposes changes of a program."""
 FITTING: dict[str, tuple[Proposals, ...]] = {
     "user-leak": (changes_of_what_is_kept,),
     "true-capacity": (changes_of_what_is_kept,),

@@ -243,6 +243,7 @@ class Place:
         """
 
         def filled(letter: re.Match[str]) -> str:
+            """What stands for a capital letter of the template; the letter if it is none."""
             if letter[0] not in match.letters:
                 return letter[0]
             text = self.text(match, letter[0])

@@ -20,6 +20,7 @@ OVER_PARTS = re.compile(r"modules|children|parameters|layers|blocks|names|stages
 repeat: its hooks are meant to stay.
 """
 Scope = cst.FunctionDef | cst.For | cst.While
+"""What may run again and again."""
 
 
 def hooks_removed(program: Program) -> Changes:

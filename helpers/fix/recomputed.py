@@ -20,6 +20,7 @@ RECOMPUTED = "the forward pass of each block runs twice (about a third more time
 SAME_AGAIN = "each block is computed again from the same input, with the same random numbers of torch"
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
 """Layers that update running statistics in each forward pass, and libraries whose models have them."""
+# Why results differ where RUNNING is found.
 UPDATED_TWICE = (
     "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
     "in each, so an evaluation differs"

@@ -77,7 +77,7 @@ def build(torch: Torch, folder: Path) -> list[Path]:
     libraries = sorted((torch.folder / "torch" / "lib").glob("*.so*"))
     content = [(HERE / name).read_bytes() for name in SOURCES]
     content += [f"{path.name} {path.stat().st_size}".encode() for path in libraries]
-    digest = hashlib.sha256(b"".join(content)).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join(content)).hexdigest()[:12]  # enough for a name
     place = folder / f"device-{torch.version}-{digest}"
     names = place / "preload"  # written last, so what is beside it is whole
     if not names.exists():

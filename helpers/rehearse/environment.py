@@ -95,7 +95,7 @@ def _of_rank(limits: RehearsalLimits) -> dict[str, object]:
     nodes = -(-limits.world // limits.gpus)  # rounded up
     return {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": 29500,
+        "MASTER_PORT": 29500,  # torchrun's default; nothing listens there
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": "none",
         "RANK": limits.rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,12 @@ from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
 """How a last error says that memory ran out: the first row of "ends" in words.json."""
-SIGNAL_CODES = range(129, 193)
-"""Exit codes of a program that a signal ended, as a shell has them: 128 and its number, 1 to 64."""
+BEFORE_SIGNALS = 128
+"""What a shell adds to the number of the signal that ended a program, for its exit code."""
+SIGNAL_CODES = range(BEFORE_SIGNALS + 1, BEFORE_SIGNALS + signal.NSIG)
+"""Exit codes of a program that a signal ended."""
+MOST_NAMES = 3
+"""Functions of libraries that are named in the line about a failure."""
 OF_LAUNCHERS = {"ChildFailedError", "CellExecutionError", "PapermillExecutionError"}
 """Errors of torchrun, nbconvert and papermill, which only repeat what another process raised."""
 
@@ -27,16 +32,17 @@ def whose_fault(recording: Recording, reports: Reports, torch: str = "") -> str:
         if trouble is not None:
             return f"the program: {trouble.says}; {trouble.advice}"
     errors = " ".join(errors_in_words(reports))
-    signal = ended_by(recording)
+    signal_of_end = ended_by(recording)
     missing = unanswered(reports)
     named = [name for name in missing if name in errors]
     if named:
         fault = WORDS["named"]
         missing = named
     else:
-        fault = _fault_of_end(errors, signal, reports)
-    names = ", ".join(missing[:3])
-    says = fault["says"].format(signal=signal, code=recording.exit_code, names=names)
+        fault = _fault_of_end(errors, signal_of_end, reports)
+    names = ", ".join(missing[:MOST_NAMES])
+    code = recording.exit_code
+    says = fault["says"].format(signal=signal_of_end, code=code, names=names)
     return f"{fault['whose']}: {says}"
 
 
@@ -56,13 +62,13 @@ def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble |
     return trouble
 
 
-def _fault_of_end(errors: str, signal: str, reports: Reports) -> dict[str, str]:
+def _fault_of_end(errors: str, signal_of_end: str, reports: Reports) -> dict[str, str]:
     """The row of words.json (``whose`` and ``says``) for a program's last errors, else for the signal
     that ended it.
     """
     ending = errors
     if not errors:
-        ending = signal
+        ending = signal_of_end
     row: dict[str, str]
     for row in WORDS["ends"]:
         if re.search(row["seen"], ending):
@@ -71,7 +77,7 @@ def _fault_of_end(errors: str, signal: str, reports: Reports) -> dict[str, str]:
         kind = "other"
     elif errors:
         kind = "sizes"
-    elif signal:
+    elif signal_of_end:
         kind = "crash"
     elif unanswered(reports):
         kind = "unanswered"
@@ -85,7 +91,7 @@ def ended_by(recording: Recording) -> str:
     if recording.signal:
         return recording.signal
     if recording.exit_code in SIGNAL_CODES:
-        return signal_name(recording.exit_code - 128)
+        return signal_name(recording.exit_code - BEFORE_SIGNALS)
     return ""
 
 

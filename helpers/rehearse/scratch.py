@@ -13,8 +13,8 @@ from pathlib import Path
 from helpers.ground.units import MIB, show_bytes
 
 MOST_BYTES = 256 * MIB
-"""A folder of more, or of more files, is not copied: each rehearsal would wait seconds for it."""
 MOST_FILES = 20_000
+"""A folder of more bytes or files is not copied: each rehearsal would wait seconds for it."""
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 """An entry of one of these names marks the folder of a Python environment (venv, conda), which is
 linked and not copied.

@@ -23,6 +23,10 @@ has: a smaller difference costs no larger card.
 """
 
 
+NAME_COLUMNS = 70
+"""Columns of a terminal for the name of a rehearsal, such as a preset with its settings."""
+
+
 def answer(
     rehearsal: Rehearsal,
     verdict: Verdict | None,
@@ -368,4 +372,4 @@ def tried_table(names: Sequence[str], rehearsals: Sequence[Rehearsal]) -> Shown:
             peak = f"{run.peak_reserved_bytes:,}"
         rows.append([name, run.outcome, peak, run.retries, f"{run.seconds:.1f}"])
     heads = ["tried", "outcome", "peak reserved", "retries", "seconds"]
-    return Shown("", heads, rows, widest=70)
+    return Shown("", heads, rows, widest=NAME_COLUMNS)

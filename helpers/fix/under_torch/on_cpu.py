@@ -263,6 +263,7 @@ def on_cpu_mode(torch: Torch) -> Value:
             arguments: Sequence[Value] = (),
             keywords: dict[str, Value] | None = None,
         ) -> Value:
+            """Call a function of torch with arguments for the CPU, or copy where it moves a tensor."""
             if function in copies:
                 return arguments[0].clone()
             if function is torch.Tensor.is_pinned:
@@ -324,11 +325,13 @@ def watch(torch: Torch, record: Record) -> None:
             record.add("value", content(tensor), size_of(tensor))
 
     def before_step(optimizer: Value, *_: Value) -> None:
+        """Record the sizes of all gradients, and which weights have one."""
         gradients = [weight.grad for weight in weights_of(optimizer)]
         sizes = [size_of_gradient(gradient) for gradient in gradients]
         record.add("gradients", sizes, [row is not None for row in gradients])
 
     def after_step(optimizer: Value, *_: Value) -> None:
+        """Record digests of weights and buffers, and the sizes of buffers."""
         buffers = buffers_of([module() for module in buffered.values()])
         weights = [content(weight) for weight in weights_of(optimizer)]
         record.add("weights", weights, [content(buffer) for buffer in buffers])
@@ -432,7 +435,7 @@ def run(words: Sequence[str], divisor: Divisor) -> None:
     def compile_smaller(
         loader: Value, data: Value, path: str, **kwargs: Value
     ) -> Value:
-        # Libraries stay as they are.
+        """Compile a source of the program after Smaller changed it. Libraries stay as they are."""
         if os.path.abspath(path).startswith(folder) and "site-packages" not in path:
             data = ast.fix_missing_locations(Smaller(divisor).visit(ast.parse(data)))
         return compile_source(loader, data, path, **kwargs)
@@ -500,6 +503,7 @@ def forked(program: dict[str, Value], divisor: Divisor, seconds: float) -> int:
 
 
 def main() -> None:
+    """Run the programs side by side as forks of this process, which has imported torch."""
     import torch
 
     job = json.loads(sys.argv[1])

@@ -57,6 +57,7 @@ def end_with(status: int) -> None:
 
 
 def main() -> None:
+    """Ask forking.py for the program, pass on signals until it ends, and end as it did."""
     _, place, *command = sys.argv
     try:
         forking, pid = ask(place, command)

@@ -46,11 +46,13 @@ def capturing(torch: Torch, around: Value, leave_out: Function) -> Function:
 
     @functools.wraps(leave_out)
     def compile_or_capture(model: Value = None, **options: Value) -> Value:
+        """torch.compile as the program calls it."""
         eager = leave_out(model, **options)
         if model is None or not is_capture(model, options):
             return eager
 
         def capture(*args: Value, **kwargs: Value) -> Value:
+            """Trace the function and run the graph, both with torch's real compiler."""
             # torch's compiler reads the switch when it is imported, which the backend may do.
             switched_off = os.environ.pop(SWITCH, "")
             try:

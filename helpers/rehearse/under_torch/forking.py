@@ -118,6 +118,7 @@ def begin_rehearsal() -> None:
 
 
 def main() -> None:
+    """Import torch and wait; in each fork, run the script as Python runs one."""
     _, number, script, *modules = sys.argv
     server = socket.socket(fileno=int(number))
     sys.path[0] = folder_of(script)

@@ -45,6 +45,7 @@ def start(torch: Torch, witness: Witness) -> None:
         *args: Value,
         **kwargs: Value,
     ) -> Value:
+        """torch's function that makes a process group, with the backend ``fake``."""
         # Options of NCCL or Gloo, which the fake group does not take.
         options = [name for name in kwargs if name.endswith("_options")]
         for name in options:
@@ -52,6 +53,7 @@ def start(torch: Torch, witness: Witness) -> None:
         return create(size, rank, ranks, "fake", *args, **kwargs)
 
     def meet_nobody(*args: Value, **kwargs: Value) -> Iterator[Value]:
+        """The rendezvous of a job, without waiting for its other ranks."""
         yield torch.distributed.HashStore(), rank, world
 
     groups._new_process_group_helper = create_fake
@@ -125,6 +127,7 @@ def reducing_by_hook(torch: Torch, witness: Witness, init: Function) -> Function
     """
 
     def hand_back(first: FirstBuckets, bucket: Value) -> Value:
+        """A communication hook that has exchanged a bucket at once: it returns what it got."""
         witness.has_buckets = True
         first.see(bucket)
         reduced = torch.futures.Future()

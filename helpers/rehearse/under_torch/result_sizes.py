@@ -31,6 +31,8 @@ SMALL_WHOLE = 1 << 20
 """The same for whole numbers, which more often decide something: masks of long inputs, lengths."""
 MOVED = 1 << 20
 """The most bytes that the simulated card copies at all (FAKE_COPY_MAX in device.c)."""
+MOST_OF_ERROR = 200
+"""Characters of an error that are reported, in a line among others."""
 INDEX_FIRST = ("argmax", "argmin", "multinomial", "max", "min", "median")
 """Operators whose results of int64 are indices."""
 INDEX_SECOND = ("topk", "sort", "kthvalue")
@@ -170,7 +172,8 @@ class ShadowComputation:
             yield
         except Exception as error:  # noqa: BLE001 -- any operator of any release may come
             if not self.witness.beside:
-                self.witness.beside = f"{operator}: {error!r}"[:200]
+                says = f"{operator}: {error!r}"
+                self.witness.beside = says[:MOST_OF_ERROR]
         finally:
             self.torch.set_num_threads(threads)
 

@@ -51,6 +51,7 @@ def start(torch: Torch, witness: Witness) -> None:
         def __torch_dispatch__(
             self, func: Operator, types: Value, args: Value = (), kwargs: Value = None
         ) -> Value:
+            """Called by torch in place of each operator."""
             if kwargs is None:
                 kwargs = {}
             # A tensor that stands for others (DTensor, quantised weights): the operators on these
@@ -89,6 +90,7 @@ def give_rules(
         return
 
     def run_higher_order(operator: Operator, args: Value, kwargs: Value) -> Value:
+        """The rule: run the operator; its result is unknown unless a function of its own made it."""
         if not shadow.are_plain(args):  # torch.export or a compiler traces it
             return operator(*args, **kwargs)
         name = operator.name()
@@ -159,6 +161,7 @@ def with_rule(dispatch: Function, kind: Mode, rule: Function) -> Function:
     def dispatch_with_rule(
         operator: Operator, key: Value, *args: Value, **kwargs: Value
     ) -> Value:
+        """Dispatch an operator, after it got the rule."""
         if operator not in have_rule:
             have_rule.add(operator)
             operator.py_impl(kind)(

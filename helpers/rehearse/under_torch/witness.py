@@ -248,6 +248,7 @@ class Witness:
 
         @functools.wraps(compile_with_torch)
         def eagerly(model: Value = None, **kwargs: Value) -> Value:
+            """torch.compile as the program calls it."""
             if model is None:
                 return functools.partial(eagerly, **kwargs)
             compiled = compile_with_torch(model, **kwargs)
