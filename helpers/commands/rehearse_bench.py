@@ -43,9 +43,8 @@ class RehearsalBench:
         self.card = card
         self.settings = settings_of(arguments.box, arguments.conf)
         values = arguments.values
-        if (
-            values == "between"
-        ):  # the run with the least values is added by _limits_of_runs
+        if values == "between":
+            # The run with the least values is added by _limits_of_runs.
             values = "most"
         self.limits = RehearsalLimits(
             steps=arguments.steps,

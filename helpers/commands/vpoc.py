@@ -98,6 +98,7 @@ def _out_of_instrument(
     """Where the profiles of an instrument go; one of several instruments adds its name."""
     if len(instruments) == 1:
         return out
+    # The name of a file, of which 40 characters tell most instruments apart.
     letters = re.sub(r"[^A-Za-z0-9._-]+", "-", instrument)[:40]
     if letters != instrument:
         # Two names can become the same letters, so the place in the file is added.

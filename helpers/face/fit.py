@@ -134,9 +134,10 @@ def what_fits(
 
     ``model`` is a file or folder, or a name from env/models. The card is ``gpu`` by its name such
     as ``4090``, or has ``capacity`` such as ``20GiB``; else the cards are those of ``box``. Without
-    any of them only the need is computed. ``server`` and ``release`` are by default those of the
-    model's file. ``context`` is in tokens (0: as the model's file says), for llama.cpp and ollama
-    over all ``slots``; ``kv`` is the type of the cache. Raises ValueError or OSError in one line.
+    any of them only the need is computed. ``server`` is by default that of the model's file, and
+    ``release`` is the server's. ``context`` is in tokens (0: as the model's file says), for
+    llama.cpp and ollama over all ``slots``; ``kv`` is the type of the cache. Raises ValueError or
+    OSError in one line.
     """
     path = _path_of(model)
     inputs: dict[str, object] = {"n_parallel": slots}
@@ -155,7 +156,7 @@ def what_fits(
     if gpu or capacity:
         inputs.update(_inputs_of_card(gpu, capacity))
     elif box and as_box(box).gpus:
-        # vLLM and SGLang take the same of so many cards; of one card, that is the freest one.
+        # vLLM and SGLang run on one card here, the freest; other servers use all cards (0).
         alike = 0
         if family_of(program) in ("vLLM", "SGLang"):
             alike = 1

@@ -153,9 +153,9 @@ def volume_profiles(
     """Volume profiles of a file of trades, or of generated ones, and the chunk that fits a box.
 
     ``trades`` is a CSV or Parquet file, or ``generated``: so many ``sessions`` of ``per_session``
-    trades from ``seed``. ``tick``, ``zone``, ``columns`` and ``instrument`` are as for the command
-    `casebook vpoc`. ``free`` is the memory of a card, such as ``20GiB``, in place of what the box
-    has free. Raises ValueError in one line.
+    trades from ``seed``, by default as many as in case study 001. ``tick``, ``zone``, ``columns``
+    and ``instrument`` are as for the command `casebook vpoc`. ``free`` is the memory of a card,
+    such as ``20GiB``, in place of what the box has free. Raises ValueError in one line.
     """
     if trades == "generated":
         ticks = generated(sessions, per_session, seed)

@@ -22,6 +22,8 @@ two decimals.
 """
 MOST_OWNERS = 3
 """Names in a sentence."""
+MOST_PARTS = 2
+"""Variables of a failed call that a description names."""
 MOST_LINES = 12
 """Lines of a cell that have a row of their own."""
 LEAST_WORTH_SAYING = 4096
@@ -196,9 +198,8 @@ def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     ``after_free``: `%vram free` has just let go of what it could.
     """
     if holder.kind == "error":
-        parts = [
-            f"{part.name} in {in_a_sentence(part.where)}" for part in holder.parts[:2]
-        ]
+        largest = holder.parts[:MOST_PARTS]
+        parts = [f"{part.name} in {in_a_sentence(part.where)}" for part in largest]
         return "; ".join([*parts, *_graph(holder)])
     if holder.kind in ("circle", "library", "graph"):
         return _nameless(holder, holdings, after_free)

@@ -95,9 +95,8 @@ def _graph_of(
     where torch does not show what a node has saved (before 2.13).
     """
     kept: dict[int, Storage] = {}  # by address
-    uses: collections.Counter[int] = (
-        collections.Counter()
-    )  # by the id of a parameter's node
+    # By the id of a parameter's node.
+    uses: collections.Counter[int] = collections.Counter()
     # A node is kept here, so that no other one gets its id.
     seen: dict[int, object] = {}
     waiting: list[Any] = [storage.tensor.grad_fn for storage in tensors]

@@ -64,9 +64,8 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     for name in names:
         if name not in variables:
             raise NoSuchVariable(name)
-    del (
-        variables
-    )  # a reference in this frame would keep the tensors, as would `storages` below
+    # A reference in this frame would keep the tensors, as would `storages` below.
+    del variables
     began = time.thread_time()
     with looking(torch):
         storages = large_storages(torch)
@@ -83,7 +82,7 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         address for address, storage in followed.items() if storage.reference.expired()
     }
     left = _left(holdings, dropped, gone, frozenset(followed) - gone)
-    if left is None:
+    if left is None:  # then look again, in what is left of the same time
         with looking(torch):
             left = holdings_of(large_storages(torch), torch, shell, began)
     add_unnamed(torch, left)

@@ -28,9 +28,8 @@ def add_unnamed(torch: ModuleType, holdings: Holdings) -> None:
     holder = Holder(NAME, "unnamed")
     lines: collections.Counter[tuple[str, int]] = collections.Counter()
     for segment in _segments(torch):
-        address = segment[
-            "address"
-        ]  # of each block in turn: blocks fill a segment without gaps
+        # Of each block in turn: blocks fill a segment without gaps.
+        address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and address not in of_tensors:
                 device = f"cuda:{segment['device']}"

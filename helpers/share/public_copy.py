@@ -177,9 +177,8 @@ class PublicCopy:
                 says.append(f"{words} {show_bytes(int(value))}")
             elif isinstance(value, int):
                 says.append(f"{words} {value:,}")
-            elif re.fullmatch(
-                "0x[0-9a-fA-F]{1,13}", value
-            ):  # an address of a page fault
+            elif re.fullmatch("0x[0-9a-fA-F]{1,13}", value):
+                # The address of a page fault.
                 says.append(f"{words} {value}")
         return "; ".join(filter(None, says))
 

@@ -76,9 +76,8 @@ def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
     constructed = constructed_items(bundle)
     filled = []
     for row in (*verdict.evidence, *verdict.against):
-        sources = re.split(
-            r"; | [-+] ", row.reading.source
-        )  # as public.source splits them
+        # As public.source splits them.
+        sources = re.split(r"; | [-+] ", row.reading.source)
         if constructed.intersection([row.reading.item, *sources]):
             filled.append(row)
     return filled

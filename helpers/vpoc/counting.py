@@ -165,9 +165,8 @@ def chunked(trades: Trades, layout: Layout, chunk_trades: int) -> Array:
     row_starts = np.arange(trades.sessions) * layout.bins - layout.lows
     for first in range(0, len(trades), chunk_trades):
         end = min(len(trades), first + chunk_trades)
-        lengths = np.diff(
-            np.clip(trades.starts, first, end)
-        )  # of each session, in the chunk
+        # How many trades of the chunk each session has.
+        lengths = np.diff(np.clip(trades.starts, first, end))
         index = np.repeat(row_starts, lengths)
         index += trades.price[first:end]
         volume = trades.volume[first:end].astype(out.dtype, copy=False)

@@ -149,9 +149,8 @@ def _status_without_reply(ended: Ended) -> str:
     """Why a child printed no row: timed_out, out_of_memory or failed."""
     if ended.how == "timed_out":
         return "timed_out"
-    if (
-        ended.signal == "SIGKILL"
-    ):  # of the kernel's OOM killer: nothing else here sends it
+    if ended.signal == "SIGKILL":
+        # Only the kernel's OOM killer sends it here.
         return "out_of_memory"
     return "failed"
 

@@ -75,9 +75,8 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[object]:
 
     def look() -> None:
         size = free.value
-        if (
-            size == free_words
-        ):  # unchanged: the exact size, not the rounded one on the screen
+        if size == free_words:
+            # Unchanged, so the exact size counts, and not the rounded one on the screen.
             size = str(planner.free.bytes)
         chosen = replace(planner, strategy=strategy.value)
         resized = chosen.resized(

@@ -245,9 +245,8 @@ def _header_options(
             f"{path.name}: {seen}: expected columns for time, price and volume"
         )
     numbers = [cell for cell in cells if NUMBER.fullmatch(cell.strip(' "'))]
-    is_trade = (
-        len(numbers) >= 2
-    )  # price and volume; a header may have one number as a name
+    # A trade has a price and a volume; the names of a header may include one number.
+    is_trade = len(numbers) >= 2
     named = [columns.get(role, "") for role in ("price", "volume")]
     if is_trade and not all(name.isdigit() for name in named):
         advice = (

@@ -14,7 +14,7 @@ from helpers.vpoc.layout import Layout, survey
 from helpers.vpoc.trades import Trades
 
 LEAST_BINS = 1000
-"""The width of a stored table at least, in ticks: that of case study 004, so
+"""The width of a stored table at least, in ticks: that of case study 001, so
 measurements compare.
 """
 
