@@ -150,7 +150,8 @@ def _memory(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
         used = numbers.ram - numbers.available
     if not failed.is_still_in(used):
         failed = NO_FAILURE
-    words = f"{stack.name or stack.pci}: {layer or 'RAM'}"
+    name = stack.name or stack.pci
+    words = f"{name}: {layer or 'RAM'}"
     return GpuMemory(size or 0, used, failed.bytes, words)
 
 

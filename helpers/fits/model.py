@@ -204,7 +204,9 @@ def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
     name = re.sub("[^a-z0-9]", "", kind.lower())
     if kind not in models["counted"] and not name.startswith(tuple(models["known"])):
         model.inputs["unknown_cache"] = 1
-        model.missing.append(f"not known: architecture {kind or '(none)'}")
+        if not kind:
+            kind = "(none)"
+        model.missing.append(f"not known: architecture {kind}")
         model.notes.append("What is said of its cache is that of plain attention.")
     return model
 

@@ -275,7 +275,7 @@ def as_json(comparison: BoxComparison) -> dict[str, object]:
 def as_text(comparison: BoxComparison) -> str:
     """The comparison for a terminal: what could explain it first, then what did not move."""
     sides = zip("AB", (comparison.a, comparison.b), comparison.boxes, strict=True)
-    lines = [f"{letter}: {given}, box {box}" for letter, given, box in sides]
+    lines = [f"{letter}: {name}, box {box}" for letter, name, box in sides]
     lines.append(comparison.summary)
     if not comparison.changes("build"):
         lines.append(

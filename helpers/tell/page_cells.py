@@ -107,11 +107,11 @@ def _prose_cell(source: str, prose: Prose) -> ProseCell:
     assert match is not None
     heading, lead, rest = match.groups(default="")
     line = _MARKS.sub(r"\1", " ".join(lead.split()))
-    whole = prose.html(lead + rest)
-    rest_html = whole
+    whole_html = prose.html(lead + rest)
+    rest_html = whole_html
     if len(line) <= LONGEST_LINE:
         rest_html = prose.html(rest)
-    return ProseCell(heading.strip(), one_line(line), rest_html, whole)
+    return ProseCell(heading.strip(), one_line(line), rest_html, whole_html)
 
 
 def _code_cell(cell: NotebookNode, room: PageRoom, prose: Prose) -> CodeCell:

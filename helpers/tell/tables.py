@@ -74,7 +74,9 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     numbers differ.
     """
     listed = list(gpus)
-    spaces = list(dict.fromkeys(space for gpu in listed for space in gpu.indices))
+    spaces: dict[str, None] = {}  # a set that keeps its order
+    for gpu in listed:
+        spaces |= dict.fromkeys(gpu.indices)
     rows = []
     for gpu in listed:
         numbers = [gpu.indices.get(space, "") for space in spaces]

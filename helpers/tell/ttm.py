@@ -206,12 +206,12 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
     for_torch = []
     for bundle in bundles:
         stack = ceilings(bundle)[0]
-        values: list[Reading | None] = []
-        for layer in STATE_LAYERS:
-            row = stack.row(layer)
-            values.append(None if row is None else row.value)
+        readings: dict[str | None, Reading] = {}
+        for row in stack.rows:
+            readings.setdefault(row.layer, row.value)  # the first of a layer counts
+        values = [readings.get(layer) for layer in STATE_LAYERS]
         rows.append([bundle.box, *values, stack.decision.binding])
-        total = cell(values[STATE_LAYERS.index("hip_total")])
+        total = cell(readings.get("hip_total"))
         for_torch.append(f"{bundle.box}: {total.words} for torch")
     result = f"{for_torch[0]}; {for_torch[-1]}"
     return Shown("States of one box", STATE_HEADS, rows, result=result)
@@ -248,8 +248,8 @@ def verify_table(result: VerifyResult) -> Shown:
 
 def four_states() -> list[Bundle]:
     """The recorded states of one box: as found, after vm_size, after gttsize, after the TTM limit."""
-    names = [name for name in recorded_names() if name.startswith("strix-halo-")]
-    return list(map(open_box, names))
+    names = recorded_names()
+    return [open_box(name) for name in names if name.startswith("strix-halo-")]
 
 
 def ceilings_bars(stack: Stack) -> Shown:
