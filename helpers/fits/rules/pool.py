@@ -289,10 +289,10 @@ def available(s: Sheet) -> float:
             return share - s.peak_torch_bytes - s.non_torch_bytes
         # read: vllm/v1/worker/gpu_worker.py, determine_available_memory; graphs are counted since
         # 0.21 (May 2026)
-        taken = s.weights + s.non_torch_bytes + s.activation_peak_bytes
+        left = share - s.weights - s.non_torch_bytes - s.activation_peak_bytes
         if s.date >= 202605:
-            taken += s.cuda_graph_bytes
-        return share - taken
+            left -= s.cuda_graph_bytes
+        return left
     free = s.ceiling - s.others_bytes
     if s.is_sglang:
         # read: sglang model_runner_kv_cache_mixin.py: a fraction of what was free before the load
