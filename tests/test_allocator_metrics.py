@@ -63,9 +63,16 @@ def test_the_ratio_says_why_it_misleads():
     assert "misleads" in m.MISLEADS and m.MISLEADS.count(".") == 1
 
 
+def test_internal_waste_is_block_sizes_less_requests():
+    found = figures(trace_of((Op.ALLOC, 0, 1000), (Op.ALLOC, 1, 19 * MIB + 1)))
+    assert found.requested_bytes == 1000 + 19 * MIB + 1
+    # 1 MiB is too little to split off.
+    assert found.internal_waste_bytes == 24 + (20 * MIB - 19 * MIB - 1)
+
+
 def test_a_block_that_awaits_its_free_is_active_and_not_stranded():
     found = figures(trace_of(alloc(0, 30), (Op.FREE_REQUESTED, 0)))
-    assert found.active_bytes == 30 * MIB
+    assert found.awaiting_free_bytes == found.active_bytes == 30 * MIB
     assert found.allocated_bytes == found.stranded_bytes == found.releasable_bytes == 0
 
 
@@ -125,7 +132,7 @@ def programs(draw):
 def test_the_figures_of_a_block_table_are_the_counters_of_the_model(rows, conf, mib):
     outcome = run(trace_of(*rows), conf, mib * MIB)
     found = m.metrics(outcome.blocks, parse(conf, RULES))
-    for name in ("reserved_bytes", "allocated_bytes", "active_bytes"):
+    for name in ("reserved_bytes", "allocated_bytes", "active_bytes", "requested_bytes"):
         assert getattr(found, name) == outcome.figure(name), name
     assert found.stranded_bytes >= 0
 

@@ -27,15 +27,27 @@ MISLEADS = (
 class Metrics:
     """What the reserved memory is made of.
 
-    ``active_bytes``: of blocks that are allocated or await their free. ``releasable_bytes``:
-    whole free segments of cudaMalloc, and whole free pages of expandable ones, of the default
-    pools.
+    ``active_bytes``: of blocks that are allocated or await their free; ``requested_bytes``: what
+    was asked for in these. ``releasable_bytes``: whole free segments of cudaMalloc, and whole
+    free pages of expandable ones, of the default pools. Tables name fields and properties
+    (views.studies.metrics_table, by tell/words.json).
     """
 
     reserved_bytes: int
     allocated_bytes: int
     active_bytes: int
+    requested_bytes: int
     releasable_bytes: int
+
+    @property
+    def awaiting_free_bytes(self) -> int:
+        """What was freed, but awaits events."""
+        return self.active_bytes - self.allocated_bytes
+
+    @property
+    def internal_waste_bytes(self) -> int:
+        """What blocks in use have beyond their requests."""
+        return self.active_bytes - self.requested_bytes
 
     @property
     def stranded_bytes(self) -> int:
@@ -76,6 +88,7 @@ def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
         reserved_bytes=int(size[reserved].sum()),
         allocated_bytes=int(size[allocated].sum()),
         active_bytes=int(size[active].sum()),
+        requested_bytes=int(column["requested"][active].sum()),
         releasable_bytes=int(releasable),
     )
 
