@@ -10,7 +10,7 @@ from dataclasses import replace
 from helpers.ground.shapes import Reading, seen
 from helpers.ground.units import show_bytes
 from helpers.judge import capitalised, form
-from helpers.judge import holders as whose
+from helpers.judge import holders as ownership
 from helpers.judge.contradictions import TOTALS, card_totals, pools_by_layer
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.failing_card import card_of, holders_beside, slices_of
@@ -178,7 +178,7 @@ def _holders(
         for holder in holders:
             is_python = form("python's process").match(holder.name) is not None
             is_rank = a_rank_failed and is_python
-            is_certain = holder.memory.bytes >= whose.NAMED_SHARE * to_cover_bytes
+            is_certain = holder.memory.bytes >= ownership.NAMED_SHARE * to_cover_bytes
             for observation in _of_holder(holder, total, failing, is_rank):
                 yield replace(observation, proof=observation.proof and is_certain)
         yield from _others_explained(holders, failing, evidence)
@@ -190,7 +190,7 @@ def _sizes_of_the_failing_program(evidence: CaseEvidence) -> list[tuple[int, int
     ranges = []
     for account in evidence.accounts:
         if account.this_process or account.message.allocated:
-            expected = whose.expected_range(account.this_process, account.reserved)
+            expected = ownership.expected_range(account.this_process, account.reserved)
             if expected is not None:
                 ranges.append(expected)
     return ranges
@@ -201,10 +201,10 @@ def _others_explained(
 ) -> Iterator[Observation]:
     """Whether the holders beside the failing program have what a message counts outside it."""
     sizes = [holder.memory.bytes for holder in one_each(holders)]
-    others_bytes = sum(size for size in sizes if not whose.is_within(size, failing))
+    others_bytes = sum(size for size in sizes if not ownership.is_within(size, failing))
     for account in evidence.accounts:
         outside_bytes = plus(account.outside).bytes
-        if others_bytes >= whose.NAMED_SHARE * outside_bytes > 0:
+        if others_bytes >= ownership.NAMED_SHARE * outside_bytes > 0:
             yield make_observation("outside-named", others_bytes, "holders", "bundle")
 
 
@@ -255,7 +255,7 @@ def _of_window(card: Gpu) -> Iterator[Observation]:
     if window is None or pool is None or not window.used.ok:
         return
     memory = pool.total
-    name = whose.window_state(window.total.bytes, window.used.bytes, memory.bytes)
+    name = ownership.window_state(window.total.bytes, window.used.bytes, memory.bytes)
     if name:
         says = (
             f"In use of the {window.total.show()} window (BAR1) to the {memory.show()} of "
@@ -302,17 +302,17 @@ def _of_holder(
     job that failed. One that is numbered by the host may be the failing program itself.
     """
     size = holder.memory.bytes
-    if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
+    if holder.state == "Z" and size > ownership.UNEXPLAINED_BYTES:
         says = f"pid {holder.pid} is a zombie and keeps this much"
         yield _observed("zombie-holder", holder.memory, says, proof=True)
         return
-    if holder.state in STOPPED and size > whose.UNEXPLAINED_BYTES:
+    if holder.state in STOPPED and size > ownership.UNEXPLAINED_BYTES:
         says = f"pid {holder.pid} ({holder.name}) is stopped and keeps this much"
         yield _observed("stopped-holder", holder.memory, says)
         return
     if total is None or numbered_by_host(holder):
         return
-    if whose.is_another(size, total.bytes, failing):
+    if ownership.is_another(size, total.bytes, failing):
         says = f"pid {holder.pid} ({holder.name}) uses this much of {total.show()}"
         name = "other-holder-measured"
         if is_rank:
@@ -329,7 +329,7 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     if totals:
         total = totals[0].show()
         says = f"In use on card {card.pci}, which has {total}, without a visible owner"
-    if not whose.is_unexplained(rest.bytes, in_use):
+    if not ownership.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return
     yield _observed("unattributed", rest, says)

@@ -122,9 +122,9 @@ def _line_of(words: str, text: str) -> str:
     if len(words) < len(line) <= LONGEST_ERROR:
         return line
     unwrapped = " ".join(text.split())
-    _, found, rest = unwrapped.partition(words)
-    ending, full_stop, _ = rest.partition(".")
-    if found and full_stop and len(ending) < LONGEST_ENDING:
+    _before, quoted, rest = unwrapped.partition(words)
+    ending, full_stop, _after = rest.partition(".")
+    if quoted and full_stop and len(ending) < LONGEST_ENDING:
         words += ending + full_stop
     return cut(words, LONGEST_ERROR)
 

@@ -69,14 +69,14 @@ def expected_range(
     latter lie a context and perhaps the memory of another library, as much again.
     """
     if process:
-        known = process.bytes
+        size = process.bytes
         beside = COUNTED_CONTEXT_BYTES
     elif reserved:
-        known = reserved.bytes
+        size = reserved.bytes
         beside = 2 * CONTEXT_BYTES
     else:
         return None
-    return int(known * (1 - SAME_SIZE)), int(known * (1 + SAME_SIZE)) + beside
+    return int(size * (1 - SAME_SIZE)), int(size * (1 + SAME_SIZE)) + beside
 
 
 def is_another(size: int, total: int, failing: Sequence[tuple[int, int]]) -> bool:

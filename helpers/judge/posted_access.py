@@ -82,9 +82,10 @@ def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
     if is_privileged or not (passes_kfd or passes_dri):
         return
     groups = re.findall(r"--group-add[= ]+(\S{1,40})", text)
-    numbers = [name for name in groups if name.isdigit()]
-    may_open_nodes = numbers or {"render", "keep-groups"} & set(groups)
-    if passes_kfd and groups and not may_open_nodes:
+    opening = [
+        name for name in groups if name in ("render", "keep-groups") or name.isdigit()
+    ]
+    if passes_kfd and groups and not opening:
         yield make_observation("group-missing-in-run", " ".join(groups), source, origin)
     if passes_kfd != passes_dri:
         yield make_observation(

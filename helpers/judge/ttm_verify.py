@@ -327,8 +327,7 @@ def _unlike(
     """Sentences about what shows that the two bundles should not be compared."""
     warnings = []
     if before.pci != after.pci:
-        addresses = [stack.pci if stack.pci else "none" for stack in (before, after)]
-        pair = " and ".join(addresses)
+        pair = " and ".join(stack.pci or "none" for stack in (before, after))
         warnings.append(
             f"the bundles show different GPUs ({pair}): are they of one box?"
         )

@@ -206,9 +206,9 @@ def _behaviours(
     if not torch:
         versions = [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
     builds = ["cuda", f"rocm{dotted(rocm)}"]
-    known = [word for word in builds if build and word.startswith(build)]
-    if known:
-        builds = known
+    fitting = [word for word in builds if build and word.startswith(build)]
+    if fitting:
+        builds = fitting
     return tuple(nearest(*pair) for pair in product(versions, builds))
 
 
@@ -354,8 +354,8 @@ class _AllocatorAudit:
         ]
         refusals = [error.why for error in errors if error is not None]
         if refusals and not re.fullmatch(option.form, value):
-            given = value[:LONGEST]
-            return [finding("option value", name, piece, given=given, option=option)]
+            shown = value[:LONGEST]
+            return [finding("option value", name, piece, given=shown, option=option)]
         if refusals:
             kind = "perhaps refused"
             if len(refusals) == len(errors):
