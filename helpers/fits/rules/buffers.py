@@ -97,7 +97,9 @@ def encoder(s: Sheet) -> float:
     if s.is_ollama and not s.measured and s.architecture == "gemma3":
         # read: ollama fs/ggml/ggml.go, VisionGraphSize: the colours of the image, the embedding
         # and the scores of the patches, in f32, with the numbers of gemma3's header
-        patch_pixels, width, heads = 14, 1152, 16
+        patch_pixels = 14
+        width = 1152
+        heads = 16
         patches = (s.image_size // patch_pixels) ** 2
         embedding = width * patch_pixels
         return 4 * (3 * s.image_size**2 + embedding + patches**2 * heads)
