@@ -1,10 +1,11 @@
 """The box of a batch between its runs: what a look found, and which run is held back.
 
-Only a run that does more than look is held back, and only by what could disturb it: its GPU is in use, too
-hot or lost, hardly any host memory is free, or there is no room for results. A run about a recorded
-box uses no GPU of this machine, so GPUs and host memory do not hold it back. Before each run that may
-be held back the box is looked at again, and given time to settle. A fault that no later look can
-disprove, such as a GPU reset or a process that SIGKILL does not end, counts until the next boot.
+Only a run that does more than look is held back, and only by what could disturb it: its GPU is in
+use, too hot or lost, hardly any host memory is free, or there is no room for results. A run about a
+recorded box uses no GPU of this machine, so GPUs and host memory do not hold it back. Before each
+run that may be held back the box is looked at again, and given time to settle. A fault that no
+later look can disprove, such as a GPU reset or a process that SIGKILL does not end, counts until
+the next boot.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class _Interrupted(Exception):
 class BoxWatch:
     """Looks at the box of a batch while nothing runs.
 
-    Without ``measure`` it never looks. A wait ends early when ``interrupted()`` is true. ``first`` and
-    ``last`` are the first and the latest look; ``troubles`` is what the latest one found, and
-    ``stays`` what no later look can disprove. ``blind`` says why the latest look failed, or is empty.
+    Without ``measure`` it never looks. A wait ends early when ``interrupted()`` is true. ``first``
+    and ``last`` are the first and the latest look; ``troubles`` is what the latest one found, and
+    ``stays`` what no later look can disprove. ``blind`` says why the latest look failed, or is
+    empty.
     """
 
     def __init__(
@@ -148,8 +150,8 @@ def _is_elsewhere(run: Run) -> bool:
 
 
 def lost(runs: Iterable[Run]) -> Iterator[Trouble]:
-    """The faults that records of runs name and that last until the next boot: GPUs on which a run is
-    stuck, and what ``quarantined`` marks with FOR_GOOD.
+    """The faults that records of runs name and that last until the next boot: GPUs on which a run
+    is stuck, and what ``quarantined`` marks with FOR_GOOD.
     """
     boot = boot_id()
     for run in runs:

@@ -1,4 +1,6 @@
-"""The answers of a batch about its boxes: what its runs found out about each, and in which words."""
+"""The answers of a batch about its boxes: what its runs found out about each, and in which
+words.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ FINDINGS = {
     "healthy": "answered",
     "without a GPU": "answered",
 }
-"""What a batch may find out about a box, the most urgent first, and the mark of it on the page: as of a
-run that was lost, waits or answered (``Section.kind``).
+"""What a batch may find out about a box, the most urgent first, and the mark of it on the page: as
+of a run that was lost, waits or answered (``Section.kind``).
 """
 
 
@@ -246,8 +248,8 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
 
 
 def _values(leader: Section, sections: Sections) -> list[Sections]:
-    """The runs of the leader's notebook that have a verdict, in groups with the same headline and next
-    step; the leader's group is first.
+    """The runs of the leader's notebook that have a verdict, in groups with the same headline and
+    next step; the leader's group is first.
     """
     with_verdict = (s for s in sections if s.title == leader.title and s.run.verdict)
     said = attrgetter("run.verdict.headline", "run.verdict.next_step")
@@ -272,8 +274,8 @@ def _cell(runs: Sections, of_box: Verdict | None) -> Cell:
 
 
 def _note(first: Section, runs: Sections) -> str:
-    """How many of a cell's runs were lost, or else have the same outcome as ``first``, and the values
-    of parameters that only these have.
+    """How many of a cell's runs were lost, or else have the same outcome as ``first``, and the
+    values of parameters that only these have.
     """
     lost = [section for section in runs if section.lost]
     if lost and first not in lost:

@@ -1,8 +1,8 @@
 """A look at a box between two jobs: its GPUs, host memory, disk, and what the kernel logged.
 
 A look takes a fraction of a second and creates no GPU context. It reads sysfs, procfs, KFD and NVML
-in child processes, which it abandons when a driver hangs. What cannot be read is no trouble. Only the
-standard library of Python 3.8 is used: a scheduler's prolog has nothing else.
+in child processes, which it abandons when a driver hangs. What cannot be read is no trouble. Only
+the standard library of Python 3.8 is used: a scheduler's prolog has nothing else.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def measure(
     folder: str | Path = ".",
     since: BoxState | None = None,
 ) -> BoxState:
-    """Look at this box, or at a copy of a box's file tree under ``root``: at its host and at the GPUs
-    with these PCI addresses (default: all).
+    """Look at this box, or at a copy of a box's file tree under ``root``: at its host and at the
+    GPUs with these PCI addresses (default: all).
 
     The disk of ``folder``, where results go, is looked at. Kernel errors count from the look
     ``since`` on; without it, or after a reboot, only the log's position is noted. Never raises for

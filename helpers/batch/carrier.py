@@ -18,8 +18,8 @@ from .watched import Job, Tick
 class Local:
     """Carries out the runs of a batch on this box, up to ``slots`` at once.
 
-    ``run_one`` carries out one run; tests give another function with its signature. ``one_box`` says
-    that all runs share one machine, so that a run which does more than look has it to itself.
+    ``run_one`` carries out one run; tests give another function with its signature. ``one_box``
+    says that all runs share one machine, so that a run which does more than look has it to itself.
     """
 
     one_box = True

@@ -143,9 +143,9 @@ def settle(
     """Look until the box is clean, for ``gates.settle_s`` seconds at most; returns what is still
     wrong.
 
-    It waits for a trouble only if that may pass (memory, holders, heat) and ``waits_for`` is true for
-    it. ``before`` is the batch's first look, so that many small leaks add up. Each call of ``look``
-    reports only errors that are new since the call before.
+    It waits for a trouble only if that may pass (memory, holders, heat) and ``waits_for`` is true
+    for it. ``before`` is the batch's first look, so that many small leaks add up. Each call of
+    ``look`` reports only errors that are new since the call before.
     """
     happened: tuple[Trouble, ...] = ()
     waited = 0.0

@@ -1,8 +1,8 @@
 """The runs of a batch on the workers of a Dask cluster that its user started (env/FLEET.md).
 
 Dask only transports runs to workers and records back: the batch chooses the worker of each run, and
-Dask never repeats a run. Only this module and ``cluster_worker`` import the package distributed, and
-only when a scheduler is named.
+Dask never repeats a run. Only this module and ``cluster_worker`` import the package distributed,
+and only when a scheduler is named.
 """
 
 from __future__ import annotations
@@ -342,8 +342,8 @@ def refuse_open_door(address: str) -> None:
 def resources_for(run: Run | Step) -> dict[str, float]:
     """The resources that a worker must have been started with to get this run.
 
-    A run that names a GPU wants one GPU and the resource with its PCI address; another one that does
-    more than look wants any GPU (env/FLEET.md).
+    A run that names a GPU wants one GPU and the resource with its PCI address; another one that
+    does more than look wants any GPU (env/FLEET.md).
     """
     if run.gpu:
         return {"GPU": 1.0, run.gpu: 1.0}

@@ -33,9 +33,9 @@ RUNNING = ("executing", "long-running")
 class Order:
     """What a worker is sent for one run.
 
-    ``key`` is unique to this run, also among batches. ``stop`` is the name of the event that asks all
-    workers to stop. ``home`` is the run's folder on the batch's box. ``name`` and ``notebook`` are
-    the notebook's file name and content.
+    ``key`` is unique to this run, also among batches. ``stop`` is the name of the event that asks
+    all workers to stop. ``home`` is the run's folder on the batch's box. ``name`` and ``notebook``
+    are the notebook's file name and content.
     """
 
     key: str
@@ -138,8 +138,8 @@ def _outcome(
 
 
 def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-    """(content of the files that are sent back, up to MOST_BYTES; sizes of those that stay), both by
-    path relative to the run's folder. The record is not among them: RunOutcome has it.
+    """(content of the files that are sent back, up to MOST_BYTES; sizes of those that stay), both
+    by path relative to the run's folder. The record is not among them: RunOutcome has it.
     """
     sizes: dict[Path, int] = {}
     for path in folder.rglob("*"):

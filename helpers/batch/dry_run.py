@@ -57,7 +57,9 @@ def dry_run(checked: CheckedPlan) -> list[dict[str, object]]:
 
 
 def dry_run_text(checked: CheckedPlan) -> str:
-    """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
+    """The runs of a plan in the order they start, and what holds for all of them, for a
+    terminal.
+    """
     rows = []
     for step in checked.steps:
         settings = _settings(step)[:MOST_LETTERS]
@@ -74,7 +76,9 @@ def _took(step: Step) -> str:
 
 
 def _settings(step: Step) -> str:
-    """The GPU, preset and parameters of a run, in words; its box and the batch's folder left out."""
+    """The GPU, preset and parameters of a run, in words; its box and the batch's folder left
+    out.
+    """
     parameters = [
         f"{name}={value}"
         for name, value in step.parameters.items()

@@ -58,8 +58,8 @@ MOST_HOLDER_BYTES = (
 class Journal:
     """The runs of a batch in the order of its plan.
 
-    ``held`` has the reason for each record that is not on the disk, by the id of its run. ``lock`` is
-    the file descriptor of the folder's lock.
+    ``held`` has the reason for each record that is not on the disk, by the id of its run. ``lock``
+    is the file descriptor of the folder's lock.
     """
 
     def __init__(self, folder: Path, checked: CheckedPlan, lock: int):
@@ -100,8 +100,8 @@ class Journal:
     def reopen(
         cls, folder: Path, checked: CheckedPlan, repeat: Collection[str] = ()
     ) -> Journal:
-        """Open the folder of a batch that was begun earlier. Every run gets the state that it really
-        has, and a run that is tried again becomes planned.
+        """Open the folder of a batch that was begun earlier. Every run gets the state that it
+        really has, and a run that is tried again becomes planned.
 
         ``repeat`` has the ids of runs that a person wants again whatever their state. Raises
         PlanError if the folder is no batch, if another process is carrying it out, or if it was
@@ -138,7 +138,9 @@ class Journal:
         return journal
 
     def put(self, run: Run) -> None:
-        """Write a record to the disk; if that fails, it is ``held`` in memory until there is room."""
+        """Write a record to the disk; if that fails, it is ``held`` in memory until there is
+        room.
+        """
         if self._note:
             run = run.model_copy(update={"notes": [*run.notes, self._note]})
             self._note = ""
@@ -162,8 +164,8 @@ class Journal:
             self.put(self.runs[self._number[run_id]])
 
     def make_room(self, why: str) -> bool:
-        """Free the reserved room on the disk and note it in the next record. Returns whether any was
-        reserved.
+        """Free the reserved room on the disk and note it in the next record. Returns whether any
+        was reserved.
         """
         note = self.reserve.release(why)
         if note:
@@ -286,8 +288,8 @@ def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
 
 
 def _from_its_start(run: Run) -> Run:
-    """The record of a run that a person wants again from its start: it says so in ``from_start``, so
-    that a batch which is killed before the new attempt still knows it when it is resumed.
+    """The record of a run that a person wants again from its start: it says so in ``from_start``,
+    so that a batch which is killed before the new attempt still knows it when it is resumed.
 
     Raises PlanError if the record cannot be read.
     """

@@ -1,8 +1,8 @@
 """Errors in the kernel log since an earlier position in it.
 
 A position is "kmsg NUMBER", the sequence number of a record of /dev/kmsg
-(Documentation/ABI/testing/dev-kmsg), or "journal CURSOR" (journalctl --show-cursor). A time would not
-do: the clock of the log drifts from every clock that a program can read.
+(Documentation/ABI/testing/dev-kmsg), or "journal CURSOR" (journalctl --show-cursor). A time would
+not do: the clock of the log drifts from every clock that a program can read.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
 
 
 def _journal(since: str) -> tuple[str, list[str], bool]:
-    """Read the kernel's lines in the journal: (position of its end, lines after the position ``since``,
-    whether all are there). The position is empty if the journal cannot be read.
+    """Read the kernel's lines in the journal: (position of its end, lines after the position
+    ``since``, whether all are there). The position is empty if the journal cannot be read.
     """
     cursor = ""
     part = ["-n", "1"]  # one line, for the cursor after it

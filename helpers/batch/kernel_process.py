@@ -43,8 +43,8 @@ LONGEST_PLACE_BYTES = 70
 
 
 def main() -> None:
-    """Run the kernel in this process. It dies with its parent, and writes its Python stacks to a file
-    on a fault and on SIGUSR2.
+    """Run the kernel in this process. It dies with its parent, and writes its Python stacks to a
+    file on a fault and on SIGUSR2.
     """
     # jupyter_client sets JPY_PARENT_PID for the kernels that it starts.
     die_with_parent(signal.SIGKILL, int(os.environ["JPY_PARENT_PID"]))
@@ -87,7 +87,9 @@ def short_folder(mark: str) -> Path:
 
 
 def _socket_prefix(mark: str) -> str:
-    """How the names of a run's socket folders begin: 32 bits of its mark tell it from other runs."""
+    """How the names of a run's socket folders begin: 32 bits of its mark tell it from other
+    runs.
+    """
     return f"cb-{mark[:8]}-"
 
 
@@ -102,8 +104,9 @@ def how_it_ended(
 ) -> tuple[str, str]:
     """(how a process ended, in words; the name of the signal that killed it, or empty).
 
-    ``returncode`` is as of subprocess.Popen, ``ooms_before`` and ``ooms_now`` are the OOM kills that
-    the cgroup had counted at its start and now, ``words`` its last words. The kernel log is not read.
+    ``returncode`` is as of subprocess.Popen, ``ooms_before`` and ``ooms_now`` are the OOM kills
+    that the cgroup had counted at its start and now, ``words`` its last words. The kernel log is
+    not read.
     """
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
@@ -169,8 +172,8 @@ def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
     """Kill the processes that a run left behind and remove the folders of its sockets; returns
     (processes that were killed, processes that SIGKILL does not end), each as "name (pid)".
 
-    A process belongs to the run if it has the mark in its environment, or, with ``adopted``, if it is
-    a descendant of this process (``adopt_orphans``).
+    A process belongs to the run if it has the mark in its environment, or, with ``adopted``, if it
+    is a descendant of this process (``adopt_orphans``).
     """
     ended, deaf = child.sweep(lambda: _left_behind(mark, adopted))
     for place in _places():

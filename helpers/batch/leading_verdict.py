@@ -25,8 +25,8 @@ def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
 
 
 def _rank(verdict: Verdict) -> tuple[bool, int, int]:
-    """(whether it answers another question, how much it decides, how sure it is), each the lower the
-    better.
+    """(whether it answers another question, how much it decides, how sure it is), each the lower
+    the better.
     """
     decides = 0  # it names a cause
     if verdict.state == "healthy":
@@ -65,8 +65,8 @@ def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
 def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
     """(folder or archive with the evidence of a box, or None; why there is none).
 
-    The bundle that the batch captured last into its ``folder`` comes first, then those of ``boxes``,
-    each the name of a recorded box or a path. The first that can be opened is returned.
+    The bundle that the batch captured last into its ``folder`` comes first, then those of
+    ``boxes``, each the name of a recorded box or a path. The first that can be opened is returned.
     """
     places: list[Path] = []
     if folder:

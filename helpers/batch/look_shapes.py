@@ -15,9 +15,9 @@ from helpers.ground.contract import from_json
 class Trouble:
     """Why a box is not clean.
 
-    ``scope`` says of what: "box", "host memory", "gpu 0000:03:00.0" (its PCI address), or "a GPU" if
-    it is not known which. ``why`` is one line: seen, expected, with units. ``passes`` is true if a
-    later look may find it gone: memory, holders, heat, a full disk, a program's own fault. It is
+    ``scope`` says of what: "box", "host memory", "gpu 0000:03:00.0" (its PCI address), or "a GPU"
+    if it is not known which. ``why`` is one line: seen, expected, with units. ``passes`` is true if
+    a later look may find it gone: memory, holders, heat, a full disk, a program's own fault. It is
     false for a fault that no look can disprove, such as a GPU reset.
     """
 
@@ -60,8 +60,8 @@ class GpuState:
 class BoxState:
     """One look at a box. None stands for what could not be read.
 
-    ``total_bytes`` and ``available_bytes`` are of the RAM. ``log`` is the position at the end of the
-    kernel log, ``errors`` what was logged since an earlier look (``box_state.measure``),
+    ``total_bytes`` and ``available_bytes`` are of the RAM. ``log`` is the position at the end of
+    the kernel log, ``errors`` what was logged since an earlier look (``box_state.measure``),
     ``seconds`` how long this look took, ``at`` when it was (UTC). ``folder`` is the one whose disk
     was looked at. ``unanswered`` are signs of a GPU that no layer shows, and what could not be
     looked at.
@@ -91,10 +91,10 @@ def read_state(text: str | bytes) -> BoxState:
 class Gates:
     """What a box must be like for the next job: the ``gates`` of a plan.
 
-    At least ``disk_free_bytes`` are free on the disk for results and ``host_free_bytes`` of the RAM.
-    At most the share ``memory_back_fraction`` of a GPU's memory may be used beyond what was used
-    before. No sensor of a GPU is at ``temperature_c`` or above (None: any temperature will do). A
-    run waits up to ``settle_s`` seconds for memory, holders and heat.
+    At least ``disk_free_bytes`` are free on the disk for results and ``host_free_bytes`` of the
+    RAM. At most the share ``memory_back_fraction`` of a GPU's memory may be used beyond what was
+    used before. No sensor of a GPU is at ``temperature_c`` or above (None: any temperature will
+    do). A run waits up to ``settle_s`` seconds for memory, holders and heat.
 
     The defaults are choices of this project: room for outputs (1 GiB of disk), for a kernel that
     imports torch (1 GiB of RAM), and a GPU that is not about to slow down for heat (90 degrees).

@@ -1,7 +1,7 @@
 """Executes the cells of a notebook one by one and records how each ended.
 
-The client here replaces papermill's own, which marks the cell whose kernel died, and the cells after
-it, as completed.
+The client here replaces papermill's own, which marks the cell whose kernel died, and the cells
+after it, as completed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from .resumption import finished_outputs
 START_S = 60
 """The default of nbclient (startup_timeout): a kernel on a busy box may need most of it."""
 OUTPUTS_S = 60
-"""Time to send what a cell printed after it has ended: a kernel may have printed up to its limit."""
+"""Time to send what a cell printed after it has ended: a kernel may have printed up to its
+limit.
+"""
 STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
 LEAST_LIMIT_S = 0.001
 """A limit for a cell when no time is left: nbclient takes 0 for no limit."""
@@ -84,7 +86,8 @@ class CasebookClient(NotebookClient):
         return outputs
 
     def run_notebook(self) -> None:
-        """Execute the cells until one fails, whose fault the execution then has, and end the kernel.
+        """Execute the cells until one fails, whose fault the execution then has, and end the
+        kernel.
 
         Raises OSError if the notebook cannot be saved.
         """
@@ -246,8 +249,8 @@ class CasebookClient(NotebookClient):
         return RunFault(state, cause, signal, self._source_index(index), words)
 
     def _source_index(self, index: int) -> int:
-        """The index of a cell in the source notebook. papermill has injected one cell into the executed
-        one; that cell itself counts as the one before it, or as the first.
+        """The index of a cell in the source notebook. papermill has injected one cell into the
+        executed one; that cell itself counts as the one before it, or as the first.
         """
         for cell in self.nb.cells[: index + 1]:
             if INJECTED in cell.metadata.get("tags", []):

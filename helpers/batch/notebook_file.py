@@ -1,5 +1,5 @@
-"""Reads a notebook file: its parameters and the values they may have; of an executed one, the status
-of its cells and its verdict.
+"""Reads a notebook file: its parameters and the values they may have; of an executed one, the
+status of its cells and its verdict.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ INJECTED_FIRST = "# Parameters\n"
 """The first line of the cell that papermill injects (papermill/translators.py, codify)."""
 GUARD = "refuse_wrong_parameters"
 Allowed = str | list[str] | tuple[float | None, float | None]
-"""What a parameter may be: "size" (any size), one of a list of values, or a number from the first to
-the second of two, None for an open end.
+"""What a parameter may be: "size" (any size), one of a list of values, or a number from the first
+to the second of two, None for an open end.
 """
 TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
@@ -132,8 +132,8 @@ def parameters(nb: NotebookNode) -> dict[str, ast.expr | None]:
 def _assigned(source: str) -> dict[str, ast.expr | None]:
     """The names that the source of a cell assigns, with their annotations. Raises NotebookError.
 
-    papermill's own inspection (inspect_notebook) is not used: it drops a line with a second ``=`` in
-    its value or comment.
+    papermill's own inspection (inspect_notebook) is not used: it drops a line with a second ``=``
+    in its value or comment.
     """
     try:
         body = ast.parse(source).body

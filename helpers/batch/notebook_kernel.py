@@ -48,8 +48,8 @@ class NotebookKernel:
     """The kernel that executes a notebook in ``folder``; its stdout and stderr go to kernel.stderr
     there.
 
-    ``mark`` identifies its processes. ``stop`` holds the signal that asked this process to stop, and
-    ``ooms_before`` the OOM kills that the cgroup had counted before its start.
+    ``mark`` identifies its processes. ``stop`` holds the signal that asked this process to stop,
+    and ``ooms_before`` the OOM kills that the cgroup had counted before its start.
     """
 
     def __init__(self, folder: Path, mark: str):
@@ -66,7 +66,8 @@ class NotebookKernel:
     def manager(self) -> AsyncKernelManager:
         """The manager of jupyter_client that starts the kernel. Raises OSError.
 
-        It uses unix sockets: a TCP port could be taken by another process before the kernel binds it.
+        It uses unix sockets: a TCP port could be taken by another process before the kernel binds
+        it.
         """
         self._sockets = kernel_process.short_folder(self.mark)
         return AsyncKernelManager(
@@ -89,8 +90,8 @@ class NotebookKernel:
         }
 
     def started(self, manager: AsyncKernelManager) -> None:
-        """Keep the process that the manager has started: the manager drops it when it has ended, and
-        its exit status is needed then.
+        """Keep the process that the manager has started: the manager drops it when it has ended,
+        and its exit status is needed then.
         """
         assert isinstance(manager.provisioner, LocalProvisioner)
         self._process = manager.provisioner.process
@@ -100,8 +101,8 @@ class NotebookKernel:
         return self._process is not None and self._process.poll() is not None
 
     def has_ended_at_its_limit(self) -> bool:
-        """As ``has_ended``, for a kernel that did not answer in time. If the OOM killer was at work,
-        waits for its end: a killed process frees its memory first.
+        """As ``has_ended``, for a kernel that did not answer in time. If the OOM killer was at
+        work, waits for its end: a killed process frees its memory first.
         """
         assert self._process is not None
         if kernel_process.oom_kills() != self.ooms_before:
@@ -110,7 +111,9 @@ class NotebookKernel:
         return self.has_ended()
 
     def how_it_ended(self) -> tuple[str, str]:
-        """(how it ended, in words; the signal that killed it, or empty). Only after it has ended."""
+        """(how it ended, in words; the signal that killed it, or empty). Only after it has
+        ended.
+        """
         assert self._process is not None
         how, signal_name = kernel_process.how_it_ended(
             self._process.returncode,
@@ -138,8 +141,8 @@ class NotebookKernel:
         time.sleep(STACKS_S)
 
     def _interrupt(self) -> None:
-        """Called at each signal to this process: interrupt the kernel, and kill it after STOP_S or at
-        the second signal.
+        """Called at each signal to this process: interrupt the kernel, and kill it after STOP_S or
+        at the second signal.
 
         No exception is raised here: it could interrupt the saving of the notebook.
         """

@@ -181,7 +181,9 @@ def not_started(run: Run, error: OSError) -> Run:
 
 
 def kept(folder: Path, run: Run) -> Run:
-    """Write a record to the disk if there is room, and return it: the caller may have the only one."""
+    """Write a record to the disk if there is room, and return it: the caller may have the only
+    one.
+    """
     with suppress(OSError):
         write_run(folder, run)
     return run

@@ -1,4 +1,6 @@
-"""Reads a plan and makes its steps: all of it is checked before anything runs, and ordered by danger."""
+"""Reads a plan and makes its steps: all of it is checked before anything runs, and ordered by
+danger.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,17 @@ MOST_ERROR = 200
 LEAST_DIGITS = 3
 """Digits of a run's number, so that folders of up to 1,000 runs sort in the order of the plan."""
 _LIVE = re.compile(r"(\bbox: *(?:\[[^\]\n]*)?)\blive\b")
-"""A box ``live`` in the text of a plan: ``box: live``, or in a list, ``box: [strix-halo-1, live]``."""
+"""A box ``live`` in the text of a plan: ``box: live``, or in a list, ``box: [strix-halo-1,
+live]``.
+"""
 
 
 @dataclass(frozen=True)
 class CheckedPlan:
     """A plan with its runs in the order they start.
 
-    ``text`` is the file as read, ``sha256`` its digest, ``total_s`` the limit for all runs together,
-    in seconds.
+    ``text`` is the file as read, ``sha256`` its digest, ``total_s`` the limit for all runs
+    together, in seconds.
     """
 
     plan: Plan

@@ -43,8 +43,9 @@ KEY_LETTERS = 8
 class NotebookFacts(BaseModel):
     """What a notebook says of itself in ``metadata.casebook``.
 
-    ``safety`` is what it does to a box. ``ranges`` has the least and the largest value of its numbers
-    (None is an open end). ``resumes``: after an interruption it goes on at the cell where it stopped.
+    ``safety`` is what it does to a box. ``ranges`` has the least and the largest value of its
+    numbers (None is an open end). ``resumes``: after an interruption it goes on at the cell where
+    it stopped.
     """
 
     safety: Danger | None = None
@@ -98,8 +99,8 @@ class StepReader:
         self.notebook = cache(self._notebook)
 
     def steps(self, planned: PlannedRun) -> Iterator[Step]:
-        """The steps of one line of the plan. Their ``run_id`` lacks the number, which the order of all
-        steps gives. Raises PlanError or NotebookError.
+        """The steps of one line of the plan. Their ``run_id`` lacks the number, which the order of
+        all steps gives. Raises PlanError or NotebookError.
         """
         for name, values in planned.grid.items():
             if name in planned.parameters:
@@ -117,8 +118,8 @@ class StepReader:
             yield from itertools.repeat(step, planned.repeats)
 
     def _step(self, planned: PlannedRun, mixed: dict[str, object]) -> Step:
-        """The step of a line for one combination of values; ``mixed`` has them with the line's fixed
-        parameters.
+        """The step of a line for one combination of values; ``mixed`` has them with the line's
+        fixed parameters.
         """
         notebook = self.notebook(planned.notebook)
         takes = notebook.annotations
@@ -239,8 +240,8 @@ def _pci(gpu: str) -> str:
 
 
 def _text(planned: PlannedRun, mixed: dict[str, object], name: str) -> str:
-    """The value of a name of APART: a key of the line, or a parameter of that name. Raises PlanError
-    if it is both, or no text.
+    """The value of a name of APART: a key of the line, or a parameter of that name. Raises
+    PlanError if it is both, or no text.
     """
     if name not in mixed:
         return str(getattr(planned, name))

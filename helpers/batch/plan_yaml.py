@@ -59,8 +59,8 @@ class _Loader(yaml.SafeLoader):
     def resolve(
         self, kind: type[yaml.Node], value: str | None, implicit: object
     ) -> str | None:
-        """The tag of a value. YAML 1.1, which PyYAML reads, takes the PCI address 0000:03:00.0 for a
-        number of base 60; here it is text, as in YAML 1.2.
+        """The tag of a value. YAML 1.1, which PyYAML reads, takes the PCI address 0000:03:00.0 for
+        a number of base 60; here it is text, as in YAML 1.2.
         """
         tag: str | None = super().resolve(kind, value, implicit)
         if str(tag).endswith((":int", ":float")) and ":" in str(value):

@@ -23,8 +23,8 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Plain:
-    """Prints a line as a run starts and ends, and in between after 2, 4, 8, 16, 32 seconds and every
-    30 seconds from then on.
+    """Prints a line as a run starts and ends, and in between after 2, 4, 8, 16, 32 seconds and
+    every 30 seconds from then on.
 
     Runs are given by their number in the plan, from 0. ``names`` tells each apart by its box and
     parameters; ``next_line_s`` says of each run under way after how many seconds its next line is
@@ -63,8 +63,8 @@ class Plain:
         self._say(number, self.names[number])
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        """A run is in ``cell``, counted from 1, of ``cells`` (0: its kernel starts), ``seconds`` after its
-        start; prints a line if one is due.
+        """A run is in ``cell``, counted from 1, of ``cells`` (0: its kernel starts), ``seconds``
+        after its start; prints a line if one is due.
         """
         due_s = self.next_line_s.get(number, FIRST_LINE_S)
         if seconds < due_s:
@@ -102,7 +102,9 @@ class Plain:
         return {state: counts[state] for state in STATES if counts[state]}
 
     def summary(self) -> str:
-        """The counts and the time that is left, such as "2 answered, 1 failed; about 3 min left"."""
+        """The counts and the time that is left, such as "2 answered, 1 failed; about 3 min
+        left".
+        """
         words = [
             f"{count} {state.replace('_', ' ')}"
             for state, count in self.counts().items()

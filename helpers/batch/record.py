@@ -154,8 +154,8 @@ def is_alive(run: Run) -> bool:
 
 
 def command_line(pid: int | str) -> list[bytes]:
-    """The words of a process's command line, with an empty one after the last (proc_pid_cmdline(5));
-    none if the process is gone or may not be read.
+    """The words of a process's command line, with an empty one after the last
+    (proc_pid_cmdline(5)); none if the process is gone or may not be read.
     """
     content, _, _ = read("", f"/proc/{pid}/cmdline")
     if content is None:
@@ -217,8 +217,8 @@ def seconds_since(started_at: str) -> float:
 
 
 def files_below(folder: Path) -> list[str]:
-    """The files that a run left, by path relative to its folder: without its record and its runner's
-    log, hidden and empty files, and those of earlier attempts.
+    """The files that a run left, by path relative to its folder: without its record and its
+    runner's log, hidden and empty files, and those of earlier attempts.
     """
     names = []
     for path in folder.rglob("*"):

@@ -98,11 +98,11 @@ class Report:
 
 
 def write_index(*folders: Path) -> Path:
-    """Write the page of a batch into its folder, or of several into the folder that has all of them;
-    returns the path of the page.
+    """Write the page of a batch into its folder, or of several into the folder that has all of
+    them; returns the path of the page.
 
-    Each of ``folders`` is a batch or has batches in it. The runs of a large batch get pages of their
-    own beside their records. Raises FileNotFoundError if a folder does not exist.
+    Each of ``folders`` is a batch or has batches in it. The runs of a large batch get pages of
+    their own beside their records. Raises FileNotFoundError if a folder does not exist.
     """
     batches = list(chain.from_iterable(map(batches_in, folders)))
     report = read_report(batches)
@@ -116,8 +116,9 @@ def write_index(*folders: Path) -> Path:
 
 
 def batches_in(folder: Path) -> list[Path]:
-    """The folder itself if it is a batch or has no batch in it, else the batches in it, in the order
-    of their names, which begin with the time. Raises FileNotFoundError if there is no such folder.
+    """The folder itself if it is a batch or has no batch in it, else the batches in it, in the
+    order of their names, which begin with the time. Raises FileNotFoundError if there is no such
+    folder.
     """
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -152,7 +153,9 @@ def read_report(batches: Sequence[Path]) -> Report:
 
 
 def _folders_without_record(batch: Path) -> Iterator[Path]:
-    """Folders of a batch that have a notebook and no record: the record was deleted or not written."""
+    """Folders of a batch that have a notebook and no record: the record was deleted or not
+    written.
+    """
     for path in sorted(batch.iterdir()):
         without_record = path.is_dir() and not (path / "run.json").exists()
         if without_record and any(path.glob("*.ipynb")):
@@ -194,7 +197,9 @@ def _write_run_page(report: Report, section: Section) -> None:
 
 
 def _page(report: Report, up: str = "") -> str:
-    """The page as text; ``up`` is the link from the page of a run to that of its batch, else empty."""
+    """The page as text; ``up`` is the link from the page of a run to that of its batch, else
+    empty.
+    """
     sections = report.sections
     answers = answers_of(sections)
     if not report.is_large and not up:
@@ -241,8 +246,8 @@ def _page(report: Report, up: str = "") -> str:
 
 
 def _spoken(answer: BoxAnswer) -> str:
-    """The text about a box that a page shows before anything is unfolded; the page explains the words
-    of its glossary that are in it.
+    """The text about a box that a page shows before anything is unfolded; the page explains the
+    words of its glossary that are in it.
     """
     verdict = answer.verdict
     if verdict is None:
@@ -381,7 +386,9 @@ def _notes_on(section: Section) -> str:
 
 
 def _below(folder: Path, error: object) -> str:
-    """An error in one line, with paths relative to ``folder``: they hold wherever it is copied to."""
+    """An error in one line, with paths relative to ``folder``: they hold wherever it is copied
+    to.
+    """
     line = plain(error).replace(plain(folder) + "/", "")
     return cut(line, MOST_ERROR)
 
@@ -389,8 +396,8 @@ def _below(folder: Path, error: object) -> str:
 def _with_notebook(section: Section, room: PageRoom, shown_before: set[str]) -> Section:
     """The section with its executed notebook as HTML, or with the reason why there is none.
 
-    The notebook takes its bytes from ``room``; outputs in ``shown_before`` are left out, and its own
-    are added there.
+    The notebook takes its bytes from ``room``; outputs in ``shown_before`` are left out, and its
+    own are added there.
     """
     run = section.run
     path = section.folder / "notebook.ipynb"

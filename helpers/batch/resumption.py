@@ -1,11 +1,11 @@
 """Decides whether a resumed batch repeats a run, and at which cell that goes on.
 
-A notebook whose metadata says ``casebook: {"resumes": true}`` goes on at its first cell that did not
-finish. Finished cells that only show names keep their outputs and are not executed again. Those that
-bind a name or call something are executed again, because their effects are not known. The notebook
-gets the same box, which is a bundle in the batch's folder, and the records of the trials that
-finished, from the run's folder. All of this is JSON that is checked as it is read; no object of a
-kernel is stored.
+A notebook whose metadata says ``casebook: {"resumes": true}`` goes on at its first cell that did
+not finish. Finished cells that only show names keep their outputs and are not executed again. Those
+that bind a name or call something are executed again, because their effects are not known. The
+notebook gets the same box, which is a bundle in the batch's folder, and the records of the trials
+that finished, from the run's folder. All of this is JSON that is checked as it is read; no object
+of a kernel is stored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
-"""What stopped a skipped run that a resumed batch tries; a run by a stop rule, or with an unreadable
-record, stays skipped.
+"""What stopped a skipped run that a resumed batch tries; a run by a stop rule, or with an
+unreadable record, stays skipped.
 """
 FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that another process sends to a kernel; others come from a fault of its own."""
@@ -44,10 +44,10 @@ ACTS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
     """The number of the attempt at a run that a resumed batch makes by itself; 0 for none.
 
-    A run that never started keeps its number. One that the user interrupted is tried again. One that
-    died because its batch ended is tried again once, and so is one that ``resumes`` at its cell and
-    whose kernel was killed from outside. A run that may have run out of memory is not: ``ooms``, the
-    OOM kills counted by now, must not have risen since it started.
+    A run that never started keeps its number. One that the user interrupted is tried again. One
+    that died because its batch ended is tried again once, and so is one that ``resumes`` at its
+    cell and whose kernel was killed from outside. A run that may have run out of memory is not:
+    ``ooms``, the OOM kills counted by now, must not have risen since it started.
     """
     if run.state == "skipped" and run.stopped_by in NEVER_RAN:
         return run.attempt
@@ -67,8 +67,8 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
 
 
 def earlier_attempt(folder: Path, run: Run) -> Path | None:
-    """The folder of the attempt before this one, if it can be continued, else None: it has no answer,
-    and ran under this boot of this machine with this version of the project.
+    """The folder of the attempt before this one, if it can be continued, else None: it has no
+    answer, and ran under this boot of this machine with this version of the project.
     """
     past = folder / EARLIER / str(run.attempt - 1)
     with suppress(RecordUnreadable):
@@ -98,8 +98,8 @@ def finished_outputs(
     """The outputs of cells that an earlier attempt finished and that are not executed again, by the
     cell's index in the notebook.
 
-    They end at the first cell that differs, which may be that of the parameters: later outputs depend
-    on it.
+    They end at the first cell that differs, which may be that of the parameters: later outputs
+    depend on it.
     """
     before = open_notebook(past / NOTEBOOK)
     past_cells = [cell for cell in before.cells if cell.cell_type == "code"]

@@ -1,8 +1,8 @@
 """The runner, which is the process of one run: it executes the notebook and completes the record.
 
 ``main`` reads its job as JSON from stdin, and writes each second to stdout which cell is running
-(``watched`` reads it). If the batch that started it ends, the runner ends its kernel and itself, and
-the record stays ``started``.
+(``watched`` reads it). If the batch that started it ends, the runner ends its kernel and itself,
+and the record stays ``started``.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LOST = ("died", "rebooted", "node_lost")
 STDOUT = 1
 
 _where = [0, 0]
-"""What is reported: (the cell that is running, counted from 1, and how many there are); 0 of 0 while
-the kernel starts.
+"""What is reported: (the cell that is running, counted from 1, and how many there are); 0 of 0
+while the kernel starts.
 """
 _speaking = threading.Lock()
 
@@ -46,8 +46,8 @@ _speaking = threading.Lock()
 def main(folder: Path) -> None:
     """Execute the run in ``folder``, whose record says "started" already.
 
-    Unless the batch has ended, writes its record; if the disk refuses it, sends it to the batch, which
-    writes it when there is room.
+    Unless the batch has ended, writes its record; if the disk refuses it, sends it to the batch,
+    which writes it when there is room.
     """
     job = json.loads(sys.stdin.read())
     kernel_process.die_with_parent(signal.SIGTERM, job["parent"])
@@ -133,8 +133,8 @@ def _executed(folder: Path, job: Job) -> Execution:
 
 
 def read_back(folder: Path) -> tuple[dict[str, object], str]:
-    """Read the executed notebook in a run's folder: (fields of the record, also if the notebook stopped
-    half way; why they are no answer, or empty). Raises NotebookError.
+    """Read the executed notebook in a run's folder: (fields of the record, also if the notebook
+    stopped half way; why they are no answer, or empty). Raises NotebookError.
     """
     if not (folder / NOTEBOOK).exists():
         return {}, "no notebook was written"
@@ -162,7 +162,8 @@ def closed(
     notes: Sequence[str] | None = None,
     **changes: object,
 ) -> Run:
-    """The record of a run whose runner could not write it, with the state and cause seen from outside.
+    """The record of a run whose runner could not write it, with the state and cause seen from
+    outside.
 
     If the notebook was saved whole before the runner was lost, the run has answered nevertheless.
     ``notes`` replace those of the run.

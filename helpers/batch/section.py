@@ -31,16 +31,16 @@ NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 class Section:
     """One run on the page: its record, and its executed notebook as HTML or why there is none.
 
-    ``anchor`` is its place on the page, ``folder`` its folder in that of its batch, and ``link`` leads
-    to a page of its own. ``gone`` says why a run that has not ended does not run any more
+    ``anchor`` is its place on the page, ``folder`` its folder in that of its batch, and ``link``
+    leads to a page of its own. ``gone`` says why a run that has not ended does not run any more
     (``record.gone``). ``apart`` are the parameters that tell it from the other runs of its notebook
     on its box. ``machine`` and ``question`` are what its notebook says of the machine and asks.
     ``html`` is its notebook; ``without`` says why there is none. ``notes`` are shown below its
     ``last_words``.
 
     ``own_verdict`` is its verdict, unless the page shows that as the answer of the only box;
-    ``agrees``: it says the same as the leading verdict of its box; ``few``: the page has few runs and
-    shows them unfolded.
+    ``agrees``: it says the same as the leading verdict of its box; ``few``: the page has few runs
+    and shows them unfolded.
     """
 
     run: Run
@@ -105,7 +105,9 @@ class Section:
 
     @property
     def kind(self) -> str:
-        """The mark of its state on the page, a class of its style sheet: lost, answered or waiting."""
+        """The mark of its state on the page, a class of its style sheet: lost, answered or
+        waiting.
+        """
         if self.lost:
             return "lost"
         if self.run.state == "answered":
@@ -125,8 +127,8 @@ class Section:
 
     @property
     def is_rows(self) -> bool:
-        """Whether the page shows its tables and figures only, without a heading: it answered, and its
-        answer is the verdict at the top of the page.
+        """Whether the page shows its tables and figures only, without a heading: it answered, and
+        its answer is the verdict at the top of the page.
         """
         has_more_to_tell = (
             self.lost
@@ -155,8 +157,8 @@ class Section:
 
     @property
     def not_clean(self) -> str:
-        """Why its box was not clean afterwards, empty if it was; first the part of the box that stays
-        so until a reboot, if there is one.
+        """Why its box was not clean afterwards, empty if it was; first the part of the box that
+        stays so until a reboot, if there is one.
         """
         run = self.run
         if run.quarantined:
@@ -165,7 +167,9 @@ class Section:
 
     @property
     def about(self) -> list[str]:
-        """Facts of the run, each in a few words: its id, parameters, cells, attempts, text files."""
+        """Facts of the run, each in a few words: its id, parameters, cells, attempts, text
+        files.
+        """
         run = self.run
         lines = [run.run_id]
         for name, value in run.parameters.items():

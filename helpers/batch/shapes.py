@@ -29,8 +29,8 @@ State = Literal[
     "node_lost",
     "skipped",
 ]
-"""The state of a run: waiting, under way, or how it ended. ``answered`` is the good end; of the others
-``record.BLAMED`` are those that the run is to blame for.
+"""The state of a run: waiting, under way, or how it ended. ``answered`` is the good end; of the
+others ``record.BLAMED`` are those that the run is to blame for.
 """
 STATES: tuple[str, ...] = get_args(State)
 Danger = Literal["looks", "loads", "provokes"]
@@ -79,8 +79,8 @@ class Limits(Shape):
 
 
 class PlannedRun(Shape):
-    """One line of a plan: a notebook with fixed ``parameters``, and a run for each combination of the
-    values in ``grid``, ``repeats`` times.
+    """One line of a plan: a notebook with fixed ``parameters``, and a run for each combination of
+    the values in ``grid``, ``repeats`` times.
 
     ``gpu`` is the PCI address of the GPU that it uses; only what is wrong with that GPU holds the
     run back. ``danger`` can only raise what the notebook says of itself.
@@ -98,10 +98,11 @@ class PlannedRun(Shape):
 
 
 class Plan(Shape):
-    """A plan file: which notebooks run, in which order, with which parameters, and how long at most.
+    """A plan file: which notebooks run, in which order, with which parameters, and how long at
+    most.
 
-    Of the runs that only look, up to ``jobs`` run side by side. The default limits fit notebooks that
-    take minutes and a batch of an hour.
+    Of the runs that only look, up to ``jobs`` run side by side. The default limits fit notebooks
+    that take minutes and a batch of an hour.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -113,8 +114,8 @@ class Plan(Shape):
 
 
 def _folder_name(name: str) -> str:
-    """Return the name; raises ValueError unless it is that of a single folder, printable and not too
-    long.
+    """Return the name; raises ValueError unless it is that of a single folder, printable and not
+    too long.
     """
     is_path = name in ("", ".", "..") or "/" in name
     steers_a_terminal = plain(name) != name
@@ -141,12 +142,12 @@ def _readable(version: int) -> int:
 class Run(Shape):
     """run.json: the record of one run of a notebook.
 
-    ``stopped_by`` says what outside of it kept the run from its end: the user (interrupt), the plan's
-    time limit, a full disk, a box that was not clean or could not be captured, the end of its batch,
-    or a record that cannot be read (in records of earlier versions also a quarantine or a stop
-    rule). ``from_start`` is the attempt that a person wanted to begin at its start (0: none).
-    ``strikes`` counts the attempts that ended in a state of ``record.BLAMED``. ``gate`` says why the
-    box was not clean after it, ``quarantined`` which part of it stays so until a reboot
+    ``stopped_by`` says what outside of it kept the run from its end: the user (interrupt), the
+    plan's time limit, a full disk, a box that was not clean or could not be captured, the end of
+    its batch, or a record that cannot be read (in records of earlier versions also a quarantine or
+    a stop rule). ``from_start`` is the attempt that a person wanted to begin at its start (0:
+    none). ``strikes`` counts the attempts that ended in a state of ``record.BLAMED``. ``gate`` says
+    why the box was not clean after it, ``quarantined`` which part of it stays so until a reboot
     ("gpu 0000:03:00.0 (for good)"). ``ooms_before`` is the number of OOM kills that its cgroup had
     counted before its start. ``cells`` has the number of cells in each status of papermill.
     ``left_behind`` are the processes that were killed after it. Times are UTC.

@@ -68,8 +68,8 @@ def aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _remarks(run: Run, several_nodes: bool) -> list[str]:
-    """What else there is to say of a run: its machine if there are several, its attempt, its answer,
-    why it has none, why the box was not clean afterwards, strikes and notes.
+    """What else there is to say of a run: its machine if there are several, its attempt, its
+    answer, why it has none, why the box was not clean afterwards, strikes and notes.
     """
     remarks = []
     if several_nodes and run.node:

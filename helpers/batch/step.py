@@ -16,13 +16,13 @@ DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
 class Step:
     """One run of a plan, with all that the plan leaves to defaults filled in.
 
-    ``notebook`` is its name in the plan, ``source`` its file. ``box`` is live, the name of a recorded
-    box or an absolute path; ``box_name`` is the box in records, empty for a notebook that takes no
-    box. ``parameters`` are those that the plan gives; ``takes`` has the names of all that the
-    notebook has. ``cell_s`` and ``run_s`` are limits in seconds. ``gpu`` is a PCI address, or empty.
-    A step that ``waits`` reads the batch's records, and starts when all before it have ended. One
-    that ``resumes`` goes on at the cell where an earlier attempt stopped. ``estimate_s`` is how many
-    seconds its notebook took on this machine before; None if it has not run.
+    ``notebook`` is its name in the plan, ``source`` its file. ``box`` is live, the name of a
+    recorded box or an absolute path; ``box_name`` is the box in records, empty for a notebook that
+    takes no box. ``parameters`` are those that the plan gives; ``takes`` has the names of all that
+    the notebook has. ``cell_s`` and ``run_s`` are limits in seconds. ``gpu`` is a PCI address, or
+    empty. A step that ``waits`` reads the batch's records, and starts when all before it have
+    ended. One that ``resumes`` goes on at the cell where an earlier attempt stopped. ``estimate_s``
+    is how many seconds its notebook took on this machine before; None if it has not run.
     """
 
     run_id: str
@@ -43,8 +43,8 @@ class Step:
 
     @property
     def closes(self) -> bool:
-        """Whether it is a closing report, which only reads the records of the others: it runs however
-        they ended, and again if one of them runs again.
+        """Whether it is a closing report, which only reads the records of the others: it runs
+        however they ended, and again if one of them runs again.
         """
         return self.waits and self.danger == "looks"
 

@@ -1,4 +1,6 @@
-"""Notices that a batch or a run was asked to stop: by Ctrl-C, a signal, or a terminal that closes."""
+"""Notices that a batch or a run was asked to stop: by Ctrl-C, a signal, or a terminal that
+closes.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """The name of the first ``signal`` that asked this process to stop (empty: none so far), and how
-    many ``times`` one came.
+    """The name of the first ``signal`` that asked this process to stop (empty: none so far), and
+    how many ``times`` one came.
 
     ``on_signal`` is called at each signal. While ``raises`` is true, a signal also raises
     KeyboardInterrupt in the main thread.

@@ -69,12 +69,13 @@ def run_plan(
     again: Collection[str] = (),
     stop: Stop | None = None,
 ) -> BatchResult:
-    """Run a plan into a new folder in ``out_root``, or go on with the batch in the folder ``resume``.
+    """Run a plan into a new folder in ``out_root``, or go on with the batch in the folder
+    ``resume``.
 
     ``box`` replaces the box ``live``. ``capture`` is called once, before the first run, if a run
     needs it. ``again`` has the ids of runs of a resumed batch that are repeated whatever their
-    state. A ``carrier`` must have the same ``stop``, so that it notices signals. ``measure`` looks at
-    the box between runs (``box_state.measure``); without it nothing does.
+    state. A ``carrier`` must have the same ``stop``, so that it notices signals. ``measure`` looks
+    at the box between runs (``box_state.measure``); without it nothing does.
 
     Raises PlanError before the first run; what goes wrong later is in the records.
     """
@@ -191,8 +192,8 @@ class _Supervisor:
     def _wait(self) -> None:
         """Wait a moment for runs to end, and keep the records of those that did.
 
-        If the start of a run that only looks did not fit on the disk, the reserved room is freed and
-        the run is tried again.
+        If the start of a run that only looks did not fit on the disk, the reserved room is freed
+        and the run is tried again.
         """
         done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
         for number in self.going.values():
@@ -208,7 +209,9 @@ class _Supervisor:
         self._ended(runs)
 
     def _refusal(self, number: int) -> tuple[str, StoppedBy]:
-        """(why a run must not start, in words; the ``stopped_by`` of its record), empty if it may."""
+        """(why a run must not start, in words; the ``stopped_by`` of its record), empty if it
+        may.
+        """
         if self.stop.signal:
             return f"interrupted ({self.stop.signal})", "interrupt"
         step = self.checked.steps[number]
@@ -242,8 +245,8 @@ class _Supervisor:
         return only_looks and len(self.going) < self.checked.plan.jobs
 
     def _start(self, number: int) -> None:
-        """Hand a run to the carrier. A run that only looks may use the reserved room on the disk; one
-        that loads the box was held back if the disk is full.
+        """Hand a run to the carrier. A run that only looks may use the reserved room on the disk;
+        one that loads the box was held back if the disk is full.
         """
         run = self.journal.runs[number]
         shortage = self.journal.reserve.shortage()
@@ -285,8 +288,8 @@ class _Supervisor:
     def _parameters(
         self, step: Step, folder: Path, earlier: Path | None
     ) -> dict[str, object]:
-        """The parameters of a run in ``folder``: those of the plan, in which {batch} is replaced by the
-        batch's folder, and of box, batch, out and preset those that the notebook takes.
+        """The parameters of a run in ``folder``: those of the plan, in which {batch} is replaced by
+        the batch's folder, and of box, batch, out and preset those that the notebook takes.
 
         A run that continues an ``earlier`` attempt gets the box of that attempt.
         """

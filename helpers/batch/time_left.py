@@ -8,7 +8,9 @@ from statistics import mean
 from .shapes import Run
 
 LEAST_OF_NEXT_UNIT = 90
-"""From this many seconds or minutes on the next unit is shown; "1 min" would be too rough for less."""
+"""From this many seconds or minutes on the next unit is shown; "1 min" would be too rough for
+less.
+"""
 
 
 def time_left_s(runs: Sequence[Run], side_by_side: int = 1) -> float | None:

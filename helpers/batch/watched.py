@@ -41,14 +41,14 @@ LAST_REPORTS_S = 1.0
 """The last reports of a runner that has ended arrive within this time."""
 
 Tick = Callable[[int, int, float], None]
-"""Called every TICK_S with (the cell that a run is in, the number of cells, seconds since its start);
-both are 0 while its kernel starts.
+"""Called every TICK_S with (the cell that a run is in, the number of cells, seconds since its
+start); both are 0 while its kernel starts.
 """
 
 
 class Job(TypedDict):
-    """What a runner gets: the notebook's path and parameters, the limits of a cell and of the run in
-    seconds, and the mark of its processes (``one_run.mark_of``).
+    """What a runner gets: the notebook's path and parameters, the limits of a cell and of the run
+    in seconds, and the mark of its processes (``one_run.mark_of``).
 
     ``earlier`` is the folder of an earlier attempt that it continues, or empty.
     """
@@ -65,10 +65,10 @@ class Watched:
     """A runner from its job to its end.
 
     ``began`` is when the run began, on the monotonic clock. If it had to be stopped from here,
-    ``verdict`` is (state, cause, name of the signal to the batch), else three empty texts. ``record``
-    is one that the runner could not write to the disk. It is in ``cell`` of ``cells``. ``reports``
-    has the lines that it wrote to stdout and are not read yet, and b"" after the last; ``at_end``:
-    that was read.
+    ``verdict`` is (state, cause, name of the signal to the batch), else three empty texts.
+    ``record`` is one that the runner could not write to the disk. It is in ``cell`` of ``cells``.
+    ``reports`` has the lines that it wrote to stdout and are not read yet, and b"" after the last;
+    ``at_end``: that was read.
     """
 
     def __init__(
@@ -105,8 +105,9 @@ class Watched:
         self.process.stdin.close()
 
     def wait(self, tick: Tick | None) -> None:
-        """Wait until the runner has ended; kill it if it passes its limit or stops reporting, or, after
-        a while, if the batch is stopped. At a second signal to the batch it is killed at once.
+        """Wait until the runner has ended; kill it if it passes its limit or stops reporting, or,
+        after a while, if the batch is stopped. At a second signal to the batch it is killed at
+        once.
         """
         kill_at: float | None = None
         last_report = time.monotonic()
@@ -133,7 +134,8 @@ class Watched:
     def _time_to_kill(self, now_s: float, last_report: float) -> float | None:
         """When the runner must be killed, on the monotonic clock; None if it may go on.
 
-        Sets the verdict. If the batch is interrupted, interrupts the runner, which gets STOP_S to end.
+        Sets the verdict. If the batch is interrupted, interrupts the runner, which gets STOP_S to
+        end.
         """
         if self.stop.signal:
             name = self.stop.signal

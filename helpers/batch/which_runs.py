@@ -14,8 +14,8 @@ Item = TypeVar("Item")
 
 
 def boxes_of(runs: Iterable[Run]) -> list[str]:
-    """The boxes that runs are about, each once; not those on which only a closing report ran, unless
-    there are only such runs.
+    """The boxes that runs are about, each once; not those on which only a closing report ran,
+    unless there are only such runs.
     """
     every = list(runs)
     looked_at = [run for run in every if not run.reads_batch] or every
@@ -23,8 +23,8 @@ def boxes_of(runs: Iterable[Run]) -> list[str]:
 
 
 def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """For each run the parameters whose values differ among the runs of its notebook on its box, such
-    as ("reserve=8GiB",).
+    """For each run the parameters whose values differ among the runs of its notebook on its box,
+    such as ("reserve=8GiB",).
     """
     groups = grouped(runs, attrgetter("notebook", "box"))
     differing = {key: _differing(alike) for key, alike in groups}
@@ -32,8 +32,8 @@ def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """For each run what tells it from the other runs of its notebook on its box: the parameters that
-    differ (``swept``), and a number such as "run 2 of 3" if others have the same parameters.
+    """For each run what tells it from the other runs of its notebook on its box: the parameters
+    that differ (``swept``), and a number such as "run 2 of 3" if others have the same parameters.
     """
     keys = [
         (run.notebook, run.box, parameters)

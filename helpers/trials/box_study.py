@@ -39,10 +39,10 @@ NEWEST_TORCH = "2.14.1"
 class FixStudy:
     """The fix table of a box and how it was made.
 
-    Its predictions are for a card of ``capacity_bytes`` under the release ``torch`` and the ``build``
-    (cuda or rocm). ``trials`` were made, ``before`` of them before this run was interrupted; ``why``
-    says why none was; ``troubles`` has a line for each thing that went wrong. ``elsewhere`` counts the
-    remedies that are for other boxes, by the kind of box.
+    Its predictions are for a card of ``capacity_bytes`` under the release ``torch`` and the
+    ``build`` (cuda or rocm). ``trials`` were made, ``before`` of them before this run was
+    interrupted; ``why`` says why none was; ``troubles`` has a line for each thing that went wrong.
+    ``elsewhere`` counts the remedies that are for other boxes, by the kind of box.
     """
 
     rows: tuple[FixRow, ...]
@@ -138,10 +138,10 @@ def fix_study(
     """Predict what each remedy does on the box and, if the box is this machine and ``budget_s`` is
     above 0, try those that fit into this time.
 
-    ``names`` are remedies of env/remedies.yaml, also those for other boxes; ``of`` are remedies that
-    are not there. Without either, all remedies for this box are meant. Predictions replay ``trace``,
-    the name of an example or a path. ``repeats`` and ``seed`` are as of ``fixplan.plan``. Raises
-    ValueError (fixplan.BudgetError) with one line.
+    ``names`` are remedies of env/remedies.yaml, also those for other boxes; ``of`` are remedies
+    that are not there. Without either, all remedies for this box are meant. Predictions replay
+    ``trace``, the name of an example or a path. ``repeats`` and ``seed`` are as of
+    ``fixplan.plan``. Raises ValueError (fixplan.BudgetError) with one line.
     """
     target = CPU
     if isinstance(bundle, GpuCard):

@@ -74,7 +74,9 @@ def remedies() -> tuple[Remedy, ...]:
 
 
 def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
-    """The remedies with these names, or all without names. Raises ValueError for an unknown name."""
+    """The remedies with these names, or all without names. Raises ValueError for an unknown
+    name.
+    """
     by_name = {remedy.id: remedy for remedy in remedies()}
     for name in names:
         if name not in by_name:
@@ -122,8 +124,8 @@ def pairs(
     """(the pairs of trials for the remedies that trials on this box can decide, why the others are
     not tried, by their ids).
 
-    ``gpu`` says whether there is a free one; ``build`` (cuda, rocm) leaves out presets for the other
-    vendor.
+    ``gpu`` says whether there is a free one; ``build`` (cuda, rocm) leaves out presets for the
+    other vendor.
     """
     listed = []
     not_tried = {}

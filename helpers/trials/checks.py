@@ -1,8 +1,8 @@
 """Runs functional checks of torch on the GPUs of this box, in child processes with limits.
 
 A GPU is left alone if another program has memory on it or the kernel log shows a fault of it
-(``targets.gate``), unless a person names it. The default checks take at most 256 MiB and 5 s of each
-GPU: the child limits torch's allocator, and the time is measured here. The context and library
+(``targets.gate``), unless a person names it. The default checks take at most 256 MiB and 5 s of
+each GPU: the child limits torch's allocator, and the time is measured here. The context and library
 handles come on top of the 256 MiB; the time starts when torch and the driver are up, which takes no
 memory of a GPU.
 """
@@ -78,9 +78,9 @@ class CheckResult:
 
     ``state`` is passed, failed, not_run, timed_out or crashed; ``says`` is one sentence.
     ``max_error`` is the largest relative error, of checks that compute. ``peak_bytes`` is the most
-    that torch's allocator took from the card, ``peak_allocated_bytes`` the most that tensors used of
-    it. If the child crashed or was stopped, ``last_words`` is the end of its stderr, and ``stacks``
-    says where its threads were.
+    that torch's allocator took from the card, ``peak_allocated_bytes`` the most that tensors used
+    of it. If the child crashed or was stopped, ``last_words`` is the end of its stderr, and
+    ``stacks`` says where its threads were.
     """
 
     check: str
@@ -128,8 +128,8 @@ def check_box(
 def check_rows(
     bundle: Bundle, wanted: bool, *, gpu: str, ladder: bool, torch_python: str
 ) -> list[list[str]]:
-    """Run the checks if they are ``wanted``, and return a table: its header, then a row for each check
-    or one that says why none was run.
+    """Run the checks if they are ``wanted``, and return a table: its header, then a row for each
+    check or one that says why none was run.
     """
     if wanted and is_this_box(bundle):
         return as_rows(
@@ -278,8 +278,8 @@ class _Run:
         return self.limits.gpu_s - sum(result.seconds for result in loads)
 
     def _line(self, text: str) -> float | None:
-        """Take a line of the child; returns the seconds until its next one must come, None for a line
-        that is none of its rows, which changes nothing.
+        """Take a line of the child; returns the seconds until its next one must come, None for a
+        line that is none of its rows, which changes nothing.
         """
         row = json_row(text)
         if not row:
@@ -304,8 +304,8 @@ class _Run:
         return TURN_S
 
     def _torch_did_not_start(self, left: list[str], ended: Ended) -> None:
-        """The first of the checks that are left failed because of torch, unless there is no torch or
-        a check was done before; the others are not run.
+        """The first of the checks that are left failed because of torch, unless there is no torch
+        or a check was done before; the others are not run.
         """
         why = "torch did not start"
         if self.no_torch.get("missing"):
@@ -359,8 +359,8 @@ class _Run:
 
 
 def _peak(row: Mapping[str, Any], kind: str, why: str) -> Reading:
-    """The most bytes that torch's allocator counted as ``kind`` (reserved, allocated), or why it did
-    not count.
+    """The most bytes that torch's allocator counted as ``kind`` (reserved, allocated), or why it
+    did not count.
     """
     size = row.get(f"{kind}_bytes")
     if size is None:
@@ -369,8 +369,8 @@ def _peak(row: Mapping[str, Any], kind: str, why: str) -> Reading:
 
 
 def _last_message(last_words: str) -> str:
-    """One line of the last words: faulthandler's "Fatal Python error" after the line before it, which
-    often says why; else the last line.
+    """One line of the last words: faulthandler's "Fatal Python error" after the line before it,
+    which often says why; else the last line.
     """
     lines = [line.strip() for line in last_words.splitlines() if line.strip()]
     for number, line in enumerate(lines):

@@ -23,7 +23,9 @@ QUANTILES = (
     *(9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106),
     *(3.055, 3.012, 2.977, 2.947, 2.921, 2.898, 2.878, 2.861, 2.845),
 )
-"""Student's t, two-sided at LEVEL, for 2, 3, ... degrees of freedom (Abramowitz and Stegun, 26.10)."""
+"""Student's t, two-sided at LEVEL, for 2, 3, ... degrees of freedom (Abramowitz and Stegun,
+26.10).
+"""
 TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
 """The largest relative difference of losses that count as the same: none; what another order of
 float32 sums may change (1e-4); what bfloat16 may change, which rounds at 4e-3 (5e-2).
@@ -36,9 +38,9 @@ ROUNDING = 1e-9
 class Effect:
     """The ratio of treated to control in one quantity, ``what``: memory or time.
 
-    ``ratio`` is the mean, ``low`` to ``high`` its 99 % interval; 0.5 is half. It is of this
-    number of ``pairs``. ``says`` is less, more, same (any effect is smaller than the least that matters) or
-    unclear.
+    ``ratio`` is the mean, ``low`` to ``high`` its 99 % interval; 0.5 is half. It is of this number
+    of ``pairs``. ``says`` is less, more, same (any effect is smaller than the least that matters)
+    or unclear.
     """
 
     what: str
@@ -165,10 +167,10 @@ def did_it_help(
 ) -> Comparison:
     """The verdict on a remedy whose ``goal`` is memory or time.
 
-    Decided by the first that can: how often both arms finish, whether the losses agree, the effects.
-    A remedy that reaches its goal helps, even if it costs more of the other quantity; a cost without
-    that is harm. ``answer`` is the tolerance for the losses, of TOLERANCE; if empty, they are not
-    compared.
+    Decided by the first that can: how often both arms finish, whether the losses agree, the
+    effects. A remedy that reaches its goal helps, even if it costs more of the other quantity; a
+    cost without that is harm. ``answer`` is the tolerance for the losses, of TOLERANCE; if empty,
+    they are not compared.
     """
     memory = effect("memory", control.memory, treated.memory)
     time = effect("time", control.time, treated.time)

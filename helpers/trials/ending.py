@@ -34,7 +34,8 @@ class Ending(NamedTuple):
 def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
     """The ending of a trial, from how its process ended and from what it told.
 
-    ``killed`` is how many of its processes the kernel's OOM killer ended, None if that is not known.
+    ``killed`` is how many of its processes the kernel's OOM killer ended, None if that is not
+    known.
     """
     words = f"{listener.tail}\n{ended.last_words}"
     if ended.how == "stuck":
@@ -103,8 +104,8 @@ def _ran_out(words: str) -> str:
 def evidence_of(
     listener: Listener, ending: Ending, killed: int | None
 ) -> Iterator[Evidence]:
-    """The readings that prove an ending: the driver's count of used memory, the kernel's count of OOM
-    kills, and the size in the message.
+    """The readings that prove an ending: the driver's count of used memory, the kernel's count of
+    OOM kills, and the size in the message.
     """
     used = not_available("it never started", "bytes", "sysfs")
     if listener.sampler is not None:

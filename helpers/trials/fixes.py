@@ -1,7 +1,7 @@
 """The fix table: for each remedy what was predicted, measured and argued, and the verdict.
 
-These three stay apart: a verdict other than ``predicted`` comes from trials on this box, or from the
-audit of the remedy's settings, which knows the build of torch and the chip.
+These three stay apart: a verdict other than ``predicted`` comes from trials on this box, or from
+the audit of the remedy's settings, which knows the build of torch and the chip.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ EFFECTS = {
 class FixRow:
     """A row of the fix table.
 
-    ``remedy`` is its id, ``says`` its sentence; ``predicted``, ``measured`` and ``argued`` are columns
-    in words; ``memory`` and ``time`` are the measured effects, if any. ``guess`` is the verdict that
-    was predicted, else argued; ``saves`` is the share of memory that it is predicted to save; ``why``
-    is the reason in full. ``rehearsed`` and ``audited`` are as of Prediction; ``reasoned``: it is
-    argued and not predicted; ``elsewhere``: it is for the other vendor.
+    ``remedy`` is its id, ``says`` its sentence; ``predicted``, ``measured`` and ``argued`` are
+    columns in words; ``memory`` and ``time`` are the measured effects, if any. ``guess`` is the
+    verdict that was predicted, else argued; ``saves`` is the share of memory that it is predicted
+    to save; ``why`` is the reason in full. ``rehearsed`` and ``audited`` are as of Prediction;
+    ``reasoned``: it is argued and not predicted; ``elsewhere``: it is for the other vendor.
     """
 
     remedy: str
@@ -102,8 +102,8 @@ def verdict_of(
     """The verdict on a remedy for a box: that of its trials (``compared``), else ``predicted``, or
     UNKNOWN if it is neither predicted nor ``argued``.
 
-    If the build or the chip settles what a remedy does (``Prediction.settles``), that is the verdict,
-    unless trials show an effect, or the box is recorded.
+    If the build or the chip settles what a remedy does (``Prediction.settles``), that is the
+    verdict, unless trials show an effect, or the box is recorded.
     """
     if compared is not None and compared.verdict in ("helps", "harmful"):
         return compared.verdict
@@ -127,9 +127,9 @@ def fix_table(
 ) -> list[FixRow]:
     """A row for each remedy.
 
-    ``tried`` are the pairs of a plan and ``ran`` their trials; ``not_tried`` says why the others were
-    not tried. ``predictions`` and ``not_tried`` are by the ids of remedies. On a recorded box nothing
-    is measured.
+    ``tried`` are the pairs of a plan and ``ran`` their trials; ``not_tried`` says why the others
+    were not tried. ``predictions`` and ``not_tried`` are by the ids of remedies. On a recorded box
+    nothing is measured.
     """
     compared = {}
     if not recorded:
@@ -209,7 +209,9 @@ def _is_known(prediction: Prediction | None, is_argued: bool) -> bool:
 
 
 def _first_claim(remedy: Remedy) -> str:
-    """The first claim about a remedy, with its verdict and reason in words; empty if there is none."""
+    """The first claim about a remedy, with its verdict and reason in words; empty if there is
+    none.
+    """
     for claim in claims():
         if claim.id in remedy.claims[:1]:
             return f"claim {claim.id}, {claim.verdict}: {claim.reason}"

@@ -1,7 +1,8 @@
 """Plans trials within a time budget and makes them: cheap remedies first, the arms of each
 interleaved.
 
-An arm is one thing to try; a pair is the arm of a remedy (treated) beside that without it (control).
+An arm is one thing to try; a pair is the arm of a remedy (treated) beside that without it
+(control).
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class FixPlan:
-    """The trials in order, the seconds that they take, the pairs that they decide, and why each pair
-    was left out that does not fit, by name.
+    """The trials in order, the seconds that they take, the pairs that they decide, and why each
+    pair was left out that does not fit, by name.
     """
 
     trials: tuple[Planned, ...]
@@ -72,8 +73,8 @@ class FixPlan:
 
 @dataclass(frozen=True)
 class Ran:
-    """The results of a plan: the records by the arm's name and the repeat; why arms were refused, by
-    name; ``troubles``, a line each, that did not end the plan; and how many of the trials had
+    """The results of a plan: the records by the arm's name and the repeat; why arms were refused,
+    by name; ``troubles``, a line each, that did not end the plan; and how many of the trials had
     finished ``before``.
     """
 
@@ -105,8 +106,8 @@ def plan(
     budget_s: float,
     seed: int = 0,
 ) -> FixPlan:
-    """The trials of the cheapest pairs that fit into ``budget_s`` seconds; pairs with the same control
-    share its trials.
+    """The trials of the cheapest pairs that fit into ``budget_s`` seconds; pairs with the same
+    control share its trials.
 
     Raises BudgetError for fewer repeats than an interval needs, and if no pair fits.
     """
@@ -166,8 +167,8 @@ def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
 def _interleaved(
     arms: Sequence[Arm], repeats: int, rng: random.Random
 ) -> list[Planned]:
-    """Every arm once in each repeat, in a random order and then in the reverse of it (ABBA), so that
-    a steady drift of the box cancels.
+    """Every arm once in each repeat, in a random order and then in the reverse of it (ABBA), so
+    that a steady drift of the box cancels.
     """
     planned: list[Planned] = []
     order = list(arms)
@@ -194,9 +195,9 @@ def run(
 ) -> Ran:
     """Make the trials of a plan, except those whose record is in ``finished``.
 
-    All arms of a repeat have the same seed. ``on_trial`` gets each trial with its record, None if it
-    was refused. If a trial is refused, no other of its arm is made. If one is stuck or leaves the box
-    unclean, the plan ends: later trials would not be comparable.
+    All arms of a repeat have the same seed. ``on_trial`` gets each trial with its record, None if
+    it was refused. If a trial is refused, no other of its arm is made. If one is stuck or leaves
+    the box unclean, the plan ends: later trials would not be comparable.
     """
     records: dict[tuple[str, int], TrialRecord] = {}
     refused: dict[str, str] = {}

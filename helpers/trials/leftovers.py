@@ -42,9 +42,9 @@ def driver_used_bytes(pci: str) -> int | None:
 def why_not_clean(
     pids: Sequence[int], before: int | None, pci: str, clean_s: float
 ) -> str:
-    """Why the box is not clean ``clean_s`` seconds after the end of a trial, in words: its processes
-    ``pids`` still run, or the driver counts more memory than ``before`` it. Empty if it is clean;
-    then shared memory that the processes left is removed.
+    """Why the box is not clean ``clean_s`` seconds after the end of a trial, in words: its
+    processes ``pids`` still run, or the driver counts more memory than ``before`` it. Empty if it
+    is clean; then shared memory that the processes left is removed.
     """
     deadline = time.monotonic() + clean_s
     while why := _why_held(pids, before, pci):
@@ -59,7 +59,9 @@ def why_not_clean(
 
 
 def _why_held(pids: Sequence[int], before: int | None, pci: str) -> str:
-    """Which processes still run, or how much more memory is used than ``before``; empty if nothing."""
+    """Which processes still run, or how much more memory is used than ``before``; empty if
+    nothing.
+    """
     alive = [str(pid) for pid in pids if child.process_of(pid).running]
     if alive:
         return f"processes {', '.join(alive)} live on"

@@ -16,8 +16,8 @@ from helpers.trials.targets import Target
 from helpers.trials.workload import Workload
 
 STACKS_BEFORE_S = 2.0
-"""How long before its limit the stacks of a silent trial are taken, while it still hangs; of a short
-limit it is a quarter.
+"""How long before its limit the stacks of a silent trial are taken, while it still hangs; of a
+short limit it is a quarter.
 """
 
 
@@ -99,8 +99,8 @@ class Listener:
             self.step_s.append(float(row["seconds"]))
 
     def _allow(self, silent_s: float) -> float:
-        """The seconds that it may be silent now, at most what is left of the whole trial's time; tells
-        the sampler when to take the stacks if it stays silent.
+        """The seconds that it may be silent now, at most what is left of the whole trial's time;
+        tells the sampler when to take the stacks if it stays silent.
         """
         now = time.monotonic()
         left_s = self.began + self.limits.seconds - now

@@ -46,8 +46,8 @@ def preset_trials(
     """Try a workload under each preset and without: (a row for each preset, troubles, a line each).
 
     A row has the keys preset, workload, verdict, why, memory, time (fields of Effect) and troubles.
-    ``goal`` is memory or time; the rest is as of ``fixplan.run``. Raises ValueError with one line if
-    nothing can be tried.
+    ``goal`` is memory or time; the rest is as of ``fixplan.run``. Raises ValueError with one line
+    if nothing can be tried.
     """
     control = Arm(wanted.words, wanted)
     tried = []
@@ -72,7 +72,9 @@ def preset_trials(
 
 
 def results_of(records: Sequence[TrialRecord]) -> ArmResults:
-    """The values of one arm's trials that are compared; memory and time only of those that ended ok."""
+    """The values of one arm's trials that are compared; memory and time only of those that ended
+    ok.
+    """
     return ArmResults(
         outcomes=tuple(record.outcome for record in records),
         losses=tuple(tuple(record.loss) for record in records),

@@ -34,10 +34,10 @@ INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
 class Prediction:
     """What a remedy is expected to do.
 
-    ``verdict`` is helps, harmful, no_effect, ineffective, not_supported or UNKNOWN. ``audited``: the
-    audit of the settings decided, and no trial is needed. ``saves`` is the share of the peak that is
-    saved in a replay; ``rehearsed``: the replay is of the requests of this remedy and its control,
-    not of a trace of another program. ``elsewhere``: it is for the other vendor.
+    ``verdict`` is helps, harmful, no_effect, ineffective, not_supported or UNKNOWN. ``audited``:
+    the audit of the settings decided, and no trial is needed. ``saves`` is the share of the peak
+    that is saved in a replay; ``rehearsed``: the replay is of the requests of this remedy and its
+    control, not of a trace of another program. ``elsewhere``: it is for the other vendor.
     """
 
     verdict: str
@@ -49,7 +49,9 @@ class Prediction:
 
     @property
     def settles(self) -> bool:
-        """Whether the build or the chip rules an effect out, so that trials without one only agree."""
+        """Whether the build or the chip rules an effect out, so that trials without one only
+        agree.
+        """
         return self.audited and self.verdict in ("ineffective", "not_supported")
 
 
@@ -74,8 +76,8 @@ def predict(
     """Predict what a remedy does on a card of ``capacity_bytes``.
 
     The preset of a remedy is audited; if that does not decide, ``trace`` is replayed under it. A
-    remedy without a preset changes the work itself (``rehearsed``). ``torch`` is the release as torch
-    prints it, ``build`` is cuda or rocm, ``gfx`` the target of a ROCm card.
+    remedy without a preset changes the work itself (``rehearsed``). ``torch`` is the release as
+    torch prints it, ``build`` is cuda or rocm, ``gfx`` the target of a ROCm card.
     """
     if not remedy.preset:
         return rehearsed(remedy, capacity_bytes, torch, build)
@@ -114,11 +116,11 @@ def recorded_path(work: Workload) -> Path:
 def rehearsed(
     remedy: Remedy, capacity_bytes: int, torch: str, build: str
 ) -> Prediction:
-    """Predict what a change of the work does on a card of that size: the recorded requests of it and
-    of its control are replayed there.
+    """Predict what a change of the work does on a card of that size: the recorded requests of it
+    and of its control are replayed there.
 
-    They were recorded with torch 2.14.1 on a simulated A100; the replay is for the card, the release
-    and the build of the box. It does not show time and answers.
+    They were recorded with torch 2.14.1 on a simulated A100; the replay is for the card, the
+    release and the build of the box. It does not show time and answers.
     """
     if remedy.unrehearsed:
         return Prediction(UNKNOWN, f"not rehearsed because {remedy.unrehearsed}")
@@ -137,7 +139,9 @@ def rehearsed(
 def beside_control(
     control: Replay | PredictedPeak, treated: Replay | PredictedPeak, card_bytes: int
 ) -> Prediction:
-    """The prediction by two rehearsals on a card of ``card_bytes``: of a remedy and of its control."""
+    """The prediction by two rehearsals on a card of ``card_bytes``: of a remedy and of its
+    control.
+    """
     prediction = _replayed(control, treated, card_bytes, without="its control")
     return replace(prediction, why=f"rehearsed: {prediction.why}", rehearsed=True)
 
@@ -152,8 +156,8 @@ def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Repla
 
 
 def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
-    """The prediction by the audit of a preset's settings, with ``audited`` set if that decides; else
-    by the preset's own status.
+    """The prediction by the audit of a preset's settings, with ``audited`` set if that decides;
+    else by the preset's own status.
     """
     other_vendor = not_for(preset, build)
     if other_vendor:
@@ -211,9 +215,9 @@ def _by_replays(
     ratio: float,
     without: str,
 ) -> tuple[str, str]:
-    """(verdict, why) of two replays, by the first that decides: a danger of the remedy, another reason
-    never to recommend it (``flags``), which of both runs out, the ``ratio`` of its peak to the
-    control's.
+    """(verdict, why) of two replays, by the first that decides: a danger of the remedy, another
+    reason never to recommend it (``flags``), which of both runs out, the ``ratio`` of its peak to
+    the control's.
     """
     the_other = f"the {without}"
     if without == "its control":

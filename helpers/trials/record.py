@@ -24,16 +24,18 @@ class TrialError(ValueError):
 
 
 class TrialRefused(TrialError):
-    """This box or its torch cannot run the workload: it needs a GPU, or a package that is missing."""
+    """This box or its torch cannot run the workload: it needs a GPU, or a package that is
+    missing.
+    """
 
 
 @dataclass(frozen=True)
 class TrialLimits:
-    """Limits of a trial: ``seconds`` in all, ``start_s`` until its first word (Python, torch and the
-    driver start), ``silent_s`` between two words, and ``clean_s`` until the box is clean again.
+    """Limits of a trial: ``seconds`` in all, ``start_s`` until its first word (Python, torch and
+    the driver start), ``silent_s`` between two words, and ``clean_s`` until the box is clean again.
 
-    ``host_bytes`` is the most memory of each of its processes, and of all together if a cgroup can be
-    made; None is no limit.
+    ``host_bytes`` is the most memory of each of its processes, and of all together if a cgroup can
+    be made; None is no limit.
     """
 
     seconds: float = 120.0
@@ -78,13 +80,14 @@ class Trial(BaseModel):
 class TrialRecord(Trial):
     """A trial with all of its inputs and results.
 
-    ``complete`` is false if it did not reach its end; with the outcome ok it was then stopped at its
-    time limit while it made progress. ``work_bytes`` is the peak of resident memory above that after
-    the imports, of a built-in workload; ``rss_anon_bytes`` is sampled from outside, over all of its
-    processes. ``step_s`` has the seconds of each step, for a built-in workload without the time in
-    which other programs had the core. ``clean`` says why the box is not clean after it, or is empty;
-    ``left_behind`` has a line for each process that lived on. ``not_kept`` says why the record could
-    not be written, or is empty. ``given`` is the digest of its inputs (PreparedTrial.digest).
+    ``complete`` is false if it did not reach its end; with the outcome ok it was then stopped at
+    its time limit while it made progress. ``work_bytes`` is the peak of resident memory above that
+    after the imports, of a built-in workload; ``rss_anon_bytes`` is sampled from outside, over all
+    of its processes. ``step_s`` has the seconds of each step, for a built-in workload without the
+    time in which other programs had the core. ``clean`` says why the box is not clean after it, or
+    is empty; ``left_behind`` has a line for each process that lived on. ``not_kept`` says why the
+    record could not be written, or is empty. ``given`` is the digest of its inputs
+    (PreparedTrial.digest).
     """
 
     key: str

@@ -40,11 +40,11 @@ class StressResult:
 
     ``status`` is ok, time (stopped after its seconds), not_available, failed (torch or the driver
     raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it in
-    words. ``done`` operations were carried out, with ``ooms`` failed allocations. ``stats`` are those
-    of torch.cuda.memory_stats at the end. ``rows`` are (index, outcome, allocated, reserved) after
-    each operation; the outcome is ok, oom, skipped (the free of a failed allocation) or left_out
-    (what a real GPU cannot do). ``limit_bytes`` is the share ``fraction`` of ``total_bytes``.
-    ``build`` is cuda or rocm.
+    words. ``done`` operations were carried out, with ``ooms`` failed allocations. ``stats`` are
+    those of torch.cuda.memory_stats at the end. ``rows`` are (index, outcome, allocated, reserved)
+    after each operation; the outcome is ok, oom, skipped (the free of a failed allocation) or
+    left_out (what a real GPU cannot do). ``limit_bytes`` is the share ``fraction`` of
+    ``total_bytes``. ``build`` is cuda or rocm.
     """
 
     status: str
@@ -61,7 +61,9 @@ class StressResult:
     fraction: float = 0.0
 
     def replayed(self, trace: Trace, conf: str) -> Outcome:
-        """The model's replay of the operations that were carried out, for the same card and limit."""
+        """The model's replay of the operations that were carried out, for the same card and
+        limit.
+        """
         return replay(
             trace,
             conf,
@@ -77,8 +79,8 @@ class StressResult:
 def live(
     bundle: Bundle, wanted: Study, limit: str
 ) -> tuple[StressResult, list[list[str]]]:
-    """Carry out the trace of a study on this box's first free GPU within a limit, a size such as 8GiB:
-    (result, table of a figure, the model's value, torch's).
+    """Carry out the trace of a study on this box's first free GPU within a limit, a size such as
+    8GiB: (result, table of a figure, the model's value, torch's).
 
     Without a limit, on a box that is not this machine or has no free GPU, nothing is run: the table
     is empty, and the result says why.
@@ -137,8 +139,8 @@ def stress(
     """Carry out a trace on the target, by default the first GPU that ``python``'s torch sees, under
     the allocator settings ``conf`` and no others.
 
-    torch holds at most ``limit_bytes``, and stops after ``seconds``. Its snapshot at the end goes to
-    the path ``snapshot``. Raises ValueError for a limit or a time that is not above 0, and for a
+    torch holds at most ``limit_bytes``, and stops after ``seconds``. Its snapshot at the end goes
+    to the path ``snapshot``. Raises ValueError for a limit or a time that is not above 0, and for a
     trace that begins in the middle of a program.
     """
     for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):

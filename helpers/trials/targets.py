@@ -27,7 +27,9 @@ FAULTS = (
     "gpu_lost",
     "engine_fault",
 )
-"""Kinds of events in the kernel log after which a GPU is not trusted (helpers/look/kernel_log.json)."""
+"""Kinds of events in the kernel log after which a GPU is not trusted
+(helpers/look/kernel_log.json).
+"""
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 """The variable that chooses the GPUs of a process, by the kernel's driver."""
 UNBOUND = (*CONF_NAMES, *NO_CACHE)
@@ -85,8 +87,8 @@ def environment(
 def gate(gpu: Gpu, events: Iterable[Event]) -> str:
     """Why this GPU must not be loaded, as a sentence that begins with "not run because", or empty.
 
-    The first reason that holds: a process has memory on it, memory of no visible process is used, or
-    ``events`` have a fault of this boot. A fault that names no card counts for every card.
+    The first reason that holds: a process has memory on it, memory of no visible process is used,
+    or ``events`` have a fault of this boot. A fault that names no card counts for every card.
     """
     holders = one_each(holding(gpu.holders))
     if holders:
@@ -155,8 +157,8 @@ def gpu_targets(
     only: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> list[Target]:
-    """The targets of a box: each GPU, or the one with the PCI address ``only``, whoever uses it; and
-    the CPU if torch can use no GPU.
+    """The targets of a box: each GPU, or the one with the PCI address ``only``, whoever uses it;
+    and the CPU if torch can use no GPU.
 
     ``events`` are of the kernel log, ``environ`` is the environment of this process. Raises
     ValueError if this box has no GPU ``only``.
@@ -204,10 +206,10 @@ def _visible_value(
     """(the value of the GPU's variable of VISIBLE that makes it the only visible one, why there is
     none); ``alike`` are all GPUs of its driver.
 
-    If ``environ`` chooses GPUs already, the value is one of these. Otherwise it is a number: for CUDA
-    in PCI order (``environment`` asks for it); for ROCm that of torch, else HIP's as amd-smi tells
-    it, else by the order of KFD's nodes. The number may be wrong: the child compares the PCI address
-    before it takes memory (under_torch/device.py, wrong_card).
+    If ``environ`` chooses GPUs already, the value is one of these. Otherwise it is a number: for
+    CUDA in PCI order (``environment`` asks for it); for ROCm that of torch, else HIP's as amd-smi
+    tells it, else by the order of KFD's nodes. The number may be wrong: the child compares the PCI
+    address before it takes memory (under_torch/device.py, wrong_card).
     """
     variable = VISIBLE[gpu.driver]
     choice = environ.get(variable)

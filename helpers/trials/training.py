@@ -1,10 +1,10 @@
 """Trains a small model in several ways: which finish here, with how much memory, and which are the
 same training.
 
-Each way runs in a child process, helpers/trials/under_torch/training.py under the user's torch, with
-a time limit; two ranks are started by torchrun and talk over the loopback only. On the CPU memory is
-the resident memory of the process (of two ranks the larger), where glibc gives every block of 64 KiB
-or more back when it is freed (``environment`` of training.json).
+Each way runs in a child process, helpers/trials/under_torch/training.py under the user's torch,
+with a time limit; two ranks are started by torchrun and talk over the loopback only. On the CPU
+memory is the resident memory of the process (of two ranks the larger), where glibc gives every
+block of 64 KiB or more back when it is freed (``environment`` of training.json).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _DATA = json.loads(
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
 """Sizes of the model: 20 thousand, 0.8 and 4.9 million parameters."""
 WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
-"""The ways to train, by name; the first is the single device, with which the others are compared."""
+"""The ways to train, by name; the first is the single device, with which the others are
+compared.
+"""
 PATHS: tuple[str, ...] = tuple(WAYS)
 ENVIRONMENT: dict[str, str] = _DATA["environment"]
 
@@ -42,8 +44,8 @@ ENVIRONMENT: dict[str, str] = _DATA["environment"]
 class PathResult:
     """The result of one way to train.
 
-    ``state`` is ran, not_run or failed; ``why`` says why it did not run or failed. ``seconds`` is the
-    time after torch was imported, with the start of a second process and the comparison.
+    ``state`` is ran, not_run or failed; ``why`` says why it did not run or failed. ``seconds`` is
+    the time after torch was imported, with the start of a second process and the comparison.
     ``peak_bytes`` is the largest resident memory of the process, or what torch took of the GPU;
     ``start_bytes`` is the same before the model was made (on the CPU mostly torch itself).
     ``equal_to_single`` is bitwise, within tolerance, no, or not applicable; the way that resumes is
@@ -71,9 +73,9 @@ def paths(
     """Train in the single device's way and in each of the named ways under ``python``'s torch, on
     ``cpu`` or ``cuda``.
 
-    ``shape`` is a name of SHAPES. By default it is small on the CPU, and medium on a GPU: there torch
-    takes memory in segments of 20 MiB, next to which a small model is nothing. Raises ValueError for
-    an unknown name or shape.
+    ``shape`` is a name of SHAPES. By default it is small on the CPU, and medium on a GPU: there
+    torch takes memory in segments of 20 MiB, next to which a small model is nothing. Raises
+    ValueError for an unknown name or shape.
     """
     if not shape:
         shape = "medium"
@@ -101,8 +103,8 @@ def paths(
 def specification(
     path: str, shape: str, device: str, seed: int, **more: object
 ) -> dict[str, Any]:
-    """The spec of a child (under_torch/training.py explains it): a path of its WAYS, with a model of
-    SHAPES, and ``more``.
+    """The spec of a child (under_torch/training.py explains it): a path of its WAYS, with a model
+    of SHAPES, and ``more``.
     """
     spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed}
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
@@ -148,8 +150,8 @@ def result_of(name: str, answer: Transcript) -> PathResult:
 
 
 def _resumed(python: str, name: str, spec: dict[str, Any]) -> PathResult:
-    """Run a child that kills itself in the middle, then one that resumes its training and compares it
-    with an undisturbed one.
+    """Run a child that kills itself in the middle, then one that resumes its training and compares
+    it with an undisturbed one.
     """
     steps = spec["steps"]
     just_after_the_middle = steps // 2 + 1

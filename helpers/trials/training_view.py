@@ -32,15 +32,17 @@ SAME = {
 
 
 def above_start(path: PathResult) -> int | None:
-    """Bytes that the training took at its peak, without what was there before; None if not known."""
+    """Bytes that the training took at its peak, without what was there before; None if not
+    known.
+    """
     if path.peak_bytes is None or path.start_bytes is None:
         return None
     return max(0, path.peak_bytes - path.start_bytes)
 
 
 def same_table(results: Sequence[PathResult]) -> Shown:
-    """Each way, whether it ran, and whether it is the same training as on a single device. It has no
-    measured figures, so it is the same on every run.
+    """Each way, whether it ran, and whether it is the same training as on a single device. It has
+    no measured figures, so it is the same on every run.
     """
     rows = [
         [path.name, path.state.replace("_", " "), SAME.get(path.equal_to_single, "")]
@@ -101,8 +103,8 @@ def _path_bar(path: PathResult) -> Bar:
 
 
 def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
-    """The way to choose: among those that are the same training and are there to save memory, the one
-    that took least. The first of the results is the single device.
+    """The way to choose: among those that are the same training and are there to save memory, the
+    one that took least. The first of the results is the single device.
     """
     evidence = []
     against = []

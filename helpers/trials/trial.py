@@ -1,5 +1,5 @@
-"""Runs one workload once under one preset, in a process of its own, within limits; the record says how
-it ended.
+"""Runs one workload once under one preset, in a process of its own, within limits; the record says
+how it ended.
 
 The process is spawned, not forked, so that torch first sees the environment of the preset. Settings
 of the person's own shell that act on GPU memory are left out of it.
@@ -33,7 +33,9 @@ CHOICE_OF_GPUS = set(
     "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
     "NVIDIA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL HSA_OVERRIDE_GFX_VERSION".split()
 )
-"""Variables that say which GPU there is, without which the trial's own choice would mean another."""
+"""Variables that say which GPU there is, without which the trial's own choice would mean
+another.
+"""
 DROPPED = {
     row.name for row in VARIABLES.values() if row.read_by not in ("loader", "NCCL")
 } - CHOICE_OF_GPUS
@@ -243,7 +245,9 @@ class PreparedTrial:
         )
 
     def _notes(self, group: Group) -> Iterator[str]:
-        """Lines that a reader of the record must know: limits that do not hold, unknown settings."""
+        """Lines that a reader of the record must know: limits that do not hold, unknown
+        settings.
+        """
         if self.limits.host_bytes is not None and not group.path and group.why:
             yield f"host memory is limited for each process, not for all: {group.why}"
         for name in self.preset.unknown:

@@ -1,9 +1,10 @@
-"""A tuning study that survives failing trials: each runs in a process of its own, and a study that was
-killed continues where it stopped.
+"""A tuning study that survives failing trials: each runs in a process of its own, and a study that
+was killed continues where it stopped.
 
 The sampler is seeded by the number of the trial, so that a study has the same trials however often
 it was interrupted. The result of a trial is written to the storage as its attributes, ``outcome``
-last; then Optuna is told its value. If a kill comes between, Optuna is told when the study continues.
+last; then Optuna is told its value. If a kill comes between, Optuna is told when the study
+continues.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class StudySettings:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The results of a study: a row for each trial, in order; the ``best`` value; how many trials an
-    earlier run left unfinished (``interrupted``).
+    """The results of a study: a row for each trial, in order; the ``best`` value; how many trials
+    an earlier run left unfinished (``interrupted``).
 
     A row has the ``number``, ``params`` and ``value`` of the trial, its ``outcome`` (ok, oom,
     host_oom, device_assert, error, crashed or timed_out), and what there is of MEASURED.
@@ -77,8 +78,8 @@ def outcome_of(result: Mapping[str, Any]) -> str:
     """The outcome of a trial that told its result (under_torch/tuning_trial.py): ok, oom, host_oom,
     device_assert or error.
 
-    A test of the GPU's context after a failure (``context``: alive or dead) decides before the words
-    of the message.
+    A test of the GPU's context after a failure (``context``: alive or dead) decides before the
+    words of the message.
     """
     context = result.get("context")
     messages = read_message(str(result.get("message", ""))).messages
@@ -128,8 +129,8 @@ def tune(
 
 
 def _study(storage: Path, direction: Direction) -> optuna.Study:
-    """The study in this storage. A new storage is made under another name and then renamed, so that a
-    kill leaves a whole one or none. Raises ValueError.
+    """The study in this storage. A new storage is made under another name and then renamed, so that
+    a kill leaves a whole one or none. Raises ValueError.
     """
     if not storage.exists():
         part = storage.with_name(f".{storage.name}.new")
@@ -164,8 +165,8 @@ def _opened(path: Path, direction: Direction) -> optuna.Study:
 
 @dataclass
 class _Supervisor:
-    """One run of a study. ``parallel`` threads run trials; the lock ``turn`` lets one at a time use the
-    study. ``unfinished`` has Optuna's ids of trials that an earlier run left without a result.
+    """One run of a study. ``parallel`` threads run trials; the lock ``turn`` lets one at a time use
+    the study. ``unfinished`` has Optuna's ids of trials that an earlier run left without a result.
     """
 
     study: optuna.Study
@@ -202,8 +203,8 @@ class _Supervisor:
         return Tuned(tuple(results), best, interrupted)
 
     def _resume(self) -> None:
-        """Find the trials that a killed run left in the state running: tell Optuna the value of those
-        that have a result, and note the others as unfinished.
+        """Find the trials that a killed run left in the state running: tell Optuna the value of
+        those that have a result, and note the others as unfinished.
         """
         for trial in self.study.get_trials(
             deepcopy=False, states=(TrialState.RUNNING,)
@@ -221,7 +222,9 @@ class _Supervisor:
             self._answer(trial, outcome, result)
 
     def _next(self) -> Trial | None:
-        """The next trial with its parameters: an unfinished one, or a new one; None if all are made."""
+        """The next trial with its parameters: an unfinished one, or a new one; None if all are
+        made.
+        """
         with self.turn:
             count = len(self.study.get_trials(deepcopy=False))
             if self.unfinished:

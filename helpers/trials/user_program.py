@@ -49,8 +49,8 @@ class CannotRunError(ValueError):
 
 
 def script_of(command: Sequence[str]) -> str:
-    """The Python file that a command runs, as it is written there; empty if it runs none, or if that
-    is not certain.
+    """The Python file that a command runs, as it is written there; empty if it runs none, or if
+    that is not certain.
     """
     if not command:
         return ""
@@ -75,7 +75,9 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def _launched(words: Sequence[str]) -> str:
-    """The Python file that a launcher starts, by the words after its name; empty if it starts none."""
+    """The Python file that a launcher starts, by the words after its name; empty if it starts
+    none.
+    """
     rest = iter(words)
     for word in rest:
         option = word.replace("_", "-")  # torchrun takes both
@@ -96,8 +98,8 @@ def check_script(
 ) -> None:
     """Raise CannotRunError if the command's Python file does not exist.
 
-    The command runs in ``folder``, by default the current one; ``place`` says which in words, such as
-    "at main (a1b2c3)".
+    The command runs in ``folder``, by default the current one; ``place`` says which in words, such
+    as "at main (a1b2c3)".
     """
     if folder is None:
         folder = Path.cwd()
@@ -112,8 +114,8 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
     """Raise CannotRunError if the Python of a command has no torch or, with ``needs_gpu``, a torch
     that can use no GPU here.
 
-    ``python`` replaces the one that the command names. Without either nothing is checked: the Python
-    of another program is not known before it runs.
+    ``python`` replaces the one that the command names. Without either nothing is checked: the
+    Python of another program is not known before it runs.
     """
     if not python:
         python = _python_of(command)
@@ -138,8 +140,8 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
 
 
 def _python_of(command: Sequence[str]) -> str:
-    """The Python of a command: its first word, or the one in the first line of a launcher (#!); empty
-    if it has none.
+    """The Python of a command: its first word, or the one in the first line of a launcher (#!);
+    empty if it has none.
     """
     if not command:
         return ""
@@ -156,7 +158,9 @@ def _python_of(command: Sequence[str]) -> str:
 
 
 def _why_no_gpu(origin: str) -> str:
-    """The release of the torch at this place and why it can use no GPU, in words; empty if it may."""
+    """The release of the torch at this place and why it can use no GPU, in words; empty if it
+    may.
+    """
     stated = stated_by_torch(origin)
     version = stated.get("__version__", "")
     if not version:
@@ -169,8 +173,8 @@ def _why_no_gpu(origin: str) -> str:
 
 
 def callers_python() -> str:
-    """The Python for code of the user that comes without a command: `python` on the PATH, if it is of
-    the active environment or has torch; else the one that set-up recorded.
+    """The Python for code of the user that comes without a command: `python` on the PATH, if it is
+    of the active environment or has torch; else the one that set-up recorded.
     """
     python = shutil.which("python")
     if python is None:

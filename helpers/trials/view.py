@@ -1,4 +1,6 @@
-"""Shows which fixes help on a box: a table, the measured effects, the presets to use, the verdict."""
+"""Shows which fixes help on a box: a table, the measured effects, the presets to use, the
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ OF_SEVERAL = {
     "no effect": "have no effect",
     "untested": "are untested",
 }
-"""An effect as the predicate of a sentence, after one remedy (others: as it is) and after several."""
+"""An effect as the predicate of a sentence, after one remedy (others: as it is) and after
+several.
+"""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
 """Columns of the fix table that give no reason."""
 BEST = ("trials", "replay", "rehearsal", "audit", "argument")
@@ -77,7 +81,9 @@ def counted(study: FixStudy) -> str:
 
 
 def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
-    """The remedies by their effect on this box; of each effect those first that save most memory."""
+    """The remedies by their effect on this box; of each effect those first that save most
+    memory.
+    """
     by_effect: dict[str, list[FixRow]] = {effect: [] for effect in EFFECTS}
     for row in sorted(study.rows, key=_most_saved_first):
         by_effect[row.effect].append(row)
@@ -176,8 +182,8 @@ def _draw_saved(rows: list[FixRow], title: str) -> Drawing:
 
 
 def effects_table(study: FixStudy) -> Shown:
-    """Measured effects with their 99 % intervals, the strongest first; a ratio below 1 is less memory
-    or time than the control.
+    """Measured effects with their 99 % intervals, the strongest first; a ratio below 1 is less
+    memory or time than the control.
     """
     effects = measured_effects(study.rows)
     rows = []
@@ -194,8 +200,8 @@ def effects_table(study: FixStudy) -> Shown:
 
 
 def measured_effects(rows: Sequence[FixRow]) -> list[tuple[str, Effect]]:
-    """(id of a remedy, effect) for each effect of enough pairs, the strongest first: half and double
-    are equally strong.
+    """(id of a remedy, effect) for each effect of enough pairs, the strongest first: half and
+    double are equally strong.
     """
     effects = []
     for row in rows:
@@ -206,7 +212,9 @@ def measured_effects(rows: Sequence[FixRow]) -> list[tuple[str, Effect]]:
 
 
 def adopt(rows: Sequence[FixRow]) -> list[str]:
-    """The names of the presets that helped in trials on this box, those that save most memory first."""
+    """The names of the presets that helped in trials on this box, those that save most memory
+    first.
+    """
     presets = {remedy.id: remedy.preset for remedy in remedies()}
     helping = [
         (row.memory.ratio, presets[row.remedy])
@@ -234,8 +242,8 @@ def _exports(preset: str) -> list[str]:
 
 
 def verdict_on_trials(study: FixStudy) -> Verdict:
-    """How many remedies help and harm, which, and which to try first: of those whose effect is known
-    in the best way (BEST), the one that saves most.
+    """How many remedies help and harm, which, and which to try first: of those whose effect is
+    known in the best way (BEST), the one that saves most.
     """
     by_effect = _by_effect(study)
     helping = sorted(by_effect["helps"], key=lambda row: BEST.index(row.by))

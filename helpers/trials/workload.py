@@ -1,5 +1,5 @@
-"""Workloads that trials run: a built-in one with some of its parameters changed, or a command of the
-user.
+"""Workloads that trials run: a built-in one with some of its parameters changed, or a command of
+the user.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A workload of helpers/trials/under_torch: what it ``shows``, how many ``seconds`` a trial of it
-    takes on a slow box, and its parameters with their defaults.
+    """A workload of helpers/trials/under_torch: what it ``shows``, how many ``seconds`` a trial of
+    it takes on a slow box, and its parameters with their defaults.
     """
 
     name: str
@@ -54,11 +54,11 @@ BUILT_IN = _built_in()
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload: a built-in one by its ``name``, with the ``parameters`` that differ from its defaults,
-    or a ``command`` of the user.
+    """A workload: a built-in one by its ``name``, with the ``parameters`` that differ from its
+    defaults, or a ``command`` of the user.
 
-    ``step`` is a regular expression for the lines that a command prints at each step; a group in it is
-    the loss.
+    ``step`` is a regular expression for the lines that a command prints at each step; a group in it
+    is the loss.
     """
 
     name: str

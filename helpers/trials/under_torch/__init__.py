@@ -1,1 +1,3 @@
-"""Programs that load a GPU or the CPU under the user's own torch, each started as a child by its text."""
+"""Programs that load a GPU or the CPU under the user's own torch, each started as a child by its
+text.
+"""

@@ -1,8 +1,8 @@
 """Saves the whole state of a training run, so that a kill at any moment loses no finished step.
 
-A checkpoint is one file of torch.save, ``step-00000012.pt``. It is written under another name, synced
-and renamed, so it is whole or not there; older ones are deleted after that. A disk that reports
-fsync as done too early can still lose it.
+A checkpoint is one file of torch.save, ``step-00000012.pt``. It is written under another name,
+synced and renamed, so it is whole or not there; older ones are deleted after that. A disk that
+reports fsync as done too early can still lose it.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def set_rng_states(states: dict[str, Any]) -> None:
 
 
 def fingerprint(value: object) -> str:
-    """The SHA-256 of a nested state, with tensors and floats by their bits: two states have the same
-    one if a run goes on from both with the same bits.
+    """The SHA-256 of a nested state, with tensors and floats by their bits: two states have the
+    same one if a run goes on from both with the same bits.
     """
     if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous()

@@ -1,5 +1,5 @@
-"""Checks whether torch works on this device: a program, one JSON argument in, one JSON line out when
-each check starts and when it ends.
+"""Checks whether torch works on this device: a program, one JSON argument in, one JSON line out
+when each check starts and when it ends.
 
 It runs under the user's own torch (1.13 or later); helpers/trials/checks.py starts, watches and
 reads it. The row of a check's end has ``state`` (passed, failed, not_run), ``says`` (one sentence
@@ -30,13 +30,13 @@ TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
 """The largest error of an element of a product A B over that element of |A| |B|, against float64 on
 the CPU.
 
-fp32 stays below k * 2**-24 = 2**-16 for k = MATRIX_SIZE in any order of summation (Higham, Accuracy and
-Stability of Numerical Algorithms, 3.5), and TF32 does not. bf16 has four roundings of 2**-9, since a
-library may add partial sums in bf16.
+fp32 stays below k * 2**-24 = 2**-16 for k = MATRIX_SIZE in any order of summation (Higham, Accuracy
+and Stability of Numerical Algorithms, 3.5), and TF32 does not. bf16 has four roundings of 2**-9,
+since a library may add partial sums in bf16.
 """
 NETWORK_TOLERANCE = 1e-4
-"""The largest error of the loss and of each gradient over its largest value, fp32 against float64: some
-hundred roundings of 6e-8, with room to spare.
+"""The largest error of the loss and of each gradient over its largest value, fp32 against float64:
+some hundred roundings of 6e-8, with room to spare.
 """
 COPIED_WORDS = (1, 4097, 4 * MIB)
 """Sizes of a copy in words of 4 bytes: the smallest, one that fills no whole page, and 16 MiB."""

@@ -1,5 +1,5 @@
-"""The device that a program of this folder uses: whether torch can use it, which card it is, and how
-much memory may still be taken.
+"""The device that a program of this folder uses: whether torch can use it, which card it is, and
+how much memory may still be taken.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Failed(Exception):
 class Device:
     """One GPU or the CPU, with its ``name`` for torch; ``spec`` is the parent's.
 
-    ``trouble`` says why torch cannot use it (``reason``: torch's own words), and ``wrong`` why the GPU
-    that torch sees is not the one in the spec; each is empty if all is well. Finding this out takes no
-    memory of the GPU.
+    ``trouble`` says why torch cannot use it (``reason``: torch's own words), and ``wrong`` why the
+    GPU that torch sees is not the one in the spec; each is empty if all is well. Finding this out
+    takes no memory of the GPU.
     """
 
     def __init__(self, torch: ModuleType, spec: Row):
@@ -59,7 +59,9 @@ class Device:
         return generator.manual_seed(SEED)
 
     def wait(self) -> None:
-        """Wait until all that is queued on the GPU has run: only then an error of a kernel is raised."""
+        """Wait until all that is queued on the GPU has run: only then an error of a kernel is
+        raised.
+        """
         if self.gpu:
             self.torch.cuda.synchronize(0)
 
@@ -76,8 +78,8 @@ class Device:
             self.torch.cuda.reset_peak_memory_stats(0)
 
     def peaks(self) -> dict[str, int]:
-        """The allocator's peaks since the last reset, as ``allocated_bytes`` and ``reserved_bytes``;
-        empty on a CPU.
+        """The allocator's peaks since the last reset, as ``allocated_bytes`` and
+        ``reserved_bytes``; empty on a CPU.
         """
         if not self.gpu:
             return {}
@@ -87,8 +89,8 @@ class Device:
         }
 
     def free_bytes(self) -> int:
-        """Free memory of the GPU, or of the host; of an integrated GPU, which uses the host's memory,
-        the smaller of both.
+        """Free memory of the GPU, or of the host; of an integrated GPU, which uses the host's
+        memory, the smaller of both.
         """
         if not self.gpu:
             return host_available_bytes()
@@ -148,8 +150,8 @@ def gpu_trouble(torch: ModuleType) -> tuple[str, str]:
 
 
 def wrong_card(torch: ModuleType, spec: Row) -> str:
-    """Why the only visible GPU is not that with the PCI address in ``spec``, in words; empty if it is,
-    or if the spec has no address and no GPU is visible.
+    """Why the only visible GPU is not that with the PCI address in ``spec``, in words; empty if it
+    is, or if the spec has no address and no GPU is visible.
     """
     wanted = spec["pci"]
     count = torch.cuda.device_count()
@@ -168,8 +170,8 @@ def wrong_card(torch: ModuleType, spec: Row) -> str:
 
 
 def pci_address(torch: ModuleType, index: int) -> str:
-    """The PCI address of a torch device: from torch's properties of the device, or, in older releases
-    without these, from the runtime library; empty if neither has it.
+    """The PCI address of a torch device: from torch's properties of the device, or, in older
+    releases without these, from the runtime library; empty if neither has it.
     """
     card = torch.cuda.get_device_properties(index)
     if not hasattr(card, "pci_bus_id"):

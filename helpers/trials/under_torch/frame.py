@@ -40,8 +40,8 @@ class NoTorch(Exception):
 
 
 def run(program: Callable[[Any], Iterable[Row]], options: Row | None = None) -> None:
-    """Run a program: its options are the JSON of the first argument, unless they are given; its rows
-    go to stdout one by one.
+    """Run a program: its options are the JSON of the first argument, unless they are given; its
+    rows go to stdout one by one.
 
     On a crash, and when it is asked to end (SIGTERM), the stacks of all threads go to stderr, for
     which faulthandler does not need the GIL.
@@ -65,8 +65,8 @@ def own_stdout() -> IO[str]:
 
 
 def import_torch() -> ModuleType:
-    """Import torch. Raises NoTorch for whatever a broken one raises: ImportError, OSError of a library,
-    NameError.
+    """Import torch. Raises NoTorch for whatever a broken one raises: ImportError, OSError of a
+    library, NameError.
     """
     try:
         import torch
@@ -90,15 +90,17 @@ def is_oom(torch: ModuleType, error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error that is not blank, else its type; at most LONGEST_LINE characters."""
+    """The first line of an error that is not blank, else its type; at most LONGEST_LINE
+    characters.
+    """
     lines = [line.strip() for line in str(error).splitlines()]
     first_line = next(filter(None, lines), type(error).__name__)
     return first_line[:LONGEST_LINE]
 
 
 def own_bytes(name: str) -> int:
-    """Memory of this process: a field of /proc/self/status (proc_pid_status(5)), such as VmRSS; 0 if
-    this kernel has no such field.
+    """Memory of this process: a field of /proc/self/status (proc_pid_status(5)), such as VmRSS; 0
+    if this kernel has no such field.
     """
     with open("/proc/self/status", "rb") as lines:
         for line in lines:

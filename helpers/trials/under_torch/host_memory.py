@@ -17,8 +17,8 @@ NAMES = {
 
 
 def host_available_bytes(root: Path = Path("/")) -> int:
-    """The least of three: the memory that the kernel counts as available, what is left of the limits
-    of this process's cgroups, and of its own limit (RLIMIT_AS).
+    """The least of three: the memory that the kernel counts as available, what is left of the
+    limits of this process's cgroups, and of its own limit (RLIMIT_AS).
 
     ``root`` is the folder that has /proc and /sys. If the kernel does not say, it is 0.
     """

@@ -70,8 +70,8 @@ def stop_bytes(free_bytes: int, gpu: bool) -> int:
 
 @dataclass
 class Climb:
-    """The largest size that fits, the smallest that was refused (0: none), and (size, whether it fits)
-    of all attempts.
+    """The largest size that fits, the smallest that was refused (0: none), and (size, whether it
+    fits) of all attempts.
     """
 
     held_bytes: int = 0
@@ -80,8 +80,8 @@ class Climb:
 
 
 def climb(fits: Callable[[int], bool], stop: int) -> Climb:
-    """Double the size until it is refused or is ``stop``; then try the middle between the largest that
-    fits and the smallest that was refused, until they are close.
+    """Double the size until it is refused or is ``stop``; then try the middle between the largest
+    that fits and the smallest that was refused, until they are close.
     """
     climbed = Climb()
     size = min(START_BYTES, stop)

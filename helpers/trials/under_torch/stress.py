@@ -39,7 +39,9 @@ KEPT_FREE_BYTES = 256 * MIB
 nearly full.
 """
 UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
-"""Under these variables torch takes each tensor from the driver, and its memory limit does not hold."""
+"""Under these variables torch takes each tensor from the driver, and its memory limit does not
+hold.
+"""
 EVENTS_OF_AN_OPERATION = 8
 EVENTS_BESIDE = 10_000
 """Room in torch's history: an allocation may free several segments, retry, and map memory; some
@@ -72,7 +74,9 @@ class Stress:
         return self.streams[number]
 
     def do(self, op: Row) -> str:
-        """Carry out one operation; returns ok, skipped or left_out. Raises torch's OutOfMemoryError."""
+        """Carry out one operation; returns ok, skipped or left_out. Raises torch's
+        OutOfMemoryError.
+        """
         kind = op["op"]
         ident = op.get("id")
         if kind == "alloc":
@@ -93,8 +97,8 @@ class Stress:
         return "ok"
 
     def run(self, operations: list[Row]) -> Iterator[Row]:
-        """Carry out the operations while there is time; yields rows of (index, outcome, allocated and
-        reserved bytes), and the end.
+        """Carry out the operations while there is time; yields rows of (index, outcome, allocated
+        and reserved bytes), and the end.
         """
         began = time.monotonic()
         batch = []

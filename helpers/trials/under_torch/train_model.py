@@ -1,10 +1,10 @@
-"""Trains the language model of a config.json, as a plain script does: random tokens, a forward and a
-backward pass, AdamW.
+"""Trains the language model of a config.json, as a plain script does: random tokens, a forward and
+a backward pass, AdamW.
 
-`casebook rehearse --model` runs it on a simulated card, under the user's own torch, transformers and
-peft (helpers/rehearse/model.py). Nothing is downloaded. Weights have no values: they get memory on
-the GPU in the order in which ``model.to("cuda")`` would move them. Several ranks share each block of
-the model (FSDP2).
+`casebook rehearse --model` runs it on a simulated card, under the user's own torch, transformers
+and peft (helpers/rehearse/model.py). Nothing is downloaded. Weights have no values: they get memory
+on the GPU in the order in which ``model.to("cuda")`` would move them. Several ranks share each
+block of the model (FSDP2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 3
-"""The optimizer makes its state in the first step; from the second on each is like the one before."""
+"""The optimizer makes its state in the first step; from the second on each is like the one
+before.
+"""
 RANK = 16
 """Of LoRA's adapters: a usual choice, with which they take about 1 % of the model."""
 NEEDS = {"full": (), "lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
@@ -155,8 +157,8 @@ def loaded_in_four_bits(
 def write_zeros(model: Model, path: Path) -> None:
     """Write a safetensors file in which all weights of the model are zeros of bf16.
 
-    The format: the length of the header in 8 bytes, the header as JSON, the weights. The weights are
-    a hole in the file, which takes no room on the disk.
+    The format: the length of the header in 8 bytes, the header as JSON, the weights. The weights
+    are a hole in the file, which takes no room on the disk.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -186,8 +188,8 @@ def with_adapters(model: Model) -> Model:
 
 
 def shard(torch: Library, model: Model, blocks: set[str], precision: str) -> None:
-    """Split each block of the model over the ranks (FSDP2), and then its other weights; ``blocks`` are
-    the names of the classes of its blocks.
+    """Split each block of the model over the ranks (FSDP2), and then its other weights; ``blocks``
+    are the names of the classes of its blocks.
     """
     torch.distributed.init_process_group("nccl")
     fsdp = importlib.import_module("torch.distributed.fsdp")
@@ -201,8 +203,8 @@ def shard(torch: Library, model: Model, blocks: set[str], precision: str) -> Non
 
 
 def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
-    """Move a model to the GPU in the order of ``model.to("cuda")``; a weight on the meta device gets
-    memory there, and no values.
+    """Move a model to the GPU in the order of ``model.to("cuda")``; a weight on the meta device
+    gets memory there, and no values.
     """
 
     def on_card(tensor: Tensor) -> Tensor:

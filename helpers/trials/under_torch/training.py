@@ -1,8 +1,8 @@
-"""Trains a small transformer in one of several ways, on the CPU or a GPU: a program, one JSON argument
-in, JSON lines out.
+"""Trains a small transformer in one of several ways, on the CPU or a GPU: a program, one JSON
+argument in, JSON lines out.
 
-helpers/trials/training.py starts, limits and reads it. The argument is the spec: ``path`` (a name of
-WAYS), ``name`` (of its files), ``folder`` (for the files of all ways), ``device`` (cpu or cuda),
+helpers/trials/training.py starts, limits and reads it. The argument is the spec: ``path`` (a name
+of WAYS), ``name`` (of its files), ``folder`` (for the files of all ways), ``device`` (cpu or cuda),
 ``steps``, ``seed``, ``limit_s``, the model's shape (``vocab``, ``width``, ``layers``, ``heads``,
 ``length``, ``batch``, ``dropout``), and options that only one way reads.
 """
@@ -33,14 +33,14 @@ from helpers.trials.under_torch.two_ranks import ddp, device_of_rank, own_rank
 
 DUMP_SHARE = 0.8
 LEAST_DUMP_S = 0.1
-"""A hung training leaves its Python stacks after this share of its time limit, before the parent ends
-it, who sees only where it waits in the kernel.
+"""A hung training leaves its Python stacks after this share of its time limit, before the parent
+ends it, who sees only where it waits in the kernel.
 """
 
 
 def plain(spec: Row) -> Answer:
-    """Train on one device, with ``pieces`` pieces a step, and with activations that are kept, computed
-    again (``recompute``), in bfloat16 (``bf16``) or in host memory (``offload``).
+    """Train on one device, with ``pieces`` pieces a step, and with activations that are kept,
+    computed again (``recompute``), in bfloat16 (``bf16``) or in host memory (``offload``).
     """
     if spec.get("offload") and spec["device"] == "cpu":
         raise NotRun("on the CPU activations are in host memory anyway")
@@ -58,9 +58,9 @@ def plain(spec: Row) -> Answer:
 
 
 def resume(spec: Row) -> Answer:
-    """Train with a checkpoint at every step, beginning at the newest one. With ``dies_at`` this process
-    kills itself while it saves that step. With ``compare`` an undisturbed training follows, whose
-    whole state must have the same bits.
+    """Train with a checkpoint at every step, beginning at the newest one. With ``dies_at`` this
+    process kills itself while it saves that step. With ``compare`` an undisturbed training follows,
+    whose whole state must have the same bits.
     """
     folder = Path(spec["folder"]) / spec["name"]
     peak = Peak(torch, spec["device"])
@@ -101,8 +101,8 @@ WAYS: dict[str, Callable[[Row], Answer]] = {
 
 
 def training(spec: Row) -> Iterator[Row]:
-    """Yields a row when torch is ready, one for each step, and the end, whose ``state`` is ran, not_run
-    or failed. Of two ranks the second yields only its failure.
+    """Yields a row when torch is ready, one for each step, and the end, whose ``state`` is ran,
+    not_run or failed. Of two ranks the second yields only its failure.
     """
     spec["device"] = device_of_rank(spec)
     rows = told_by_way(spec)

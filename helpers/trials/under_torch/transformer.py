@@ -4,9 +4,9 @@
 A step is the same for every way: draw a batch, compute the gradients of its mean loss, and make one
 step of AdamW. The ways differ in how they compute the gradients.
 
-A training is bitwise equal to that on a single device if every loss, the norm of the gradients in the
-first step, and every parameter at the end are. With sums in another order it cannot be; then each
-loss and the norm must be within TOLERANCE of the value there.
+A training is bitwise equal to that on a single device if every loss, the norm of the gradients in
+the first step, and every parameter at the end are. With sums in another order it cannot be; then
+each loss and the norm must be within TOLERANCE of the value there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from helpers.trials.under_torch.frame import Row
 TOLERANCE = {False: 1e-4, True: 5e-2}
 """The largest relative error of a training in float32 (False), and with bfloat16 (True).
 
-float32 rounds at 6e-8 and sums some 1,000 terms here; bfloat16 rounds at 4e-3. A piece that is lost,
-doubled or wrongly weighted shows as 1e-2 or more.
+float32 rounds at 6e-8 and sums some 1,000 terms here; bfloat16 rounds at 4e-3. A piece that is
+lost, doubled or wrongly weighted shows as 1e-2 or more.
 """
 REFERENCE = "single"
 """The name of the way that trains on a single device; its results are kept for the others."""
@@ -54,8 +54,8 @@ SMALLEST = {
 
 
 class Embedding(nn.Module):
-    """Makes vectors of tokens, and adds sines and cosines of the position (Attention Is All You Need,
-    3.5), which have no parameters, so that any length will do.
+    """Makes vectors of tokens, and adds sines and cosines of the position (Attention Is All You
+    Need, 3.5), which have no parameters, so that any length will do.
     """
 
     def __init__(self, vocab: int, width: int):
@@ -72,8 +72,8 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal self-attention and a network of two layers, each with a residual connection. Attention is
-    written out: torch's fused kernels are not all deterministic.
+    """Causal self-attention and a network of two layers, each with a residual connection. Attention
+    is written out: torch's fused kernels are not all deterministic.
     """
 
     def __init__(self, width: int, heads: int, dropout: float):
@@ -101,8 +101,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model: an embedding, blocks, and a linear layer. With ``recompute`` the activations
-    within a block are computed again in the backward pass.
+    """A language model: an embedding, blocks, and a linear layer. With ``recompute`` the
+    activations within a block are computed again in the backward pass.
     """
 
     def __init__(self, spec: Row):
@@ -127,8 +127,8 @@ class Transformer(nn.Module):
 
 
 class Data:
-    """Sequences (``rows``) that follow a rule which can be learnt, and the ``order`` in which they are
-    drawn; ``position`` is how many of it were drawn. ``state`` is that of the order.
+    """Sequences (``rows``) that follow a rule which can be learnt, and the ``order`` in which they
+    are drawn; ``position`` is how many of it were drawn. ``state`` is that of the order.
     """
 
     def __init__(self, spec: Row):
@@ -141,8 +141,8 @@ class Data:
         self.position = 0
 
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
-        """``count`` sequences: each token is 3 times the one before plus 1, and by chance 1 more, modulo
-        the vocabulary.
+        """``count`` sequences: each token is 3 times the one before plus 1, and by chance 1 more,
+        modulo the vocabulary.
         """
         columns = [torch.randint(vocab, (count,), generator=self.generator)]
         for _ in range(length):
@@ -210,8 +210,8 @@ class Run:
             return nn.functional.cross_entropy(scores, tokens[:, 1:].flatten())
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
-        """Compute the gradients of the mean loss of ``tokens``, in ``pieces`` pieces, and return that
-        loss. Each piece is weighted by its share of the samples.
+        """Compute the gradients of the mean loss of ``tokens``, in ``pieces`` pieces, and return
+        that loss. Each piece is weighted by its share of the samples.
         """
         total = torch.zeros((), device=self.device)
         for part in tokens.chunk(self.pieces):
@@ -269,9 +269,9 @@ def warm(spec: Row) -> None:
 def trained(
     spec: Row, kind: Callable[[Row], Run] = Run
 ) -> Generator[Row, None, tuple[Run, Row]]:
-    """Make all steps of a training of this kind, yielding a row for each. Returns the run, and a row
-    with its peaks of memory, whether it is equal to the reference (``compared``), its worst relative
-    error, and the tolerance.
+    """Make all steps of a training of this kind, yielding a row for each. Returns the run, and a
+    row with its peaks of memory, whether it is equal to the reference (``compared``), its worst
+    relative error, and the tolerance.
     """
     peak = Peak(torch, spec["device"])
     run = kind(spec)
@@ -299,8 +299,8 @@ def trained(
 
 
 def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]:
-    """Compare a run with the results of the reference, which are kept in the spec's folder: (bitwise,
-    within tolerance, no, or not applicable; the largest relative error of ``figures``).
+    """Compare a run with the results of the reference, which are kept in the spec's folder:
+    (bitwise, within tolerance, no, or not applicable; the largest relative error of ``figures``).
     """
     kept = Path(spec["folder"]) / f"{REFERENCE}.pt"
     ends = [parameter.detach().cpu() for parameter in run.model.parameters()]

@@ -21,8 +21,8 @@ MOST_MESSAGE = 4000
 
 
 def trial(options: Row) -> Iterator[Row]:
-    """Yields one row: ``value``, or ``message`` of the failure; ``seconds``, ``peak_bytes``, and, on a
-    GPU, ``context``.
+    """Yields one row: ``value``, or ``message`` of the failure; ``seconds``, ``peak_bytes``, and,
+    on a GPU, ``context``.
     """
     began = time.monotonic()
     row: Row = {"event": "result"}
@@ -44,8 +44,8 @@ def trial(options: Row) -> Iterator[Row]:
 
 
 def _after_use(torch: ModuleType) -> Row:
-    """``context``, alive or dead, and for a live one ``peak_bytes``, the most that torch took of the
-    GPU.
+    """``context``, alive or dead, and for a live one ``peak_bytes``, the most that torch took of
+    the GPU.
     """
     try:
         torch.cuda.synchronize()

@@ -1,5 +1,5 @@
-"""The training of transformer.py by two ranks that torchrun started; DistributedDataParallel averages
-their gradients.
+"""The training of transformer.py by two ranks that torchrun started; DistributedDataParallel
+averages their gradients.
 
 Each rank has the whole model and half of each batch. They use nccl (RCCL) if torch has it and there
 are two GPUs, else gloo on the CPU, and only the loopback.

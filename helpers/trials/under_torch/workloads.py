@@ -48,8 +48,8 @@ SEEDS_APART = 1000
 COLUMNS = 1024
 """Columns of the data of a tuning trial: a row of float32 is 4 KiB."""
 MOST_VOLUME = 60
-"""Volumes of ticks are below this, so that sums of some 100,000 are below 2**24 and exact in float32
-in any order.
+"""Volumes of ticks are below this, so that sums of some 100,000 are below 2**24 and exact in
+float32 in any order.
 """
 BYTE_VALUES = 251
 """A prime below 256: sizes that are powers of two give different values of a byte, too."""
@@ -57,8 +57,8 @@ MOST_MESSAGE = 4000
 
 
 def tidy(run: Device, number: int, p: Parameters) -> None:
-    """Do what people do between steps: empty torch's cache every ``p.empty_cache_every`` steps (with
-    ``p.double`` also before garbage is collected), and collect garbage every ``p.gc_every``.
+    """Do what people do between steps: empty torch's cache every ``p.empty_cache_every`` steps
+    (with ``p.double`` also before garbage is collected), and collect garbage every ``p.gc_every``.
     """
     empty = bool(p.empty_cache_every) and (number + 1) % p.empty_cache_every == 0
     if empty and p.double:
@@ -113,8 +113,8 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def _samples(torch: ModuleType, size: int, mapped: bool) -> Tensor:
-    """Samples of ``size`` bytes: in memory, or ``mapped`` from a file, of which only the parts that are
-    used take memory.
+    """Samples of ``size`` bytes: in memory, or ``mapped`` from a file, of which only the parts that
+    are used take memory.
     """
     samples: Tensor
     if not mapped:
@@ -127,7 +127,9 @@ def _samples(torch: ModuleType, size: int, mapped: bool) -> Tensor:
 
 
 def _optimizer(run: Device, name: str, parameters: Iterator[Parameter]) -> Optimizer:
-    """The optimizer of this name: sgd, adamw, fused or adam8bit. Raises NotRun if there is none here."""
+    """The optimizer of this name: sgd, adamw, fused or adam8bit. Raises NotRun if there is none
+    here.
+    """
     from torch.optim import SGD, AdamW
 
     if name == "sgd":
@@ -156,8 +158,8 @@ def _adam_in_8_bits(run: Device, parameters: Iterator[Parameter]) -> Optimizer:
 
 
 def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """Sum the volume at each price level, by comparing every tick with every level; yields the highest
-    volume, with its level as a fraction.
+    """Sum the volume at each price level, by comparing every tick with every level; yields the
+    highest volume, with its level as a fraction.
 
     All ticks are compared at once, or ``p.chunk`` of them. With ``p.preallocate`` or ``p.pool_mib``
     the products are in a buffer that is made once. Raises NotRun if the pool is too small.
@@ -200,8 +202,8 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """Run trials of changing size in one process, each of which leaves a tensor of ``p.leak_mib``
-    behind: in a list, or in a cycle of references that garbage collection frees. Yields an answer of
-    each.
+    behind: in a list, or in a cycle of references that garbage collection frees. Yields an answer
+    of each.
     """
     torch = run.torch
     kept: list[object] = []
@@ -228,8 +230,8 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """Make and drop tensors of random size, at most ``p.live_mib`` at once; yields a sum over those that
-    live.
+    """Make and drop tensors of random size, at most ``p.live_mib`` at once; yields a sum over those
+    that live.
 
     With ``p.pool`` sizes are rounded up to powers of two, and a dropped tensor is kept for the next
     request of its size.
@@ -266,7 +268,9 @@ def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def primed(run: Device, most_mib: int) -> None:
-    """Make and drop tensors of 1, 2, 4 ... MiB up to ``most_mib``: the "priming" of an allocator."""
+    """Make and drop tensors of 1, 2, 4 ... MiB up to ``most_mib``: the "priming" of an
+    allocator.
+    """
     size_mib = 1
     while size_mib <= most_mib:
         run.torch.zeros(size_mib * MIB, dtype=run.torch.uint8, device=run.name)
@@ -340,8 +344,8 @@ def peaks(run: Device) -> dict[str, int | None]:
 
 
 def unhindered() -> float:
-    """A clock in seconds that does not count the time in which this process could run and another had
-    the core.
+    """A clock in seconds that does not count the time in which this process could run and another
+    had the core.
 
     That time in ns is the second number of /proc/PID/schedstat (Linux, Documentation/scheduler/
     sched-stats.rst); without the file this is the plain clock.
@@ -355,7 +359,9 @@ def unhindered() -> float:
 
 
 def main() -> None:
-    """Run the program; it ends at once, without torch's clean-up, which takes longer than a step."""
+    """Run the program; it ends at once, without torch's clean-up, which takes longer than a
+    step.
+    """
     frame.run(work)
     sys.stderr.flush()
     os._exit(0)
