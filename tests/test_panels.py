@@ -242,6 +242,7 @@ def test_an_error_stands_at_its_field_and_the_answers_are_said_to_be_of_another_
     assert children.index(open_one.old) < children.index(open_one.answers[0])
     assert [answer.value for answer in open_one.answers] == before
     assert marked_old(open_one.answers) == open_one.answers
+    assert fields["Operation"].max == len(made.small_study().trace) - 1
     fields["Operation"].value = 2  # a step through the old run leaves the error where it is
     assert "refuses the settings" in below["Settings"].value and open_one.old.value
     fields["Card"].value = "200MiB"  # the settings are still wrong, and the card is not
