@@ -41,6 +41,7 @@ class Bench:
 
     @cached_property
     def outcome(self) -> Outcome:
+        """The replay, with a row for each operation."""
         return self.study.replay(timeline=True)
 
     @property
@@ -50,7 +51,9 @@ class Bench:
 
     @cached_property
     def events(self) -> list[int]:
-        """The operations that changed the bytes reserved or ran out of memory, in order."""
+        """The operations that changed the bytes reserved or ran out of memory, in order. Operation 0
+        counts as a change where anything was reserved after it, since it is compared with 0.
+        """
         changed = np.diff(self.outcome.column("reserved"), prepend=0) != 0
         failed = self.outcome.column("out") == OOM
         events: list[int] = np.flatnonzero(changed | failed).tolist()
@@ -97,7 +100,9 @@ class Bench:
         return segment_map(self.study.trace, self.outcome, state, title)
 
     def parts(self) -> list[Part]:
-        """What stands in place of the panel where nobody can use it: the operation shown first."""
+        """The text for a page without widgets, such as an exported notebook: the operation that the panel
+        would show first.
+        """
         return [self.words(self.moment)]
 
 
@@ -132,7 +137,9 @@ def build(frame: Frame, bench: Bench) -> Sequence[object]:
     map_answer = frame.answer()
 
     def replay_again() -> None:
-        """After a change of card or settings: the new result, and the slider at its moment."""
+        """After a change of card or settings: shows the new result, and moves the slider to its first
+        out-of-memory or peak.
+        """
         nonlocal bench
         size = capacity.value
         if size == card_words:  # untouched: the words are rounded, so take the bytes
@@ -170,7 +177,9 @@ def build(frame: Frame, bench: Bench) -> Sequence[object]:
         frame.button("Event after", go_after, tip),
     ]
     frame.changed(show_operation, operation)
-    frame.changed(replay_again, capacity, conf)()
+    frame.changed(
+        replay_again, capacity, conf
+    )()  # called once now, for the first result
     return [
         capacity,
         conf,

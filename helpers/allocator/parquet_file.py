@@ -40,17 +40,18 @@ _METADATA = b"casebook.trace"
 
 
 def to_parquet(trace: Trace, path: str | Path) -> None:
-    """Writes one row an operation, and what is no column as JSON into the file's metadata."""
+    """Writes a row for each operation, and everything that is no column as JSON into the metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     def column_or_nulls(values: np.ndarray | None) -> pa.Array:
+        """A column; nulls for one that the trace does not have."""
         if values is None:
             return pa.nulls(len(trace), pa.int64())
         return pa.array(values)
 
     frame = trace.frame
-    if frame is None:
+    if frame is None:  # no stacks were recorded: each row gets a null
         frame = np.full(len(trace), -1, np.int32)
     stacks = pa.array(["\n".join(names) for names in trace.frames], pa.string())
     stack_numbers = pa.array(frame, mask=frame < 0)
@@ -139,7 +140,9 @@ def _trace_of(name: str, table: Any, no_columns: dict[str, Any]) -> Trace:
         return numbers.astype(np.int64)
 
     def whole_or_none(key: str) -> np.ndarray | None:
-        """A column that ``to_parquet`` fills with nulls where the trace has none."""
+        """A column that the trace may lack, since ``to_parquet`` then fills it with nulls: None where any
+        row is null. None also for a file without rows, where the two cannot be told apart.
+        """
         if columns[key].null_count or not len(table):
             return None
         return np.asarray(columns[key])
@@ -150,10 +153,13 @@ def _trace_of(name: str, table: Any, no_columns: dict[str, Any]) -> Trace:
 
     op_names = columns["op"].dictionary.to_pylist()
     stacks = columns["frames"].dictionary.to_pylist()
-    # The last one, which index -1 takes, stands for a null; ``possible`` refuses it.
+    # A row without an operation has the index -1, which takes the last item. That is -1 as well, as
+    # for an unknown word: no Op, so that ``possible`` refuses it.
     ops = np.array([*(OP_NAMES.get(text, -1) for text in op_names), -1], np.int8)
     start = []
-    for *segment, rows in no_columns["start"]:
+    for *segment, rows in no_columns[
+        "start"
+    ]:  # the fields of a StartSegment, blocks last
         blocks = tuple(StartBlock(*row) for row in rows)
         start.append(StartSegment(*(*segment, blocks)))
     return Trace(

@@ -21,14 +21,16 @@ FP32_BYTES = 4
 INT64_BYTES = 8
 # Powers of two, and numbers between them, so that the blocks of one trial seldom fit another's.
 WIDTHS = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)
+"""Features of a linear layer in a tuning trial."""
 BATCH_ROWS = (64, 100, 256, 512, 1000, 4096)
+"""Rows of a batch in a tuning trial."""
 
 
 class Tape:
     """The requests of one program in order, and the random choices that it makes.
 
-    ``round`` counts the batches, trials or chunks of the program; it is a part of each
-    tensor's name.
+    ``round``: the number of the batch, trial or chunk that runs, from 0; it is a part of each
+    tensor's name. The programs below set it, as the variable of their loop.
 
     Of the random generator only ``random()`` is used and no logarithm is taken, so that every
     machine and Python gets the same.
@@ -54,6 +56,7 @@ class Tape:
         return ident
 
     def free(self, *ids: int) -> None:
+        """Free tensors, given by their ids, in this order."""
         self._rows += [(Op.FREE, ident, 0, -1) for ident in ids]
 
     def empty_cache(self) -> None:
@@ -71,6 +74,7 @@ class Tape:
         return self.rng.random() < share
 
     def trace(self, header: dict[str, Any]) -> Trace:
+        """The requests so far as a trace, in which each stack is one frame."""
         stacks = tuple((frame,) for frame in self._frames)
         return trace_of_rows(self._rows, stacks, header)
 
@@ -216,7 +220,7 @@ def tuning_trials(tape: Tape, p: SimpleNamespace) -> None:
                     kept.append(tape.alloc("adam_mean", size))
                     kept.append(tape.alloc("adam_variance", size))
             tape.free(loss, inputs, *gradients)
-            if step == p.steps - 1 and tape.chance(p.leak_share):
+            if step == p.steps - 1 and tape.chance(p.leak_share):  # never freed
                 tape.alloc("leaked_activation", activation_bytes)
         score = tape.rng.random()
         if score > best_score:

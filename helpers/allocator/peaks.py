@@ -30,9 +30,10 @@ Sources = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class PeakChange:
-    """Bytes of one line, or of one kind, at the peak of each side; ``before`` is None for a
-    line that is new, ``after`` for one that is gone. ``was``: the line's name before, where
-    it has another now.
+    """The bytes of one line, or of one kind of memory, at the peak of the trace ``before`` and at that
+    of the trace ``after``. ``before`` is None for a new line, ``after`` for a line that is gone.
+    ``name``: the line in the newer trace, or the only name that it has. ``was``: its name in the
+    older trace, "" where that is the same.
     """
 
     name: str
@@ -48,12 +49,13 @@ class PeakChange:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of two traces, as (before, after), in bytes: ``live``, and ``reserved`` on each
-    side's own card and settings. ``lines``: those whose bytes changed, by most bytes first.
-    ``kinds``: every kind, in the order of KINDS.
+    """The peaks of two traces, each as (before, after) in bytes: ``live`` memory, and ``reserved`` memory
+    when each trace is replayed on its own card under its own settings. ``lines``: the lines whose
+    bytes changed, the largest change first. ``kinds``: every kind of memory, in the order of KINDS.
 
-    ``changed``: where the sources are known, their new or changed lines ("model.py:29"): those
-    that a growing line was called from, else all of them, up to MOST_CHANGED.
+    ``changed``: new or changed lines of the newer sources, such as "model.py:29", up to
+    MOST_CHANGED. If lines whose bytes rose were called from some of them, it has only those. Empty
+    where the sources are not known.
     """
 
     live: tuple[int, int]
@@ -72,6 +74,7 @@ class Peaks:
         rise = after - before
         if changeable > 0:
             return rise / changeable
+        # Nothing but workspaces before: no share can be computed, and any rise is a whole one.
         return 1.0 if rise > 0 else 0.0
 
     @property
@@ -105,8 +108,8 @@ class _Side:
         """How many requests each call site makes."""
 
     def asks(self, site: int) -> tuple[int, int]:
-        """The bytes of a call site at the peak and the number of its requests: by both a line
-        that was moved is recognised.
+        """The bytes of a call site at the peak, and the number of its requests in the whole trace. A line
+        that was moved to another function is recognised by these two.
         """
         return self.bytes[site], self.counts[site]
 
@@ -130,7 +133,8 @@ class _Side:
     @cached_property
     def by_kind(self) -> dict[str, int]:
         """Bytes at the peak by kind, CACHED included."""
-        # The two peaks may be of different moments, so the difference is an estimate.
+        # The peaks of reserved and of live memory may be at different moments, so the difference is an
+        # estimate, and may even be below 0.
         cached = max(0, self.reserved - self.live)
         return {**bytes_by_kind(self.requests), CACHED: cached}
 
@@ -163,10 +167,10 @@ def compare_peaks(
 def _change(
     old: _Side, new: _Side, old_site: int | None, new_site: int | None
 ) -> PeakChange:
-    """The change of a line; a site is None on the side that does not have the line."""
+    """The change of a line, given by its call site on either side; None on the side without it."""
     old_name, before = old.line(old_site)
     new_name, after = new.line(new_site)
-    if new_name in ("", old_name):
+    if new_name in ("", old_name):  # it is gone, or has the name that it had
         return PeakChange(old_name, before, after)
     return PeakChange(new_name, before, after, was=old_name)
 
@@ -174,22 +178,22 @@ def _change(
 def _changed_lines(
     requests: Requests, risen: Sequence[str], sources: tuple[Sources, Sources]
 ) -> tuple[str, ...]:
-    """The new or changed lines of the newer sources, as ``Peaks.changed`` says.
+    """The new or changed lines of the newer sources, chosen as ``Peaks.changed`` says.
 
-    ``requests``: of the newer trace; ``risen``: the names of its lines whose bytes rose.
+    ``requests``: those of the newer trace. ``risen``: the names of its lines whose bytes rose.
     """
     older, newer = sources
     changed = []
     for file, lines in newer.items():
         for tag, _, _, begin, end in _differences(older.get(file, ()), lines):
-            if tag not in ("replace", "insert"):
+            if tag not in ("replace", "insert"):  # the others add no line
                 continue
             for number, line in enumerate(lines[begin:end], begin + 1):
                 if line.strip():
                     changed.append(f"{file}:{number}")
     sites = np.array([site.name in risen for site in requests.sites])
     live = requests.alive(requests.peak) & sites[requests.site]
-    places = set()
+    places = set()  # lines, as "model.py:29", in the stacks of what rose
     for stack in set(requests.stack[live].tolist()) - {-1}:
         for frame in requests.trace.frames[stack]:
             place, _, _function = frame.partition(" ")
@@ -203,7 +207,12 @@ def _changed_lines(
 def _pairs(
     old: _Side, new: _Side, sources: tuple[Sources, Sources]
 ) -> list[tuple[int | None, int | None]]:
-    """The old and the new site of each line; None on the side that does not have the line."""
+    """The old and the new site of each line that holds something at a peak, as (old, new); None on the
+    side that does not have the line.
+
+    Lines of a file are paired by its text where both sides have that, else in the order of their
+    function; what is left is paired by its bytes and requests.
+    """
     older, newer = sources
     texts = {
         file: _aligned(older[file], newer[file]) for file in older if file in newer
@@ -212,7 +221,7 @@ def _pairs(
     new_groups = _groups(new.sites, texts)
     for key, old_sites in _groups(old.sites, texts).items():
         new_sites = new_groups.get(key, [])
-        if isinstance(key, str):
+        if isinstance(key, str):  # a file whose text is known (_groups)
             pairs.update(_pairs_by_text(old, new, old_sites, new_sites, texts[key]))
         else:
             pairs.update(_pairs_by_order(old, new, old_sites, new_sites))
@@ -229,8 +238,8 @@ def _pairs(
 
 
 def _pairs_by_size(old: _Side, new: _Side, pairs: Mapping[int, int]) -> dict[int, int]:
-    """Sites without a partner in ``pairs``, paired where both ask for the same: such a line was
-    moved to another function or file.
+    """More pairs, old site to new: sites that have no partner in ``pairs`` and ask for the same bytes in
+    as many requests. Their line was moved to another function or file.
     """
     paired = {*pairs.values()}
     unpaired = [
@@ -250,8 +259,10 @@ def _pairs_by_size(old: _Side, new: _Side, pairs: Mapping[int, int]) -> dict[int
 def _groups(
     sites: Sequence[CallSite], texts: Mapping[str, object]
 ) -> dict[Hashable, list[int]]:
-    """The call sites by file, a text, where its source is known on both sides; else by file and
-    function, a tuple.
+    """The numbers of the call sites in groups. The key of a group is the name of a file whose source is
+    known on both sides, else a tuple of file and function.
+
+    ``texts`` has the former files as its keys. A site without a function has its own name as one.
     """
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, site in enumerate(sites):
@@ -284,8 +295,9 @@ def _pairs_by_text(
 def _pairs_by_order(
     old: _Side, new: _Side, old_sites: list[int], new_sites: list[int]
 ) -> dict[int, int]:
-    """Call sites of a function, paired in the order of their lines: their numbers of requests
-    are compared as two texts are line by line.
+    """Call sites of one function, paired without its text. Each side is a sequence, in the order of its
+    lines, of how many requests each site makes. The two are aligned as the lines of two versions of a
+    text are, so that a site which was put in between changes no other pair.
     """
     old_sites = sorted(old_sites, key=lambda site: old.sites[site].line)
     new_sites = sorted(new_sites, key=lambda site: new.sites[site].line)

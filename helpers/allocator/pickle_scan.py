@@ -74,8 +74,9 @@ TOO_MANY = 9
 
 
 class Scan(NamedTuple):
-    """How a scan ended: PLAIN or what is wrong, at which byte of the file, and the length or index
-    that is wrong (0 where it is neither).
+    """How a scan ended. ``finding``: PLAIN, or what is wrong. ``at``: the byte of the file there.
+    ``number``: of CLAIMS_MORE the bytes that it claims, of FAR_MEMO and UNKNOWN_MEMO the index in the
+    memo; 0 for others.
     """
 
     finding: int
@@ -84,8 +85,9 @@ class Scan(NamedTuple):
 
 
 def _rules() -> np.ndarray:
-    """A row for each of the 256 bytes: what the opcode does (0: refused), the bytes of its
-    argument, and the bytes of the length before a counted argument.
+    """A row for each of the 256 bytes that an opcode may be: what the opcode does (0: refused), the
+    bytes of an argument of fixed width, and the bytes of the length that begins any other argument.
+    One of these two widths is always 0.
     """
     codes = {code.name: ord(code.code) for code in pickletools.opcodes}
     rules = np.zeros((256, 3), np.int64)
@@ -101,7 +103,8 @@ def _rules() -> np.ndarray:
 
 
 def scan(data: bytes, most_opcodes: int) -> Scan:
-    """The first opcode that is not of plain data or beyond a limit; PLAIN where there is none.
+    """The first opcode of a pickle that is not of plain data or beyond a limit; PLAIN where the pickle
+    has none up to its STOP.
 
     It checks every length and memo index against what is there, counts opcodes, measures nesting,
     and lets only texts be the keys of a dict.
@@ -157,9 +160,10 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
     """Follows the opcodes to the last one; returns the fields of a Scan. ``actions``, ``widths``
     and ``length_widths`` are the columns of ``_rules``.
 
-    Of the values only their depth is kept: 0 for a text, 1 for a number, else 1 + that of the
-    deepest value inside. Room to work in: ``depths`` for the values on the stack, ``memo`` for
-    those with a number, ``marks`` for the heights of the stack at the open marks.
+    It builds no value. Of each it keeps only the depth: 0 for a text, 1 for a number or an empty
+    container, else 1 + that of the deepest value inside. The caller gives it room to work in:
+    ``depths`` for the values on pickle's stack, ``memo`` for those that pickle has numbered,
+    ``marks`` for the heights of the stack at the marks that are open.
     """
     at = 0
     height = 0
@@ -195,6 +199,7 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
                 index = argument
             if height == 0:
                 return EMPTY_STACK, at, 0
+            # Pickle numbers values without a gap; a far index makes Python's memo as long as that.
             if index > memoized:
                 return FAR_MEMO, at, index
             memo[index] = depths[height - 1]
@@ -207,6 +212,8 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
         elif action == STOP:
             return PLAIN, at, 0
         elif action != SKIP:
+            # What is left puts values into a container. Some of these take all values above the last
+            # mark.
             mark = -1
             if action in (MARKED_TUPLE, APPENDS, SET_ITEMS) and open_marks:
                 open_marks -= 1
@@ -252,7 +259,9 @@ def collect(
 
     Returns what is wrong (or PLAIN), and the height of the stack then.
     """
-    first = mark
+    first = (
+        mark  # the lowest of the values; -1 is below any stack, so it is EMPTY_STACK
+    )
     if action == TUPLE:
         first = height - (opcode - TUPLE_WITHOUT_VALUES)
     elif action == SET_ITEM:
@@ -278,5 +287,6 @@ def collect(
     if is_tuple:
         depths[first] = 1
         height = first + 1
+    # A list or dict is as deep as the deepest that it got so far.
     depths[height - 1] = max(depths[height - 1], 1 + deepest)
     return PLAIN, height

@@ -68,6 +68,7 @@ def plain_pickle(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Any:
     be read.
     """
     data = files.read_whole(path, max_bytes)
+    # Other files go on to the scan, which refuses or finds broken what is no pickle.
     if data.startswith(pickle.PROTO):
         protocol = next(iter(data[1:2]), "none")
         if protocol not in _PROTOCOLS:
@@ -100,8 +101,8 @@ class _Plain(pickle.Unpickler):
 
 
 def _scan(name: str, data: bytes) -> None:
-    """Raises EOFError where the pickle of the file ``name`` is not whole, TraceError where it holds
-    more than plain data.
+    """Scans the pickle of the file ``name``. Raises EOFError where it is not whole (``plain_pickle`` puts
+    this into words), TraceError where it holds more than plain data or goes beyond a limit.
     """
     finding, at, number = scan(data, MAX_OPCODES)
     if finding == pickle_scan.PLAIN:

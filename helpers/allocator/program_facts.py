@@ -84,13 +84,17 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     requests = requests_of(study.trace)
     limit_bytes = _limit_bytes(study)
     refusal, operation = _refusal(study, requests, limit_bytes)
+    # The operations after which the largest lines, and up to which growth, are counted.
     holding_at = requests.peak
     growth_until = requests.fullest
-    if refusal is not None:
+    if (
+        refusal is not None
+    ):  # what held memory at the failure counts, not at some later peak
         holding_at = operation
         growth_until = operation
     live = requests.live
     processes = _rows_in(record, "processes")
+    # The repeats of a rehearsed program: with expandable segments, and without a memory limit.
     repeats = record.get("counterfactual", {})
     expandable = _repeat(repeats.get("expandable"))
     if expandable and expandable.capacity_bytes != study.card.capacity_bytes:
@@ -131,7 +135,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         card_options=_options_again(record, processes, study.capacity_bytes),
         first_change=_first_change(record),
     )
-    if refusal is None:
+    if refusal is None:  # it did not run out here: in which later step would it?
         return replace(facts, runs_out_in_step=runs_out_in_step(study, recorded))
     replays = _replays(study) if league is None else _league_replays(league)
     weights_bytes = _before_forward(requests, operation)
@@ -146,8 +150,10 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
 def _refusal(
     study: Study, requests: Requests, limit_bytes: int
 ) -> tuple[Refusal | None, int]:
-    """The refused request and its operation: as recorded, else as a replay on the study's card
-    refuses it; None and the length of the trace where all requests are met.
+    """The first refused request and its operation: the one that was refused while it was recorded, else
+    the one that a replay on the study's card refuses. None and the length of the trace where all
+    requests are met, and where the card is not known or the trace cannot be replayed on it.
+    ``limit_bytes``: the program's own limit, as ``_limit_bytes`` says.
     """
     refusal, operation = recorded_refusal(study, requests)
     if refusal is None and study.capacity_bytes:
@@ -165,8 +171,9 @@ def _options_again(
     processes: Sequence[Fields],
     capacity_bytes: int,
 ) -> str:
-    """The options of `rehearse` for the same card and, if it was one rank of a job, for the same
-    rank. ``capacity_bytes``: 0 where it is not known.
+    """The options with which `rehearse` runs the program again for the same card and, where the record
+    is of one rank of a job, for the same rank; "" for none. ``capacity_bytes``: of the card, 0 where
+    that is not known.
     """
     words = []
     if capacity_bytes:
@@ -179,7 +186,9 @@ def _options_again(
 
 
 def _limit_bytes(study: Study) -> int:
-    """The program's own limit on a card (set_per_process_memory_fraction); 0 for none."""
+    """The bytes of the card to which set_per_process_memory_fraction limits the program; 0 for no limit,
+    and where the card's size is not known.
+    """
     rules = behaviour(study.torch, study.build)
     allowed = allowed_bytes(study.fraction, study.card, rules)
     if not study.capacity_bytes or allowed == NO_LIMIT:
@@ -190,12 +199,14 @@ def _limit_bytes(study: Study) -> int:
 def _settings_trouble(
     trace: Trace, processes: Sequence[Fields]
 ) -> SettingsTrouble | None:
-    """What is wrong with the allocator's settings of the process that made the trace."""
+    """What is wrong with the allocator's settings of the process that made the trace; None for nothing,
+    and where its variables were not recorded.
+    """
     process = process_of_trace(processes)
     variables = process.get("allocator_variables")
     if not variables:
         return None
-    in_force = {}
+    in_force = {}  # the settings as torch itself reported them, by the name of the variable
     conf = trace.header.get("conf")
     if conf is not None:
         in_force = {CONF_NAMES[0]: conf}
@@ -208,15 +219,19 @@ def _settings_trouble(
 def _idle_checkpointing(
     processes: Sequence[Fields],
 ) -> IdleCheckpointing | None:
-    """The checkpointing that had no effect in the process that made the trace."""
-    kept = process_of_trace(processes).get("idle_checkpointing")
-    if not isinstance(kept, dict) or not kept.get("model"):
+    """The checkpointing that had no effect in the process that made the trace; None where there was none
+    (under_torch/idle_checkpointing.py).
+    """
+    fact = process_of_trace(processes).get("idle_checkpointing")
+    if not isinstance(fact, dict) or not fact.get("model"):
         return None
-    return IdleCheckpointing(str(kept["model"]), str(kept.get("where", "")))
+    return IdleCheckpointing(str(fact["model"]), str(fact.get("where", "")))
 
 
 def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
-    """The program's own lines that hold most after an operation."""
+    """The program's own lines that hold most after an operation, the largest first, at most
+    MOST_HOLDING.
+    """
     held_bytes = requests.by_site(requests.alive(operation))
     largest = requests.largest_lines(held_bytes)[:MOST_HOLDING]
     return tuple(
@@ -227,8 +242,9 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
 
 
 def _before_forward(requests: Requests, operation: int) -> int:
-    """Bytes that are live after an operation and were asked for before the first forward pass of
-    any module; where no forward pass was recorded, those that the code of a model asked for.
+    """The bytes of a model's weights, as far as a trace shows them: bytes that are live after an
+    operation and were asked for before the first forward pass of any module. Where no forward pass was
+    recorded, live bytes that the code of a model asked for (kinds.asked_by_model).
     """
     in_forward = requests.with_stack(lambda frames: any(map(CALLS.match, frames)))
     before = asked_by_model(requests)
@@ -238,14 +254,16 @@ def _before_forward(requests: Requests, operation: int) -> int:
 
 
 def _trained(requests: Requests, weights_bytes: int) -> int:
-    """Bytes of gradients, of which there are no more than weights, and of the optimizer's state."""
+    """Bytes of gradients and of the optimizer's state at the peak. Gradients count at most
+    ``weights_bytes``, since there are no more of them than weights.
+    """
     kinds = bytes_by_kind(requests)
     return min(kinds["gradients"], weights_bytes) + kinds["optimizer state"]
 
 
 def _cards(record: Fields) -> tuple[CardFacts, ...]:
-    """What the processes of a program need of each card: as a rehearsal added them up, else the
-    highest peak of any one process.
+    """What the processes of a program need of each card, in the order of the cards' indices: the sum
+    that a rehearsal's record has for the card, else the highest peak of any one process.
     """
     stats = _stats_by_card(record)
     # A rehearsal's record has the card's use by all processes together (rehearse.holders.CardUse).
@@ -258,7 +276,9 @@ def _cards(record: Fields) -> tuple[CardFacts, ...]:
             needed_bytes = max(needed_bytes, row.get("reserved_bytes.all.peak", 0))
             unused_bytes += row.get("reserved_bytes.all.current", 0)
             unused_bytes -= row.get("allocated_bytes.all.current", 0)
-        users = int(needed_bytes > 0)
+        users = int(
+            needed_bytes > 0
+        )  # without a sum one process is compared with the card
         use = together.get(index)
         if use:
             needed_bytes = use["sum_bytes"]
@@ -295,7 +315,9 @@ def _repeat(fields: Fields | None) -> Repeat | None:
 
 
 def _first_change(record: Fields) -> FirstChange | None:
-    """The change of the program's sources that the record advises to try first."""
+    """The change of the program's sources that the record advises to try first; None where it advises
+    none.
+    """
     change = record.get("first_change")
     if not isinstance(change, dict):
         return None
@@ -323,7 +345,9 @@ def _size_in(fields: Fields, name: str) -> int:
 
 
 def _league_replays(league: WhatIf) -> Replays:
-    """The recorded requests under other settings, from a what-if that was made already."""
+    """The recorded requests under other settings, from a what-if that was made already: the settings
+    that pass and their peak, or the bytes that are missing under all of them.
+    """
     if league.needs_bytes:
         return Replays(passes_with=None, needs_bytes=league.needs_bytes)
     passing = {row.settings: row for row in league.rows if row.passes}
@@ -333,12 +357,15 @@ def _league_replays(league: WhatIf) -> Replays:
 
 
 def _replays(study: Study) -> Replays | None:
-    """The recorded requests under other settings, replayed until one passes; None where they
-    cannot be replayed.
+    """The recorded requests under other settings, replayed until they pass under one. Its
+    ``passes_with`` is None where they pass under no setting. The answer is None where they cannot be
+    replayed.
     """
     capacity_bytes = study.card.capacity_bytes
     tried = list(CONFS)
-    if len(study.trace) <= MOST_EVENTS:
+    if (
+        len(study.trace) <= MOST_EVENTS
+    ):  # a longer trace takes too long for all settings
         tried += grid(behaviour(study.torch, study.build))
     try:
         stream, _, _ = prepared(study.trace, study.card)

@@ -85,12 +85,14 @@ def whatif(
         warnings.append(rules.note)
     confs, remarks = _confs(trace, rules, confs)
     settings = {conf: parse(conf, rules) for conf in confs}
+    # ``origin``: for each operation of ``stream`` that of the recording, -1 for an added one.
     stream, origin, changes = prepared(trace, card)
     warnings += [*remarks, *changes]
     runs = Runs(stream, card, torch, build, fraction)
     origins = dict.fromkeys(confs, origin)
     clashing = [conf for conf in confs if clashes(settings[conf], stream.start)]
     if clashing:
+        # These begin without segments, and with requests for what was live at the start.
         other, other_origin, _ = prepared(trace, card, anew=True)
         runs.others.update(dict.fromkeys(clashing, other))
         origins.update(dict.fromkeys(clashing, other_origin))
@@ -149,10 +151,13 @@ def _with_missing(
     tried: Mapping[str, Sequence[Outcome]],
     origins: Mapping[str, np.ndarray],
 ) -> WhatIf:
-    """The answer where no setting passes: the settings that need the smallest card, the bytes by
-    which that is larger, and what was live when the trace first ran out under those settings.
-    ``tried``: the replays of each setting; ``origins``: the recorded operation of each that it
-    replays. Raises ValueError where no setting may be recommended.
+    """``answer`` with the fields that it has only where no setting passes: the settings under which
+    the smallest card is enough, how many bytes larger that card is, and what was live when the
+    trace first ran out under those settings.
+
+    ``tried``: by each setting its replays, one for each rule for addresses. ``origins``: by each
+    setting, for each operation that its replays carry out, the operation of the recording. Raises
+    ValueError where every setting has flags, so that none may be recommended.
     """
     allowed = [row.settings for row in answer.rows if not row.flags]
     if not allowed:
@@ -175,6 +180,7 @@ def _with_missing(
             f"(at operation {answer.floor_index:,}), "
             f"{show_bytes(answer.floor_bytes - card_bytes)} more than the card has"
         )
+    # A setting passes only under all rules for addresses, so some of its replays may have passed.
     failures = [outcome.first_oom for outcome in tried[settings]]
     first_failure = next(at for at in failures if at is not None)
     live, groups = live_at(runs.of(settings), origins[settings], first_failure)
@@ -189,13 +195,18 @@ def _with_missing(
 
 
 def _replays(runs: Runs, conf: str) -> list[Outcome]:
+    """The replays under a setting on the card of the question, one for each rule for addresses."""
     return list(runs.replays(conf, runs.card.capacity_bytes))
 
 
 def _confs(
     trace: Trace, rules: Behaviour, confs: Sequence[str] | None
 ) -> tuple[list[str], list[str]]:
-    """The settings to try, each once, and a remark where the recorded ones cannot be tried."""
+    """The settings to try, each once, and remarks: one where the recorded settings cannot be tried
+    because this release refuses them.
+
+    ``confs`` are tried alone where they are given; an empty list means the default settings.
+    """
     if confs is not None:
         return list(dict.fromkeys(confs)) or [""], []
     tried = list(grid(rules))
@@ -216,9 +227,9 @@ def row_of(
     fraction: float | None,
     origin: np.ndarray | None = None,
 ) -> Replay:
-    """The row of one setting. ``outcomes``: a replay for each rule for addresses that matters on
-    this release, first-fit first; ``origin``: the recorded operation of each that was replayed,
-    where they differ.
+    """The row of one setting. ``outcomes``: a replay for each rule by which the driver may choose
+    addresses and that matters on this release, first-fit first. ``origin``: for each operation of
+    the replays that of the recording; None where they are the same.
 
     The setting passes if it passes under each rule. The peak reserved is that of first-fit, its
     ``low`` and ``high`` are over all rules. ``flags`` say why it is never recommended.
@@ -229,6 +240,8 @@ def row_of(
     options = [OPTIONS[key] for key, _ in parts(settings.conf) if key in OPTIONS]
     left_out = [f"{key.name}: {key.unmodelled}" for key in options if key.unmodelled]
     flags = _flags_of(settings, fraction)
+    # Settings that are read as the default ones are pointless, unless they name an option that the
+    # model leaves out: that may have an effect on the card.
     is_default = replace(settings, conf="", ignored=()) == parse("", rules)
     if settings.conf and is_default and not left_out:
         flags.append("; ".join(("it changes nothing here", *settings.ignored)))
@@ -263,8 +276,10 @@ def row_of(
 
 
 def _flags_of(settings: Settings, fraction: float | None) -> list[str]:
-    """The warnings of settings that hold under a fraction of the card: with one,
-    garbage_collection_threshold does have an effect.
+    """The warnings that settings carry (Settings.warnings).
+
+    One of them says that garbage_collection_threshold does nothing without a memory fraction. It
+    is left out where the program has set a ``fraction`` of the card, since then the option works.
     """
     flags = list(settings.warnings)
     if fraction is None:
@@ -275,21 +290,27 @@ def _flags_of(settings: Settings, fraction: float | None) -> list[str]:
 
 
 def _rank(row: Replay) -> tuple[int | str, ...]:
-    """A sort key: first the rows that pass, by slow calls, retries, peak reserved and simplicity;
-    then the others, those first that got farthest.
+    """The sort key of a row; the smallest key is the best row.
+
+    Rows that pass come first, by slow calls, retries and peak reserved. Rows that run out follow:
+    the later the first out-of-memory, the better, then the fewer of them. Where all that is equal,
+    the shorter text of settings is better, because it usually sets less.
     """
-    after = (row.peak_reserved_high_bytes, len(row.settings), row.settings)
+    # The text itself comes last, so that no two rows are equal and the order is always the same.
+    where_equal = (row.peak_reserved_high_bytes, len(row.settings), row.settings)
+    # Each row that does not pass has a first_oom (row_of): its test is for the type checker alone.
     if row.passes or row.first_oom is None:
-        return (0, row.slow_calls, row.retries, *after)
-    return (1, -row.first_oom.index, row.ooms, *after)
+        return (0, row.slow_calls, row.retries, *where_equal)
+    return (1, -row.first_oom.index, row.ooms, *where_equal)
 
 
 def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
-    """The setting to use and why; None where no setting passes that may be recommended.
+    """The setting to use, "" for the default settings, and why; None and "" where no setting passes
+    that may be recommended. ``rows``: the best first.
 
-    It is the first row, or a simpler one that is about as good. Where the default settings pass,
-    it is those, unless the other saves retries or more than a few slow calls: a change that gains
-    nothing is not recommended.
+    The choice begins with the first row that passes, and goes to a simpler one that is about as
+    good. Where the default settings pass too, they are recommended, unless that choice saves
+    retries or more than a few slow calls: a change that gains nothing is not recommended.
     """
     passing = [row for row in rows if row.passes and not row.flags]
     if not passing:
@@ -306,8 +327,9 @@ def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
     if default is None:
         if any(not row.settings for row in rows):
             return best.settings, "the default settings run out of memory"
+        # The caller did not ask about the default settings.
         return best.settings, "no request fails with it"
-    saved = 0
+    saved = 0  # slow calls; none count where the choice makes more retries for them
     if best.retries <= default.retries:
         saved = default.slow_calls - best.slow_calls
     if best.retries < default.retries or saved > _few_calls(default):
@@ -318,14 +340,17 @@ def recommended(rows: Sequence[Replay]) -> tuple[str | None, str]:
 
 
 def _few_calls(row: Replay) -> int:
+    """The slow calls that a replay as long as this one may save without a gain (FEW_CALLS)."""
     return max(FEW_CALLS, row.events // FEW_CALLS_OF)
 
 
 def live_at(
     trace: Trace, origin: np.ndarray, index: int
 ) -> tuple[list[LiveBytes], list[LiveBytes]]:
-    """The largest live allocations before an operation, and the stacks whose allocations together
-    hold most then. ``origin``: the recorded operation of each of the trace.
+    """The TOP largest allocations that are live just before the operation ``index``, and the TOP
+    stacks whose live allocations hold most together; both the largest first.
+
+    ``origin``: for each operation of the trace that of the recording.
     """
     requests = requests_of(trace)
     # A snapshot of torch 2.0 does not have what a block at the start was asked for.
@@ -337,7 +362,7 @@ def live_at(
     for number in np.flatnonzero(requests.alive(index - 1)).tolist():
         ident = int(requests.id[number])
         at = int(requests.at[number])
-        if at < 0:
+        if at < 0:  # live before the trace began
             size = asked_before[ident]
             event = -1
         else:

@@ -40,22 +40,26 @@ MOST_LINES = 4
 COLLECTOR_OFF = re.compile(r"\bgc\.(?:disable\(|set_threshold\(\s*0)")
 """A line that switches Python's garbage collector off."""
 OPENING_BRACKET = re.compile(r"(?<!\])\[")
-"""Of the keys of a collection, "a[0][1]", the first: the others belong to the same one."""
+"""The bracket of a first key, as of 0 in "a[0][1]". A bracket right behind another is passed over: the
+lines that put into "a[0]" are those of "a", as keeping_lines looks for the last name alone.
+"""
 
 
 @dataclass
 class Keeper:
     """One name of the program and the tensors that are reached through it.
 
-    ``name``: as the program would write it, "history[...]['logits']". ``kind``: variable, global,
-    exception, generator, function (its closure or defaults), cache (of functools.lru_cache),
-    circle (of objects that refer to each other, while the garbage collector is off). ``where``:
-    the frame, function or module that has the name, or the line that switches the collector off.
+    ``name``: as the program would write it, "history[...]['logits']". ``kind``: who has the name's
+    first part: a running function (variable), a module (global), a frame that an exception or a
+    generator keeps (exception, generator), a closure or a default (function), functools.lru_cache
+    (cache); or "circle" for objects that refer to each other while the garbage collector is off.
+    ``where``: the frame, function or module that has the name; of a circle the line that switches
+    the collector off.
     ``collection``: the longest collection on the way, as the program would write it, with its type,
     ``container``, and its ``length``. ``tensors`` and ``graphs``: how many tensors, and how many of
     them carry a graph of autograd. ``bytes`` and ``addresses``: of their storages on the device.
-    ``lines``: of the program, that put something into the collection, or make a new value of the
-    variable from its old one.
+    ``lines``: lines of the program that put something into the collection, or that make a new value
+    of the variable from its old one; at most MOST_LINES.
     """
 
     name: str
@@ -86,10 +90,11 @@ class Keeper:
 
 
 def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
-    """The ``keepers`` of all tensors on a kind of device, most bytes first.
+    """The fact "keepers" of a recording: under ``keepers`` the keepers of all tensors on a kind of
+    device, a dictionary each, most bytes first.
 
-    ``reached`` and ``not_reached`` are bytes of storages; ``complete`` is False where the walk
-    stopped at its limit of objects or of time.
+    ``reached`` and ``not_reached`` are the bytes of storages that the walk did and did not reach;
+    ``complete`` is False where it stopped at its limit of objects or of time.
     """
     storages = storages_of(torch, device)
     walk = Walk(storages, LONGEST_S)
@@ -100,6 +105,8 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
     for keeper in keepers:
         for address in keeper.addresses:
             del left[address]
+    # A collector that is on would have freed circles; a walk that was cut short may have missed a
+    # name that leads to them.
     if walk.complete and not gc.isenabled():
         unreached = [
             storage for storage in storages.values() if storage.address in left
@@ -120,8 +127,9 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
 def keepers_in(
     reached: dict[int, Reference], storages: dict[int, Storage]
 ) -> list[Keeper]:
-    """A keeper for each name by which tensors were reached. ``reached`` and ``storages``: by the id of
-    the tensor. A storage that several tensors share counts for the first of them.
+    """A keeper for each name by which tensors were reached, in the order of ``reached``. ``reached``
+    and ``storages`` have the id of a tensor as their key. Where several tensors share a storage, its
+    bytes count for the keeper that was reached first.
     """
     keepers: dict[tuple[str, str], Keeper] = {}
     counted: set[int] = set()
@@ -148,8 +156,9 @@ def keepers_in(
 
 
 def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
-    """The keeper of storages to which objects refer but no name of the program leads: the garbage
-    collector would free them, and is off. ``sizes``: their bytes by address.
+    """The one keeper of storages that no name of the program reaches but to which objects refer: these
+    objects refer to each other, and the garbage collector, which would free them, is off. Empty for
+    no such storage. ``sizes``: the bytes of each storage by its address.
     """
     if not sizes:
         return []
@@ -166,16 +175,20 @@ def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
 
 
 def find_lines(keepers: list[Keeper]) -> None:
-    """Fill in the lines of each keeper; ``collection`` becomes the one that they put into, "" where they
-    put into none.
+    """Fill in ``lines`` of each keeper, and set ``collection`` to the collection that these lines put
+    something into, or to "" where they bind a name instead. Where no line is found it stays as it is.
     """
     sources = _sources()
     for keeper in keepers:
         if keeper.kind in ("cache", "circle"):
+            # No line puts anything into these: the cached function, or the line that switches the
+            # collector off ("" where that is not found), is the line to change.
             if keeper.where:
                 keeper.lines = [keeper.where]
             continue
         if keeper.is_entry_with_graph:
+            # Such as stats["loss"] += loss: the entry keeps the graphs of all steps, and the length
+            # of its dictionary says nothing.
             keeper.lines = _lines_of(remaking_lines, keeper.name, keeper, sources)
         if keeper.lines:
             keeper.collection = ""
@@ -183,14 +196,18 @@ def find_lines(keepers: list[Keeper]) -> None:
         for collection in _collections(keeper):
             keeper.lines = _lines_of(keeping_lines, collection, keeper, sources)
             if keeper.lines:
+                # A variable with a graph has no collection, and keeps "".
                 keeper.collection = keeper.collection and collection
                 break
+        # Such as self.state = state: the next step continues with it, and so with its graph.
         if keeper.is_attribute_with_graph and not keeper.lines:
             keeper.lines = _lines_of(carrying_lines, keeper.name, keeper, sources)
 
 
 def lines_that_join(keeper: Keeper) -> list[str]:
-    """The lines that join a tensor with others and give its name to the result."""
+    """The lines of the program that join the keeper's tensor with others and give its name to the
+    result, such as kept = torch.cat((kept, new)).
+    """
     return _lines_of(joining_lines, keeper.name, keeper, _sources())
 
 
@@ -201,8 +218,10 @@ def _sources() -> dict[str, str]:
 
 
 def _collections(keeper: Keeper) -> list[str]:
-    """The collections into which a line may put what is kept: the longest one on the way, then those
-    in which that one is, the innermost first. Without any, a variable that carries a graph.
+    """The expressions for whose lines ``find_lines`` looks, in turn: the longest collection on the way to
+    the tensors, then the collections that contain it, the innermost first. Without a collection, the
+    name of a variable that carries a graph; empty for a variable without one, which keeps no more
+    than its own tensor.
     """
     if keeper.collection:
         keys = OPENING_BRACKET.finditer(keeper.collection)
@@ -219,12 +238,15 @@ def _lines_of(
     keeper: Keeper,
     sources: dict[str, str],
 ) -> list[str]:
-    """The lines that ``find`` finds for a name, as "train.py:12 step". Of several sources with such
-    lines the one that has the keeper counts, else the notebook's cell that ran last.
+    """The lines that ``find`` finds for a name, as "train.py:12 step", at most MOST_LINES and all of one
+    source. The file that has the keeper is searched first, then cells of a notebook from the one that
+    ran last, then other files. Empty where none has such a line. ``find``: takes a source and a name,
+    returns numbers of lines; ``sources``: texts by path.
     """
     numbers_of_cells = cells()
 
     def order(path: str) -> tuple[bool, int]:
+        """The sort key of a source; False comes before True, and high numbers of cells first."""
         return not _is_in(keeper.where, path), -numbers_of_cells.get(path, 0)
 
     for path in sorted(sources, key=order):
@@ -240,5 +262,5 @@ def _lines_of(
 
 def _is_in(where: str, path: str) -> bool:
     """Whether ``where`` of a keeper, "train.py:12 step", "train.py" or "cell 6, line 1", is in a file."""
-    before_line = place(path, 0)[:-1]
+    before_line = place(path, 0)[:-1]  # "train.py:" or "cell 6, line ": all but the 0
     return where.startswith((os.path.basename(path), before_line))

@@ -49,6 +49,7 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     where no line does so, or where the source is no Python.
     """
     name = last_name(collection)
+    # The program adds to "optimizer", not to "optimizer.state".
     if name in INNER and "." in collection:
         name = last_name(collection.rpartition(".")[0])
     words = HOOKS.get(name, (name,))
@@ -56,13 +57,15 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
 
 
 def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
-    """The lines of a source that bind an attribute, such as "self.state", if the source reads it too:
-    one step leaves a value there, and the next one continues with it. In order; without __init__,
-    which only begins. Empty where nothing reads it, and where the source is no Python.
+    """The lines of a source that bind an attribute, such as "self.state", in order. If the source also
+    reads the attribute, one step leaves a value there and the next step continues with it; so the
+    answer is empty where nothing reads it. Lines in __init__ are left out, because they run once,
+    before the first step. Empty also where the source is no Python.
     """
     name = last_name(attribute)
 
     def is_attribute(node: ast.AST, context: type[ast.expr_context]) -> bool:
+        """Whether a node is that attribute of any owner, read (ast.Load) or bound (ast.Store)."""
         if not isinstance(node, ast.Attribute) or node.attr != name:
             return False
         return isinstance(node.ctx, context)
@@ -99,8 +102,9 @@ def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
 def _lines_where(
     matches: Callable[[ast.AST], bool], source: str, *words: str
 ) -> tuple[int, ...]:
-    """The lines of a source on which a statement or an expression begins that matches, in order. Empty
-    where it is no Python, or has none of the words: then it is not parsed.
+    """The lines, in order, on which a statement or an expression begins for which ``matches`` is true.
+    Empty where the source is no Python, and where it has none of ``words``: a source without them
+    cannot match, and is not parsed.
     """
     has_word = [re.search(rf"\b{re.escape(word)}\b", source) for word in words if word]
     if not any(has_word):
@@ -138,8 +142,8 @@ def _is_made_of_itself(
     node: ast.AST, name: str, has_name: Callable[[ast.expr, str], bool]
 ) -> bool:
     """Whether a statement makes a new value of a name from its old one: total += loss,
-    total = total + loss, or output, state = cell(output, state). ``has_name``: whether an expression
-    is that name.
+    total = total + loss, or output, state = cell(output, state). Not state = state.cuda(), which
+    keeps nothing more (MOVING). ``has_name``: tells whether an expression is that name.
     """
     if isinstance(node, ast.AugAssign):
         return has_name(node.target, name)
@@ -168,7 +172,9 @@ def _without_owner(expression: str) -> str:
 
 
 def functions_by_line(source: str) -> dict[int, str]:
-    """The name of the innermost function of each line, by its number; without lines in no function."""
+    """By the number of a line the name of the innermost function that has it. Lines outside of all
+    functions are not in the dictionary.
+    """
     functions: dict[int, str] = {}
     for node in ast.walk(ast.parse(source)):  # outer functions come before inner ones
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -188,9 +194,11 @@ def last_name(collection: str) -> str:
 
 
 def _adds_to(node: ast.AST, name: str) -> bool:
-    """Whether a statement or call puts something into the collection of this name."""
+    """Whether a node puts something into the collection of this name: history.append(x), for hooks
+    module.register_forward_hook(f), history[k] = x, history += [x] or history = history + [x].
+    """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if name in HOOKS:
+        if name in HOOKS:  # any owner: the program never names the collection of hooks
             return node.func.attr in HOOKS[name]
         return node.func.attr in ADDING and _is_named(node.func.value, name)
     if isinstance(node, ast.Assign):

@@ -24,7 +24,7 @@ from .own_files import is_own, is_own_class
 LONGEST_KEY = 40
 """Characters of a key that is written out: a longer one is data."""
 MOST_NAMED = 16
-"""A dictionary with more entries is one of data, whose entries have one name together."""
+"""A dictionary with more entries is taken for a collection of data: its entries share one name."""
 ANY_ENTRY = "[...]"
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 """Dictionaries of a torch.nn.Module whose entries the program writes as attributes."""
@@ -41,7 +41,8 @@ class Reference(NamedTuple):
 
     ``name``: the expression that leads there, "history[...]['logits']". ``kind`` and ``where``: what
     the first name in it is, and which frame, function or module has that name (see ``Keeper``).
-    ``collection``, ``container``: the longest collection on the way, as an expression and itself.
+    ``container``: the longest collection on the way, None for no collection; ``collection``: the
+    expression for it, "" for none.
     """
 
     value: Any
@@ -58,7 +59,9 @@ def is_plain(value: object) -> bool:
 
 
 def length_of(collection: Any) -> int:
-    """The length of a dictionary or a sequence; the program's own __len__ is not called."""
+    """The length of a dictionary, of one of SEQUENCES, or of an object of a subclass, whose own __len__
+    is not called. Other collections are never passed.
+    """
     if type(collection) in (list, dict):
         return len(collection)
     kinds = (dict, *SEQUENCES)
@@ -76,7 +79,9 @@ def variables_of(frame: types.FrameType, kind: str) -> Iterator[Reference]:
 
 
 def variables_kept_by(candidate: Any) -> Iterator[Reference]:
-    """The variables of the frames that an exception or a suspended generator keeps."""
+    """The variables of the frames that an exception or a suspended generator keeps; none for any other
+    object.
+    """
     kind = type(candidate)
     if issubclass(kind, BaseException):
         # The slot itself is asked: a subclass may have a property of this name.
@@ -91,13 +96,16 @@ def variables_kept_by(candidate: Any) -> Iterator[Reference]:
 def inside_tensor(reference: Reference) -> Iterator[Reference]:
     """The objects to which a tensor of the program refers, its gradient first."""
     tensor = reference.value
+    # Only these get a gradient by themselves; to ask a tensor that is no leaf makes torch warn.
     if tensor.is_leaf and tensor.requires_grad:
         yield _extended(reference, tensor.grad, f"{reference.name}.grad")
     yield from _attributes(reference)
 
 
 def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch for each kind of object
-    """The objects to which any other object refers; none for classes and functions of libraries."""
+    """The objects to which an object that is no tensor refers; none for classes and functions of
+    libraries, for modules and for frames: the program's modules and frames are roots themselves.
+    """
     value = reference.value
     kind = type(value)
     if issubclass(kind, type) and not is_own_class(value):
@@ -117,6 +125,7 @@ def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch
         yield _extended(reference, value.keywords, f"{reference.name}.keywords")
     elif issubclass(kind, (types.GeneratorType, BaseException)):
         for variable in variables_kept_by(value):
+            # Named by its own frame; but a list of exceptions is still the collection on the way.
             yield variable._replace(
                 collection=reference.collection, container=reference.container
             )
@@ -128,8 +137,11 @@ def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch
 
 
 def _is_array_of_objects(value: Any) -> bool:
-    """Whether it is a numpy array of objects, of which Python's collector does not know."""
-    array: Any = getattr(sys.modules.get("numpy"), "ndarray", ())  # (): no class
+    """Whether a value is a numpy array of Python objects. Python's collector does not know what such
+    an array refers to, so ``_attributes`` would find nothing.
+    """
+    # Without numpy (), of which nothing is a subclass.
+    array: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
     return issubclass(type(value), array) and value.dtype.hasobject
 
 
@@ -137,12 +149,13 @@ def _items(collection: Any) -> list[object]:
     """The entries of a sequence or set; the program's own __iter__ is not called."""
     if type(collection) in SEQUENCES:
         return list(collection)
+    # A subclass may iterate in its own way; its referents include its attributes.
     return gc.get_referents(collection)
 
 
 def _entries(reference: Reference) -> Iterator[Reference]:
-    """The entries of a dictionary, by their keys where it has few; entries without references are left
-    out.
+    """The values of a dictionary. Up to MOST_NAMED entries each is named by its key, of more all have
+    one name; plain values, which lead to no tensor, are left out.
     """
     dictionary = reference.value
     entries = list(dict.items(dictionary))
@@ -158,7 +171,9 @@ def _entries(reference: Reference) -> Iterator[Reference]:
 def _alike(
     reference: Reference, entries: list[object], collection: object
 ) -> Iterator[Reference]:
-    """The entries of a collection, all by one name; those without references are left out."""
+    """The entries of a collection, all by one name, "history[...]"; plain entries, which lead to no
+    tensor, are left out.
+    """
     name = reference.name + ANY_ENTRY
     any_entry = _extended(reference, None, name, container=collection)
     for entry in entries:
@@ -187,12 +202,15 @@ def _of_function(reference: Reference) -> Iterator[Reference]:
 
 
 def _of_lru_cache(cache: Any) -> Iterator[Reference]:
-    """The results and arguments that functools.lru_cache keeps for a function of the program."""
+    """The results and arguments that functools.lru_cache keeps for a function of the program; none for
+    the cache of a library's function.
+    """
     code = getattr(inspect.unwrap(cache), "__code__", None)
     if code is None or not is_own(code.co_filename):
         return
     name = f"the lru_cache of {code.co_name}"
     where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
+    # vars(cache) is the dictionary of the wrapper's attributes, not of its results.
     referents = [value for value in gc.get_referents(cache) if value is not vars(cache)]
     # The last dictionary has the results by arguments (lru_cache_tp_traverse in _functoolsmodule.c).
     results = [value for value in referents if type(value) is dict][-1]
@@ -201,8 +219,9 @@ def _of_lru_cache(cache: Any) -> Iterator[Reference]:
 
 
 def _attributes(reference: Reference) -> Iterator[Reference]:
-    """The attributes of an object, read from its dictionary or its slots, so that no property is called;
-    then other objects to which it refers, by the name of the object itself.
+    """The attributes of an object, read from its dictionary or its slots, so that no property is called.
+    Then all other objects to which it refers, which have the name of the object itself, since no
+    expression is known for them.
     """
     owner = reference.value
     kind = type(owner)
@@ -221,8 +240,8 @@ def _attributes(reference: Reference) -> Iterator[Reference]:
             attributes.update(attributes.pop(group))
     for name, value in attributes.items():
         yield _extended(reference, value, f"{reference.name}.{name}")
-    # A dictionary among them is that of the attributes; classes, modules and frames are roots or of
-    # libraries.
+    # A dictionary among the referents is the one whose attributes were named above. Classes, modules
+    # and frames are the program's, and so roots themselves, or of libraries, which are not walked.
     not_followed = (dict, type, types.ModuleType, types.FrameType)
     for value in referents:
         if not issubclass(type(value), not_followed):
@@ -243,8 +262,9 @@ def _slots(owner: object) -> Iterator[tuple[str, object]]:
 def _extended(
     reference: Reference, value: object, name: str, container: object = None
 ) -> Reference:
-    """The reference to an object one step further than ``reference``, through ``container`` where that is
-    a collection. Of two collections on the way the longer one is kept.
+    """The reference to an object to which the object of ``reference`` refers. ``container``: the object of
+    ``reference`` where that is a collection, else None. Of two collections on the way the reference
+    keeps the longer one, as the one that grows.
     """
     further = reference._replace(value=value, name=name)
     if container is None:
@@ -256,8 +276,8 @@ def _extended(
 
 
 def _key(key: object) -> str:
-    """A key of a dictionary as the program writes it; "..." where that is long, or where a method of
-    the program would write it.
+    """A key of a dictionary as the program writes it; "..." for a text longer than LONGEST_KEY, and for
+    any other key, as its repr might be a method of the program.
     """
     if type(key) is str and len(key) <= LONGEST_KEY:
         return repr(key)

@@ -1,4 +1,6 @@
-"""The names of the program with which a walk to its tensors begins."""
+"""The names with which a walk to the tensors of a program begins, its *roots*: variables of running
+functions and global names.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from .references import Reference, variables_kept_by, variables_of
 
 
 def roots() -> list[Iterable[Reference]]:
-    """The groups of names in the order in which they are walked. A tensor is named by the first that
-    reaches it: variables before globals, and names of the program before those of libraries.
+    """The groups of names in the order in which they are walked: the program's variables, its global
+    names, variables of frames that do not run, then a group for each running function of a library.
+
+    A tensor gets its name from the first group that reaches it. So this order prefers variables to
+    globals, and names of the program to those of libraries.
     """
     return [_variables(), _globals(), _left_behind(), *_variables_of_libraries()]
 
@@ -26,8 +31,11 @@ def _variables() -> Iterator[Reference]:
 
 
 def _variables_of_libraries() -> list[list[Reference]]:
-    """The variables of each running function of a library, the outermost function first: a caller
-    still has an object when the function that got it has returned.
+    """A group of variables for each running function of a library, the outermost function first.
+
+    A caller and the function that it calls often have a variable for the same object. The first
+    group that reaches an object names it, so this order names the caller's variable: that one
+    keeps the object after the called function has returned.
     """
     frames = [
         frame for frame in running_frames() if not is_own(frame.f_code.co_filename)
@@ -42,12 +50,12 @@ def _globals() -> Iterator[Reference]:
 
 
 def globals_by_module() -> dict[str, list[Reference]]:
-    """The global names of each module of the program, by the name with which it is imported."""
+    """The global names of each module of the program, by the module's name in sys.modules."""
     references = {}
     for module_name, module in list(sys.modules.items()):
         if module_name == "__main__" or is_own_module(module):
             where = os.path.basename(file_of(module))
-            if not where:
+            if not where:  # __main__ of a notebook or of python -c has no file
                 where = module_name
             references[module_name] = [
                 Reference(value, name, "global", where)
@@ -57,6 +65,8 @@ def globals_by_module() -> dict[str, list[Reference]]:
 
 
 def _left_behind() -> Iterator[Reference]:
-    """The variables in frames that do not run: those of kept exceptions and suspended generators."""
+    """The variables in frames that do not run: those that an exception keeps in its traceback, and
+    those of suspended generators.
+    """
     for candidate in gc.get_objects():
         yield from variables_kept_by(candidate)

@@ -34,7 +34,9 @@ def storages_of(torch: ModuleType, *devices: str) -> dict[int, Storage]:
 
 
 def storage_of(tensor: Tensor, devices: Sequence[str]) -> Storage | None:
-    """The storage of a tensor; None where it is on no device of these kinds, such as "cuda"."""
+    """The storage of a tensor; None where it is on no device of these kinds, such as "cuda", or has no
+    storage of its own.
+    """
     try:
         storage = tensor.untyped_storage()
         # A fake tensor says "cuda", but its storage is on "meta" and has no bytes.
@@ -57,8 +59,8 @@ def _kind_of(where: device) -> str:
 
 
 def _tensors(torch: ModuleType) -> Iterator[Tensor]:
-    """All tensors that Python knows, and their gradients, for which Python has no object before one asks
-    for them.
+    """All tensors that Python knows, and the gradients of leaves: Python has no object for a gradient
+    until .grad is asked for. (To ask another tensor than a leaf for it makes torch warn.)
     """
     for tensor in instances_of(torch.Tensor):
         yield tensor
@@ -67,8 +69,8 @@ def _tensors(torch: ModuleType) -> Iterator[Tensor]:
 
 
 def instances_of(kind: type) -> Iterator[Any]:
-    """All objects of a class that Python's collector knows. isinstance would call __class__ of the
-    program's objects.
+    """All objects of a class that Python's collector knows. It asks type(), because isinstance would call
+    a property __class__ of the program's objects.
     """
     for candidate in gc.get_objects():
         if issubclass(type(candidate), kind):
@@ -76,10 +78,11 @@ def instances_of(kind: type) -> Iterator[Any]:
 
 
 def referred_to(storages: list[Storage]) -> dict[int, int]:
-    """The bytes, by address, of those storages to whose tensors an object of Python refers; only a graph
-    of autograd keeps the others.
+    """Those of ``storages`` to whose tensors some object of Python refers, as bytes by address. The
+    others are kept by nothing but a graph of autograd.
     """
     # gc.get_referrers compares each object with each tensor: minutes for 100,000 of them.
+    # A Storage refers to its tensor, too, but is ours.
     referrers = [
         referrer for referrer in gc.get_objects() if type(referrer) is not Storage
     ]

@@ -1,7 +1,7 @@
 """Walks from the names of a program to its tensors, the shortest way first.
 
-Names come in groups. An object belongs to the first group that reaches it, by the number of that
-group, and is not walked again.
+Names come in groups, which are counted from 1. An object belongs to the first group that reaches it,
+and is not walked again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Walk:
 
     @property
     def complete(self) -> bool:
-        """Whether the walk was not stopped, or no tensor was left: no other name leads to one."""
+        """Whether no name that was not walked could lead to another tensor: the walk was not stopped at a
+        limit, or it had reached every tensor before.
+        """
         return self._is_in_time or self.has_all
 
     def run(self, groups: Iterable[Iterable[Reference]]) -> None:
@@ -52,7 +54,7 @@ class Walk:
 
     def run_from(self, roots: Iterable[Reference]) -> list[Reference]:
         """Walk from a group of names to all objects that no earlier group reached. Returns the references
-        to objects that one of those did reach.
+        that led to objects of an earlier group: these are shared with it.
         """
         self._groups += 1
         self._check_time()
@@ -60,6 +62,7 @@ class Walk:
         waiting = collections.deque(roots)
         while waiting and self._is_in_time:
             reference = waiting.popleft()
+            # Of an object that was not reached before, this group.
             group = self._group_of.get(id(reference.value), self._groups)
             if group != self._groups:
                 shared.append(reference)
@@ -72,7 +75,9 @@ class Walk:
             self._is_in_time = False
 
     def _next(self, reference: Reference) -> Iterable[Reference]:
-        """The objects to which an object refers; none where it was walked before."""
+        """The objects to which an object refers; none where it was walked before or is plain. Notes a tensor
+        in ``reached``.
+        """
         key = id(reference.value)
         if key in self._group_of or is_plain(reference.value):
             return ()
