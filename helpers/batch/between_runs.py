@@ -61,7 +61,10 @@ class BoxWatch:
         self.blind = ""
 
     def holds_back(self, run: Run, runs: Iterable[Run]) -> str:
-        """Why a run must not start now, or an empty text; ``runs`` are all runs of its batch."""
+        """Why a run must not start now, after a new look at the box; empty if it may start.
+
+        ``runs`` are all runs of its batch, whose records may name faults that last.
+        """
         if run.danger == "looks":
             return ""
         self.look(lambda trouble: _concerns(trouble, run))
@@ -80,6 +83,8 @@ class BoxWatch:
             # The runs are not blamed for it: other programs use host memory, too.
             if trouble.scope == "host memory":
                 return False
+            # A fault that lasts is recorded whatever GPU the runs named: a resumed batch knows it
+            # from their records only (``lost``).
             return not trouble.passes or any(_concerns(trouble, run) for run in runs)
 
         self.look(may_be_theirs)
@@ -120,7 +125,7 @@ class BoxWatch:
                 self.first, self.gates, self._measure, self._pause, waits_for=waits_for
             )
             self.stays += [trouble for trouble in self.troubles if not trouble.passes]
-        except _Interrupted:
+        except _Interrupted:  # the batch ends, so nobody needs the answer
             return
         except Exception as error:  # noqa: BLE001  a fault of the look must not cost the night; the records say it was blind
             self.blind = f"not looked at: {in_words(error)}"
@@ -144,7 +149,9 @@ def _concerns(trouble: Trouble, run: Run) -> bool:
 
 
 def _is_elsewhere(run: Run) -> bool:
-    """Whether a run is about a recorded box and uses no GPU of this machine."""
+    """Whether a run is about a recorded box and uses no GPU of this machine: the plan names none
+    for it, and a notebook with the parameter ``device`` trains on the CPU.
+    """
     device = run.parameters.get("device", "cpu")
     return run.box in recorded_names() and not run.gpu and device == "cpu"
 
@@ -155,7 +162,7 @@ def lost(runs: Iterable[Run]) -> Iterator[Trouble]:
     """
     boot = boot_id()
     for run in runs:
-        if run.boot_id != boot:
+        if run.boot_id != boot:  # a reboot since then has cleared its faults
             continue
         if run.state == "stuck":
             scope = f"gpu {run.gpu}" if run.gpu else "a GPU"

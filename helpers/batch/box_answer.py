@@ -74,7 +74,11 @@ class BoxAnswer:
 
     @property
     def finding(self) -> str:
-        """The finding about the box, a key of FINDINGS."""
+        """The finding about the box, a key of FINDINGS.
+
+        A verdict with the state ``aside`` answers another question than the box's state. One that
+        only says that there is no GPU is no problem, unless it also names a second problem.
+        """
         if self.verdict is None:
             return "without an answer"
         if self.verdict.state == "healthy":
@@ -129,7 +133,11 @@ class BoxAnswer:
 
 
 def _only_lacks_a_gpu(verdict: Verdict) -> bool:
-    """Whether the only thing wrong is that there is no GPU, and no program failed because of it."""
+    """Whether the only thing wrong is that there is no GPU, and no program failed because of it.
+
+    A verdict about this has no cause of its own: it has the cause ``other`` and the evidence
+    ``no-gpu``, and ``error`` is the message of a program that failed.
+    """
     says_none = any(row.id == "no-gpu" for row in verdict.evidence)
     return verdict.cause == "other" and says_none and not verdict.error
 
@@ -229,6 +237,7 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
     obstacle = "No run has a verdict yet."
     lost = next((section for section in sections if section.lost), None)
     if lost:
+        # The cause may be empty, or end with a full stop of its own.
         obstacle = f"{lost.name}: {lost.state}. {lost.cause}".rstrip(". ") + "."
     by_title = grouped(sections, attrgetter("title"))
     machine = f"box {box}"
@@ -260,7 +269,11 @@ def _values(leader: Section, sections: Sections) -> list[Sections]:
 
 
 def _cell(runs: Sections, of_box: Verdict | None) -> Cell:
-    """The cell for the runs of a notebook on a box, whose leading verdict is ``of_box``."""
+    """The cell for the runs of a notebook on a box, whose leading verdict is ``of_box``.
+
+    Its words are empty if no run has a verdict, "agrees" if the runs say the same as the box's
+    leading verdict, else the beginning of their answer, up to the first punctuation mark.
+    """
     verdict = leading(section.run.verdict for section in runs)
     first = next(section for section in runs if section.run.verdict is verdict)
     if verdict is None:
@@ -274,8 +287,9 @@ def _cell(runs: Sections, of_box: Verdict | None) -> Cell:
 
 
 def _note(first: Section, runs: Sections) -> str:
-    """How many of a cell's runs were lost, or else have the same outcome as ``first``, and the
-    values of parameters that only these have.
+    """How many of a cell's runs were lost, if some were and ``first`` has an answer; else how many
+    have the same outcome as ``first``, with the values of parameters that all of these runs have
+    and no other run of the cell.
     """
     lost = [section for section in runs if section.lost]
     if lost and first not in lost:

@@ -106,7 +106,9 @@ def _memory_bytes(root: str, field: str) -> int | None:
 
 
 def _disk(folder: str | Path) -> tuple[int | None, bool]:
-    """(free bytes of the disk of a folder, whether it is mounted read-only)."""
+    """(free bytes of the disk of a folder, None if it could not be read; whether it is mounted
+    read-only).
+    """
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -119,7 +121,8 @@ def _logged_since(
 ) -> tuple[str, tuple[Trouble, ...]]:
     """(position of the kernel log's end, errors logged after the position of the look ``since``).
 
-    If a part of the log is lost, OOM kills that the kernel counted meanwhile are an error, too.
+    A whole log names each OOM kill itself. If a part of it is lost, OOM kills that the kernel
+    counted since that look are an error, too.
     """
     position, errors, is_whole = new_errors(root, since.log)
     if is_whole or oom_kills is None or since.oom_kills is None:
@@ -173,6 +176,8 @@ def _add_tables(writer: BundleWriter, root: str) -> Iterator[Trouble]:
         for row in rows:
             why = str(row.get("why", ""))
             if why.startswith("hung"):
+                # A device file such as /dev/dri/renderD128, whose name is also that of a folder in
+                # /sys/class/drm; rows about something else have none, and the scope is the box.
                 target = str(row.get("target", ""))
                 scope = _scope(root, f"/sys/class/drm/{os.path.basename(target)}")
                 yield Trouble(scope, f"{target or name} {why}, {NOW}")
@@ -188,12 +193,16 @@ def _tables(root: str) -> Iterator[tuple[str, Callable[[], Iterable[dict[str, An
     yield "device_files", partial(processes.walk_device_files, root)
     if not root:
         yield "identity", access.collect_identity
+        # /dev/dxg is the GPU of a Windows host under WSL, where there is no such /proc folder.
         if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
             yield "nvml", partial(_in_child, nvml.report, NVML_S)
 
 
 def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
-    """The signs of a GPU that does not answer, and what could not be looked at."""
+    """A trouble for each sign of a GPU that does not answer, and for what could not be looked at:
+    NVML gives no figures, the PCI bus cannot be listed, or a driver is loaded without a GPU of its
+    vendor that can be seen.
+    """
     for row in bundle.table("nvml"):
         if row.get("status") != "ok":
             why = f"NVML does not answer: {row.text('why')}, expected its figures"
@@ -261,7 +270,7 @@ def _held(holder: Holder, root: str) -> Held:
 def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | None]]:
     """(sensor, degrees, critical degrees or None) of each sensor of a GPU."""
     card = gpu.indices.get("drm card")
-    if not card:
+    if not card:  # its driver makes no card, and so no sensors below one
         return
     pattern = f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_input"
     for source in bundle.sources(pattern):

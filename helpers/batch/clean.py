@@ -60,8 +60,8 @@ def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, .
 
 
 def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Trouble]:
-    """Whether the RAM available is less than the plan wants, or, on a box with a GPU, clearly less
-    than before: an earlier job has not given it back.
+    """A trouble if less RAM is available than the plan wants, or, on a box with a GPU, clearly less
+    than before: an earlier job has not given it back. None if it could not be read.
     """
     had = before.available_bytes
     has = after.available_bytes
@@ -69,6 +69,7 @@ def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Tr
         return
     least = gates.host_free_bytes
     as_before = ""
+    # A batch compares no host memory: its first look has None here (between_runs.BoxWatch.look).
     is_comparable = before.boot_id == after.boot_id and after.gpus
     if had is not None and is_comparable:
         at_least_before = had - _allowed(after.total_bytes, gates)
@@ -115,6 +116,7 @@ def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str
         yield f"{name} ({holder.pid}) holds {size}, {expected}"
     earlier = {layer: used for layer, used, _ in before.pools}
     for layer, used, total in after.pools:
+        # A pool that could not be read before has nothing to be compared with.
         used_before = earlier.get(layer, used)
         most = used_before + _allowed(total, gates)
         if used > most:
@@ -190,8 +192,9 @@ def missing(
 def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -> str:
     """The first of these troubles that concerns a run on ``gpu``, in words; empty if none does.
 
-    A run that names no GPU may use any. A run about a machine ``elsewhere`` uses no GPU and little
-    host memory, so that only troubles of the box as a whole concern it.
+    A run that names no GPU may use any, so that a trouble of any GPU concerns it. A run about a
+    machine ``elsewhere`` uses no GPU and little host memory, so that only troubles of the box as a
+    whole concern it.
     """
     address = pci_address(gpu) or gpu
     scopes = {"box"}

@@ -139,9 +139,12 @@ class Cluster(Local):
         self.client.close()
 
     def carry(self, folder: Path, run: Run, job: Job, tick: Tick) -> Run:
-        """Carry out a planned run on a free worker, for which it waits, and return its record.
+        """Carry out a planned run and return its record.
 
-        A run that reads what only this box has is carried out here.
+        A run that reads what only this box has (``reads_home``) is carried out on this box, or
+        skipped if it also wants the GPU of a worker. Any other run waits for a free worker and is
+        carried out there; it is skipped if the batch is stopped meanwhile, or if no worker is left
+        that may run it.
         """
         wanted = resources_for(run)
         if reads_home(folder, run, job):
@@ -163,7 +166,8 @@ class Cluster(Local):
             if not worker:
                 time.sleep(TICK_S)
         try:
-            ended = kept(folder, self._carried_by(worker, folder, run, job, tick))
+            ended = self._carried_by(worker, folder, run, job, tick)
+            kept(folder, ended)  # writes the record into the run's folder
         finally:
             with self.choosing:
                 self.busy.discard(worker)
@@ -174,12 +178,17 @@ class Cluster(Local):
     def _carried_by(
         self, worker: str, folder: Path, run: Run, job: Job, tick: Tick
     ) -> Run:
-        """Carry out a run on this worker and return its record, also if the worker is lost."""
+        """Carry out a run on this worker and return its record: the worker's own record if the run
+        came to its end there, "failed" if the code around the run raised an exception on the
+        worker, and "node_lost" if the connection to the worker ended.
+        """
         name = self._name(worker)
         task = self._submitted(worker, folder, run, job)
         _, node, boot = self.about[worker]
         started = move(run, "started", node=node, boot_id=boot, started_at=now())
-        kept(folder, started)
+        kept(
+            folder, started
+        )  # writes the record, so that a resumed batch knows the node
         began = time.monotonic()
         while not task.done():
             self._update_workers()
@@ -251,7 +260,9 @@ class Cluster(Local):
         return workers
 
     def _usable(self, wanted: dict[str, float]) -> list[str]:
-        """The workers that may get a run that wants these resources."""
+        """The workers that may get a run that wants these resources, whether they are free or not:
+        no run is stuck there, they were started with these resources, and have this version.
+        """
         return [
             worker
             for worker, about in self.workers.items()
@@ -276,7 +287,8 @@ class Cluster(Local):
             except (OSError, TimeoutError) as error:
                 return f"no answer ({in_words(error)})"
         about = self.about.get(worker)
-        if not isinstance(about, tuple):  # the exception that the worker raised
+        # The exception that the worker raised, or None if it left before it answered.
+        if not isinstance(about, tuple):
             return f"no VRAM Casebook ({about!r})"
         version: str = about[0]
         return version
@@ -286,7 +298,7 @@ class Cluster(Local):
         name = worker  # Dask's default
         if worker in self.workers:
             name = self.workers[worker]["name"]
-        if name in ("", worker):
+        if name in ("", worker):  # it was started without a name
             return worker
         return f"{name} ({worker})"
 
@@ -342,8 +354,9 @@ def refuse_open_door(address: str) -> None:
 def resources_for(run: Run | Step) -> dict[str, float]:
     """The resources that a worker must have been started with to get this run.
 
-    A run that names a GPU wants one GPU and the resource with its PCI address; another one that
-    does more than look wants any GPU (env/FLEET.md).
+    A run that names a GPU wants one GPU and the resource with that GPU's PCI address; any other run
+    that does more than look wants any GPU (env/FLEET.md). A run that only looks wants nothing, and
+    any worker may get it.
     """
     if run.gpu:
         return {"GPU": 1.0, run.gpu: 1.0}
@@ -358,6 +371,7 @@ def reads_home(folder: Path, run: Run, job: Job) -> bool:
     The run's own ``folder``, which is in the batch's, does not count: a worker has its own for it.
     """
     parameters = job["parameters"]
+    # A run about the box ``live`` has the path of a bundle, too, but its worker captures another.
     if run.box != "live" and Path(str(parameters.get("box", ""))).is_absolute():
         return True
     others = [value for name, value in parameters.items() if name != "box"]

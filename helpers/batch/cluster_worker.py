@@ -74,6 +74,7 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
 
     worker = get_worker()
     client = get_client()
+    # An event is kept by the scheduler, so that the next worker finds it set.
     begun = Event(order.key, client=client)
     if begun.is_set():
         raise RuntimeError("it was begun before, and its result is lost")
@@ -110,7 +111,9 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
 def _outcome(
     order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
 ) -> RunOutcome:
-    """Carry out the run below ``folder``, with paths and the box ``live`` as on this machine."""
+    """Carry out the run below ``folder``: its parameters get the paths of this machine, and the box
+    ``live`` becomes a bundle that is captured here. If that fails, the run has failed.
+    """
     place = folder / order.run.run_id
     place.mkdir()
     source = folder / order.name
@@ -149,6 +152,7 @@ def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
     room_bytes = MOST_BYTES
+    # The smallest first: after the first file that does not fit, no other fits either.
     for path, size in sorted(sizes.items(), key=itemgetter(1)):
         name = str(path.relative_to(folder))
         room_bytes -= size

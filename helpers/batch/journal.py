@@ -50,9 +50,8 @@ LOCK = ".lock"
 LAST_RUNNER_S = 20.0
 """Time for a runner whose batch has ended to stop its kernel (3 s) and to save the notebook."""
 LOOK_S = 0.05  # between two looks whether a runner has ended
-MOST_HOLDER_BYTES = (
-    200  # of the line in the lock's file that says which process holds it
-)
+MOST_HOLDER_BYTES = 200
+"""Of the line in the lock's file that says which process holds it."""
 
 
 class Journal:
@@ -224,7 +223,7 @@ class Journal:
         for run in self.runs:
             if run.state == "started":
                 self.put(_ended_since(self.folder / run.run_id, run))
-            elif run.stopped_by == "record":
+            elif run.stopped_by == "record":  # unreadable: it may have been going on
                 _end_processes(self.folder / run.run_id)
         # Temporary files of files.write_atomic, whose processes were killed while they wrote.
         orphans = [*self.folder.glob(".*.tmp"), *self.folder.glob("*/.*.tmp")]
@@ -251,6 +250,7 @@ class Journal:
             attempt = attempt_on_resume(run, ooms, step.resumes)  # 0: none
             if run.from_start > run.attempt:  # a person wants it: _from_its_start
                 attempt = run.from_start
+            # The report of an earlier attempt does not know the runs that are tried again.
             if step.closes and another_is_tried and run.state == "answered":
                 attempt = run.attempt + 1
             another_is_tried |= run.state == "planned" or attempt > 0
@@ -328,7 +328,10 @@ def keep(folder: Path, attempt: int) -> None:
 def _ended_since(folder: Path, run: Run) -> Run:
     """The record of a run whose record says "started" and whose batch has ended: how it ended.
 
-    Its runner gets time to end by itself; then its processes are killed.
+    A run under another boot is node_lost if it ran on another machine, else rebooted. Of a run
+    under this boot the runner gets time to end by itself; then its processes are killed. Its state
+    is that of its own record if the runner completed it, else stuck if SIGKILL does not end a
+    process, else died.
     """
     if run.boot_id and run.boot_id != boot_id():
         if run.node not in ("", node()):

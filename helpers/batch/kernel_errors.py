@@ -39,8 +39,8 @@ def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], bool]:
     """(position of the log's end, errors after the position ``since``, whether all of the log
     since then was read).
 
-    If ``since`` is empty, there are no errors. The journal is read only if /dev/kmsg is refused and
-    ``root`` is this box.
+    If ``since`` is empty, or a position in the other source than the one read now, there are no
+    errors. The journal is read only if /dev/kmsg is refused and ``root`` is this box.
     """
     position, lines, is_whole = kmsg(root + "/dev/kmsg", since)
     if not position and not root:
@@ -63,7 +63,9 @@ def judged(text: str) -> tuple[Trouble, ...]:
 
 
 def _is_error(event: Event) -> bool:
-    """Whether an event says that the box is not well."""
+    """Whether an event of the kernel log says that the box is not well: not for an OOM kill within
+    a memory cgroup, nor for an error on the PCI bus that the hardware corrected.
+    """
     if event.kind == "oom_killer":
         # That of a memory cgroup ended what was above the cgroup's own limit, not the box's.
         return event.detail == "global"
@@ -73,7 +75,9 @@ def _is_error(event: Event) -> bool:
 
 
 def _trouble(event: Event) -> Trouble:
-    """The trouble of an event; it passes if a program caused it or the driver recovered."""
+    """The trouble of an event. It passes, and a later look may find it gone, if a program caused it
+    or the driver recovered; else it lasts until a reboot.
+    """
     is_own_xid = event.kind == "xid" and event.detail in OWN_XIDS
     is_recovered = event.detail.endswith("soft recovered")
     is_of_program = event.kind in ("vm_fault", "oom_killer", "hung_task")
@@ -114,7 +118,8 @@ def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
                     lines.append(line.rstrip())
     except OSError:
         return "", [], False
-    # The ring buffer has dropped lines if its oldest is not the next one, or an earlier one.
+    # The ring buffer has dropped lines if its oldest line comes later than the next one after
+    # ``since``.
     oldest = min(numbers[1:], default=after)
     is_whole = not since or oldest <= after + 1
     return f"kmsg {max(numbers)}", lines, is_whole

@@ -104,7 +104,8 @@ def how_it_ended(
 ) -> tuple[str, str]:
     """(how a process ended, in words; the name of the signal that killed it, or empty).
 
-    ``returncode`` is as of subprocess.Popen, ``ooms_before`` and ``ooms_now`` are the OOM kills
+    ``returncode`` is as of subprocess.Popen: the exit status, or minus the number of the signal.
+    ``ooms_before`` and ``ooms_now`` are the OOM kills
     that the cgroup had counted at its start and now, ``words`` its last words. The kernel log is
     not read.
     """
@@ -157,8 +158,9 @@ def write_threads(folder: Path, pids: list[int]) -> None:
 
 def where_it_stood(stacks: Path) -> list[str]:
     """The frames of the notebook's own code when faulthandler wrote the file last, innermost first:
-    those within IPython's call of the cell.
+    those within IPython's call of the cell. Empty if there is no file, or no such call in it.
     """
+    # faulthandler's heading of the thread that was running, in the last of its dumps.
     _, _, of_thread = last_words(stacks).rpartition("Current thread")
     lines = [line.strip() for line in of_thread.splitlines()]
     frames = [line for line in lines if line.startswith("File ")]

@@ -63,7 +63,7 @@ def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
 
 
 def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
-    """(folder or archive with the evidence of a box, or None; why there is none).
+    """(folder or archive with the evidence of a box, or None; why there is none, else empty).
 
     The bundle that the batch captured last into its ``folder`` comes first, then those of
     ``boxes``, each the name of a recorded box or a path. The first that can be opened is returned.
@@ -71,10 +71,11 @@ def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, s
     places: list[Path] = []
     if folder:
         manifests = folder.glob("box*/manifest.json")
+        # Oldest first; the last is that of the last time the batch was resumed.
         by_age = sorted(manifests, key=lambda path: path.stat().st_mtime)
         places = [manifest.parent for manifest in by_age[-1:]]
     for box in boxes:
-        if box not in ("", "live"):
+        if box not in ("", "live"):  # these name no place
             places += [RECORDED / box, Path(box)]
     why = "no evidence bundle of this box lies beside it"
     for place in places:

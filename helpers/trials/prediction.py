@@ -75,13 +75,15 @@ def predict(
 ) -> Prediction:
     """Predict what a remedy does on a card of ``capacity_bytes``.
 
-    The preset of a remedy is audited; if that does not decide, ``trace`` is replayed under it. A
-    remedy without a preset changes the work itself (``rehearsed``). ``torch`` is the release as
+    The preset of a remedy is audited; if that does not decide, ``trace`` is replayed under it.
+    Without a trace, or with one that cannot be replayed, the verdict is UNKNOWN. A remedy without a
+    preset changes the work itself (``rehearsed``). ``torch`` is the release as
     torch prints it, ``build`` is cuda or rocm, ``gfx`` the target of a ROCm card.
     """
     if not remedy.preset:
         return rehearsed(remedy, capacity_bytes, torch, build)
     preset = load_preset(remedy.preset)
+    # A trace holds requests for GPU memory, which settings of the host do not change.
     if set(preset.environ) <= set(HOST_NAMES):
         why = "only a trial shows what a setting of the C library or OpenMP does"
         return Prediction(UNKNOWN, why)
@@ -91,7 +93,7 @@ def predict(
         return audited
     if trace is None:
         return Prediction(UNKNOWN, "no trace to replay")
-    default = ""
+    default = ""  # the allocator's settings if nothing is set
     conf = confs[0]
     card = Card(capacity_bytes)
     try:
@@ -142,7 +144,7 @@ def beside_control(
     """The prediction by two rehearsals on a card of ``card_bytes``: of a remedy and of its
     control.
     """
-    prediction = _replayed(control, treated, card_bytes, without="its control")
+    prediction = _replayed(control, treated, card_bytes, is_rehearsal=True)
     return replace(prediction, why=f"rehearsed: {prediction.why}", rehearsed=True)
 
 
@@ -156,15 +158,20 @@ def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Repla
 
 
 def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
-    """The prediction by the audit of a preset's settings, with ``audited`` set if that decides;
-    else by the preset's own status.
+    """The prediction by the audit of a preset's settings.
+
+    The audit decides, and ``audited`` is set, in three cases: the preset is for the other vendor
+    (not_supported); all of its settings do nothing (not_supported if the audit calls one of them
+    unsupported, else ineffective); a setting is dangerous or contradicts another (harmful). Else
+    ``audited`` is false, and the verdict is harmful if the preset's own file says so, or no_effect.
     """
     other_vendor = not_for(preset, build)
     if other_vendor:
         return Prediction("not_supported", other_vendor, audited=True, elsewhere=True)
     listed = findings(preset, torch, build, gfx)
     verdicts = {finding.verdict for finding in listed}
-    # "Ineffective" says least, and comes last: False sorts before True.
+    # The reason is that of the first finding. "Ineffective" says least, and comes last: False sorts
+    # before True.
     telling = sorted(listed, key=lambda finding: finding.verdict == "ineffective")
     why = "no table of settings knows it"
     if telling:
@@ -186,22 +193,30 @@ def _replayed(
     treated: Replay | PredictedPeak,
     card_bytes: int,
     needs_bytes: int = 0,
-    without: str = "default settings",
+    is_rehearsal: bool = False,
 ) -> Prediction:
-    """The prediction by two replays, with the peaks in words.
+    """The prediction by two replays, whose reason ends with both peaks of reserved memory.
 
-    ``needs_bytes`` is how much is missing if both run out of memory; ``without`` is the name of the
-    control in words.
+    ``needs_bytes`` is how much memory is missing if both run out (0: none is named). The
+    ``control`` is a replay of the same trace under default settings, or, with ``is_rehearsal``, a
+    replay of the requests of the remedy's control workload; the reason names it accordingly.
     """
     treated_bytes = treated.peak_reserved_high_bytes
     control_bytes = control.peak_reserved_high_bytes
     ratio = treated_bytes / max(1, control_bytes)
-    verdict, why = _by_replays(control, treated, ratio, without)
+    with_control = "with default settings"
+    the_control = "the default settings"
+    if is_rehearsal:
+        with_control = "with its control"
+        the_control = "its control"
+    verdict, why = _by_replays(control, treated, ratio, the_control)
     both_run_out = not control.passes and not treated.passes
+    # A flag has its own reason, to which the missing memory does not belong.
     if needs_bytes and both_run_out and not treated.flags:
         why += f", and {show_bytes(needs_bytes)} more are needed"
-    peaks = f"peak reserved {show_bytes(treated_bytes)}, with {without} {show_bytes(control_bytes)}"
+    peaks = f"peak reserved {show_bytes(treated_bytes)}, {with_control} {show_bytes(control_bytes)}"
     saves = None
+    # A replay that runs out does not meet every request: its peak is not that of the whole work.
     if treated.passes:
         saves = 1 - ratio
     return Prediction(
@@ -213,28 +228,29 @@ def _by_replays(
     control: Replay | PredictedPeak,
     treated: Replay | PredictedPeak,
     ratio: float,
-    without: str,
+    the_control: str,
 ) -> tuple[str, str]:
-    """(verdict, why) of two replays, by the first that decides: a danger of the remedy, another
-    reason never to recommend it (``flags``), which of both runs out, the ``ratio`` of its peak to
-    the control's.
+    """(verdict, why) of two replays.
+
+    The first of these that applies decides: a danger of the remedy; another reason never to
+    recommend it (``flags``); which of the two replays runs out of memory; the ``ratio`` of the
+    remedy's peak to the control's. ``the_control`` is what the reason calls the control.
     """
-    the_other = f"the {without}"
-    if without == "its control":
-        the_other = without
     if treated.danger:
         return "harmful", treated.danger
     if treated.flags:
         return "ineffective", treated.flags[0]
     if treated.passes and not control.passes:
-        return "helps", f"it passes, {the_other} run out"
+        return "helps", f"it passes, {the_control} run out"
     if control.passes and not treated.passes:
-        return "harmful", f"it runs out, {the_other} pass"
+        return "harmful", f"it runs out, {the_control} pass"
     if not treated.passes:
         return "no_effect", "both run out"
     why = "every request is met either way"
-    is_alike = min(ratio, 1 / ratio) > 1 - LEAST["memory"]
-    if is_alike:
+    # The smaller peak as a share of the larger: a saving and a cost are judged by one threshold,
+    # the share of memory below which a measured effect counts as none, too (effect.LEAST).
+    smaller_to_larger = min(ratio, 1 / ratio)
+    if smaller_to_larger > 1 - LEAST["memory"]:
         return "no_effect", why
     if ratio < 1:
         return "helps", why

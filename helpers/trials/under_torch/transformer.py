@@ -63,7 +63,7 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(vocab, width)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        vectors: torch.Tensor = self.tokens(tokens)
+        vectors: torch.Tensor = self.tokens(tokens)  # (batch, length, width)
         length, width = vectors.shape[1:]
         slowdown = -math.log(POSITION_BASE) / width
         speed = torch.exp(torch.arange(0, width, 2) * slowdown)
@@ -90,8 +90,10 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         heads = self.qkv(self.before(x)).view(batch, length, 3, self.heads, -1)
+        # Each of the three is (batch, head, position, width of a head).
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         weights = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        # True where the column is a later position than the row, which must not be seen.
         later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         # In one expression, so that no name keeps a tensor longer than autograd does.
         mixed = self.dropout(weights.masked_fill(later, float("-inf")).softmax(-1)) @ v
@@ -127,8 +129,11 @@ class Transformer(nn.Module):
 
 
 class Data:
-    """Sequences (``rows``) that follow a rule which can be learnt, and the ``order`` in which they
-    are drawn; ``position`` is how many of it were drawn. ``state`` is that of the order.
+    """Sequences (``rows``) that follow a rule which can be learnt.
+
+    ``order`` has the indices of all rows in the order in which they are drawn, and ``position`` is
+    how many of them were drawn. ``state`` has what decides the next batches; the rows are not in
+    it, as the seed gives the same ones again.
     """
 
     def __init__(self, spec: Row):
@@ -141,8 +146,11 @@ class Data:
         self.position = 0
 
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
-        """``count`` sequences: each token is 3 times the one before plus 1, and by chance 1 more,
-        modulo the vocabulary.
+        """A matrix with ``count`` rows, each a sequence of ``length`` + 1 tokens: the model reads
+        all but the last, and predicts all but the first (``Run.loss``).
+
+        The first token is random. Each other one is 3 times the token before it plus 1, or, by a
+        coin toss, plus 2, modulo the vocabulary: the model can learn the rule, never the coin.
         """
         columns = [torch.randint(vocab, (count,), generator=self.generator)]
         for _ in range(length):
@@ -151,7 +159,9 @@ class Data:
         return torch.stack(columns, 1)
 
     def next(self) -> torch.Tensor:
-        """The indices of the next batch's sequences; a new order begins if too few are left."""
+        """The indices of the next batch's sequences; a new order begins if fewer than a batch are
+        left of the present one, and those are not drawn.
+        """
         if self.position + self.batch > len(self.order):
             self.order = torch.randperm(len(self.rows), generator=self.generator)
             self.position = 0
@@ -173,7 +183,8 @@ class Data:
 class Run:
     """One training: its model, optimizer, data, and every loss so far.
 
-    Ways to train change ``prepared`` and ``forward_backward``. ``call`` is the prepared model;
+    Ways to train change ``prepared`` and ``forward_backward``. ``call`` is the prepared model, and
+    ``pieces`` the number of parts into which a batch is cut (gradient accumulation).
     ``after_first_backward`` is called when the first gradients are there.
     """
 
@@ -225,7 +236,8 @@ class Run:
         numbers = self.data.next()
         tokens = self.data.rows[numbers].to(self.device)
         if self.spec["dropout"]:
-            # A checkpoint must also hold the state of Python's random generator.
+            # Blanks one sequence by Python's random generator, so that a training which resumes
+            # from a checkpoint without that generator's state is found out.
             tokens[random.randrange(len(tokens))] = 0
         loss = self.forward_backward(tokens)
         if not self.losses:
@@ -261,7 +273,8 @@ class Run:
 def warm(spec: Row) -> None:
     """Make one step of the smallest model before the measurement: the modules that torch imports at
     the first optimizer step (70 MB of its compiler in 2.13) and the GPU's context are then not
-    measured, and cannot fail under a limit.
+    measured, and cannot fail under a limit. The step recomputes activations, so that what torch
+    loads for that is not measured either.
     """
     Run({"dropout": 0.0, **spec, **SMALLEST, "recompute": True}).step()
 
@@ -269,9 +282,10 @@ def warm(spec: Row) -> None:
 def trained(
     spec: Row, kind: Callable[[Row], Run] = Run
 ) -> Generator[Row, None, tuple[Run, Row]]:
-    """Make all steps of a training of this kind, yielding a row for each. Returns the run, and a
-    row with its peaks of memory, whether it is equal to the reference (``compared``), its worst
-    relative error, and the tolerance.
+    """Make all steps of a training, yielding a row for each; ``kind`` makes the run from the spec.
+
+    Returns the run, and a row with its peaks of memory, whether it is equal to the reference
+    (``equal``, as of ``compared``), its ``worst`` relative error, and the ``tolerance``.
     """
     peak = Peak(torch, spec["device"])
     run = kind(spec)
@@ -299,16 +313,19 @@ def trained(
 
 
 def compared(run: Run, figures: Sequence[float], spec: Row) -> tuple[str, float]:
-    """Compare a run with the results of the reference, which are kept in the spec's folder:
-    (bitwise, within tolerance, no, or not applicable; the largest relative error of ``figures``).
+    """Compare a run with the results of the reference, which lie in a file of the spec's folder.
+
+    Returns (bitwise, within tolerance, no, or not applicable; the largest relative error of
+    ``figures``). ``figures`` are the norm of the first gradients and every loss. "Not applicable"
+    is for the reference itself, whose results are saved here, and for a folder without a reference.
     """
-    kept = Path(spec["folder"]) / f"{REFERENCE}.pt"
+    of_reference = Path(spec["folder"]) / f"{REFERENCE}.pt"
     ends = [parameter.detach().cpu() for parameter in run.model.parameters()]
     if spec["name"] == REFERENCE:
-        torch.save({"figures": figures, "ends": ends}, kept)
-    if spec["name"] == REFERENCE or not kept.exists():
+        torch.save({"figures": figures, "ends": ends}, of_reference)
+    if spec["name"] == REFERENCE or not of_reference.exists():
         return "not applicable", 0.0
-    reference = torch.load(kept, map_location="cpu", weights_only=True)
+    reference = torch.load(of_reference, map_location="cpu", weights_only=True)
     both = list(zip(figures, reference["figures"]))  # noqa: B905 -- Python 3.9 has no strict
     same_ends = all(map(torch.equal, ends, reference["ends"]))
     if same_ends and figures == reference["figures"]:
