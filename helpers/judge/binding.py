@@ -86,8 +86,8 @@ def answer(
 ) -> Decision:
     """The decision in the words of the row ``pattern`` of ceiling_answers.json.
 
-    ``size`` is what binds, in bytes. The readings fill the gaps of its sentences, and ``words``
-    those that are no readings.
+    ``size`` is what binds, in bytes, None where no size does. The readings fill the gaps of the
+    sentences, and ``words`` those that are no readings.
     """
     row = answers()[pattern]
     shown = {
@@ -99,7 +99,7 @@ def answer(
     shown["pool"] = show_bytes(numbers.low)
     shown["gtt_any"] = show_bytes(_first_known(numbers.gtt, numbers.gtt_wanted))
     shown.update(words)
-    binding_bytes = None
+    binding_bytes = None  # for a row without a layer, which says that nothing binds
     if row["layer"]:
         binding_bytes = size
     return Decision(
@@ -133,7 +133,7 @@ def _sure(numbers: Numbers) -> Confidence:
 
 
 def _one_memory(numbers: Numbers) -> Decision | None:
-    """CPU and GPU share one memory: it binds itself, or page cache counts as used.
+    """NVIDIA's CPU and GPU share one memory: it binds itself, or page cache counts as used.
 
     cudaMemGetInfo on unified memory gives MemFree (NVIDIA DGX Spark known issues).
     """
@@ -416,8 +416,8 @@ def _with_missing_total(decision: Decision, numbers: Numbers) -> Decision:
 
 
 def _graded(decision: Decision, numbers: Numbers) -> Decision:
-    """The decision, no surer than the readings behind it allow: retold ones, ones that were filled
-    in, or a single one.
+    """The decision, no surer than the readings that it rests on: ``likely`` at most where one of
+    them was retold or filled in, or there is only one; ``weak`` where all were retold.
     """
     read = [field for field in decision.rests if getattr(numbers, field) is not None]
     retold = [field for field in read if field in numbers.hearsay]
@@ -433,7 +433,7 @@ def _graded(decision: Decision, numbers: Numbers) -> Decision:
 
 
 def _undecided(numbers: Numbers) -> Decision:
-    """No answer, with the readings that would help to decide."""
+    """The answer ``undecided``, with why, and the readings that would help to decide."""
     missing = numbers.missing()
     torch = numbers.torch
     says = "Too few layers were read to say which one decides."
@@ -444,5 +444,7 @@ def _undecided(numbers: Numbers) -> Decision:
         )
     elif not missing:
         says = "The readings match none of the known patterns."
-    decision = answer("undecided", numbers, None, "weak", undecided=says)
+    decision = answer(
+        "undecided", numbers, size=None, confidence="weak", undecided=says
+    )
     return replace(decision, missing=missing)

@@ -1,6 +1,10 @@
 """Whether a message alone makes fragmentation likely, possible or excluded.
 
 A message never proves it: that takes a recording of the program (program_fragmentation).
+
+*Stranded* memory is what PyTorch has reserved and no tensor uses (reserved but unallocated): its
+cache. Before the error PyTorch gave every segment back that was free as a whole, so what is
+stranded are free parts of segments that are in use.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ half-used segments): an estimate.
 
 
 def has_expandable(sums: MessageSums) -> bool | None:
-    """Whether the torch that printed a message has expandable segments; None for a ROCm build,
-    whose message does not tell.
+    """Whether the torch that printed a message has expandable segments: False for another program
+    or another backend than CUDA's, None for a ROCm build, whose message does not tell.
 
-    CUDA builds have them from 2.1 on; older ones print what is reserved in total.
+    CUDA builds have them from 2.1 on. Older releases are known by their message, which prints
+    what is reserved in total.
     """
     if sums.message.program != "torch" or sums.message.reserved_total:
         return False
@@ -36,8 +41,9 @@ def has_expandable(sums: MessageSums) -> bool | None:
 
 
 def has_split_size(sums: MessageSums) -> bool:
-    """Whether the torch that printed a message reads max_split_size_mb: the message advises it,
-    or, without a reserved total, is of a later release.
+    """Whether the torch that printed a message reads max_split_size_mb: a message without a
+    reserved total is of a release that has it, and older ones that have it advise it in their
+    message. False for another program or backend.
     """
     message = sums.message
     if message.program != "torch" or message.backend not in ("cuda", "hip"):
@@ -46,9 +52,12 @@ def has_split_size(sums: MessageSums) -> bool:
 
 
 def cache_may_help(sums: MessageSums) -> bool:
-    """Whether the free and the cached memory together would hold the request."""
+    """Whether the request would have fitted if PyTorch could use what is stranded in its cache
+    together with what is free. False too where a number for that is missing.
+    """
     message = sums.message
     stranded = sums.stranded
+    # Allocated and requested memory alone are above the limit: no cache makes up for that.
     if sums.beyond_limit:
         return False
     if not (message.requested and stranded and stranded.bytes > 0):
@@ -57,8 +66,12 @@ def cache_may_help(sums: MessageSums) -> bool:
 
 
 def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
-    """Whether fragmentation can be the sole cause (EXCLUDED to LIKELY, UNKNOWN where a number is
-    missing), and why, in sentences.
+    """Whether fragmentation can be the sole cause, and why, in sentences.
+
+    EXCLUDED: what is stranded is less than was requested, or all of it would not have been
+    enough. POSSIBLE: it is enough, and another cause fits as well, or a number is missing that
+    would tell them apart (then without a sentence). LIKELY: it is enough, and nothing else
+    explains the failure. UNKNOWN: a number is missing without which nothing can be said.
     """
     message = sums.message
     stranded = sums.stranded
@@ -70,8 +83,10 @@ def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
         return _beyond_the_limit(sums)
     if not message.allocated or sums.limit is None:
         return UNKNOWN, []
+    # The printed digits leave open whether allocated + requested is within the limit.
     if sums.beyond_limit is None or not sums.reserved:
         return POSSIBLE, []
+    # Nothing shows that the card or the process was at its end: the driver may have refused.
     if message.free is None and not _reaches_what_is_allowed(sums):
         return POSSIBLE, []
     return _by_what_is_stranded(sums)
@@ -85,10 +100,10 @@ def _reaches_what_is_allowed(sums: MessageSums) -> bool:
 
 
 def _by_what_is_stranded(sums: MessageSums) -> tuple[str, list[str]]:
-    """LIKELY where the stranded memory, which is enough for the request, explains the failure, and
-    POSSIBLE where something else may; and why.
-
-    Split blocks do not explain a driver that refused although it reported room.
+    """LIKELY where the stranded memory, which is enough for the request, explains the failure;
+    POSSIBLE where others have more than this process, where the driver refused although it
+    reported room, or where the memory would be nearly full even with all that is stranded. And
+    why, in one sentence.
     """
     message = sums.message
     requested = message.requested
@@ -99,6 +114,7 @@ def _by_what_is_stranded(sums: MessageSums) -> tuple[str, list[str]]:
             "what is stranded in so small a share is no reason by itself"
         )
         return POSSIBLE, [why]
+    # What this process can have: its own limit where that was reached, else its share of the card.
     available = plus(sums.reserved, message.free)
     if message.allowed and _reaches_what_is_allowed(sums):
         available = message.allowed
@@ -150,6 +166,7 @@ def _beyond_the_limit(sums: MessageSums) -> tuple[str, list[str]]:
     """
     message = sums.message
     if message.private_pools and message.allocated:
+        # torch counts the idle memory of private pools as allocated.
         needed = minus(message.allocated, message.private_pools)
         if is_beyond(sums.limit, needed, message.requested) is not True:
             why = (

@@ -1,4 +1,8 @@
-"""The one next step of a verdict, and the last resorts for memory that somebody or nobody holds."""
+"""The one next step of a verdict, and the last resorts for memory that somebody or nobody holds.
+
+A *world* (judge/worlds.py) is the server, system or vendor that the texts name; it may have a
+remedy of its own in place of one of the catalogue. *This box* is the captured one.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,12 @@ def next_step(
     evidence: CaseEvidence,
     speaking: Iterable[Observation] = (),
 ) -> NextStep:
-    """The one first choice: the command that changes this very box, else the remedy of the
-    program, of its world or of the catalogue, filled in.
+    """The one first choice: the command that changes this very box, else the remedy that the
+    program asks for, that its world has, or that the catalogue has, filled in.
 
-    ``names``: case_names.names_of. ``speaking``: what speaks for the failure.
+    Where a captured box already has what the command would show, the step says what it shows
+    in place of the command. ``names``: case_names.names_of, the words for placeholders.
+    ``speaking``: the observations that speak for the failure.
     """
     step = _step_on_this_box(failure, evidence)
     if step is not None:
@@ -45,21 +51,22 @@ def next_step(
     step = _filled(wanted, names)
     if evidence.bundle is None or not wanted.shown_by_capture:
         return step
-    # It reads files of a box.
+    # Loaded only where a box was captured: it reads a box's files.
     from helpers.judge.host_limit_observations import host_in_words
 
     host = host_in_words(evidence.bundle)
     if not host:
         return step
     step = replace(step, what=f"{step.what}. On this machine: {host}")
+    # This step is to look at the kills, and nothing remains of it without its command.
     if wanted.id == "earlier-kills":
         return step
     return replace(step, command="")  # it would only show what was captured
 
 
 def _step_on_this_box(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
-    """The command that removes an obstacle or raises a limit of the captured box; None where
-    there is none.
+    """The command that removes an obstacle or raises a memory limit of the captured box; None
+    where there is neither. An obstacle comes first: behind it no limit matters.
     """
     step = None
     if failure.cause in ("permission", "config-ineffective"):
@@ -77,12 +84,16 @@ def _name_of_remedy(
     evidence: CaseEvidence,
     speaking: Iterable[Observation],
 ) -> str:
-    """The remedy of the catalogue, or a more exact one where the evidence allows that."""
+    """The name of the catalogue's remedy, or of a more exact one where the evidence allows that:
+    for a process that holds the memory (_remedy_for_holder), for a kill in a box's log, and for
+    an allocator text of which the correct form is known.
+    """
     name = failure.remedy.id
     if name == "stop-holder":
         if any(observation.name == "blind-spot" for observation in speaking):
             return name  # the holder may be hidden from here
         return _remedy_for_holder(names, evidence)
+    # Nobody named a program: the question is what the box's own log says.
     is_of_the_box = evidence.bundle is not None and failing_program(evidence) is None
     if name == "ram" and is_of_the_box:
         return "earlier-kills"
@@ -92,28 +103,39 @@ def _name_of_remedy(
 
 
 def _remedy_for_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
-    """The remedy where others use the card: ending them, or making the program smaller first.
+    """The name of the remedy where others use the card.
 
-    Only a message alone leaves that open: a server has options of its own, and a box shows who
-    the others are.
+    ``end-holder``: the one process to end is known (the placeholder ``pid``); ``stop-holder``:
+    it has to be found first. Where torch's message is all that was posted, a smaller program
+    helps as well: ``own-or-holder`` advises that first, ``holder-or-own`` last.
     """
     name = "stop-holder"
     if "pid" in names:
         name = "end-holder"
-    has_own_ways = any("which" in row["remedies"] for row in worlds_of(evidence))
-    if evidence.bundle is not None or has_own_ways:
+    # "which" rehearses a Python program to see what it needs. A world that replaces it, such as
+    # a server, has options of its own to use less, so rehearsing is not advised here either.
+    is_not_rehearsed = any("which" in row["remedies"] for row in worlds_of(evidence))
+    # A captured box shows who the others are: then they can be looked at before anything else.
+    if evidence.bundle is not None or is_not_rehearsed:
         return name
     for account in evidence.accounts:
-        names_others = "pid" not in names or account.others
-        if account.fits_alone and account.reserved and names_others:
-            if account.own_comes_first:
+        # A tool, and not this message, lists the one process whose end would be enough.
+        only_a_tool_names_it = "pid" in names and not account.others
+        # Both remedies say how much room the program has: torch's reserved memory and the free.
+        if account.fits_alone and account.reserved and not only_a_tool_names_it:
+            if (
+                account.own_comes_first
+            ):  # by the sizes of both: MessageSums has the rule
                 return "own-or-holder"
             return "holder-or-own"
     return name
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
-    """The command that removes the first obstacle on this box; None where there is none."""
+    """The command that removes the first obstacle of the failure's kind on this box; None where
+    there is none: for a setting without effect (config-ineffective) that is a variable, for a
+    refused access (permission) any other obstacle.
+    """
     if evidence.bundle is None:
         return None
     from helpers.judge.obstacles import obstacles  # reads the nodes of a box
@@ -145,6 +167,7 @@ def step_of_a_refusal(
         name = REFUSALS.get(observation.name)
         if name and (observation.remedy or in_its_world):
             wanted = remedy_for(name, evidence, [observation])
+            # "Use less memory" is no step for a program of which nothing is known.
             if wanted.id != "less":
                 return _filled(wanted, names)
     return None
@@ -169,7 +192,7 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     """
     causes = {verdict.cause}
     if verdict.cause == "cannot-tell" and evidence.bundle is not None:
-        # Of an open verdict the heaviest cause.
+        # An open verdict on a box lists its causes, the heaviest first: that one counts.
         causes = {other.cause for other in verdict.alternatives[:1]}
     if not causes & set(HELD):
         return ()
@@ -177,6 +200,8 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     if evidence.bundle is None and "external-holder" in causes and "pid" not in names:
         return ()
     vendors = ["", *(row["name"] for row in worlds_of(evidence))]  # "": any vendor's
+    # Another process (external-holder) can be ended. The other causes of HELD leave memory
+    # without an owner, and so does a box on which some of it is unattributed.
     is_seen = any(row.id.startswith("unattributed") for row in verdict.evidence)
     is_unaccounted = is_seen or causes != {"external-holder"}
     steps = []

@@ -18,7 +18,9 @@ SHOWN_OF_COMMAND = 120
 
 
 def access_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What tools print of device nodes, and of the processes that have them open."""
+    """What tools print of device nodes, of the processes that have them open, and of lists of
+    processes that are empty.
+    """
     yield from _membership(evidence)
     lists_a_holder = any(row.bytes is not None for row in processes(evidence))
     for source, text in evidence.tools:
@@ -29,22 +31,28 @@ def access_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         if node and "rw" not in node["mode"][3:]:
             yield make_observation("node-root-only", node[0][:SHOWN], source, "tool")
         match = form("empty").search(text)
+        # An empty list says nothing where another tool lists a process with its memory.
         if match and not lists_a_holder:
             hard = not is_described(text)
             yield make_observation("list-empty", match[0], source, "tool", hard=hard)
 
 
 def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
-    """The first node that only a group may open, beside an ``id`` that does not name this group.
+    """The first device node that only root and a group may open, where the output of ``id`` says
+    that the user is not in this group; nothing where there is no such node.
 
-    Root needs no group.
+    Both are outputs of tools: ``ls -l`` prints the node with its group, ``id`` the user's groups.
     """
-    users: list[re.Match[str]] = []
+    id_lines: list[re.Match[str]] = []
     for _, text in evidence.tools:
-        users += form("id").finditer(text)
-    if len(users) != 1 or users[0][0].startswith("uid=0"):
+        id_lines += form("id").finditer(text)
+    # Of several users (host and container, before and after usermod) nothing says which of them
+    # ran the program.
+    if len(id_lines) != 1:
         return
-    groups = users[0]["groups"]
+    if id_lines[0][0].startswith("uid=0"):  # root opens every node without its group
+        return
+    groups = id_lines[0]["groups"]
     names = re.findall(r"[\w.-]+", groups)
     for source, text in evidence.tools:
         for node in form("group's node").finditer(text):
@@ -58,7 +66,9 @@ def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """How a container was started: devices passed without their group, or not passed."""
+    """How a container was started (devices passed without their group, or not passed), and that
+    the program ran in a container, where the environment says so.
+    """
     for origin, source, text in evidence.texts:
         is_start = form("container").search(f"{source} {text}")
         if is_start and origin in ("tool", "message"):
@@ -71,10 +81,12 @@ def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
-    """The device, or the group of the devices, that a command which starts a container lacks.
+    """What the command that starts a container lacks of what AMD's GPUs need: one of the devices
+    /dev/kfd and /dev/dri, or the group that may open them.
 
-    AMD's GPUs need both /dev/kfd and /dev/dri, and the group ``render`` or its number;
-    ``keep-groups`` is Podman's word for all groups of the user.
+    That group is ``render``, by its name or by any number; ``keep-groups`` is Podman's word for
+    all groups of the user. A command that passes neither device is for no GPU of AMD, and a
+    privileged container has every device: nothing is said of both.
     """
     passes_kfd = "/dev/kfd" in text
     passes_dri = "/dev/dri" in text
@@ -85,6 +97,7 @@ def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
     opening = [
         name for name in groups if name in ("render", "keep-groups") or name.isdigit()
     ]
+    # Without any --group-add the user in the container may be root, as by default in Docker.
     if passes_kfd and groups and not opening:
         yield make_observation("group-missing-in-run", " ".join(groups), source, origin)
     if passes_kfd != passes_dri:

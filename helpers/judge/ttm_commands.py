@@ -5,6 +5,9 @@ without harm. Setting pages_limit alone is enough; the blocks also remove what e
 left: amdgpu.gttsize (deprecated, moves only graphics' GTT), amdgpu.vm_size (GiB of address space)
 and page_pool_size (a cache). Our modprobe.d file is named so that it is read last; the kernel
 command line still wins over it (modprobe.d(5)).
+
+A change (ttm_change.LimitChange) has ``arguments`` where a limit is set. Where ``resets`` is true,
+a limit is removed and none is set; where neither holds, only old settings are removed.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]
     if change is None:
         return []
     names = systems(bundle)
+    # A module that is a part of the kernel reads no modprobe.d (ttm_change.is_built_in); AMD's
+    # tools set the limit by such a file as well.
     if is_built_in(bundle, change.module):
         names = [name for name in names if not name.startswith(("modprobe.d", "amd-"))]
     if not names:
@@ -71,6 +76,7 @@ def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]
     blocks = []
     for name in names:
         run, undo = _lines(name, change, bundle)
+        # No lines: this system has nothing to do for this change.
         if run and remark and name == names[0]:
             run = [remark, *run]
         if run:
@@ -91,7 +97,7 @@ def systems(bundle: Bundle) -> list[str]:
 def _lines(name: str, change: LimitChange, bundle: Bundle) -> Lines:
     """The lines of a block and of its undo."""
     if name == NOT_KNOWN:
-        return _mechanism(change, bundle)
+        return _unknown_system(change, bundle)
     if name in SYSTEMS:
         return SYSTEMS[name](change)
     return _by_hand(change, steps_by_hand(name))
@@ -114,6 +120,7 @@ def _clean_files(change: LimitChange) -> list[str]:
     """Lines that remove the old settings from the modprobe.d files and keep a copy of each: first
     the settings from ``options`` lines of amdgpu and TTM, then lines without any option left.
     """
+    # modprobe.d names a module once a line: of MODULE.NAME only NAME stands there.
     names = "|".join(sorted({name.partition(".")[2] for name in change.drop}))
     lines = []
     for path in change.files:
@@ -169,7 +176,7 @@ def _grubby(change: LimitChange) -> Lines:
         names = change.drop[0]
     remove = f"# Remove any {names} from the kernel command line"
     run = [f"{remove}\n{command} --remove-args={_quoted(change.drop)}"]
-    undo = list(run)
+    undo = list(run)  # removes the new setting, before the old ones are put back
     if change.arguments:
         run.append(
             f"# Add the new setting\n{command} --args={_quoted(change.arguments)}"
@@ -192,7 +199,7 @@ def _update_grub(change: LimitChange) -> Lines:
             GRUB_CONF, f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {arguments}"'
         )
         undo.append(remove)
-    if change.resets:
+    if change.resets:  # the limit may be the one of our own file
         run.append(remove)
     update = "sudo update-grub"
     return _around(change, [*run, update], [*undo, update], "update-initramfs")
@@ -228,13 +235,14 @@ def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
 
 def _rpm_ostree(change: LimitChange) -> Lines:
     """Silverblue and its relatives: one transaction for all arguments."""
-    if not (change.before or change.arguments):
+    if not (change.before or change.arguments):  # only modprobe.d has old settings
         return _around(change, [], [])
     run = _rpm_ostree_line(change.old, change.arguments)
     return _around(change, [run], [_rpm_ostree_line(change.new, change.before)])
 
 
 def _rpm_ostree_line(drop: list[str], add: list[str]) -> str:
+    """The command of one transaction; both lists are arguments as the command line has them."""
     deleted = _options("--delete-if-present", drop)
     return f"sudo rpm-ostree kargs{deleted}{_options('--append-if-missing', add)}"
 
@@ -244,6 +252,7 @@ def _by_hand(change: LimitChange, row: Mapping[str, Any]) -> Lines:
     (``row``: steps_by_hand).
     """
     run = [f"# {note}" for note in row.get("notes", ())]
+    # ``drop`` has the new limit's name too, so it alone does not tell that something is old.
     if change.old or change.files:
         run.append(f"# {row['place']}: remove, if present: {' '.join(change.drop)}")
     if change.arguments:
@@ -253,9 +262,9 @@ def _by_hand(change: LimitChange, row: Mapping[str, Any]) -> Lines:
     return [*run, *row["then"]], [*undo, *row["then"]]
 
 
-def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
-    """What has to be done on a system that is not known: a command that shows which tools it has,
-    and what each kind of tool has to pass to the kernel.
+def _unknown_system(change: LimitChange, bundle: Bundle) -> Lines:
+    """The block for a system that is not known: a command that shows which tools it has, and, as
+    comments, what to set by them and which settings to remove.
     """
     tools = initramfs_tools(bundle)
     run = [f"# not known here: {shown_id(bundle)}. Which of these is there?"]
@@ -266,10 +275,13 @@ def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
         run.append(
             f"# its boot loader passes to the kernel: {' '.join(change.arguments)}"
         )
+        # Of several TTM modules the first: the kernel's own, where it is there.
         option = f"options {change.modules[0]} pages_limit={change.pages}"
         run.append(
             f"# or {CONF} has: {option}; then that tool makes the initramfs anew"
         )
+    # Only where the command line or a file has an old setting: ``drop`` also has the name of the
+    # limit that is about to be set.
     if change.old or change.files:
         run.append(f"# and nothing says any more: {' '.join(change.drop)}")
     return run, [
@@ -278,7 +290,9 @@ def _mechanism(change: LimitChange, bundle: Bundle) -> Lines:
 
 
 def _modprobe(change: LimitChange, tool: str) -> Lines:
-    """A file of modprobe.d, which ``tool`` puts into the boot image."""
+    """A file of modprobe.d, which ``tool`` puts into the boot image. It gets a line for each TTM
+    module of the box, as only the one in use reads its own.
+    """
     rebuild = rebuild_command(tool)
     run = []
     if change.before:
@@ -300,7 +314,9 @@ def _modprobe(change: LimitChange, tool: str) -> Lines:
 
 
 def _amd_smi(change: LimitChange) -> Lines:
-    """AMD's amd-smi, which takes whole GiB."""
+    """AMD's amd-smi, which takes whole GiB. Without lines where only old settings are removed:
+    it knows none of them.
+    """
     reset = "sudo amd-smi reset --gtt"
     if change.arguments:
         remark = "# amd-smi 26.5 or later; it says GB and means GiB, whole ones"
@@ -314,7 +330,9 @@ def _amd_smi(change: LimitChange) -> Lines:
 
 
 def _amd_ttm(change: LimitChange) -> Lines:
-    """AMD's older script amd-ttm."""
+    """AMD's older script amd-ttm, which takes whole GiB. Without lines where only old settings are
+    removed, as for amd-smi.
+    """
     clear = "amd-ttm --clear  # then rebuild the initramfs yourself"
     if change.arguments:
         limit = change.limit_bytes // GIB
@@ -340,7 +358,9 @@ SYSTEMS: dict[str, Callable[[LimitChange], Lines]] = {
 
 
 def _check(change: LimitChange) -> list[str]:
-    """The lines that show after the reboot whether the limit is live."""
+    """The lines that show after the reboot whether the limit is live: on this box itself, or, for
+    a box that was captured elsewhere, there and then on the machine that has its bundle.
+    """
     read = f"cat /sys/module/{change.module}/parameters/pages_limit"
     if change.arguments:
         read += f"  # expected: {change.pages}"
