@@ -233,7 +233,13 @@ def _lines_of_unknowns(answer: FitsAnswer) -> list[str]:
 
 
 def _range_of_the_context(answer: FitsAnswer) -> str:
-    """The shortest and the longest context that may be the longest to fit, and why that is a range."""
+    """A sentence about the longest context that fits: how many tokens that is at worst, likely and
+    at best, and the parts of the sum that make it a range.
+
+    At worst it may be none; at best is left out where it is not known, or the likely one. The cache
+    (part ``kv``) is not among the parts that are named: how long a context is decides its size, or
+    in a pool the other parts do, so its range is a result of theirs.
+    """
     contexts = answer.contexts
     high = contexts.longest_high
     names = words("fits")["parts"]

@@ -21,6 +21,8 @@ from helpers.look.cards import (
 @rule
 def non_torch_bytes(s: Sheet) -> float:
     """Bytes of a card that vLLM's process takes outside torch: the driver's context, libraries."""
+    # A model that was read from its header has a width (n_embd) among its inputs. A log or a record
+    # without one keeps the wider range below, as less is known of its server.
     if s.tp == 1 and s.date >= 202505 and "n_embd" in s.inputs:
         # read: vllm/v1/worker/gpu_worker.py: it counts only what it took itself since its start,
         # and one card needs no communicators with others
@@ -32,7 +34,11 @@ def non_torch_bytes(s: Sheet) -> float:
 
 @rule
 def activation_peak_bytes(s: Sheet) -> float:
-    """Bytes of a card that activations take in the largest step of vLLM."""
+    """Bytes of a card that activations take in the largest step of vLLM.
+
+    That is a range from records. Where the dimensions of the model give its widest step, they bound
+    the range from above; a vision part has activations that they do not count.
+    """
     least = 0.4 * GIB
     likely = 1.4 * GIB
     most = 3.0 * GIB
@@ -40,7 +46,7 @@ def activation_peak_bytes(s: Sheet) -> float:
         s.cite(
             "records: 0.4 to 3 GiB; at most by the widest step of a batch and its samples"
         )
-        # records: the peak is at most half as much again as the widest step, and 0.3 GiB
+        # records: no peak was above one and a half widest steps and 0.3 GiB
         most = min(most, 1.5 * s.widest_step + 0.3 * GIB)
         return s.either(min(least, most), min(likely, most), most)
     s.cite("records: 0.4 to 3 GiB, more with more batched tokens")
@@ -50,7 +56,8 @@ def activation_peak_bytes(s: Sheet) -> float:
 @rule
 def max_num_seqs(s: Sheet) -> float:
     """How many requests vLLM runs at once."""
-    # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
+    # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card; the
+    # smaller one where no card is known
     if s.has("card_total") and s.card_total >= LARGE_CARD:
         return 1024
     return 256
@@ -58,7 +65,10 @@ def max_num_seqs(s: Sheet) -> float:
 
 @rule
 def widest_step(s: Sheet) -> float:
-    """Bytes of a card that the widest layer of a step takes: a feed-forward, or sampling."""
+    """Bytes of a card that the widest layer of a step takes: the larger of a feed-forward and the
+    sampling. Raises MissingFigure unless the model's header gives its width and vocabulary: with
+    their defaults, which are ranges, this would be no bound.
+    """
     if not ("n_embd" in s.inputs and "n_vocab" in s.inputs):
         raise MissingFigure("widest_step")
     # read: vllm/model_executor/models/llama.py: for each token gate, up and their product, and four
@@ -91,7 +101,9 @@ def cuda_graph_bytes(s: Sheet) -> float:
 
 @rule
 def encoder(s: Sheet) -> float:
-    """Bytes of the buffer of a vision encoder."""
+    """Bytes of the buffer of a vision encoder: 0 without one, known for gemma3 while ollama
+    estimates it, else without a bound.
+    """
     if not s.sees:
         return 0
     if s.is_ollama and not s.measured and s.architecture == "gemma3":
@@ -131,6 +143,7 @@ def most_beside(s: Sheet) -> float:
     # model's width, and the mask, in f32
     hidden = 4 * s.n_ubatch * (8 * s.n_embd + s.n_ctx)
     copied = 0.0
+    # Only where some layers stay with the host is a matrix copied.
     if s.share_on_gpu < 1 and s.has("weights"):
         # read: llama.cpp ggml/src/ggml-backend.cpp, ggml_backend_sched_split_graph: a matrix that
         # lies with the host is copied when it is used, one at a time, of which the output is the
@@ -142,10 +155,12 @@ def most_beside(s: Sheet) -> float:
 
 @rule
 def compute(s: Sheet) -> float:
-    """Bytes of buffers for activations, on each card of a pool, else on all cards."""
+    """Bytes of buffers for activations: for servers with a pool those of one card, else of all
+    cards together.
+    """
     if s.is_llama_cpp:
         return compute_of_llama_cpp(s)
-    if s.measured:
+    if s.measured:  # a release of ollama without an estimate
         return s.unbounded(
             16 * MIB,
             0.5 * GIB,
@@ -183,6 +198,8 @@ def compute_of_ollama(s: Sheet) -> float:
         "read: ollama fs/ggml/ggml.go, GraphSize: a graph on every card that it takes, "
         "printed to a tenth (format/bytes.go, HumanBytes2)"
     )
+    # The likely graph is the estimate itself. The least is one graph on one card, as ollama may put
+    # all layers there; the most is the graph on every card and a vision encoder.
     if s.end == LIKELY:
         return s.graph_held * s.cards
     # half of the last digit that it prints
@@ -192,6 +209,7 @@ def compute_of_ollama(s: Sheet) -> float:
     least = s.graph
     most = s.graph_held
     if "gguf_arch" not in s.inputs:
+        # The formula is that of an assumed architecture: the one for all others widens the range.
         least = min(least, s.graph_other)
         most = max(most, s.graph_other)
     if s.end == LOW:
@@ -200,7 +218,12 @@ def compute_of_ollama(s: Sheet) -> float:
 
 
 def compute_of_llama_cpp(s: Sheet) -> float:
-    """Bytes of the compute buffer of llama.cpp, by its attention and its cards."""
+    """Bytes of the compute buffer of llama.cpp.
+
+    The buffer is bounded for one card, by the scores of all heads where attention is not fused, and
+    for fused attention on one card, of MLA only since July 2025. Otherwise it has no upper bound.
+    """
+    # Scores are counted for plain attention alone: MLA and ik_llama.cpp compute them otherwise.
     is_plain = s.cards == 1 and not s.is_mla and not s.is_ik_llama_cpp
     has_scores = is_plain and not s.flash_attn
     if has_scores:
@@ -215,6 +238,7 @@ def compute_of_llama_cpp(s: Sheet) -> float:
             "cards, or MLA without its own kernel the buffer has been up to 278 times the "
             "cache (records)"
         )
+        # Each card of a pipeline has a buffer; fused attention keeps no scores in it.
         if s.end == LIKELY and s.flash_attn:
             return s.logits * s.cards
         if s.end == LIKELY:
@@ -225,7 +249,7 @@ def compute_of_llama_cpp(s: Sheet) -> float:
             "MiB more in the records"
         )
     if s.end == LOW:
-        # records: only models with a small vocabulary have a smaller buffer
+        # records: every buffer has at least 16 MiB, but those of models with a small vocabulary
         return min(16 * MIB, s.logits)
     # read: llama.cpp src/llama-graph.cpp, the mask as f16 for flash attention
     attention = 2 * s.n_ctx * s.n_ubatch
@@ -234,10 +258,11 @@ def compute_of_llama_cpp(s: Sheet) -> float:
     if s.end == HIGH:
         return s.logits + attention + most_beside(s)
     if has_scores:
+        # Scores are given back before the logits are computed, so the larger one is likely enough.
         return max(s.logits, attention)
     logits = s.logits
     if s.date >= 202606:
-        # records: since June 2026 logits take no more
+        # records: since June 2026 no buffer has more than 0.3 GiB of logits
         logits = min(logits, 0.3 * GIB)
     # records: 24 MiB is the middle of 4 to 100 MiB more
     return logits + attention + 24 * MIB
@@ -245,11 +270,14 @@ def compute_of_llama_cpp(s: Sheet) -> float:
 
 @rule
 def context_bytes(s: Sheet) -> float:
-    """Bytes of the driver's context and of libraries, which a program does not allocate itself."""
+    """Bytes of the driver's context and of libraries, which a program does not allocate itself: for
+    servers with a pool those of one card, else of all cards together.
+    """
     if s.is_vllm:
         s.cite("vLLM's own measurement, or records of it")
         return s.non_torch_bytes
     if "card_free_bytes" in s.inputs and s.is_sglang:
+        # That reading is without the context already.
         s.cite("SGLang reads what is free with its context there")
         return 0
     if s.is_ollama:

@@ -14,11 +14,12 @@ from helpers.fits.sheet import Sheet, element_bytes, rule
 
 
 def bytes_of_type(s: Sheet, kind: str) -> float:
-    """Bytes of an element of a cache of that type, as the server counts them. Raises MissingFigure
-    for a type that is not known.
+    """Bytes of an element of a cache of the type ``kind``, as the server counts them. Raises
+    MissingFigure for a type that is not known.
     """
     ranges = table()["element_ranges"]
     if kind in ranges:
+        # types of forks, whose blocks have become longer from one release to the next
         return s.either(*ranges[kind])
     if s.is_ollama and not s.measured and kind in ("q8_0", "q4_0"):
         # read: ollama fs/ggml/ggml.go, kvCacheBytesPerElement: smaller than the real 34/32 and
@@ -44,25 +45,29 @@ def bv(s: Sheet) -> float:
 
 @rule
 def full_width(s: Sheet) -> float:
-    """Bytes of a token in one head of a layer without a window."""
+    """Bytes that a token's key and value take in one head of a layer without a window."""
     return s.head_dim_k * s.bk + s.head_dim_v * s.bv
 
 
 @rule
 def swa_width(s: Sheet) -> float:
-    """Bytes of a token in one head of a layer with a window."""
+    """Bytes that a token's key and value take in one head of a layer with a window."""
     return s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv
 
 
 @rule
 def full_layer(s: Sheet) -> float:
-    """Bytes of a token in a layer without a window, on each card."""
+    """Bytes of a token in a layer without a window, on each card that has a part of the layer: keys
+    and values of all heads, or with latent attention (kv_lora_rank) one latent for all heads.
+    """
     if "bytes_per_token_layer" in s.inputs:
         return s.bytes_per_token_layer
     is_latent = "kv_lora_rank" in s.inputs
     if is_latent and s.is_vllm and s.text("kv_type") == "fp8_ds_mla":
         # read: vllm/v1/kv_cache_interface.py: the bytes of a token of the sparse layout
         return 656
+    # Where a record gives the width of a head beside the latent, its cache has every head; models
+    # read from a header never give both (layers.py).
     if not is_latent or "head_dim_k" in s.inputs:
         # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
         # mem_cache/memory_pool.py; ollama GraphSize
@@ -75,7 +80,7 @@ def full_layer(s: Sheet) -> float:
         # read: llama.cpp pull request 19067 (January 2026): before it a latent cache had values
         # too
         latent += s.kv_lora_rank * s.bv
-    if s.is_pooled:
+    if s.is_pooled:  # llama.cpp keeps no keys of an indexer
         # read: vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache: keys of 8 bits,
         # and a scale of 32 bits for 128 of them
         latent += s.index_width * (1 + 4 / 128)
@@ -98,18 +103,23 @@ def cards_of_a_layer(s: Sheet) -> float:
 
 @rule
 def on_cards(s: Sheet) -> float:
-    """The share of the caches that is on the cards."""
+    """The share of the caches that is on the cards: all of them, unless a log prints less."""
     if "kv_printed" in s.inputs:
-        # the log prints the cache of the cards, and all caches
+        # The log prints the size of the cache on the cards (kv_printed), and that of every cache,
+        # also of layers that stay with the host (cache_sizes).
         return min(1, s.kv_printed / sum(s.sizes("cache_sizes")))
     return 1
 
 
 @rule
 def full_token(s: Sheet) -> float:
-    """Bytes of a token in all layers without a window, on each card of a pool, else on all."""
+    """Bytes of a token in all layers without a window: for servers with a pool on one card, else on
+    all cards together. What a log prints comes before the model's header, and that before
+    dimensions.
+    """
     if "cache_cells" in s.inputs:
-        # the sizes and the cells that the log prints
+        # the sizes and the cells that the log prints; the caches with most cells have no window,
+        # and cells are those of one stream
         cells = s.sizes("cache_cells")
         size = longest(s.sizes("cache_sizes"), cells)
         return s.on_cards * size / max(cells) / s.streams
@@ -131,11 +141,13 @@ def full_token(s: Sheet) -> float:
 
 @rule
 def swa_token(s: Sheet) -> float:
-    """Bytes of a token in all layers with a window, on each card of a pool, else on all."""
+    """Bytes of a token in all layers with a window: for servers with a pool on one card, else on
+    all cards together.
+    """
     if s.n_layer_swa == 0:
         return 0
     if "cache_cells" in s.inputs:
-        # the sizes and the cells that the log prints
+        # the sizes and the cells that the log prints; caches with fewer cells have a window
         sizes = s.sizes("cache_sizes")
         cells = s.sizes("cache_cells")
         rest = sum(sizes) - longest(sizes, cells)
@@ -173,7 +185,7 @@ def paged(s: Sheet, tokens: float) -> float:
 
 @rule
 def need_bytes(s: Sheet) -> float:
-    """Bytes of the cache of the context that is asked for."""
+    """Bytes of the cache that the context needs: all of it, or one request of it in a pool."""
     if s.family == "Diffusers":
         s.cite("a pipeline of images keeps no cache")
         return 0
@@ -204,18 +216,21 @@ def need_bytes(s: Sheet) -> float:
 
 @rule
 def kv_bytes(s: Sheet) -> float:
-    """Bytes that the cache takes: of a pool all that it is given, else what is asked for."""
+    """Bytes that the cache takes. A server with a pool fills it with all that its share leaves,
+    once that is known. A cache that a log prints is taken as it is. Any other is what is asked for.
+    """
     if s.is_vllm and s.has("available"):
         s.cite("vLLM gives the cache all that its share leaves")
         return s.available
     if "tokens_printed" in s.inputs and "kv_printed" in s.inputs:
         s.cite("as the log prints it, of one card")
         return s.kv_printed
+    # With its tokens given (tokens), the pool of SGLang is as large as they need: see need_bytes.
     if s.is_sglang and s.has("available") and "tokens" not in s.inputs:
         s.cite("read: sglang memory_pool.py")
         return paged(s, s.tokens_held)
     if s.family == "TensorRT-LLM" and s.has("available"):
-        s.cite("as tokens_held")
+        s.cite("as tokens_held")  # rounded to whole blocks there
         return s.tokens_held * s.token_bytes
     # With its cells or its context, a printed size gives the bytes of a token, and so need_bytes.
     gives_a_token = "cache_cells" in s.inputs or "n_ctx_printed" in s.inputs

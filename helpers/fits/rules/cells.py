@@ -25,7 +25,9 @@ of its header.
 
 @rule
 def measured(s: Sheet) -> float:
-    """Whether this release of ollama measures what it allocates, in place of an estimate."""
+    """Whether this release of ollama measures what it allocates, in place of an estimate. Models of
+    its own engine are measured since 0.12.0, all others since 0.12.11.
+    """
     if not s.is_ollama:
         return False
     if 202509 <= s.date < 202511 and s.own_engine:
@@ -34,9 +36,10 @@ def measured(s: Sheet) -> float:
         return True
     # read: ollama llm/server.go of 0.12.11: it loads, counts and lays out anew, and estimates
     # nothing
-    if "." in s.version:
+    if "." in s.version:  # a release number, whose month is that of this very release
         return s.date >= 202511
-    # where only a month is known, an older release may have run
+    # Where only a month is known, an older release may have run then: three months later it is
+    # taken to be gone, our choice.
     return s.date >= 202602
 
 
@@ -49,13 +52,15 @@ def own_engine(s: Sheet) -> float:
 
 @rule
 def n_pad(s: Sheet) -> float:
-    """The number of cells of which llama.cpp rounds a cache up to a multiple."""
+    """The number of cells of which llama.cpp rounds a cache up to a multiple; 1 where it does not
+    round.
+    """
     if s.date >= 202511 and not s.is_ik_llama_cpp:
         # read: llama.cpp src/llama-context.cpp, pull request 17046
         return PADDING
     if s.date >= 202404:
-        # read: llama.cpp llama_kv_cache::get_padding; pull request 6177 of March 2024 is the
-        # first to pad
+        # read: llama.cpp llama_kv_cache::get_padding, more cells for flash attention; pull request
+        # 6177 of March 2024 is the first to pad
         if s.flash_attn:
             return PADDING
         return 32
@@ -64,7 +69,7 @@ def n_pad(s: Sheet) -> float:
 
 @rule
 def streams(s: Sheet) -> float:
-    """How many caches there are: one for all slots, or one for each."""
+    """How many caches llama.cpp has, which it calls streams: one for all slots, or one for each."""
     if s.date < 202507:
         # read: llama.cpp before pull request 14363: one cache for all slots
         return 1
@@ -76,7 +81,9 @@ def streams(s: Sheet) -> float:
 
 @rule
 def cells(s: Sheet) -> float:
-    """Cells of all layers without a window: tokens for which the cache has room."""
+    """Cells of the cache of layers without a window: tokens for which it has room, of all streams
+    together.
+    """
     if "cells_per_stream" in s.inputs:
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
@@ -90,6 +97,7 @@ def cells(s: Sheet) -> float:
         # read: ollama kvcache/causal.go, Init; ml/backend/ggml, CachePadding; 0.12.11 counts what
         # it allocates
         return pad(s.n_ctx, PADDING)
+    # other servers, and ollama's estimate, round nothing
     return s.n_ctx
 
 
@@ -103,7 +111,7 @@ def swa_full(s: Sheet) -> float:
 
 @rule
 def swa_cells(s: Sheet) -> float:
-    """Cells of all layers with a window."""
+    """Cells of the cache of layers with a window, of all streams together; 0 without such layers."""
     if s.n_layer_swa == 0:
         return 0
     if "cache_cells" in s.inputs:
@@ -113,7 +121,8 @@ def swa_cells(s: Sheet) -> float:
         return window_cells_of_llama_cpp(s)
     is_gpt_oss = s.architecture in GPT_OSS
     if s.measured:
-        # read: ollama kvcache/causal.go, Init: a token more where slots share the cache
+        # read: ollama kvcache/causal.go, Init: a window for each slot and a batch, and a token more
+        # for each window where slots share the cache
         window = s.n_swa
         if is_gpt_oss:
             window = GPT_OSS_CELLS
@@ -131,13 +140,16 @@ def swa_cells(s: Sheet) -> float:
 
 
 def window_cells_of_llama_cpp(s: Sheet) -> float:
-    """Cells of a layer with a window in llama.cpp, by the rule of the release."""
+    """Cells of the cache of layers with a window in llama.cpp, of all streams together. Each
+    release adds a batch or a micro-batch to the windows, and rounds to its own multiple.
+    """
     if s.swa_full or s.date < 202505:
         # read: llama.cpp before pull request 13194 (May 2025), and --swa-full: a window saves
         # nothing
         return s.cells
     if s.date < 202506:
-        # read: llama.cpp src/llama-kv-cache.cpp of May 2025, n_batch not n_ubatch
+        # read: llama.cpp src/llama-kv-cache.cpp of May 2025: a whole batch beside the windows, of
+        # which later releases keep a micro-batch
         return min(s.cells, pad(s.n_swa * s.n_parallel + s.n_batch, s.n_pad))
     windows_a_stream = s.n_parallel // s.streams
     window_cells = s.n_swa * windows_a_stream + s.n_ubatch
@@ -145,13 +157,15 @@ def window_cells_of_llama_cpp(s: Sheet) -> float:
     if s.date < 202511:
         # read: llama.cpp src/llama-kv-cache-unified-iswa.cpp of June 2025
         return min(cells_a_stream, pad(window_cells, s.n_pad)) * s.streams
-    # read: llama.cpp src/llama-kv-cache-iswa.cpp, issue 17037
+    # read: llama.cpp src/llama-kv-cache-iswa.cpp, issue 17037: the lesser one is rounded, too
     return pad(min(cells_a_stream, window_cells), PADDING) * s.streams
 
 
 @rule
 def step(s: Sheet) -> float:
-    """The number of tokens of which the server rounds a context to a multiple."""
+    """The tokens of which a context is a multiple for the server, where the longest one is looked
+    for; 1 where every number of tokens makes a difference.
+    """
     if s.is_llama_cpp and s.date >= 202511:
         # read: llama.cpp src/llama-context.cpp
         return PADDING

@@ -33,9 +33,11 @@ LONGER_ON_OLLAMA = (*GPT_OSS, "qwen3vl", "qwen3vlmoe")
 
 @rule
 def n_ctx(s: Sheet) -> float:
-    """Tokens of the context, where none is asked for: of all slots together."""
+    """Tokens of the context of all slots together, where none is asked for: those of a log's cache,
+    else the server's default.
+    """
     if "cache_cells" in s.inputs:
-        # the cells that the log prints
+        # the cells that the log prints, each cache those of one stream; the longest has no window
         return max(s.sizes("cache_cells")) * s.streams
     return s.default_context
 
@@ -44,12 +46,13 @@ def n_ctx(s: Sheet) -> float:
 def default_context(s: Sheet) -> float:
     """Tokens that the server takes by itself, for all slots."""
     if "ollama" in s.program:
-        context = context_of_ollama(s)
+        context = context_of_ollama(s)  # of one slot
         if s.has("n_ctx_train"):
             # read: ollama server/sched.go, effectiveContext; llm/server.go
             context = min(context, s.n_ctx_train)
         return context * s.n_parallel
-    # koboldcpp and others have defaults of their own.
+    # Forks such as koboldcpp have defaults of their own, which are not counted: like any server
+    # without a row in MAXIMA they are taken to use the model's own maximum.
     is_llama_cpp_itself = "llama" in s.program and not s.is_ik_llama_cpp
     if s.is_llama_cpp and is_llama_cpp_itself:
         return context_of_llama_cpp(s)
@@ -58,7 +61,9 @@ def default_context(s: Sheet) -> float:
 
 
 def context_of_ollama(s: Sheet) -> float:
-    """Tokens of a slot of ollama, by the release and the memory of all cards."""
+    """Tokens of a slot of ollama by its own default, which depends on the release, the memory of
+    all cards and, in some releases, the architecture. Without a card it is a range since 0.15.5.
+    """
     if s.date < 202505:
         s.cite("read: ollama envconfig/config.go before 0.6.7")
         return 2048
@@ -82,7 +87,9 @@ def context_of_ollama(s: Sheet) -> float:
 
 
 def context_of_llama_cpp(s: Sheet) -> float:
-    """Tokens of all slots of llama.cpp, by the release."""
+    """Tokens of all slots of llama.cpp by its own default: fixed numbers until December 2025, but
+    for the summer and autumn of 2024, when it was the model's maximum as it is now.
+    """
     if 202411 <= s.date < 202512:
         s.cite("read: llama.cpp common/common.h, n_ctx, until December 2025")
         return 4096

@@ -13,13 +13,16 @@ from helpers.fits.sheet import MissingFigure, Sheet, rule
 @rule
 def n_layer(s: Sheet) -> float:
     """The number of layers, by a log of ollama."""
-    # read: ollama llm/memory.go: it counts the output as a layer
+    # read: ollama llm/memory.go: the number that it logs (layers.model) counts the output as a
+    # layer
     return s.layers_model - 1
 
 
 @rule
 def n_layer_swa(s: Sheet) -> float:
-    """How many layers have a window."""
+    """How many layers have a window, where no header says it: 0, unless a log prints caches of
+    different lengths.
+    """
     if "cache_cells" not in s.inputs:
         return 0
     # a log prints the cells of each cache: those with fewer than most have a window
@@ -36,7 +39,9 @@ def n_layer_kv(s: Sheet) -> float:
 
 
 def heads_on_a_card(s: Sheet, heads: float) -> float:
-    """How many heads of a cache each card holds, for servers that count one card; else all."""
+    """How many of the ``heads`` of a cache each card holds. vLLM and SGLang divide the heads over
+    the cards, and their sizes are those of one card; of other servers all heads count.
+    """
     if s.is_vllm:
         # read: vllm/config/model.py, get_num_kv_heads: at least one on each card
         return max(1, heads // s.tp)
@@ -50,13 +55,15 @@ def heads_on_a_card(s: Sheet, heads: float) -> float:
 @rule
 def n_head(s: Sheet) -> float:
     """How many heads the queries of a layer have."""
-    # not given: models have one to sixteen heads of queries for each of the cache
+    # Not given: a range, as models have one to sixteen heads of queries for each head of the cache.
     return s.either(1, 4, 16) * s.n_head_kv
 
 
 @rule
 def head_dim_k(s: Sheet) -> float:
     """The width of a head of the keys."""
+    # Only inputs count, as the defaults of both are ranges. With latent attention (kv_lora_rank) a
+    # head is not as wide as its share of the model.
     if "kv_lora_rank" not in s.inputs and "n_embd" in s.inputs and "n_head" in s.inputs:
         # transformers: the model's width over its heads, where no width of a head is given
         return s.n_embd // s.n_head
@@ -83,8 +90,12 @@ def is_mla(s: Sheet) -> float:
 
 @rule
 def gguf_arch(s: Sheet) -> str:
-    """The architecture, by the name that GGUF files have for it."""
-    # not given: an architecture of such layers and such attention
+    """The architecture, by the name that GGUF files have for it. A name that was not given is that
+    of a well-known model with layers of the same kinds.
+    """
+    # Where no header gives it, the architecture decides which of ollama's formulas counts the graph
+    # (graphs.py), so one stands for all that are built alike: gptoss for windows and experts,
+    # gemma3 for windows alone, deepseek2 for latent attention, llama for any other.
     if s.has_swa:
         if s.is_moe:
             return "gptoss"
@@ -96,19 +107,22 @@ def gguf_arch(s: Sheet) -> str:
 
 @rule
 def sees(s: Sheet) -> float:
-    """Whether the server loads a vision part."""
+    """Whether llama.cpp or ollama loads a vision part, which has a buffer of its own there (see
+    ``encoder``); never for other servers, which have it among their activations.
+    """
     has_eyes = "vision" in s.tags or s.vision_parts > 0 or s.projector_weights_bytes > 0
     return s.is_ggml and has_eyes
 
 
 @rule
 def flash_attn(s: Sheet) -> float:
-    """Whether attention is fused (flash attention)."""
+    """Whether attention is fused (flash attention) where no option sets it: by the release alone."""
     if s.is_ik_llama_cpp:
         # read: ik_llama.cpp common/common.h: on since November 2025
         return s.date >= 202511
-    # read: llama.cpp pull request 15434 (August 2025): flash attention is on where the backend
-    # has it
+    # read: llama.cpp pull request 15434: since the end of August 2025 flash attention is on where
+    # the backend has it. September is the first month of which every release has the change. No
+    # backend is looked at: those of the cards that are counted here are taken to have it.
     return s.date >= 202509
 
 
@@ -118,20 +132,20 @@ def n_batch(s: Sheet) -> float:
     if s.is_ollama:
         # read: ollama api/types.go, NumBatch
         return 512
-    # read: llama.cpp common/common.h, n_batch
+    # read: llama.cpp common/common.h, n_batch: 2,048; no batch is longer than the context
     return min(2048, s.n_ctx)
 
 
 @rule
 def n_ubatch(s: Sheet) -> float:
     """Tokens of a micro-batch, of which llama.cpp holds the activations at once."""
-    # read: llama.cpp common/common.h, n_ubatch
+    # read: llama.cpp common/common.h, n_ubatch: 512; no micro-batch is larger than a batch
     return min(512, s.n_batch)
 
 
 @rule
 def cards(s: Sheet) -> float:
-    """The number of cards."""
+    """The number of cards: as many as free or total sizes are given, else one."""
     for name in ("card_free_bytes", "card_total_bytes"):
         if name in s.inputs:
             return len(s.sizes(name))

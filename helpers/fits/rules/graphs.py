@@ -1,5 +1,9 @@
 """The compute graph that ollama estimates for each architecture, until it measured it.
 
+The graph is the memory for what is computed between the layers. ollama estimates two: the full
+graph for a model that is on the cards as a whole, the partial graph for one of which a part is
+there.
+
 A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
 release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
 servers printed.
@@ -15,14 +19,14 @@ from helpers.fits.sheet import Sheet, rule
 from helpers.ground.units import MIB
 
 LLAMAS = ("llama", "llama4")
-"""Architectures with one partial graph in GraphSize."""
+"""Architectures that share the formula of the partial graph in GraphSize."""
 
 
 @rule
 def graph_by_cache(s: Sheet) -> float:
     """Bytes of the graph of an architecture for which ollama has no formula."""
-    # read: ollama llm/memory.go: a sixth of the cache for each head of queries that shares one of
-    # the cache
+    # read: ollama llm/memory.go: a sixth of the cache, times the heads of queries that share a head
+    # of the cache
     return s.n_head // s.n_head_kv * s.need_bytes / 6
 
 
@@ -34,20 +38,22 @@ def vocabulary_weights(s: Sheet) -> float:
 
 
 def largest_graph(s: Sheet, side: str) -> float:
-    """Bytes of the larger of two steps of a batch, the output and the attention, by the row of the
-    architecture in graphs.json, whose ``about`` explains its numbers; ``side`` is full or partial.
+    """Bytes of the larger of two steps of a batch, the output and the attention. The numbers are
+    those of the architecture's row in graphs.json, whose ``about`` explains them; ``side`` names
+    the full or the partial graph.
     """
     row = table("graphs")["architectures"][s.architecture]
     output_embeds, *attention = row[side]
     f32_batch = 4 * s.n_batch
     graphs = [f32_batch * (output_embeds * s.n_embd + s.n_vocab)]
-    if attention:
+    if attention:  # a row without these numbers counts the output alone
         ones_bytes, embeds, widths = attention
         heads = s.figure(row["heads"])
         width = widths * s.head_dim_k * heads
         scores = s.n_ctx * (1 + heads)
         graphs.append(f32_batch * (ones_bytes + embeds * s.n_embd + width + scores))
     if side == "partial":
+        # The output matrix is copied for its step; the rest of the row is part of the last step.
         graphs[0] += vocabulary_weights(s)
         for factor, *names in row["beside"]:
             graphs[-1] += factor * prod(map(s.figure, names))
@@ -57,7 +63,7 @@ def largest_graph(s: Sheet, side: str) -> float:
 
 @rule
 def graph(s: Sheet) -> float:
-    """Bytes of the graph of a model that is on the cards as a whole."""
+    """Bytes of the full graph: that of a model that is on the cards as a whole."""
     if s.architecture == "llama" and s.date < 202408:
         # read: ollama llm/ggml.go before 0.3.5: no graph of the vocabulary
         return 4 * s.n_batch * (1 + 4 * s.n_embd + s.n_ctx * (1 + s.n_head))
@@ -65,16 +71,18 @@ def graph(s: Sheet) -> float:
         return largest_graph(s, "full")
     if s.architecture not in GPT_OSS:
         return s.graph_by_cache
+    # gpt-oss has a formula of another form than the rows of graphs.json.
     if s.flash_attn:
         # read: ollama GraphSize, gptoss with flash attention
         return (4 * s.n_parallel + s.n_ctx // 1024 + 110) * MIB
-    # read: ollama GraphSize, gptoss; every layer at the whole context
+    # read: ollama GraphSize, gptoss: twice what graph_by_cache counts, and of a cache in which
+    # layers with a window keep the whole context, too
     return 2 * (s.n_head // s.n_head_kv) * s.n_layer * s.n_ctx * s.full_layer / 6
 
 
 @rule
 def graph_partial(s: Sheet) -> float:
-    """Bytes of the graph of a model of which a part is on the cards."""
+    """Bytes of the partial graph: that of a model of which only a part is on the cards."""
     if "graph" in s.inputs:
         return s.graph  # a log prints one for both
     if s.architecture in LLAMAS:
@@ -96,8 +104,8 @@ def graph_partial(s: Sheet) -> float:
 
 @rule
 def graph_held(s: Sheet) -> float:
-    """Bytes of the graph on each card that takes one."""
-    # read: ollama llm/memory.go: several cards always take the partial graph
+    """Bytes of the graph that ollama puts on each card."""
+    # read: ollama llm/memory.go: on several cards it is the partial graph, even of a whole model
     if s.cards > 1:
         return s.graph_partial
     return s.graph
@@ -110,5 +118,6 @@ def graph_room(s: Sheet) -> float:
     larger = max(s.graph_partial, s.graph_held)
     if "gguf_arch" in s.inputs:
         return larger
-    # the architecture is not given: a range
+    # The architecture is assumed (see gguf_arch), so its formula and that of all others make a
+    # range.
     return s.either(min(larger, s.graph_other), larger, max(larger, s.graph_other))

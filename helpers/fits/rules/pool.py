@@ -1,5 +1,9 @@
 """The pool of pages of vLLM, SGLang and TensorRT-LLM: its size, and the tokens that it holds.
 
+vLLM's pool consists of blocks of equal bytes. A model whose layers are of several kinds (without a
+window, with one, recurrent) has its layers in groups of one kind: a block belongs to one group, and
+has a page for each layer of it.
+
 A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
 release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
 servers printed.
@@ -42,7 +46,9 @@ def swa_ratio(s: Sheet) -> float:
 
 @rule
 def block_size(s: Sheet) -> float:
-    """Tokens of a block of vLLM's pool."""
+    """Tokens of a block of vLLM's pool: 16, or in a model that has recurrent layers beside
+    attention as many as make a page as large as a state.
+    """
     if s.is_vllm and s.n_layer_recurrent and s.n_layer_kv and s.has("state_layer"):
         # read: vllm/platforms/interface.py: the first multiple of 16 whose page holds a state
         return 16 * up(s.state_layer / s.tp, 16 * s.full_layer)
@@ -53,6 +59,8 @@ def block_size(s: Sheet) -> float:
 @rule
 def max_num_batched_tokens(s: Sheet) -> float:
     """The most tokens of a step of vLLM."""
+    # A model that was read from its header has a width (n_embd) among its inputs; without one the
+    # default of large cards counts, which needs more memory: our choice, to be on the safe side.
     # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
     is_small = False
     if "n_embd" in s.inputs and s.has("card_total"):
@@ -65,7 +73,8 @@ def max_num_batched_tokens(s: Sheet) -> float:
 @rule
 def one_kind(s: Sheet) -> float:
     """Whether vLLM keeps the cache of all layers alike."""
-    # read: vllm/v1/core/kv_cache_utils.py, get_kv_cache_groups
+    # read: vllm/v1/core/kv_cache_utils.py, get_kv_cache_groups: without groups (before June 2025,
+    # or by an option) layers with a window are kept as those without one
     has_no_groups = s.date < 202506 or s.disable_hybrid_kv_cache_manager
     return s.n_layer_recurrent == 0 and (s.n_layer_swa == 0 or has_no_groups)
 
@@ -73,7 +82,8 @@ def one_kind(s: Sheet) -> float:
 @rule
 def page(s: Sheet) -> float:
     """Bytes of a block in one layer, which are the same for all kinds of layers."""
-    # read: unify_kv_cache_spec_page_size; the smaller page takes more tokens
+    # read: unify_kv_cache_spec_page_size: the largest page counts; layers with fewer bytes a token
+    # keep more tokens in it
     if not s.n_layer_swa:
         return s.block_size * s.full_layer
     if not s.n_layer_kv:
@@ -83,16 +93,20 @@ def page(s: Sheet) -> float:
 
 @rule
 def kinds(s: Sheet) -> list[float]:
-    """How many layers there are of each kind that has a cache or a state."""
+    """How many layers there are of each kind that the model has: without a window, with one, and
+    recurrent.
+    """
     return [n for n in (s.n_layer_kv, s.n_layer_swa, s.n_layer_recurrent) if n]
 
 
 @rule
 def group(s: Sheet) -> float:
-    """How many layers of one kind share a block."""
+    """How many layers of one kind are a group; one block has a page for each of them."""
     # read: _get_kv_cache_groups_uniform_page_size
     layers = s.sizes("kinds")
-    # with kinds of nearly as many layers, padding the smaller one wastes less
+    # Groups have one size. Usually it is that of the smallest kind, and a larger kind has several
+    # groups. Where the kinds are nearly as large, padding the smaller ones to one group wastes
+    # less.
     if max(layers) < 1.5 * min(layers):
         return max(layers)
     return min(layers)
@@ -100,12 +114,13 @@ def group(s: Sheet) -> float:
 
 @rule
 def request_blocks(s: Sheet) -> float:
-    """Blocks of one request of the whole context."""
+    """Blocks that one request of the whole context takes, in all groups."""
     if s.one_kind:
         # read: FullAttentionSpec.max_memory_usage_bytes
         return up(s.n_ctx, s.block_size)
-    # read: vllm/v1/kv_cache_interface.py, MambaSpec.max_memory_usage_bytes: two states of each
-    # recurrent group with prefix caching, one without, and one for each token drafted
+    # read: vllm/v1/kv_cache_interface.py, MambaSpec.max_memory_usage_bytes: each recurrent group
+    # has a state for every block of tokens (mode all), two (align), or one (none), and in the last
+    # two modes another for each token drafted
     mode = s.text("mamba_cache_mode")
     if mode == "all":
         states = up(s.n_ctx, s.block_size)
@@ -115,7 +130,7 @@ def request_blocks(s: Sheet) -> float:
         states = 2 + s.num_speculative_tokens
     blocks = states * up(s.n_layer_recurrent, s.group)
     if s.n_layer_kv:
-        # read: FullAttentionSpec.max_memory_usage_bytes
+        # read: FullAttentionSpec.max_memory_usage_bytes; a block has as many tokens as fit its page
         blocks += up(s.n_layer_kv, s.group) * up(s.n_ctx, s.page // s.full_layer)
     if s.n_layer_swa:
         # read: vllm/v1/kv_cache_interface.py, SlidingWindowSpec.max_memory_usage_bytes: the last
@@ -133,7 +148,7 @@ def request_blocks(s: Sheet) -> float:
 
 @rule
 def block_bytes(s: Sheet) -> float:
-    """Bytes of a block in all layers that share it."""
+    """Bytes of a block of vLLM's pool, in all layers of its group."""
     if s.one_kind:
         # read: kv_cache_utils.py, one group
         return s.block_size * s.token_bytes
@@ -150,7 +165,7 @@ def blocks(s: Sheet) -> float:
 
 @rule
 def tokens_held(s: Sheet) -> float:
-    """Tokens for which the pool has room."""
+    """Tokens for which the pool has room, as each server prints them at start."""
     if s.is_vllm and s.date >= 202605 and s.has("n_ctx"):
         # read: vllm pull request 40694 and kv_cache_utils.py of 0.21: concurrency times
         # max_model_len
@@ -163,7 +178,7 @@ def tokens_held(s: Sheet) -> float:
             groups = sum(up(layers, s.group) for layers in s.sizes("kinds"))
         return s.blocks // groups * s.block_size
     if s.is_sglang and "tokens" in s.inputs:
-        return s.tokens
+        return s.tokens  # of a log or a record
     if s.is_sglang:
         # read: sglang pool_configurator.py, cell size; whole pages
         token = s.full_token + s.swa_ratio * s.swa_token
@@ -179,7 +194,9 @@ def tokens_held(s: Sheet) -> float:
 
 @rule
 def slots_held(s: Sheet) -> float:
-    """How many requests of the whole context the pool holds at once."""
+    """How many requests of the whole context the pool of vLLM or SGLang holds at once. Raises
+    MissingFigure for others: their slots are tried one by one (solving.py).
+    """
     if s.is_vllm:
         # read: get_max_concurrency_for_kv_cache_config
         return int(s.blocks / s.request_blocks)
@@ -190,7 +207,7 @@ def slots_held(s: Sheet) -> float:
 
 @rule
 def request_tokens(s: Sheet) -> float:
-    """Tokens of one request: the context of one slot."""
+    """The most tokens of one request: in a pool the whole context, else that of one slot."""
     if s.is_pooled:
         return s.n_ctx
     # the context is the sum over all slots
@@ -199,7 +216,7 @@ def request_tokens(s: Sheet) -> float:
 
 @rule
 def gpu_memory_utilization(s: Sheet) -> float:
-    """The share of the card that vLLM takes by default."""
+    """The share of the card that vLLM takes by default. Raises MissingFigure for other servers."""
     if not s.is_vllm:
         raise MissingFigure("gpu_memory_utilization")
     # read: vllm/config/cache.py, gpu_memory_utilization
@@ -210,13 +227,15 @@ def gpu_memory_utilization(s: Sheet) -> float:
 
 @rule
 def mem_fraction_static(s: Sheet) -> float:
-    """The share of the free memory that SGLang takes for weights and pool by default."""
+    """The share of the free memory that SGLang takes for weights and pool by default. Raises
+    MissingFigure for other servers.
+    """
     if not s.is_sglang:
         raise MissingFigure("mem_fraction_static")
     # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
     # handle_gpu_memory_settings
     if "card_total_bytes" not in s.inputs:
-        return 0.88
+        return 0.88  # its default where it cannot read the size of the card
     tiers = SGLANG_TIERS_BEFORE
     reserved_mib = 0.0
     if s.date >= 202606:
@@ -251,7 +270,10 @@ def card_free(s: Sheet) -> float:
 
 @rule
 def share_free(s: Sheet) -> float:
-    """The share of the card that vLLM can be given: what is free, in whole percents."""
+    """The share of the card that vLLM can be given where it refuses its share: what is free, in
+    whole percents rounded down. Raises MissingFigure where it does not refuse, or nothing says what
+    is free.
+    """
     if s.refused and "card_free_bytes" in s.inputs:
         # read: vllm/v1/worker/utils.py, request_memory: at most what is free of the card
         return int(100 * s.card_free / s.card_total) / 100
@@ -261,10 +283,10 @@ def share_free(s: Sheet) -> float:
 @rule
 def short_at_start(s: Sheet) -> float:
     """Bytes that are free beyond vLLM's share; below 0 it refuses to start."""
-    # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share;
-    # what is free beyond the share, less than 0 where that is short
+    # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
     if "card_free_bytes" in s.inputs:
         return s.card_free - s.card_total * s.gpu_memory_utilization
+    # No reading says what is free: it is what others leave of the card.
     return s.ceiling * (1 - s.gpu_memory_utilization) - s.others_bytes
 
 
@@ -276,7 +298,11 @@ def refused(s: Sheet) -> float:
 
 @rule
 def available(s: Sheet) -> float:
-    """Bytes of a card for the pool, of servers that have one."""
+    """Bytes of a card for the pool. Raises MissingFigure for a server without one.
+
+    They are as given (kv_cache_memory_bytes) or printed (available_kv_bytes), and 0 where vLLM
+    refuses to start; else what the server's share leaves beside weights and activations.
+    """
     for name in ("kv_cache_memory_bytes", "available_kv_bytes"):
         if name in s.inputs:
             return s.figure(name)
@@ -295,13 +321,15 @@ def available(s: Sheet) -> float:
         return left
     free = s.ceiling - s.others_bytes
     if s.is_sglang:
-        # read: sglang model_runner_kv_cache_mixin.py: a fraction of what was free before the load
+        # read: sglang model_runner_kv_cache_mixin.py: a fraction of what was free before the load,
+        # when its context was there already; activations take of the rest
         free -= s.context_bytes
         return free * s.mem_fraction_static - s.weights - s.state_bytes
     if s.family != "TensorRT-LLM":
         raise MissingFigure("available")
     if "weights_bytes" not in s.inputs:
-        # read: what is free once the engine is loaded
+        # Its log prints no weights, but what is free once the engine is loaded: they are out of
+        # that.
         return free
     # read: TensorRT-LLM KvCacheConfig
     return free - s.weights - s.activation_peak_bytes

@@ -1,5 +1,8 @@
 """What is left: the ceiling, what is kept free, whole layers on each card.
 
+The ceiling is what the cards can give. The sum of the rows of an answer is weights, cache, states,
+buffers, the driver's context, what others hold and the reserve, which is what a server keeps free.
+
 A rule works out one figure of the sheet ``s`` from others. ``s.date`` is the month of the server's
 release (202505: May 2025). *read*: found in the code of the server; *records*: fitted to what
 servers printed.
@@ -14,7 +17,7 @@ from helpers.ground.units import GIB, MIB
 
 @rule
 def others_bytes(s: Sheet) -> float:
-    """Bytes that other processes hold."""
+    """Bytes that other processes hold: 0 where nobody says them."""
     s.cite("nobody else is known to hold memory")
     return 0
 
@@ -23,6 +26,7 @@ def others_bytes(s: Sheet) -> float:
 def ceiling(s: Sheet) -> float:
     """Bytes that the cards can give: of a pool those of the smallest card, else of all."""
     if s.is_sglang and "free_after_load" in s.inputs:
+        # The log prints no other figure from before the load.
         s.cite("what was free before the load: what is free after it, and the weights")
         return s.free_after_load + s.weights
     s.cite("the named sizes of the cards")
@@ -36,7 +40,7 @@ def ceiling(s: Sheet) -> float:
 
 @rule
 def reserve(s: Sheet) -> float:
-    """Bytes that the server keeps free on the cards."""
+    """Bytes that the server keeps free: of servers with a pool on one card, else on all together."""
     if s.is_vllm:
         s.cite(
             "what --gpu-memory-utilization leaves, less what others and graphs take of it"
@@ -66,7 +70,9 @@ def reserve(s: Sheet) -> float:
 
 
 def _reserve_of_llama_cpp(s: Sheet) -> float:
-    """Bytes that --fit keeps free on the cards, since December 2025."""
+    """Bytes that llama.cpp keeps free on all cards: the margin of --fit, since December 2025. 0
+    where --fit has nothing to change, or is older than that.
+    """
     if "margin_bytes" in s.inputs:
         s.cite("as given")
         return s.margin_bytes * s.cards
@@ -89,6 +95,8 @@ def _reserve_of_llama_cpp(s: Sheet) -> float:
         "each card, the driver's context with it, where neither layers nor context were "
         "set"
     )
+    # At best nothing is kept, as for the named sizes above. The context is a row of its own, so it
+    # is taken off here.
     if s.end == LOW:
         return 0
     return GIB * s.cards - s.context_bytes
@@ -96,7 +104,7 @@ def _reserve_of_llama_cpp(s: Sheet) -> float:
 
 @rule
 def share_on_gpu(s: Sheet) -> float:
-    """The share of the layers that is on the cards."""
+    """The share of the layers that is on the cards: all, unless their number is given."""
     if s.has("n_gpu_layers", "n_layer"):
         # layers are whole; the output is one more
         return min(1, s.n_gpu_layers / (s.n_layer + 1))
@@ -107,6 +115,7 @@ def share_on_gpu(s: Sheet) -> float:
 def layer_bytes(s: Sheet) -> float:
     """Bytes of one layer: its weights, cache and state."""
     if s.in_weights:
+        # the weights of a log without the cache that it counts among them, and the whole cache
         return (s.weights - s.in_weights + s.kv_bytes) / s.n_layer
     on_all_cards = s.weights + s.kv_bytes + s.state_bytes
     if s.is_ollama:
@@ -118,7 +127,9 @@ def layer_bytes(s: Sheet) -> float:
 
 @rule
 def layers_held(s: Sheet) -> float:
-    """How many layers ollama puts on the cards by itself, the output among them."""
+    """How many layers ollama puts on the cards by itself, the output among them. Raises
+    MissingFigure for other servers, and where the number is given.
+    """
     if not s.is_ollama or "n_gpu_layers" in s.inputs:
         raise MissingFigure("layers_held")
     # read: ollama llm/memory.go: the vision part goes on the first card; since 0.7.1 (May 2025)
@@ -142,9 +153,9 @@ def layers_held(s: Sheet) -> float:
 
 @rule
 def tightest(s: Sheet) -> float:
-    """Bytes that are left on the card with the least room."""
+    """Bytes that are left on the card with the least room, below 0 where its layers do not fit."""
     # read: llama.cpp src/llama-model.cpp, load_tensors, get_layer_buft_list. Layers are taken as
-    # alike though they are not, so at the ends of the range a card has one more or less.
+    # alike though they are not, so at best each card has one layer fewer, at worst one more.
     return fullest_card(
         s.sizes("card_sizes"),
         s.sizes("tensor_split"),
@@ -177,14 +188,18 @@ def freed(s: Sheet) -> float:
 
 @rule
 def spare(s: Sheet) -> float:
-    """What is left, below 0 where the model does not fit: bytes, of TensorRT-LLM tokens."""
+    """What is left, below 0 where the model does not fit: bytes, but tokens for TensorRT-LLM.
+
+    A server without a pool has what its rows leave of the ceiling. A pool has what it holds beyond
+    one request of the context; where no context is known, it has to hold something at all.
+    """
     if s.refused:
         # read: vllm/v1/worker/utils.py, request_memory: refused where less is free than the share
         return s.short_at_start
     if s.is_vllm:
         return _spare_of_vllm(s)
     if s.is_sglang and not s.has("tokens_asked"):
-        # read: sglang model_runner.py: refused where no token fits
+        # read: sglang model_runner.py: refused where no token fits, so one byte is the least
         return s.available - 1
     if s.is_pooled:
         # read: sglang pool_configurator.py
@@ -203,7 +218,9 @@ def spare(s: Sheet) -> float:
 
 
 def _spare_of_vllm(s: Sheet) -> float:
-    """Bytes of vLLM's pool that are left beside one request of the whole context."""
+    """Bytes of vLLM's pool that are left beside one request of the whole context; the whole pool
+    where no context or no size of a request is known.
+    """
     # read: _check_enough_kv_cache_memory
     if not s.has("n_ctx"):
         return s.available
@@ -216,10 +233,13 @@ def _spare_of_vllm(s: Sheet) -> float:
 
 
 def _spare_of_llama_cpp(s: Sheet) -> float:
-    """Bytes that llama.cpp leaves, as --fit prints them, else on all cards or on the tightest."""
-    if "fit_short_bytes" in s.inputs:
+    """Bytes that llama.cpp leaves: as --fit prints them, corrected for another context than that of
+    its log; else those on all cards together, or on the card with the least room if they are fewer.
+    """
+    if "fit_short_bytes" in s.inputs:  # how much --fit lacks
         return freed(s) - s.fit_short_bytes
     if {"projected_bytes", "card_free_bytes", "fit_left_bytes"} <= s.inputs.keys():
+        # what it prints is free before the margin is taken off
         return freed(s) + s.fit_left_bytes - s.reserve
     # Whole layers go to each card; since December 2025 --fit moves them to where there is room.
     is_fixed = s.date < 202512 or "tensor_split" in s.inputs

@@ -14,7 +14,7 @@ from helpers.fits.sheet import Sheet, element_bytes, rule
 def ssm_d_inner(s: Sheet) -> float:
     """The inner width of a recurrent layer."""
     if s.has("ssm_head", "ssm_heads"):
-        # heads of the state times their width
+        # where the header names both: heads of the state times their width
         return s.ssm_heads * s.ssm_head
     # transformers configuration_mamba2.py, configuration_jamba.py: the model's width, expanded
     return s.ssm_expand * s.n_embd
@@ -31,12 +31,13 @@ def mamba_cache_mode(s: Sheet) -> str:
 
 @rule
 def conv_state(s: Sheet) -> float:
-    """Numbers that the convolution of a layer keeps for a request."""
+    """How many numbers the convolution of a recurrent layer keeps for a request."""
     # A convolution over n tokens keeps n - 1 of them.
     if "conv_cache" in s.inputs:
         # read: llama.cpp src/llama-hparams.cpp, n_embd_r of a short convolution
         return s.n_embd * (s.conv_cache - 1)
-    # read: llama.cpp src/llama-hparams.cpp, n_embd_r
+    # read: llama.cpp src/llama-hparams.cpp, n_embd_r of Mamba and its kin: the convolution is as
+    # wide as the inner width and two states of each group
     columns = s.ssm_d_conv - 1
     if s.is_vllm:
         # read: vllm/model_executor/layers/mamba/mamba_utils.py, MambaStateShapeCalculator: a
@@ -64,7 +65,7 @@ def state_layer(s: Sheet) -> float:
 
 @rule
 def state_bytes(s: Sheet) -> float:
-    """Bytes of the states of all requests at once."""
+    """Bytes of the states of all requests at once, for servers that keep them beside the cache."""
     if s.n_layer_recurrent == 0:
         s.cite("no recurrent layers")
         return 0
