@@ -607,8 +607,8 @@ def test_watching_works_beside_other_threads():
 
 def test_a_transcript_has_every_answer_and_nothing_else_of_stdout(tmp_path):
     rows = '{"event": "ready", "n": 1}\nnoise\n{"no": "event"}\n{"event": "end", "n": 2}'
-    told = child.transcript([shutil.which("echo"), rows], 30, {"ready": 10})
+    told = child.transcript([shutil.which("echo"), rows], 30, {"ready": 10}, env=os.environ)
     assert [row["n"] for row in told.rows] == [1, 2] and told.last("end") == told.rows[1]
     assert told.last("step") == {} and told.ended.exit_code == 0
     late = ["sh", "-c", 'echo \'{"event": "ready"}\'; sleep 60']
-    assert child.transcript(late, 30, {"ready": 0.2}).ended.how == "timed_out"
+    assert child.transcript(late, 30, {"ready": 0.2}, env=os.environ).ended.how == "timed_out"

@@ -172,11 +172,9 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
         # The id chooses where the search for an unused colour begins, so a process keeps its
         # colour when others come and go.
         start = pid % len(SERIES)
-        colour_of[pid] = SERIES[start]
-        for colour in SERIES[start:] + SERIES[:start]:
-            if colour not in colour_of.values():
-                colour_of[pid] = colour
-                break
+        preferred = SERIES[start:] + SERIES[:start]
+        unused = [colour for colour in preferred if colour not in colour_of.values()]
+        colour_of[pid] = unused[0] if unused else preferred[0]
     return colour_of
 
 
