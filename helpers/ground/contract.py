@@ -1,8 +1,10 @@
 """How contracts check themselves: plain dataclasses of the standard library, in Python and as JSON.
 
-So ``diagnose`` needs no other package. Unknown keys, wrong types and words outside a vocabulary
-are refused in one line. As fields of pydantic models, which plans and records are, they are
-checked alike.
+A contract is the fixed form of an answer that commands write as JSON and that others read; its
+class is a dataclass derived from Shape, and is called a shape here. ``diagnose`` so needs no
+other package. Unknown keys, wrong types and words outside a vocabulary are refused in one line.
+A shape may also be a field of a pydantic model, such as a plan or a record, and is then checked
+by pydantic in the same way.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ MOST_OF_JSON_ERROR = 80
 
 
 class Shape:
-    """Base of a contract: on making one its fields are checked. Raises ValueError in one line."""
+    """Base of a contract. Making an object checks its fields, and raises ValueError in one line."""
 
     # Read by pydantic where one of its models holds a shape: unknown keys are refused.
     __pydantic_config__ = {"extra": "forbid"}
@@ -48,6 +50,7 @@ class Shape:
     def __post_init__(self) -> None:
         cls: type = type(self)
         for name, kind in _kinds(cls).items():
+            # Shapes are frozen, and _read makes a tuple of a list or a shape of a dictionary.
             object.__setattr__(self, name, _read(kind, getattr(self, name), name))
         # A shape that is only a part of another one has no version of its own.
         version = getattr(self, "schema_version", SCHEMA_VERSION)
@@ -61,8 +64,8 @@ class Shape:
 def from_json(cls: type[Known], value: object, what: str = "") -> Known:
     """A shape of type ``cls`` from JSON text, or from the objects that JSON text stands for.
 
-    Raises ValueError in one line: ``what`` (by default the shape's name), where, what was seen,
-    what was expected.
+    Raises ValueError in one line that says in this order: ``what`` was read (by default the
+    name of ``cls``), the path of the wrong value in it, what was seen, and what was expected.
     """
     name = what
     if not name:
@@ -70,7 +73,7 @@ def from_json(cls: type[Known], value: object, what: str = "") -> Known:
     if isinstance(value, (str, bytes, bytearray)):
         try:
             value = json.loads(value)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # the latter for "[[[[..."
             why = str(error)[:MOST_OF_JSON_ERROR]
             raise ValueError(f"{name}: no JSON ({why})") from None
     try:
@@ -111,8 +114,11 @@ UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def one_line(refusal: ValueError, what: str) -> str:
-    """What is wrong with an input in one line, of a ``refusal`` that is pydantic's
-    ValidationError: where, what was seen, what was expected. ``what`` names the input.
+    """One line that says what is wrong with an input: where, what was seen, what was expected. It
+    names up to MOST_ERRORS errors, and how many more there are.
+
+    ``refusal``: the ValidationError that pydantic raised. ``what``: the name of the input, which
+    begins the line; empty for none.
     """
     errors = cast(_Refusal, refusal).errors(include_url=False)
     # Unknown keys first (False sorts before True): a misspelt key explains why another is missing.
@@ -126,8 +132,10 @@ def one_line(refusal: ValueError, what: str) -> str:
 
 
 def _wrong(error: JsonRow) -> str:
-    """One of pydantic's errors in words: where, what was seen, and what to write instead, which
-    refusals.json has for each of pydantic's types of error.
+    """One of pydantic's errors in words: where, what was seen, and what to write instead.
+
+    What to write is in refusals.json, by pydantic's type of the error; pydantic's own words stand
+    in for a type that the file does not have.
     """
     path = [str(part) for part in error["loc"]]
     words = {**error.get("ctx", {}), "field": "".join(path[-1:])}
@@ -172,7 +180,9 @@ def _read(kind: object, value: object, where: str) -> object:
 
 
 def _read_union(kind: object, value: object, where: str) -> object:
-    """A value of one of several types; a union with a shape is that shape or None."""
+    """A value of one of several types. Where one of them is a shape, the only other one is None;
+    contracts have no union of two shapes.
+    """
     for option in get_args(kind):
         if is_dataclass(option) and value is not None:
             return _read(option, value, where)
@@ -182,8 +192,10 @@ def _read_union(kind: object, value: object, where: str) -> object:
 
 
 def _read_list(kind: object, value: Sequence[object], where: str) -> object:
-    """A list of one type, or a tuple: of one type, as ``Tuple[str, ...]``, or of a type for each
-    entry.
+    """The entries of a list or tuple, each checked. All entries of a list, and of a
+    ``Tuple[str, ...]``, have one type; any other tuple has a type for each entry.
+
+    Returns a tuple for a tuple type, also of a list, which JSON has in its place.
     """
     kinds = get_args(kind)
     is_tuple = get_origin(kind) is tuple
@@ -200,8 +212,10 @@ def _read_list(kind: object, value: Sequence[object], where: str) -> object:
 
 
 def _is(kind: object, value: object) -> bool:
-    """Whether a value has a plain type, or is one of the words of a Literal. A whole number is a
-    float, too; True and False are no numbers, which they are for ``isinstance``.
+    """Whether a value has a plain type, or is one of the words of a Literal.
+
+    A whole number also counts as a float, since JSON does not tell 1 from 1.0. True and False
+    count as no numbers; ``isinstance`` would take them for some, so types are compared.
     """
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
@@ -225,7 +239,7 @@ def _read_shape(kind: type, value: object, where: str) -> object:
     try:
         return kind(**columns)
     except ValueError as error:
-        if not where:
+        if not where:  # the outermost shape, whose name from_json puts in front
             raise
         raise ValueError(f"{where}: {error}") from None
 
@@ -249,7 +263,9 @@ def _check_keys(kind: type, value: Mapping[str, object], before_key: str) -> Non
 
 
 def _unexpected(where: str, value: object, kind: object) -> ValueError:
-    """The error for a value of another type than ``kind``."""
+    """The error for a value that is not of the type ``kind``; ``where`` is the value's path, empty
+    for the outermost value.
+    """
     if isinstance(value, (str, bytes)):
         value = value[:MOST_SEEN]  # before repr, which would spell out megabytes
     seen = repr(value)
@@ -261,7 +277,7 @@ def _unexpected(where: str, value: object, kind: object) -> ValueError:
 
 
 def _expected(kind: object) -> str:
-    """The values of a type in words: ``a whole number or null``."""
+    """The values of a type in words: ``a whole number or null``; ``an object`` for a shape."""
     origin = get_origin(kind)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))

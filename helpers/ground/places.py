@@ -18,14 +18,15 @@ SET_UP = CHECKOUT / ".venv"
 
 
 def _outputs() -> Path:
-    """The folder that CASEBOOK_OUTPUTS names; else ``outputs`` of the checkout; else, for an
-    installed package or where the checkout is another user's, ``outputs`` of the current folder.
+    """The folder for all results: the one that the variable CASEBOOK_OUTPUTS names; without it
+    ``outputs`` of the checkout. An installed package has no checkout, and another user's checkout
+    cannot be written to: then ``outputs`` of the current folder.
     """
     chosen = os.environ.get("CASEBOOK_OUTPUTS")
     if chosen:
         return Path(chosen).absolute()
     ours = CHECKOUT / "outputs"
-    # Before the first use it is still to be made, in the checkout.
+    # Before the first use the folder is not there yet, and would be made in the checkout.
     may_write = os.access(ours, os.W_OK) or (
         not ours.exists() and os.access(CHECKOUT, os.W_OK)
     )
@@ -39,11 +40,12 @@ OUTPUTS = _outputs()
 
 
 def kept(path: Path) -> Path:
-    """The folder that a person means by ``path``: pages and the terminal name batches and runs
-    without a path.
+    """The folder of a batch or of a run that a person means by ``path``. Pages and the terminal
+    show only the names of batches and runs, so a bare name is looked up below OUTPUTS.
 
-    ``path`` itself if it exists; else the batch of that name below outputs; else the run of that
-    name in the newest batch that has one; else ``path`` unchanged, for the error that follows.
+    Returns ``path`` itself if it exists; else the batch of that name; else the run of that name in
+    the newest batch that has one; else ``path`` unchanged, whose reader then says that it is
+    missing.
     """
     if path.exists():
         return path
@@ -52,7 +54,7 @@ def kept(path: Path) -> Path:
         return batch
     # The name of a batch begins with its time (batch/journal.py), so the newest is the last.
     runs = sorted(OUTPUTS.glob(f"*/{glob.escape(path.name)}/run.json"))
-    if runs and len(path.parts) == 1:
+    if runs and len(path.parts) == 1:  # a bare name; a longer path says which folder
         return runs[-1].parent
     return path
 
@@ -62,9 +64,13 @@ ONE_FILE = "python3 capture.pyz"
 
 
 def _program() -> str:
-    """What a person types to run the workbook, on this machine as it is set up now."""
+    """What a person types to run the workbook on this machine, as it is set up now: ``casebook``;
+    ``python3 -m helpers`` in a checkout where no set-up has made that command; ONE_FILE if this
+    code runs from capture.pyz.
+    """
     if not CHECKOUT.is_dir():  # it is capture.pyz, a file
         return ONE_FILE
+    # The command of the checkout's set-up, and that of the environment in which this code runs.
     scripts = (SET_UP / "bin" / "casebook", Path(sys.prefix) / "bin" / "casebook")
     if IN_CHECKOUT and not any(script.exists() for script in scripts):
         return "python3 -m helpers"
@@ -75,11 +81,12 @@ PROGRAM = _program()
 
 
 def typed_here(command: str) -> str:
-    """A command as a person can paste it here: PROGRAM in place of ``casebook`` before a verb.
+    """A command line as a person can paste it here: each ``casebook`` before a verb becomes PROGRAM.
 
-    capture.pyz has two verbs; the others stay with the command of a set-up.
+    capture.pyz knows only the verbs ``capture`` and ``diagnose``; there the other commands keep
+    ``casebook``, since they need a set-up.
     """
-    verb = "[a-z]"
+    verb = "[a-z]"  # every verb begins so
     if PROGRAM == ONE_FILE:
         verb = "(capture|diagnose)"
     # At the start, or behind a blank or a semicolon: not the end of a path such as bin/casebook.

@@ -27,8 +27,12 @@ class Replay(Shape):
     the model, ``source`` if only its source was read; ``proved_on`` says in words what was
     compared. ``not_modelled``: settings named in ``settings`` that the model leaves out, each
     with why. ``retries``: requests that freed the cache and tried again; ``slow_calls``: calls
-    of the driver that allocate or free. ``flags``: why this setting is never recommended;
-    ``danger``: the first of them that does harm.
+    of the driver that allocate or free. ``passes``: nothing ran out of memory.
+    A setting is replayed once for each rule by which a driver may choose addresses:
+    ``peak_reserved_low_bytes`` and ``peak_reserved_high_bytes`` are the least and the highest peak
+    of these replays, and ``addresses_agree`` says whether all of them pass or all of them fail.
+    ``flags``: why this setting is never recommended; ``danger``: the first of them that does
+    harm.
     """
 
     events: int
@@ -55,9 +59,12 @@ class Replay(Shape):
 
 @dataclass(frozen=True)
 class LiveBytes(Shape):
-    """What was live at the first out-of-memory, in requested bytes: one allocation (then ``id``
-    and ``index`` are given, the operation that made it; -1: before the trace began), or all
-    allocations of one stack (then ``count`` is given). ``frames``: that stack, innermost first.
+    """What was live at the first out-of-memory, in requested bytes: one allocation, or all
+    allocations of one stack together.
+
+    ``id`` and ``index`` are given for one allocation: its id, and the operation that made it (-1:
+    before the trace began). ``count`` is given for a stack: how many allocations it made.
+    ``frames``: the stack, innermost first.
     """
 
     size_bytes: int
@@ -71,10 +78,10 @@ class LiveBytes(Shape):
 class LineEdit(Shape):
     """A line of the program, and the least change of it that lets the recorded requests pass.
 
-    ``edit``: that change, empty if changing this line alone is not enough; ``chunks``: into how
-    many parts it divides the line's requests; ``assumes``: what must be true of the program for
-    it. ``live_bytes``: bytes of the line that are live when the program fails. ``conf``: the
-    settings under which the changed program passes.
+    ``edit``: the change in words, empty if changing this line alone is not enough; ``chunks``:
+    into how many parts the change divides the line's requests; ``assumes``: what must be true of
+    the program for the change to be possible. ``live_bytes``: bytes of the line that are live when
+    the program fails. ``conf``: the settings under which the changed program passes.
     """
 
     line: str
@@ -89,13 +96,13 @@ class LineEdit(Shape):
 class WhatIf(Shape):
     """The settings tried on one trace, and the one to use.
 
-    ``use``: that setting, empty for the default settings, or if none passes. ``needs_bytes``:
-    then how many more bytes the card needs, under ``needs_settings``. ``floor_bytes``: the most
-    that was live at once, at operation ``floor_index``, which no setting can lower. ``grows``: what
-    grows from step to step, in words; then a setting that passes here passes for the steps of
-    the trace only. ``ends_at_failure``: the recorded program ran out of memory itself, so that
-    the rest of it is missing. ``verdict``: why the program failed on that card, or that it did
-    not.
+    ``use``: the setting to use, empty for the default settings, or if none passes.
+    ``needs_bytes``: if none passes, how many more bytes the card needs under ``needs_settings``.
+    ``floor_bytes``: the most that was live at once, which no setting can lower; ``floor_index``:
+    the operation at which that was so. ``grows``: what grows from step to step, in words; if
+    something does, a setting that passes here passes for the steps of the trace only.
+    ``ends_at_failure``: the recorded program ran out of memory itself, so that the rest of it is
+    missing. ``verdict``: why the program failed on that card, or that it did not.
     """
 
     capacity_bytes: int

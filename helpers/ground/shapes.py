@@ -71,8 +71,9 @@ class Reading:
 
     ``value`` is None exactly when ``status`` is not ``ok``; then ``why`` says why.
 
-    ``source`` is what a person would look at (a path or a command line); ``item`` is the id of
-    the item of the bundle from which it was read, empty where there is none.
+    ``source`` is what a person would look at (a path or a command line). ``item`` is the id of
+    the item of the bundle (the file that ``capture`` writes) from which the value was read,
+    empty where the value comes from elsewhere.
     """
 
     # Read by pydantic where one of its models holds a reading: unknown keys are refused.
@@ -150,11 +151,13 @@ def absent(status: object, why: str, unit: str, source: str, item: str = "") -> 
 
 
 def sum_of(parts: Sequence[Reading]) -> Reading:
-    """The sum of sizes in bytes, or the first part without a value. At least one part is given."""
+    """The sum of sizes in bytes; where a part has no value, the first such part, which says why the
+    sum is unknown. At least one part is given.
+    """
     for part in parts:
         if not part.ok:
             return part
-    if len(parts) == 1:
+    if len(parts) == 1:  # which keeps its own unit
         return parts[0]
     source = " + ".join(dict.fromkeys(part.source for part in parts))
     return seen(sum(part.bytes for part in parts), "bytes", source, parts[0].item)
@@ -185,14 +188,14 @@ _CONFIDENCES = ("", *(f"({word})" for word in get_args(Confidence)))
 
 
 def in_words(label: str) -> str:
-    """A cause's code in words: ``too little memory (likely)`` for ``true-capacity (likely)``;
-    any other text unchanged.
+    """A cause's code in words: ``too little memory (likely)`` for ``true-capacity (likely)``. The
+    confidence behind the code may be missing. Any other text is returned unchanged.
     """
     code, _, confidence = label.partition(" ")
     if code not in causes() or confidence not in _CONFIDENCES:
         return label
     name = causes()[code]["name"]
-    # These two say that there is no cause: nothing to be sure of.
+    # ``healthy`` and ``cannot-tell`` name no cause, so there is nothing to be confident of.
     if code in ("healthy", "cannot-tell") or not confidence:
         return name
     return f"{name} {confidence}"
@@ -264,8 +267,9 @@ class Verdict(Shape):
 
     @property
     def headline(self) -> str:
-        """The answer in one sentence: the title; without one the cause's words, or, for the cause
-        ``other``, which has none, the first clause of the summary.
+        """The answer in one sentence: the title, cut to LONGEST_TITLE columns. Without a title it is
+        the sentence of the cause in causes.json. That of ``other`` would only say that the cause
+        is outside the list, so for ``other`` the first clause of the summary takes its place.
         """
         title = " ".join(self.title.split())
         if not title and self.cause == "other":
@@ -285,7 +289,9 @@ class Verdict(Shape):
 
     @property
     def short(self) -> str:
-        """The name and the confidence, as a cell of a table has them."""
+        """The name and the confidence, as a cell of a table has them. ``healthy`` and
+        ``cannot-tell`` have no confidence.
+        """
         if self.label == "other":
             return f"{self.name} ({self.confidence})"
         return in_words(f"{self.label} ({self.confidence})")
@@ -306,8 +312,10 @@ class Ceiling(Shape):
 
 @dataclass(frozen=True)
 class TtmPlan(Shape):
-    """What to do about the TTM limit: ``pages_limit`` is in pages of the box, ``bytes`` the same;
-    ``reserve_bytes`` is the RAM that it leaves to everything else.
+    """What to do about the limit of TTM, the kernel's memory manager for GPUs that use RAM.
+
+    ``pages_limit`` is the limit in pages of the box, ``bytes`` the same limit in bytes;
+    ``reserve_bytes`` is the RAM that the limit leaves to everything else.
     """
 
     action: Literal["set", "leave", "remove"]
@@ -331,7 +339,11 @@ class TtmCommand(Shape):
 
 @dataclass(frozen=True)
 class Ttm(Shape):
-    """Every ceiling between the RAM and torch, and the safe way to raise it."""
+    """Every ceiling between the RAM and torch, and the safe way to raise the limit of TTM.
+
+    ``binding``: the layer that decides how much memory a program gets, and ``binding_bytes`` how
+    much that is. Both are None where the readings do not tell which layer it is.
+    """
 
     box: str
     ceilings: List[Ceiling]

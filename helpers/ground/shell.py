@@ -15,7 +15,8 @@ _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 def word(text: str) -> str:
     """The text quoted as one word of a shell, in one line whatever it contains.
 
-    Characters that cannot be seen are spelt as bash, zsh and ksh read them: ``$'a\\x0ab'``.
+    A text with characters that cannot be seen is written as ``$'a\\x0ab'``, which bash, zsh and
+    ksh read; a plain sh does not know this form.
     """
     if text.isprintable():
         return shlex.quote(text)
@@ -28,7 +29,7 @@ def line(words: Iterable[str]) -> str:
 
 
 def _spelt(char: str) -> str:
-    """A character between ``$'`` and ``'``."""
+    """A character as it is written between ``$'`` and ``'``."""
     if char in "\\'":
         return f"\\{char}"
     if char.isprintable():

@@ -30,7 +30,7 @@ NOT_MEASURED_BYTES = 1 << 62
 as 17179869184.00 GiB, and a negative number that wraps is near it.
 """
 _NUMBER = r"[0-9][0-9.,']{0,30}"
-"""Digits, with any of the signs that part thousands or decimals."""
+"""Digits, with any of the signs that stand between thousands or before decimals."""
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "к": 1, "м": 2, "г": 3, "т": 4}
 """Of 1024, or of 1000, by the letter of a unit, Latin or Cyrillic."""
 _TYPED = re.compile(
@@ -74,7 +74,7 @@ def parse_size(text: str) -> int:
         raise ValueError(f"size {cut(text, LONGEST_SEEN)!r}: {expected}")
     number, letter, binary, byte = match.groups()
     base = 1024
-    if letter and byte and not binary:
+    if letter and byte and not binary:  # GB; G and GiB are binary
         base = 1000
     scale: int = base ** _power(letter)
     if "." in number:
@@ -83,7 +83,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_capacity(text: str) -> int:
-    """Bytes of a card as typed. Raises ValueError also below 1 MiB, where a unit was forgotten."""
+    """Bytes of a card as typed. Raises ValueError as parse_size does, and for a size below 1 MiB:
+    no card is so small, so the unit was forgotten.
+    """
     size = parse_size(text)
     shown = cut(text, LONGEST_SEEN)
     if size == 0:
@@ -95,7 +97,9 @@ def parse_capacity(text: str) -> int:
 
 
 def typed_size(count: int) -> str:
-    """Bytes of a card as an option takes them, in whole MiB: ``3GiB``, ``24210MiB``."""
+    """Bytes of a card as an option takes them: ``3GiB`` for whole GiB, else ``24210MiB``, rounded
+    down to whole MiB.
+    """
     if count % GIB == 0:
         return f"{count // GIB}GiB"
     return f"{count // MIB}MiB"
@@ -137,12 +141,13 @@ def quantity(
     decimal: bool = False,
 ) -> Quantity | None:
     """The size that ``words`` print, such as ``1.41gib``, ``1,41 GiB``, ``1,073,741,824 bytes``
-    or ``512``; ``unit`` is the unit of a bare number. None for other words, and for a number that
-    can be read in two ways.
+    or ``512``; ``unit`` is the unit of a bare number. None for words that are no size, and for a
+    number that can be read in two ways (``_digits``).
 
-    ``commas``: the program parts thousands with commas. KB, MB and GB are binary, as nearly every
-    program prints them; ``decimal``: for this program they are decimal. ``retyped``: this program
-    prints GiB, so a person typed the GB, and the precision includes the decimal meaning, too.
+    ``commas``: the program writes commas between thousands, so each comma is taken away. KB, MB
+    and GB are binary, as nearly every program prints them; ``decimal``: this program's are decimal.
+    ``retyped``: this program prints GiB, so a GB in its line was typed by a person, who may have
+    meant either; then the precision is so large that it covers the decimal size, too.
     """
     if commas:
         words = words.replace(",", "")
@@ -155,7 +160,7 @@ def quantity(
     unit_parts = _UNIT.fullmatch(unit)
     if unit_parts is None:
         return None
-    number = number.rstrip(".,'")
+    number = number.rstrip(".,'")  # the end of a sentence, not of the number
     power = _power(unit_parts[1])
     is_binary = bool(unit_parts[2])
     scale = 1024**power
@@ -178,23 +183,28 @@ def quantity(
 
 
 def _shown_unit(unit_parts: re.Match[str]) -> str:
-    """A match of _UNIT as it is shown: ``GiB`` of gib, ``bytes`` of none."""
+    """A match of _UNIT as it is shown: ``GiB`` for gib, ``bytes`` for no unit, and a unit spelt in
+    full in lower case.
+    """
     unit = unit_parts.group().lower()
     if not unit:
         return "bytes"
-    # Up to three letters are an abbreviation; ``gibytes`` is not one, nor is ``b``.
+    # With a letter such as g, up to three letters are an abbreviation: gb, gib. ``gibytes`` is
+    # none, and ``b`` has no such letter.
     if unit_parts[1] and len(unit) <= len("gib"):
         return unit.upper().replace("I", "i").replace("И", "и")
     return unit
 
 
 def _digits(number: str, is_whole: bool) -> tuple[str, str] | None:
-    """The digits before and after the decimal sign, without the signs that part thousands:
+    """The digits before and after the decimal sign, without the signs between thousands:
     ("1024", "5") of ``1,024.5`` and of ``1.024,5``, ("1024", "") of ``1,024`` bytes.
 
-    None where the number can be read in two ways, as ``1,024`` of GiB, or in none. ``is_whole``:
-    the unit has no fractions.
+    None where the number can be read in two ways, as ``1,024`` GiB, which is 1024 or 1.024, and
+    where it cannot be read at all, as ``1,02.4``. ``is_whole``: the unit is bytes, which have no
+    fractions, so every sign stands between thousands.
     """
+    # The points and commas in the number, by the place where each occurs last.
     signs = sorted(set(number) & set(".,"), key=number.rindex)
     if not signs:
         return number, ""
@@ -202,16 +212,16 @@ def _digits(number: str, is_whole: bool) -> tuple[str, str] | None:
     *head, tail = number.split(last_sign)
     groups = [*head, tail]
     if len(signs) == 2:
-        # The other sign parts thousands, so the last one is decimal.
+        # ``1,024.5``: the first sign stands between thousands, so the last one is decimal.
         thousands = head[0].split(signs[0])
         if len(head) == 1 and not is_whole and _are_thousands(thousands):
             return "".join(thousands), tail
         return None
-    if is_whole or len(head) > 1:
+    if is_whole or len(head) > 1:  # a sign that occurs twice cannot be decimal
         if _are_thousands(groups):
             return "".join(groups), ""
         return None
-    # Programs in English part thousands with commas; a point there is decimal: 1.024 GiB.
+    # ``1,024`` may be 1024 in English or 1.024 in French. A point is read as decimal: 1.024 GiB.
     may_be_thousands = last_sign == "," and _are_thousands(groups)
     if not tail or may_be_thousands:
         return None
@@ -219,14 +229,14 @@ def _digits(number: str, is_whole: bool) -> tuple[str, str] | None:
 
 
 def _are_thousands(groups: list[str]) -> bool:
-    """Whether digits are parted as thousands are: one to three, then three in each group."""
+    """Whether groups of digits are those of thousands: one to three digits, then three in each."""
     return 1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
 
 
 @lru_cache(maxsize=1 << 12)
 def printed_size(words: str, unit: str = "") -> int:
     """Bytes of a size as a tool prints it: ``8176 MiB``, ``46.75 GB``; ``unit`` is the unit of a
-    bare number. Commas part thousands. Raises ValueError saying what was seen.
+    bare number. Commas stand between thousands. Raises ValueError saying what was seen.
     """
     size = quantity(words, unit, commas=True)
     if size is None:
@@ -264,8 +274,9 @@ def times_in_words(count: int) -> str:
 
 
 def told_apart(size: int, other: int) -> tuple[str, str]:
-    """Two sizes in words that differ if the sizes differ: where they are the same number of GiB
-    with two decimals, in MiB, or in KiB.
+    """Two sizes in words that differ if the sizes differ. Sizes that show_bytes would write alike
+    are both written in MiB, or in KiB where they are alike in MiB, too. In KiB they are alike only
+    if they differ by a few bytes.
     """
     words = (show_bytes(size), show_bytes(other))
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
@@ -280,8 +291,8 @@ def pci_address(text: object) -> str:
     Empty for any other text.
 
     Takes ``03:00.0``, ``3:0.0``, ``00000000:03:00.0`` (nvidia-smi) and ``PCI:0000:03:00``
-    (NVRM, which leaves the function out). ``03:00``, with neither a domain nor a function, may be
-    a time of day.
+    (NVRM, which leaves the function out); a domain or function that is left out is 0. ``03:00``,
+    with neither a domain nor a function, may be a time of day and is no address.
     """
     match = _PCI.fullmatch(str(text).strip())
     if not match:
@@ -298,6 +309,7 @@ def pci_address(text: object) -> str:
 
 
 def _bytes_of(size: object) -> float | None:
+    """The bytes of a number, or of an object with ``bytes``; None for anything else."""
     value = getattr(size, "bytes", size)
     if isinstance(value, (int, float)):
         return value
@@ -308,8 +320,9 @@ def near(left: object, right: object, share: float = ROUNDED) -> bool:
     """Whether two sizes are one number. Each is a number of bytes, an object with ``bytes``, or
     None, which is near nothing.
 
-    They may differ by what rounding hid (``precision_bytes`` of a printed size) or by ``share``
-    of the larger one, whichever is more. ``share=0``: by rounding alone.
+    The sizes may differ by the sum of their ``precision_bytes``, which is what rounding hid where a
+    size was printed, or by ``share`` of the larger size, whichever is more. With ``share=0`` they
+    may differ by rounding alone.
     """
     left_bytes = _bytes_of(left)
     right_bytes = _bytes_of(right)
@@ -323,13 +336,16 @@ def near(left: object, right: object, share: float = ROUNDED) -> bool:
 def halved(
     works: Callable[[int], bool], passes: int, fails: int, step: int = 1
 ) -> tuple[int, int]:
-    """Bisect between ``passes``, a size for which ``works``, and ``fails``, one for which it does
-    not, until they are ``step`` apart or less; returns both. Either may be the larger one.
+    """Bisect between ``passes``, a size for which ``works`` is true, and ``fails``, a size for which
+    it is false, until the two are ``step`` apart or less. Returns (passes, fails) as they are then.
+    ``passes`` is the larger one where a card must be large enough, and ``fails`` where a batch must
+    be small enough.
 
     Every size that is tried is a whole number of steps above the smaller one.
     """
     while abs(passes - fails) > step:
         steps = abs(passes - fails) // step
+        # At least one step, where the distance is between one step and two.
         middle = min(passes, fails) + max(1, steps // 2) * step
         if works(middle):
             passes = middle
@@ -343,8 +359,8 @@ def plain(text: object, keep: str = "") -> str:
     (``\\x1b``, ``\\u202e``).
 
     So a process name cannot move a terminal's cursor, turn the reading direction or break a
-    page. Spaces of any kind become a plain space; characters in ``keep`` (a newline, a tab)
-    stay.
+    page. Spaces of any kind, such as a no-break space, become a plain space; characters in
+    ``keep`` (a newline, a tab) stay.
     """
     text = str(text)
     spelt = {
@@ -356,14 +372,15 @@ def plain(text: object, keep: str = "") -> str:
 
 
 def _spelt(char: str) -> str:
-    if unicodedata.category(char) == "Zs":  # a space, such as a no-break space
+    """What ``plain`` writes for a character that cannot be printed."""
+    if unicodedata.category(char) == "Zs":  # Unicode's category of spaces
         return " "
     return escaped(ord(char))
 
 
 def escaped(code: int, as_byte: int = 0x100) -> str:
-    """A character as a string literal spells it, by its code point. Code points below ``as_byte``
-    are spelt with two digits, as ``\\x1b``.
+    """A character, given by its code point, as a string literal spells it: with two digits
+    (``\\x1b``) below ``as_byte``, else with four (``\\u202e``) or, above 0xffff, with eight.
     """
     if code < as_byte:
         return f"\\x{code:02x}"
@@ -393,9 +410,9 @@ def cut(text: str, columns: int) -> str:
     """The text, or as much of its start as fits into ``columns`` together with an ellipsis."""
     if columns_of(text) <= columns:
         return text
-    kept = ""
+    start = ""
     for char in text:
-        if columns_of(kept + char) > columns - 1:
+        if columns_of(start + char) > columns - 1:  # the ellipsis takes one
             break
-        kept += char
-    return kept + "…"
+        start += char
+    return start + "…"

@@ -30,11 +30,14 @@ def environment() -> dict[str, str]:
     """Environment of a child of the workbook: only the checkout is on PYTHONPATH, and nothing of
     the user's own Python is loaded. The user's MPLCONFIGDIR is kept.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in LEFT_OUT
+    }
     return {
+        # In front of what is inherited, so that a value of the user's wins.
         "MPLCONFIGDIR": str(OUTPUTS / "cache" / "matplotlib"),
-        **kept,
-        # Behind what is kept, so that these win.
+        **inherited,
+        # Behind what is inherited, so that these win.
         "PYTHONPATH": str(CHECKOUT),
         "CASEBOOK_OUTPUTS": str(OUTPUTS),
         "PYTHONNOUSERSITE": "1",
