@@ -71,7 +71,8 @@ def malloc(a: Allocator, requested: int, stream: int, private: int) -> Block:
     OutOfMemoryError.
 
     ``private``: as Trace.pool, 0 for the default pools, k for private pool k while a graph is
-    captured, -k for that pool without a capture.
+    captured, -k for that pool without a capture. During a capture torch neither looks at events
+    nor gives all that is cached back.
     """
     # Before 2.13 torch takes every request to a private pool for part of a capture
     # (Behaviour.pools_flush).
@@ -87,7 +88,7 @@ def malloc(a: Allocator, requested: int, stream: int, private: int) -> Block:
         block = get_new_block(a, pool, size, stream, captures)
     if block.at != NONE:
         return alloc_found_block(a, block, size, requested)
-    if a.rejected:
+    if a.rejected:  # throw_on_cudamalloc_oom refused it before the card was asked
         a.num_oom_rejections += 1
     else:
         a.num_ooms += 1
@@ -97,8 +98,11 @@ def malloc(a: Allocator, requested: int, stream: int, private: int) -> Block:
 def get_new_block(
     a: Allocator, pool: int, size: int, stream: int, captures: bool
 ) -> Block:
-    """A block of memory that the card gives now. If it gives none, ever more of what is cached
-    goes back to it before it is asked again; not all of it while a graph is captured.
+    """A block of memory that the card gives now; the block at NONE where it gives none.
+
+    The card is asked up to three times: at once, after some large cached blocks have gone back to
+    it, and after everything cached has. The last try is left out while a graph is captured. A
+    request that throw_on_cudamalloc_oom refuses (``a.rejected``) is not tried again.
     """
     if collects_garbage(a):
         garbage_collect(a)
@@ -119,22 +123,23 @@ def get_new_block(
 
 
 def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
-    """The best fitting free block of this stream, taken out of the pool; the one at NONE where
-    none may be used.
+    """The best fitting free block of this stream, taken out of the pool's set; the one at NONE
+    where the pool has no block that this request may use.
     """
     if collects_garbage(a):
-        # By this count garbage_collect tells the age of blocks.
+        # garbage_collect measures the age of a block by this count (see ``age``).
         pool_at(a, pool).get_calls += 1
     none = block_at(a, NONE)
     block = first_of_size(a, pool_at(a, pool).free, stream, size)
     if block.stream == stream and is_expandable(a, block):
         if conf(a).expandable:
             block = best_by_reach(a, block)
-        else:
+        else:  # the program has switched expandable_segments off meanwhile
             block = first_not_expandable(a, block)
-    if block.stream != stream:
+    if block.stream != stream:  # the stream has no block of this size
         return none
-    # A block above max_split_size_mb is for requests above it, if they leave little of it.
+    # A block of max_split_size_mb or more is never split. So it is not for a smaller request; a
+    # larger one gets it only if less than max_non_split_rounding_mb of it would stay unused.
     limit = conf(a).max_split_bytes
     if size < limit <= block.size:
         return none
@@ -145,9 +150,11 @@ def get_free_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
 
 
 def best_by_reach(a: Allocator, block: Block) -> Block:
-    """The block that fits best, from ``block`` on in its set, if expandable blocks are compared by
-    the size to which they could grow: the first that is not expandable, or that could grow to
-    no more than the next one.
+    """The block that fits best, from ``block`` on in its set, which has the smallest blocks first.
+
+    As the size of an expandable block torch counts the size to which it could grow (``reach``).
+    So it goes on to the next block of the stream for as long as that block has less reach, and
+    stops at a block that is not expandable.
     """
     after = after_in_set(a, block)
     while is_expandable(a, block) and after.stream == block.stream:
@@ -160,7 +167,7 @@ def best_by_reach(a: Allocator, block: Block) -> Block:
 
 def first_not_expandable(a: Allocator, block: Block) -> Block:
     """The first block of a cudaMalloc segment behind ``block`` in its set; a block of another
-    stream where there is none.
+    stream, or the one at NONE, where this stream has none.
     """
     after = after_in_set(a, block)
     while after.stream == block.stream and is_expandable(a, after):
@@ -169,12 +176,13 @@ def first_not_expandable(a: Allocator, block: Block) -> Block:
 
 
 def alloc_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
-    """A block in a new segment or in newly mapped pages. The block at NONE where the card or a
-    limit refuses; ``a.rejected`` is 1 where throw_on_cudamalloc_oom does.
+    """A block in a new segment or in newly mapped pages. The block at NONE where the card or the
+    limit of set_per_process_memory_fraction refuses it, or throw_on_cudamalloc_oom does; only in
+    the last case ``a.rejected`` is 1.
     """
     a.rejected = 0
     needed = segment_size(size, conf(a).large_segment_bytes)
-    if needed > a.allowed_bytes - a.mapped_bytes:
+    if needed > a.allowed_bytes - a.mapped_bytes:  # what the memory fraction allows
         return block_at(a, NONE)
     if conf(a).throw_on_oom and needed > a.config_bytes - a.mapped_bytes:
         a.rejected = 1
@@ -193,8 +201,11 @@ def alloc_block(a: Allocator, pool: int, size: int, stream: int) -> Block:
 
 
 def should_split(a: Allocator, block: Block, size: int) -> bool:
-    """Whether what is left of a block behind ``size`` bytes becomes a block of its own: of small
-    and expandable blocks any rest, else one that serves requests of the large pool.
+    """Whether what is left of a block behind ``size`` bytes becomes a block of its own.
+
+    In a small pool, and in any pool while expandable_segments is on, every rest that is large
+    enough for a block does. Otherwise the rest must be large enough for a request of the large
+    pool, and the request must be below max_split_size_mb.
     """
     remaining = block.size - size
     if is_small(a, block) or conf(a).expandable:
@@ -203,7 +214,9 @@ def should_split(a: Allocator, block: Block, size: int) -> bool:
 
 
 def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> Block:
-    """Split off the front of a free block where should_split says so, and count it as allocated."""
+    """The block that the program gets: the front of a free block where should_split says so, else
+    all of it. It is counted as allocated.
+    """
     already_split = is_split(block)
     if should_split(a, block, size):
         rest = block
@@ -212,11 +225,11 @@ def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> 
         rest.address += size
         rest.size -= size
         insert(a, rest)
-        if already_split:
+        if already_split:  # a free part of a segment has become smaller
             count_split(a, rest, 0, -size)
-        else:
+        else:  # the segment was free as a whole
             count_split(a, rest, 1, rest.size)
-    elif already_split:
+    elif already_split:  # a free part of a segment is in use now
         count_split(a, block, -1, -block.size)
     block.allocated = 1
     block.requested = requested
@@ -228,10 +241,11 @@ def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> 
 
 
 def release_block(a: Allocator, block: Block) -> None:
-    """cudaFree of a whole free segment.
+    """cudaFree of a segment that is one free block.
 
-    torch itself fails where the block is less than one: it was split before max_split_size_mb
-    became smaller, or it is expandable (2.4). The replay then ends, too.
+    torch itself fails where the block is only a part of a segment: because the segment was split
+    before the program made max_split_size_mb smaller, or because the block is of an expandable
+    segment (torch 2.4). The replay then ends, too (BROKEN).
     """
     if not is_whole_segment(a, block):
         a.status = BROKEN
@@ -274,9 +288,11 @@ def release_blocks(a: Allocator, pool: int) -> None:
         block = listed(a, index)
         if is_whole_segment(a, block):
             release_block(a, block)
+            # The second loop leaves it out: its record may already be that of another block.
             block_at(a, index).listed = NONE
     for index in range(count):
         block = listed(a, index)
+        # A replay that has ended (BROKEN) is left as it is.
         if is_expandable(a, block) and a.status == FINE:
             unmap_block(a, block)
 
@@ -289,7 +305,8 @@ def release_cached_blocks(a: Allocator, private: int) -> None:
     back too; 0 for none.
     """
     synchronize_and_free_events(a)
-    # The source releases large blocks first, but small ones first in a private pool.
+    # The source releases large blocks first, but in a private pool small ones first. The order
+    # shows in the driver's calls, which are compared with torch's one by one (tests/oracle).
     release_blocks(a, LARGE)
     release_blocks(a, SMALL)
     if private:
@@ -300,11 +317,14 @@ def release_cached_blocks(a: Allocator, private: int) -> None:
 def release_available_cached_blocks(
     a: Allocator, pool: int, size: int, stream: int
 ) -> bool:
-    """Free just enough blocks above max_split_size_mb for the request: the smallest that is large
-    enough, else the largest until they add up. Returns whether they do.
+    """Free just enough blocks of max_split_size_mb or more for the request: the smallest one that
+    is large enough; else, from the largest on, as many as add up to it.
+
+    Returns whether the freed blocks have the bytes of the request. False where the option
+    max_split_size_mb is not set, and where the blocks do not add up; those were freed all the same.
     """
     limit = conf(a).max_split_bytes
-    if limit >= UNLIMITED:
+    if limit >= UNLIMITED:  # the option is not set
         return False
     wanted = max(size, limit)
     first = 0
@@ -316,6 +336,8 @@ def release_available_cached_blocks(
         if block.stream == stream and not is_expandable(a, block):
             release_block(a, block)
             return True
+    # No block alone is large enough (an expandable one cannot go back to the card). Those before
+    # ``first`` are smaller than ``wanted``.
     released = 0
     for index in range(first - 1, -1, -1):  # from larger blocks to smaller ones
         block = listed(a, index)
@@ -328,27 +350,33 @@ def release_available_cached_blocks(
 
 
 def collects_garbage(a: Allocator) -> bool:
-    """Only with a memory fraction and garbage_collection_threshold together (release notes of
-    PyTorch 1.11; measured).
+    """Whether the allocator collects garbage. torch does so only where the program sets both a
+    memory fraction and garbage_collection_threshold (release notes of PyTorch 1.11; measured).
     """
     return a.allowed_bytes != NO_LIMIT and conf(a).gc_threshold > 0
 
 
 def age(a: Allocator, block: Block) -> int:
-    """gc_count: how often its pool was searched since a block became free."""
+    """gc_count of the source, the age of a free block: how often its pool was searched since the
+    block became free.
+    """
     return pool_at(a, block.pool).get_calls - block.gc_base
 
 
 def garbage_collect(a: Allocator) -> None:
-    """garbage_collect_cached_blocks: free large segments of the default pool that are older than
-    the average, until what is reserved is below the threshold or none is left.
+    """garbage_collect_cached_blocks: free whole segments of the large default pool, in rounds. Each
+    round frees all that are at least of average age; rounds follow until so much was freed that
+    what is reserved is at the threshold, or until a round frees nothing.
     """
+    # The bytes above the threshold.
     target = a.mapped_bytes - int(conf(a).gc_threshold * float(a.allowed_bytes))
     if target <= 0:
         return
     total_age = count = 0
     for index in range(list_blocks(a, LARGE)):
         block = listed(a, index)
+        # As the source has it: free expandable segments count in the average, too, although
+        # only those of cudaMalloc are freed below.
         if not is_split(block):
             total_age += age(a, block)
             count += 1

@@ -2,8 +2,9 @@
 
 Each pool has a set of free blocks, sorted by stream, size, number and address, and one of
 unmapped blocks, sorted by stream and address. A set is a skip list behind a block that is only
-its head. Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp
-(PyTorch 2.2 to 2.15).
+its head. An unmapped block is a part of an expandable segment that has addresses and no memory.
+Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to
+2.15).
 
 ``a`` is the record of the allocator (records.py). ``block_at(a, place)`` reads a block by its
 place; the one at NONE stands for no block and sorts behind all others.
@@ -68,8 +69,9 @@ INACTIVE, LIVE, PENDING = range(len(STATES))
 
 
 def round_size(n: int, divisions: Sequence[int]) -> int:
-    """round_size of the source: ``n`` bytes rounded up to whole 512 B, or to a division of the
-    power of two below.
+    """round_size of the source: ``n`` bytes rounded up to whole 512 B. With the option
+    roundup_power2_divisions, ``n`` is rounded up to whole parts of the power of two below it, of
+    which the option says how many there are.
 
     ``divisions``: as Settings.roundup_divisions, entry k for sizes from 2^k MiB up.
     """
@@ -77,9 +79,11 @@ def round_size(n: int, divisions: Sequence[int]) -> int:
         return MIN_BLOCK_BYTES
     interval = max(bit_length(n) - bit_length(MIB), 0)
     parts = divisions[min(interval, INTERVALS - 1)]
+    # Below this size the parts would be smaller than a block can be.
     if parts > 1 and n > MIN_BLOCK_BYTES * parts:
         if n & (n - 1) == 0:  # a power of two
             return n
+        # The power of two below ``n``, divided by ``parts``, which is one itself.
         step = 1 << (bit_length(n) - bit_length(parts))
         return round_up(n, step)
     return round_up(n, MIN_BLOCK_BYTES)
@@ -95,7 +99,11 @@ def bit_length(n: int) -> int:
 
 
 def add_to_stat(a: Allocator, row: int, amount: int) -> None:
-    """Change a statistic of torch.cuda.memory_stats, by its row in the table of them."""
+    """Change a statistic of torch.cuda.memory_stats, by its row in the table of them.
+
+    ``stat.allocated`` sums up the increases only: torch reports them, and the decreases follow
+    from them and the current value.
+    """
     stat = stat_at(a, row)
     stat.current += amount
     if amount > 0:
@@ -129,8 +137,10 @@ def count_allocated(a: Allocator, block: Block, sign: int) -> None:
 
 
 def count_active(a: Allocator, block: Block, sign: int) -> None:
-    """Count a block as active (sign 1), or no longer (-1): allocated, or freed and awaiting
-    events.
+    """Count a block as active (sign 1), or as no longer active (sign -1).
+
+    In torch's words a block is active while it is allocated, and also after its free for as long as
+    it awaits events of other streams, since it cannot be handed out again before these.
     """
     small = is_small(a, block)
     add_to_figure(a, small, ACTIVE, sign)
@@ -139,8 +149,10 @@ def count_active(a: Allocator, block: Block, sign: int) -> None:
 
 
 def count_split(a: Allocator, block: Block, count: int, size: int) -> None:
-    """Count free blocks that are only a part of their segment, ``count`` more of them and ``size``
-    more bytes. torch leaves out those of expandable segments.
+    """Count free blocks that are only a part of their segment (inactive_split in torch):
+    ``count`` more of them, and ``size`` more bytes. Both may be negative.
+
+    ``block``: any block of the segment. torch leaves out the blocks of expandable segments.
     """
     if not is_expandable(a, block):
         add_to_figure(a, is_small(a, block), INACTIVE_SPLIT, count)
@@ -150,7 +162,8 @@ def count_split(a: Allocator, block: Block, count: int, size: int) -> None:
 def count_reserved(a: Allocator, small: int, segments: int, size: int) -> None:
     """Count memory that the card gave, or with negative numbers got back.
 
-    ``segments``: how many of cudaMalloc, 0 for pages of an expandable one.
+    ``segments``: how many segments of cudaMalloc it is; 0 for pages of an expandable segment, of
+    which torch counts the bytes only.
     """
     a.mapped_bytes += size
     if segments:
@@ -164,10 +177,14 @@ def conf(a: Allocator) -> Setting:
 
 
 def new_segment(a: Allocator, address: int, size: int, page_bytes: int) -> Segment:
-    """A segment of one cudaMalloc (page_bytes 0), or a reserved range of addresses."""
+    """The record of a segment of one cudaMalloc (page_bytes 0), or of a reserved range of
+    addresses, whose pages have ``page_bytes``.
+    """
     segment = fresh(a, segment_at)
     a.segment_last = max(a.segment_last, segment.at)
-    segment.number = 0
+    segment.number = (
+        0  # the same for all, so that addresses decide (releases up to 2.11)
+    )
     if a.order != BY_ADDRESS:
         a.numbers += 1
         segment.number = a.numbers
@@ -186,7 +203,7 @@ def new_segment(a: Allocator, address: int, size: int, page_bytes: int) -> Segme
 
 
 def drop_segment(a: Allocator, segment: Segment) -> None:
-    """The record of the segment may be used for another one."""
+    """Give up the record of a segment, so that another segment may use it."""
     segment.size = 0  # by which driver.recorded_address tells that it is gone
     drop(a, segment_at, segment)
 
@@ -211,10 +228,10 @@ def new_block(
 
 
 def piece_of(a: Allocator, block: Block, address: int, size: int) -> Block:
-    """A new block in the segment and the pool of another one.
+    """A new block in the segment and the pool of another block, without neighbours.
 
-    Its number, which decides between free blocks of one size, is new with torch 2.12 and that
-    of the segment in other releases (Behaviour.order).
+    Its number decides between free blocks of one size. In torch 2.12 each block has a number of its
+    own; in other releases it has that of its segment (Behaviour.order).
     """
     segment = segment_at(a, block.segment)
     piece = new_block(a, segment, block.pool, block.stream, address, size)
@@ -225,14 +242,16 @@ def piece_of(a: Allocator, block: Block, address: int, size: int) -> Block:
 
 
 def drop_block(a: Allocator, block: Block) -> None:
-    """The record of the block may be used for another one."""
+    """Give up the record of a block, so that another block may use it."""
     block.used = 0
     a.block_count -= 1
     drop(a, block_at, block)
 
 
 def splice(a: Allocator, block: Block, before: int, after: int) -> None:
-    """Put a block between two neighbours, given by their places."""
+    """Put a block between two neighbours, given by their places; NONE where it is the first or the
+    last block of its segment.
+    """
     block.prev = before
     block.next = after
     if before != NONE:
@@ -269,8 +288,8 @@ def available(block: Block) -> bool:
 
 
 def precedes(block: Block, stream: int, size: int, number: int, address: int) -> bool:
-    """Whether a block of a set comes before one with these values. Unmapped blocks are sorted by
-    stream and address alone.
+    """Whether a block of a set comes before a block with these values: by stream, then size, then
+    number, then address. Unmapped blocks are sorted by stream and address alone.
     """
     if block.stream != stream:
         return block.stream < stream
@@ -289,10 +308,12 @@ def precedes_size(block: Block, stream: int, size: int) -> bool:
 def lower_bound(
     a: Allocator, head: int, stream: int, size: int, number: int, address: int
 ) -> Block:
-    """The first block of a set that does not precede these values; the one at NONE behind the last.
+    """The first block of a set that does not precede these values; the one at NONE where all blocks
+    precede them.
 
-    ``head``: the place of the set's head. Leaves in ``a.path`` for each level of the skip list
-    the last block that does precede them, for insert and erase.
+    ``head``: the place of the set's head. Leaves in ``a.path``, for each level of the skip list,
+    the place of the last block that precedes the values; insert and erase change the links of
+    these blocks.
     """
     block = block_at(a, head)
     for level in range(a.levels - 1, -1, -1):
@@ -331,13 +352,13 @@ def insert(a: Allocator, block: Block) -> None:
     chance = a.chance >> 8
     level = 0
     while level < LEVELS:
-        if level == a.levels:
+        if level == a.levels:  # the first block on this level, in any set
             a.path[level] = head
             a.levels += 1
         before = block_at(a, a.path[level])
         block.forward[level] = before.forward[level]
         before.forward[level] = block.at
-        if chance & 3:
+        if chance & 3:  # three times in four
             return
         level = level + 1
         chance = chance >> 2
@@ -358,7 +379,7 @@ def erase(a: Allocator, block: Block) -> None:
         return
     for level in range(a.levels):
         before = block_at(a, a.path[level])
-        if before.forward[level] != block.at:
+        if before.forward[level] != block.at:  # the block does not reach this level
             return
         before.forward[level] = block.forward[level]
 
@@ -370,12 +391,13 @@ def after_in_set(a: Allocator, block: Block) -> Block:
 
 def try_merge(a: Allocator, block: Block, other: Block) -> int:
     """Merge a neighbour into a block if it is free and both are mapped or both unmapped. Returns
-    the neighbour's bytes, 0 where it stays.
+    the neighbour's bytes. Returns 0 where the neighbour stays as it is: it is in use, or the other
+    of the two has no memory, or there is no neighbour (``other`` is the block at NONE).
     """
     if not available(other) or other.mapped != block.mapped:
         return 0
     erase(a, other)
-    if a.status != FINE:
+    if a.status != FINE:  # it was not in its set, and the replay ends
         return 0
     if block.prev == other.at:
         block.address = other.address
@@ -407,6 +429,8 @@ def free_block(a: Allocator, block: Block) -> None:
     """Put a block that nothing uses any more into the set of free blocks."""
     count_active(a, block, -1)
     merged_count, merged_bytes = merge_and_insert(a, block)
+    # Each neighbour was a free part of the segment. Now the merged block is, or the whole segment
+    # is free, which does not count as split.
     count = -merged_count
     size = -merged_bytes
     if is_split(block):

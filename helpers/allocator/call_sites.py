@@ -65,14 +65,15 @@ class CallSite(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """The requests of a trace in order, what was live at its start first; all columns of equal
-    length.
+    """The requests of a trace in order; in front of them what was live at its start, which counts
+    as a request each. All columns have an entry for each request, and a request is named by its
+    number, its place in them.
 
     ``at``: the operation that asked, -1 for what was live before. ``until``: the operation that
-    freed it (that asked for it to be freed), the trace's length where none did. ``size``: bytes
-    on the card, each request rounded up to 512. ``site``: index into ``sites``. ``id``: the
-    block's. ``stack``: index into the trace's frames, -1 for none. ``backward``: asked for by a
-    backward pass, as far as that is known.
+    freed it (for a free in two parts, that asked for it), the trace's length where none did.
+    ``size``: bytes on the card, each request rounded up to 512. ``site``: index into ``sites``.
+    ``id``: the block's. ``stack``: index into the trace's frames, -1 for none. ``backward``: asked
+    for by a backward pass, as far as that is known.
     """
 
     trace: Trace
@@ -123,9 +124,11 @@ class Requests:
 
     @cached_property
     def freed_in_backward(self) -> Mask:
-        """Which requests were freed by a backward pass, as what a graph keeps is; as a mask.
+        """Which requests were freed by a backward pass, as a mask. A backward pass frees what a
+        graph of autograd keeps.
 
-        A backward pass frees a request if the last one made before the free is its own.
+        The trace does not say who frees. A backward pass is taken to free a request if it made
+        the last request before the free.
         """
         before_free = np.searchsorted(self.at, self.until) - 1
         return self.backward[before_free] & (self.until < len(self.trace))
@@ -147,7 +150,7 @@ class Requests:
         return int(self.at[number])
 
     def by_site(self, mask: Mask) -> Numbers:
-        """For each call site the bytes of its requests that are in a mask."""
+        """For each call site, by its number, the bytes of those of its requests that a mask has."""
         sums = np.bincount(self.site[mask], self.size[mask], len(self.sites))
         return sums.astype(np.int64)
 
@@ -169,7 +172,7 @@ def _stacks_of(trace: Trace, holds: Callable[[tuple[str, ...]], bool]) -> Mask:
 
 
 def site_of(stack: tuple[str, ...]) -> CallSite:
-    """The call site of a stack, innermost frame first."""
+    """The call site of a stack, innermost frame first (see the head of this file)."""
     program = [frame for frame in stack if own_line(frame)]
     python = [frame for frame in stack if ".py:" in frame]
     library = [
@@ -182,7 +185,9 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     frame = candidates[0]
     in_program = bool(program)
     parts = _PLACE.fullmatch(frame)
-    if parts is None:
+    if (
+        parts is None
+    ):  # no line of Python that stack_frames.py wrote, so no file is known
         return CallSite(frame, in_program)
     return CallSite(
         frame, in_program, parts["file"], int(parts["line"]), parts["function"]
@@ -194,11 +199,14 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
 def requests_of(trace: Trace) -> Requests:
     """The requests of a trace with their call sites, and before them what was live at its start.
 
-    A request that the card refused is left out: nothing was handed out.
+    A request that the card refused is left out: nothing was handed out. So are blocks that were
+    freed before the start and only awaited events then.
     """
+    # "A": allocated, not awaiting its free.
     allocated = [block for _, block in trace.live_at_start if block.state == "A"]
     ids_before = np.array([block.id for block in allocated], np.int64)
     sizes_before = np.array([block.size for block in allocated], np.int64)
+    # Unless refused below.
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
     served[np.array(trace.refused, np.int64)] = False
     alloc_at = np.flatnonzero(served)
@@ -231,7 +239,8 @@ def requests_of(trace: Trace) -> Requests:
 
 def _sites_of(trace: Trace) -> tuple[tuple[CallSite, ...], Numbers]:
     """The call sites of a trace, first BEFORE and NO_LINE, and for each stack the number of its
-    call site. One more entry at the end is for requests without a stack (-1).
+    call site. One more entry, NO_LINE's, stands at the end, where a request without a stack (-1)
+    finds it.
     """
     numbers = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
     site_of_stack = [
@@ -245,8 +254,10 @@ def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     """For each request, given by its stack, the stack that called the backward pass which made the
     request; -1 where no backward pass made it, as far as that is known.
 
-    A request without a Python frame belongs to a backward pass if the last one before it that
-    Python made, and no backward pass, has the call of one in its stack.
+    A backward pass makes a request if the request's own stack has the call of a backward pass.
+    It makes a request without a Python frame if the last request from outside has that call in
+    its stack; from outside are those that have a Python frame and that no code inside a backward
+    pass made (_IN_BACKWARD).
     """
     calls = _stacks_of(trace, lambda frames: any(map(_CALLS_BACKWARD.match, frames)))
     inside = _stacks_of(trace, lambda frames: any(map(_IN_BACKWARD.match, frames)))
@@ -255,6 +266,7 @@ def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     is_inside = (inside & ~calls)[stacks]
     from_outside = ~has_no_python & ~is_inside
     numbers = np.arange(len(stacks))
+    # For each request the number, and the stack, of the last request from outside.
     last = np.maximum.accumulate(np.where(from_outside, numbers, -1))
     last_stack = np.where(last >= 0, stacks[last], -1)
     in_backward = (has_no_python & calls[last_stack]) | calls[stacks]
@@ -274,6 +286,7 @@ def require_lines(requests: Requests) -> Requests:
     if requests.have_lines:
         return requests
     frames = len(requests.trace.frames)
+    # Three things can be missing: the program's own lines, lines of Python, all stacks.
     if any(site.name not in (BEFORE, NO_LINE) for site in requests.sites):
         seen = "every call site of the trace lies in a package, none in the program's own files"
     elif frames:

@@ -1,5 +1,9 @@
 """The requests of a recording, changed so that they can be replayed on another card or under other
 settings, and the smallest card on which they pass, under one setting or the best of many.
+
+A trace passes on a card if its replay there never runs out of memory, else it fails. A granule is
+the 2 MiB in which a card gives memory (driver.GRANULE_BYTES); cards that are tried differ by whole
+granules.
 """
 
 from __future__ import annotations
@@ -24,10 +28,11 @@ from helpers.settings.releases import behaviour
 
 
 def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
-    """Whether the start of a trace cannot have come about under these settings, because it has a
-    segment above max_split_size_mb in several blocks.
+    """Whether the start of a trace cannot have come about under these settings: it has a segment
+    above max_split_size_mb that is divided into several blocks, which that option forbids.
     """
-    # A request just below the limit is still split, and its segment is rounded up to this step.
+    # A segment may be a little above the limit and be divided all the same: a request just below
+    # the limit is split, and its segment is its size rounded up to this step.
     above = settings.max_split_bytes + LARGE_STEP_BYTES
     return any(
         len(segment.blocks) > 1 and not segment.expandable and segment.size >= above
@@ -39,16 +44,17 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
     """A trace without the recorded addresses and calls of the driver, in which the program frees
     at once what it gets for a request that the card refused in the recording.
 
-    Returns the trace, for each operation of it that of the recording, and how many requests were
-    refused.
+    Returns the new trace; for each of its operations the recorded operation that it stands for; and
+    for how many refused requests it has such a free.
     """
     origin = np.arange(len(trace))
     refused = np.unique(np.array(trace.refused, np.int64))
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
     is_freed = np.isin(trace.id[refused], frees)
     is_request = trace.op[refused] == Op.ALLOC
+    # Those that the trace frees already are left as they are.
     refused = refused[is_request & ~is_freed]
-    # Behind each of them a free, which counts as the same operation of the recording.
+    # Behind each of them a free, which stands for the same operation of the recording.
     origin = np.insert(origin, refused + 1, refused)
     op = np.insert(trace.op, refused + 1, int(Op.FREE))
     trace = rearranged(trace, origin, op=op)
@@ -60,9 +66,11 @@ def prepared(
 ) -> tuple[Trace, np.ndarray, list[str]]:
     """A trace made ready to be replayed on a card.
 
-    Returns the trace, for each operation of it that of the recording (-1: none), and what was
-    changed, a sentence each. A recorded request that ran out of memory is asked again, and given
-    back at once, because what it was for is not recorded. ``anew``: allocate what was live at
+    Returns the new trace; for each of its operations the recorded operation that it stands for
+    (-1: none); and what was changed, a sentence each.
+
+    A recorded request that ran out of memory is asked again, and given back at once, because the
+    recording does not say how long it would have been used. ``anew``: allocate what was live at
     the start anew, even if the start fits the card (``_with_start_for``). Raises ValueError
     where the card is smaller than what was live.
     """
@@ -87,11 +95,13 @@ def prepared(
 
 
 def _with_start_for(card: Card, trace: Trace, anew: bool) -> tuple[Trace, int, str]:
-    """A trace whose start fits a card: the recorded start; else that without the segments that
-    have no live block, which the allocator would have given back; else, or with ``anew``, an
-    empty one, and requests for what was live.
+    """A trace whose start fits a card. The first of these that fits is taken, with ``anew`` the
+    last: the recorded start; the recorded start without the segments that have no live block,
+    which the allocator would have given back on a smaller card; an empty start, with requests for
+    what was live put in front of the operations.
 
-    Returns the trace, how many operations were put in front of it, and a sentence about it.
+    Returns the trace, how many operations were put in front of it, and a sentence about what was
+    done. Raises ValueError where the card is smaller than what was live.
     """
     reserved_bytes = start_bytes(trace.start)
     room = card.capacity_bytes - card.held_bytes
@@ -131,14 +141,14 @@ def _allocated_anew(trace: Trace) -> tuple[Trace, int]:
     """
     rows = []  # op, id, size, stream, pool
     for segment, block in trace.live_at_start:
-        size = block.requested or block.size
+        size = block.requested or block.size  # 0: the request is not recorded
         rows.append((Op.ALLOC, block.id, size, segment.stream, segment.pool))
     for _, block in trace.live_at_start:
         if block.state == "P":  # freed, and awaiting events
             rows.append((Op.FREE_REQUESTED, block.id, 0, 0, 0))
     op, ids, sizes, streams, pools = np.array(rows, np.int64).reshape(-1, 5).T
     frame = trace.frame
-    if frame is not None:
+    if frame is not None:  # the new requests have no stack
         frame = np.append(np.full(len(rows), -1, frame.dtype), frame)
     anew = replace(
         trace,
@@ -156,11 +166,13 @@ def _allocated_anew(trace: Trace) -> tuple[Trace, int]:
 Progress = Callable[[int, int], None]
 Result = TypeVar("Result")
 RULES_FOR_ADDRESSES = ("firstfit", "topdown", "monotonic")
-"""Policies of driver.Card. Where the driver puts a segment is its own choice, so each of them is
-replayed where that decides which block is taken.
+"""Policies of driver.Card. Where the driver puts a segment is its own choice. On a release on which
+the addresses decide which block is taken, a trace is replayed under each of these rules.
 """
 NEIGHBOURS = 4
-"""So many cards smaller than one that just passes are tried as well."""
+"""So many cards smaller than the smallest one that a bisection finds are tried as well: a trace may
+fail on a card and pass on a smaller one.
+"""
 DOUBLINGS = 10
 """How often the room of a replay is doubled before it is said to fail for another reason."""
 
@@ -171,11 +183,12 @@ LEAST_ROOM_BYTES = 256 << 20
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Replays of one trace on cards like one card.
+    """Replays of one trace on cards that differ from ``card`` in their size alone.
 
-    Where a release tells equal blocks apart by address (through 2.11), what the driver returns
-    matters, and three rules for addresses are replayed; else one. ``others``: for settings that
-    need another form of the trace, that form. ``engine``: as in replay.
+    Releases through 2.11 choose between equal blocks by their addresses. For them a trace is
+    replayed under each of RULES_FOR_ADDRESSES, for later releases under the first one alone.
+    ``others``: for some settings, by their text, another form of the trace, which is replayed
+    under them in place of ``trace``. ``fraction``, ``engine``: as in replay.
     """
 
     trace: Trace
@@ -211,7 +224,9 @@ class Runs:
             )
 
     def passes(self, conf: str, capacity_bytes: int) -> bool:
-        """Whether nothing runs out of memory, under any of the rules for addresses."""
+        """Whether the trace passes on a card of that size, under every rule for addresses that
+        matters.
+        """
         if capacity_bytes < self.card.held_bytes + start_bytes(self.of(conf).start):
             return False
         return not any(outcome.ooms for outcome in self.replays(conf, capacity_bytes))
@@ -222,8 +237,9 @@ class Runs:
         confs: Sequence[str],
         progress: Progress | None = None,
     ) -> list[Result]:
-        """``work(runs, conf)`` for each of several settings, in order; as machine code on all
-        cores. Calls ``progress`` after each with how many are done, and of how many.
+        """The results of ``work(runs, conf)`` for each of several settings, in their order. Replays
+        as machine code run on all cores, those in plain Python one after the other. Calls
+        ``progress`` after each with how many are done, and of how many.
         """
         results = []
         operations = len(self.trace) * len(confs) * len(self.policies)
@@ -238,14 +254,16 @@ class Runs:
                 if progress is not None:
                     progress(len(results), len(confs))
             return results
-        finally:
+        finally:  # after an error or Ctrl-C the settings that are still to come are left out
             pool.shutdown(cancel_futures=True)
 
 
 def least_capacity(trace: Trace, card: Card) -> tuple[int, int]:
-    """The bytes of a card below which no setting can pass, by arithmetic, and the operation that
-    needs them: the peak of what is live, in whole granules, and what others hold then.
+    """The bytes of a card below which no setting can pass, and the operation that needs them. It is
+    arithmetic, without a replay: what is live after an operation, in whole granules, and what
+    others hold of the card at that time; the most over all operations.
     """
+    # Op.FOREIGN changes what others hold; for each operation, how many changes came until then.
     foreign = np.flatnonzero(trace.op == Op.FOREIGN)
     changes_before = np.searchsorted(foreign, np.arange(len(trace)), side="right")
     held_in_turn = np.concatenate(([card.held_bytes], trace.size[foreign]))
@@ -257,13 +275,14 @@ def least_capacity(trace: Trace, card: Card) -> tuple[int, int]:
 
 
 def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None) -> int:
-    """The smallest card in bytes, to 2 MiB, on which the trace passes under one setting; one
-    granule below it fails.
+    """The smallest card in bytes, to 2 MiB, on which the trace passes under one setting; on a card
+    one granule smaller it fails.
 
-    By bisection from the peak of a replay with room to spare, then NEIGHBOURS granules further
-    down: a pass below those is not excluded (garbage collection and fractions make such cases).
-    ``above`` is a capacity known to fail: only larger ones are looked at; ``below`` one known
-    to pass. ValueError where no capacity passes.
+    It is found by bisection. Then the NEIGHBOURS next smaller cards are tried, too, because garbage
+    collection and memory fractions can make a trace pass on a smaller card than one on which it
+    fails; a pass still further below is not excluded. ``above``: a capacity known to fail, so that
+    only larger ones are looked at. ``below``: one known to pass, with which the bisection begins;
+    without it ``_enough`` finds one. Raises ValueError where no capacity passes.
     """
     held_bytes = runs.card.held_bytes
     trace = runs.of(conf)
@@ -271,7 +290,8 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
     floor = max(needed_bytes, held_bytes + start_bytes(trace.start), above + 1)
     if below is None:
         below = _enough(runs, conf, floor)
-    # Cards of whole granules beside what others hold: the largest below the floor fails.
+    # The cards that are tried have whole granules beside what others hold. The largest of them
+    # that is smaller than the floor is taken to fail, and the bisection begins there.
     fails = held_bytes + round_up(floor - held_bytes, GRANULE_BYTES) - GRANULE_BYTES
     smaller: int | None = held_bytes + round_up(below - held_bytes, GRANULE_BYTES)
     while smaller is not None:
@@ -283,8 +303,9 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
 
 def _passing_neighbour(runs: Runs, conf: str, size: int, floor: int) -> int | None:
     """The largest of the NEIGHBOURS cards below ``size``, but not below ``floor``, on which the
-    trace passes; None where it passes on none. It is known to fail one granule below ``size``.
+    trace passes; None where it passes on none.
     """
+    # The bisection has shown that one granule below ``size`` it fails.
     for granules in range(2, NEIGHBOURS + 2):
         smaller = size - granules * GRANULE_BYTES
         if smaller >= floor and runs.passes(conf, smaller):
@@ -293,8 +314,11 @@ def _passing_neighbour(runs: Runs, conf: str, size: int, floor: int) -> int | No
 
 
 def _enough(runs: Runs, conf: str, floor: int) -> int:
-    """A capacity of at least ``floor`` bytes with which the trace passes: the most that a replay
-    with room to spare reserves; where the trace fails with that, the room.
+    """A capacity of at least ``floor`` bytes with which the trace passes.
+
+    The trace is replayed with room to spare, which is doubled until it passes. The answer is what
+    that replay reserved at its peak, if the trace passes with so much, else the room itself. Raises
+    ValueError where it fails after DOUBLINGS, too.
     """
     room = floor + floor // 2 + LEAST_ROOM_BYTES
     for _ in range(DOUBLINGS):
@@ -318,9 +342,11 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
 
 def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> tuple[str, int]:
     """The setting of several with which the trace passes on the smallest card, and that card's
-    bytes; with each of the others it fails one granule below.
+    bytes; with each of the other settings it fails on a card one granule smaller.
 
-    ``above``: as in ``smallest``.
+    The smallest card is searched for one setting. All others are then tried one granule below it;
+    of those that pass, the first becomes the best one, and the rest are tried below its card.
+    ``above``: a capacity with which all of them fail.
     """
     best, *others = confs
     size = smallest(runs, best, above=above)

@@ -1,5 +1,8 @@
 """The card under the allocator: so many bytes, some held by others, and a rule for addresses.
 
+It stands for the driver, which hands out memory in two ways: cudaMalloc gives a segment, and for
+an expandable segment a range of addresses is reserved, into which pages of memory are mapped.
+
 The rules are those of the simulated card (helpers/rehearse/device.c), so that both give the same
 addresses: cudaMalloc takes whole granules of 2 MiB and fails only when used + held + asked is
 more than the capacity; addresses come from the lowest free range (firstfit), the highest
@@ -92,11 +95,13 @@ def round_up(size: Size, unit: int) -> Size:
 
 
 def take(a: Allocator, arena: int, size: int) -> int:
-    """The address of ``size`` free bytes: from the first range that has as many, topdown from the
-    last. Ends the replay (EXHAUSTED) where none has.
+    """The address of ``size`` free bytes of an arena, which are taken from it: from the lowest free
+    range that has as many, or with the rule topdown from the end of the highest one. Where none
+    has as many, the replay ends (EXHAUSTED) and 0 is returned.
     """
     before = chosen_before = range_at(a, arena)
     chosen = range_at(a, NONE)
+    # Topdown the last range that fits counts, so all are looked at.
     while before.next != NONE and (a.topdown or chosen.at == NONE):
         free_range = range_at(a, before.next)
         if free_range.high - free_range.low >= size:
@@ -119,8 +124,9 @@ def take(a: Allocator, arena: int, size: int) -> int:
 
 
 def give(a: Allocator, arena: int, low: int, size: int) -> None:
-    """Make addresses free again and join them with the free ranges beside them. Does nothing
-    where the card's policy uses no address twice.
+    """Make ``size`` bytes of addresses from ``low`` on free again, and join them with the free
+    ranges beside them. Does nothing under the rules monotonic and recorded, under which the model
+    takes no address twice from its own ranges.
     """
     if not a.reuses:
         return
@@ -129,6 +135,7 @@ def give(a: Allocator, arena: int, low: int, size: int) -> None:
         before = range_at(a, before.next)
     after = range_at(a, before.next)
     high = low + size
+    # The record at ``arena`` only begins the list, and is no range.
     joins_before = before.at != arena and before.high == low
     joins_after = after.at != NONE and after.low == high
     if joins_before and joins_after:
@@ -148,8 +155,9 @@ def give(a: Allocator, arena: int, low: int, size: int) -> None:
 
 
 def recorded_address(a: Allocator, size: int) -> int:
-    """The next address of the recording. 0 where it has no more, or where a segment of the replay
-    already has that address, because other settings made it go another way.
+    """The next address that a cudaMalloc of the recording returned. 0 where the recording has no
+    more, or where a segment of the replay lies at that address: under other settings a replay
+    makes other segments than the recording.
     """
     if a.next_recorded == a.recorded_count:
         return 0
@@ -165,8 +173,10 @@ def recorded_address(a: Allocator, size: int) -> int:
 
 
 def log(a: Allocator, call: int, ordinal: int, address: int, size: int) -> None:
-    """Add a call to the driver log (outcome.CALL_COLUMNS), if the replay keeps one. Mapping pages
-    behind those of the call before counts as one call with it, and so does unmapping.
+    """Add a call to the driver log (outcome.CALL_COLUMNS), if the replay keeps one.
+
+    Torch maps a run of pages page by page. In the log, mapping pages right behind those that the
+    call before mapped, in the same operation and range, is one call with it; so with unmapping.
     """
     if not a.logs:
         return
@@ -201,12 +211,12 @@ def room_for(a: Allocator, size: int) -> bool:
 
 
 def cuda_malloc(a: Allocator, size: int) -> int:
-    """The address of a new segment, or -1 where the card is full."""
+    """The address of a new segment, or -1 where the card has too little memory left."""
     physical = round_up(size, GRANULE_BYTES)
     if not room_for(a, physical):
         log(a, MALLOC_FAIL, NO_VALUE, NO_VALUE, size)
         return -1
-    address = recorded_address(a, physical)
+    address = recorded_address(a, physical)  # 0 also where nothing was recorded
     if not address:
         address = take(a, MEMORY, physical)
     log(a, MALLOC, a.mallocs, address, size)
@@ -241,6 +251,7 @@ def map_pages(a: Allocator, segment: Segment, offset: int, size: int) -> bool:
     for page in range(size // segment.page_bytes):
         if not room_for(a, segment.page_bytes):
             a.used -= page * segment.page_bytes  # give back the pages before it
+            # A failure has in place of the ordinal how many pages were made before it.
             log(a, CREATE_FAIL, page, NO_VALUE, segment.page_bytes)
             return False
     log(a, MAP, segment.ordinal, offset, size)

@@ -36,9 +36,10 @@ from helpers.allocator.stream_map import EVENTS, USES, map_end, put, take_out
 
 
 def free(a: Allocator, block: Block, pending: int) -> None:
-    """Take a block back from the program.
+    """Take a block back from the program. It becomes free at once, unless other streams use it
+    still: then it waits for their events, or in a recording for the operation FREE_COMPLETED.
 
-    ``pending``: NONE, or the place of the Ident whose FREE_COMPLETED completes the free.
+    ``pending``: the place of the Ident of which the trace has that FREE_COMPLETED, else NONE.
     """
     block.allocated = 0
     count_allocated(a, block, -1)
@@ -53,8 +54,10 @@ def free(a: Allocator, block: Block, pending: int) -> None:
 
 
 def record_stream(a: Allocator, block: Block, stream: int) -> None:
-    """Note that another stream uses the block, so that its free waits for that stream."""
-    last = use_at(a, NONE)
+    """Note that another stream uses the block, so that its free waits for that stream. A stream is
+    noted once; the block's own stream is not, since work of one stream is done in order.
+    """
+    last = use_at(a, NONE)  # behind which the new Use goes
     use = use_at(a, block.uses)
     while use.at != NONE:
         if use.stream == stream:
@@ -74,14 +77,16 @@ def record_stream(a: Allocator, block: Block, stream: int) -> None:
 
 
 def insert_events(a: Allocator, block: Block) -> None:
-    """Turn the uses of a freed block by other streams into events for which it waits, in the order
-    in which torch walks its set of those streams.
+    """Turn the uses of a freed block by other streams into events for which it waits.
+
+    torch keeps the streams of a block in a hash set and records their events in the order of its
+    slots. So the uses are first put into such a set (the map USES), and then read from its slots.
     """
     streams = map_at(a, USES)
     use = use_at(a, block.uses)
     block.uses = NONE
     while use.at != NONE:
-        place = 1  # of the first queue
+        place = 1  # of the first queue; each stream of the trace has one
         while queue_at(a, place).stream != use.stream:
             place += 1
         queue_at(a, place).use = use.at
@@ -89,16 +94,16 @@ def insert_events(a: Allocator, block: Block) -> None:
         use = use_at(a, use.next)
     for at in range(streams.first, map_end(streams)):
         slot = slot_at(a, at)
-        if slot.far:
-            slot.far = 0  # empties the slot
+        if slot.far:  # the slot is not empty
+            slot.far = 0  # now it is
             put(a, map_at(a, EVENTS), slot.queue)
             insert_event(a, queue_at(a, slot.queue), block)
-    streams.bits = streams.count = 0
+    streams.bits = streams.count = 0  # the next block has a new set, which begins small
 
 
 def insert_event(a: Allocator, queue: Queue, block: Block) -> None:
-    """Put the block's event behind the others of its stream; it completes at once unless the trace
-    holds events (Op.EVENTS_HOLD).
+    """Record the block's event in a stream: put it behind the other events of that stream. It
+    counts as completed at once unless the trace holds events back (Op.EVENTS_HOLD).
     """
     use = use_at(a, queue.use)
     block.event_count += 1
@@ -116,9 +121,12 @@ def insert_event(a: Allocator, queue: Queue, block: Block) -> None:
 
 
 def free_completed_blocks(a: Allocator) -> None:
-    """process_events: free the blocks whose events have completed, stream by stream."""
+    """process_events: free the blocks whose events have completed, stream by stream, in the order
+    in which torch walks its map of streams with events.
+    """
     streams = map_at(a, EVENTS)
     at = streams.first
+    # Without a Use no stream has an event, so the map need not be walked.
     while a.use_count and at < map_end(streams):
         slot = slot_at(a, at)
         if slot.far:  # the slot is not empty
@@ -126,7 +134,7 @@ def free_completed_blocks(a: Allocator) -> None:
             process_queue(a, queue)
             if queue.first == NONE:
                 take_out(a, streams, at)
-                continue
+                continue  # the slot may now hold the queue that came behind it
         at += 1
 
 
@@ -148,12 +156,12 @@ def process_queue(a: Allocator, queue: Queue) -> None:
 
 
 def wait_for(a: Allocator, block: Block, place: int) -> None:
-    """Let a freed block wait for the FREE_COMPLETED of an Ident, by its place.
+    """Let a freed block wait for the FREE_COMPLETED of an Ident, which is given by its place.
 
     Idents that wait are linked in a ring through the one at NONE, in the order in which they
-    began to wait; one that waits already keeps its turn.
+    began to wait; an Ident that waits already keeps its turn.
     """
-    block.event_count = 1
+    block.event_count = 1  # so that the block is not taken or merged meanwhile
     entry = ident_at(a, place)
     ring = ident_at(a, NONE)
     if entry.pending == NONE:
@@ -165,7 +173,7 @@ def wait_for(a: Allocator, block: Block, place: int) -> None:
 
 
 def complete(a: Allocator, place: int) -> bool:
-    """Free the block that waits for this Ident. False where none does."""
+    """Free the block that waits for this Ident. False, and nothing done, where none waits."""
     entry = ident_at(a, place)
     if entry.pending == NONE:
         return False
@@ -179,8 +187,10 @@ def complete(a: Allocator, place: int) -> bool:
 
 
 def synchronize_and_free_events(a: Allocator) -> None:
-    """Wait for every event and free the blocks that waited for them; free also those that wait for
-    the recorded end of their free.
+    """synchronize_and_free_events: wait for every event and free the blocks that waited for them.
+
+    Blocks that wait for a recorded FREE_COMPLETED are freed, too: that operation stands where the
+    recorded allocator saw their events complete, and here the events are waited for.
     """
     a.num_sync_all_streams += 1
     a.events_done = a.events

@@ -81,7 +81,7 @@ PROGRAM = _program()
 
 
 def typed_here(command: str) -> str:
-    """A command line as a person can paste it here: each ``casebook`` before a verb becomes PROGRAM.
+    """A command line as a person can paste it here: ``casebook`` before a verb becomes PROGRAM.
 
     capture.pyz knows only the verbs ``capture`` and ``diagnose``; there the other commands keep
     ``casebook``, since they need a set-up.

@@ -267,9 +267,9 @@ class Verdict(Shape):
 
     @property
     def headline(self) -> str:
-        """The answer in one sentence: the title, cut to LONGEST_TITLE columns. Without a title it is
-        the sentence of the cause in causes.json. That of ``other`` would only say that the cause
-        is outside the list, so for ``other`` the first clause of the summary takes its place.
+        """The answer in one sentence: the title, cut to LONGEST_TITLE columns. Without a title it
+        is the sentence of the cause in causes.json. That of ``other`` would only say that the
+        cause is outside the list, so for ``other`` the summary's first clause takes its place.
         """
         title = " ".join(self.title.split())
         if not title and self.cause == "other":

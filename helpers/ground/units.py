@@ -336,8 +336,8 @@ def near(left: object, right: object, share: float = ROUNDED) -> bool:
 def halved(
     works: Callable[[int], bool], passes: int, fails: int, step: int = 1
 ) -> tuple[int, int]:
-    """Bisect between ``passes``, a size for which ``works`` is true, and ``fails``, a size for which
-    it is false, until the two are ``step`` apart or less. Returns (passes, fails) as they are then.
+    """Bisect between ``passes``, a size for which ``works`` is true, and ``fails``, a size for
+    which it is false, until the two are ``step`` apart or less. Returns (passes, fails).
     ``passes`` is the larger one where a card must be large enough, and ``fails`` where a batch must
     be small enough.
 
