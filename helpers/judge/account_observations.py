@@ -97,6 +97,7 @@ def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
     if account.stranded and account.stranded.bytes > 0:
         yield from _of_stranded(account, account.stranded, requested)
     margin = KEPT_BACK_BYTES + requested.bytes // REQUEST_PART
+    # Under a limit of its own a process may be refused beside any amount of free memory.
     if free and not message.allowed and free.bytes > requested.bytes + margin:
         says = f"Said to be free, and {requested.text} was refused"
         yield "refused-with-room", free.bytes, says
@@ -108,20 +109,22 @@ def _of_request(account: Account, requested: Quantity) -> Iterator[Decided]:
 
 
 def _limit_binds(account: Account, allowed: Quantity) -> bool:
-    """Whether the limit of this process refused the request, and not the device."""
+    """Whether the limit of this process refused the request, and not the device: what it had
+    reserved and the request reach the limit, and the device had room, or its room is not known.
+    """
     requested = account.message.requested
     free = account.message.free
     margin = max(account.tolerance_bytes, allowed.bytes // SMALL_PART)
     if plus(account.reserved, requested).bytes <= allowed.bytes - margin:
-        return False
+        return False  # below the limit by more than rounding
     return requested is None or free is None or not above(requested, free)
 
 
 def _of_stranded(
     account: Account, stranded: Quantity, requested: Quantity
 ) -> Iterator[Decided]:
-    """The memory that is reserved and unallocated (``stranded``), and whether it would have held
-    the request.
+    """Whether the memory that is reserved and unallocated (``stranded``) would have held the
+    request, by itself or with what was free; and whether it is much for any program.
     """
     reserved = account.reserved
     free = account.message.free
@@ -167,7 +170,11 @@ def _enough_only_together(
 def _of_shares(
     account: Account, total: Quantity, free: Quantity, requested: Quantity
 ) -> Iterator[Decided]:
-    """Who uses the card: this process, others, or the message does not say."""
+    """Who uses the card: this process, others, or the message does not say.
+
+    ``outside-most``, ``-decides`` and ``-some`` are about memory of others: more than this
+    process has, enough to make room for the request, or more than a context would take.
+    """
     if account.this_process is None and account.reserved is None:
         if free.bytes < max(requested.bytes, total.bytes // SMALL_PART):
             says = f"In use of {total.text}, by whom the message does not say"
@@ -185,6 +192,7 @@ def _of_shares(
     if outside_bytes > max(total.bytes // 2, process_bytes):
         yield "outside-most", outside_bytes, says
     would_fit_alone = free.bytes < requested.bytes and account.fits_alone
+    # Stranded memory, or a need above the whole card, is the reason without any others.
     is_explained = account.fragmentation == LIKELY or account.beyond_limit
     if would_fit_alone and not others_are_small and not is_explained:
         alone = f"if nothing else used the card, {requested.text} would fit"
@@ -243,7 +251,7 @@ def _of_own_memory(
     """Whether this process fills the card; not where much of what it has is cached, since that
     might have served the request.
     """
-    cached_bytes = max(0, plus(account.stranded).bytes)
+    cached_bytes = max(0, plus(account.stranded).bytes)  # below 0 by rounding alone
     if cached_bytes > max(requested.bytes, process_bytes // LARGE_CACHE_PART):
         return
     if free.bytes + cached_bytes < requested.bytes:
@@ -252,6 +260,7 @@ def _of_own_memory(
         end = "the card is full"
     else:
         return
+    # The driver's figure is not printed: only what torch has reserved is surely this process's.
     if account.this_process is None and account.reserved:
         process_bytes = account.reserved.bytes
         rest_bytes = total.bytes - free.bytes - process_bytes

@@ -102,6 +102,7 @@ def remark_on_distribution(bundle: Bundle) -> str:
     fields = _os_release(bundle)
     if row is None or fields.get("ID", "") in row["ids"]:
         return ""
+    # Found by how it is booted or by its kernel, not by a distribution that it is like.
     if name not in fields.get("ID_LIKE", "").split():
         return ""
     return f"# {shown_id(bundle)} is not in our table and is like {name}, for which these lines are"

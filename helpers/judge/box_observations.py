@@ -56,6 +56,8 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         *host_limit_observations(evidence, bundle),
         *kernel_observations(evidence, bundle),
     ]
+    # Without a text the question is what is wrong with this machine; where it has no GPU, that
+    # is the answer, and whatever else was seen stands beside it.
     is_about_the_machine = not (evidence.error_text.strip() or evidence.messages)
     has_no_gpu = any(observation.name == "no-gpu" for observation in observations)
     if is_about_the_machine and has_no_gpu:
@@ -133,7 +135,8 @@ def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
         present = " and ".join(sorted(vendors))
         says = f"torch is built for {made_for}; {present} is here"
         yield _observed("build-without-this-gpu", torch.version, says, proof=True)
-    # A target may have features behind its chip: gfx90a:sramecc+:xnack-.
+    # A target may have features behind its chip: gfx90a:sramecc+:xnack-. Those of a CUDA build
+    # (sm_90) are no chips' names.
     targets = {target.split(":")[0] for target in torch.archs}
     if torch.build != "rocm" or not targets:
         return
@@ -178,6 +181,7 @@ def _holders(
         for holder in holders:
             is_python = form("python's process").match(holder.name) is not None
             is_rank = a_rank_failed and is_python
+            # A holder that is too small for what the message counts outside proves nothing.
             is_certain = holder.memory.bytes >= ownership.NAMED_SHARE * to_cover_bytes
             for observation in _of_holder(holder, total, failing, is_rank):
                 yield replace(observation, proof=observation.proof and is_certain)
@@ -237,8 +241,11 @@ def _of_ram(bundle: Bundle) -> Iterator[Observation]:
 
 
 def _bytes_to_cover(card: Gpu, cards: tuple[Gpu, ...], evidence: CaseEvidence) -> int:
-    """How much a holder on a card must have to prove anything, where it is not known that the
-    failing program ran on this card: the most that a message counts outside the program.
+    """How many bytes a holder on a card must account for before it proves anything.
+
+    0 where every message is known to be about this card: a holder on it is in the way by being
+    there. Else the most that a message, which may be about another card, counts outside the
+    failing program: a holder that explains this is on the right card.
     """
     sizes = [
         account.outside.bytes
@@ -265,7 +272,9 @@ def _of_window(card: Gpu) -> Iterator[Observation]:
 
 
 def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
-    """What is free in the largest pool or in each MIG device, and what no process holds."""
+    """What is free in the largest pool or in each MIG device, and what no process holds. Of an
+    APU every pool counts, of a card its own memory alone.
+    """
     if card.slices:  # no program gets what is free of the whole card
         yield from _free_in_slices(card)
         return
@@ -324,7 +333,7 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What of the ``in_use`` bytes no visible process holds, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    says = f"In use on card {card.pci} without a visible owner"
+    says = f"In use on card {card.pci} without a visible owner"  # with the total, where known
     totals = card_totals(card)
     if totals:
         total = totals[0].show()

@@ -86,6 +86,7 @@ def names_of(
         rows += _of_observation(observation)
     tools = TOOLS.get(vendor(evidence), {})
     rows += [("chip", evidence.fact("gfx")), ("log", evidence.log), *tools.items()]
+    # The command that lists processes, unless its output was handed over already.
     if not any("smi" in tool for tool, _ in evidence.tools):
         rows.append(("list", tools.get("smi", UNKNOWN["smi"])))
     rows += _in_texts(evidence)
@@ -137,7 +138,11 @@ def _typed(size: Quantity) -> str:
 
 
 def _of_account(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """The names that the numbers of a message give, each with its words."""
+    """The names that the numbers of a message give, each with its words.
+
+    ``share``, ``inuse`` and ``cost`` are of a server that wants a share of the card at its start:
+    the share that is free, what is in use, and what the smaller share costs it.
+    """
     message = account.message
     requested = message.requested
     if message.device is not None:
@@ -223,11 +228,12 @@ def _cache_setting(account: Account, evidence: CaseEvidence) -> str:
     """
     requested = account.message.requested
     assert requested, "asked only where a request was refused"
-    kind = ""  # of CACHE
+    # Of CACHE; a later one is better: expandable segments need no size that fits the request.
+    kind = ""
     if has_split_size(account):
         kind = "whole"
     has_segments = has_expandable(account)
-    if has_segments is None:
+    if has_segments is None:  # a ROCm build: its version may tell
         version = str(recorded_torch(evidence)["version"])
         has_segments = rocm_has_expandable(version)
         if has_segments is None:
@@ -246,8 +252,8 @@ def _cache_setting(account: Account, evidence: CaseEvidence) -> str:
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """Names of zombies, and of the process that holds most, as the message, a tool or the captured
-    box lists it, of those whose end would help (_end_would_help).
+    """Names of zombies with their parents, and of one process: of those whose end would help
+    (_end_would_help) the one that holds most, whether a message, a tool or the box lists it.
     """
     holders: list[_Holder] = []
     for row in processes(evidence):
@@ -313,13 +319,14 @@ def _of_largest(
         return
     # A name may hold escapes that a terminal would obey.
     name = "".join(filter(str.isprintable, holder.name))
+    # The name may be empty.
     yield "holder", f"process {pid} {name} with {size}".replace("  ", " ")
     yield WITHOUT_SIGTERM.get(holder.state, "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1]
     if not program:
         program = "A process"
     yield "owner", f"{program} (pid {pid})"
-    total_bytes = card_bytes(evidence)
+    total_bytes = card_bytes(evidence)  # 0 where it is not known
     if holder.bytes <= total_bytes:
         total = show_bytes(total_bytes)
         yield "holdercard", total
@@ -375,8 +382,10 @@ def _is_of_the_host(pid: int, seen_here: set[int], evidence: CaseEvidence) -> bo
 
 
 def _end_would_help(holder: _Holder, evidence: CaseEvidence) -> bool:
-    """Whether ending a holder would give what is missing, and it is neither a display server nor
-    the failing program itself or one of its ranks, which are of its size.
+    """Whether ending a holder would make the request fit.
+
+    False for a holder that is no more than a context, for a display server, and for one of the
+    failing program's size, which may be the program itself or another of its ranks.
     """
     size = holder.bytes
     if size <= LEAST_HOLDER_BYTES or form("display").search(holder.name):
@@ -392,7 +401,10 @@ def _end_would_help(holder: _Holder, evidence: CaseEvidence) -> bool:
 
 
 def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
-    """The names that the reading of an observation fills."""
+    """The names that the reading of an observation fills: a limit that binds (``ceiling-...``), a
+    setting and how to unset it (``setting-...``, where its value is an assignment), a corrected
+    setting, and those of NAME_OF_READING.
+    """
     words = observation.reading.show()
     value = str(observation.reading.value)
     kind = observation.name.split("-")[0]
@@ -403,6 +415,7 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "unset", "unset " + value.split("=")[0]
     if observation.name == "setting-corrected":
         yield "corrected", word(value)
+    # Of a box without a GPU: its kills by the kernel are worth a look beside that.
     if observation.name == "noted":
         yield "kills", UNKNOWN["kills"]
     if observation.name in NAME_OF_READING:

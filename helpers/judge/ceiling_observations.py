@@ -88,6 +88,7 @@ def _has_card_of(total: int | None, stack: Stack) -> bool:
     if total is None or stack.numbers.kind in (APU, UNIFIED):
         return False
     for row in stack.rows:
+        # Rows about the RAM have other layers; those of a card's own VRAM have none.
         if row.layer not in (None, "carveout", "kfd_bank", "hip_total"):
             continue
         size = row.value
@@ -101,7 +102,11 @@ def _has_card_of(total: int | None, stack: Stack) -> bool:
 def _of_decision(
     decision: Decision, hearsay: tuple[str, ...], origin: str
 ) -> Observation | None:
-    """A decision as an observation; None where its cause is no ceiling."""
+    """A decision as an observation; None where its cause is no ceiling.
+
+    The catalogue knows three names: ``ceiling-LAYER``, ``ceiling-LAYER-hint`` for a weak
+    decision, and one of its own for a total that counts page cache as used.
+    """
     layer = LAYER_OF_CAUSE.get(decision.cause)
     if layer is None:
         return None

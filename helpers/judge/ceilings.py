@@ -213,7 +213,7 @@ def _with_fraction(stack: Stack) -> Stack:
 
 
 def _is_unified(bundle: Bundle, gpu: Gpu) -> bool:
-    """Whether an NVIDIA GPU shares the RAM: by what torch says of it, or by its name."""
+    """Whether an NVIDIA GPU shares the RAM: by torch, which may give no address, or by its name."""
     if gpu.vendor != "NVIDIA":
         return False
     devices = [d for d in framework.framework(bundle).devices if d.pci in ("", gpu.pci)]
@@ -223,7 +223,7 @@ def _is_unified(bundle: Bundle, gpu: Gpu) -> bool:
 
 
 def _host_rows(bundle: Bundle, kind: str) -> list[Ceiling]:
-    """The RAM, the parameters of the TTM modules and of amdgpu, and KFD's limit."""
+    """The RAM; for AMD, the parameters of amdgpu and TTM, or why no limit was read, and KFD's."""
     ram = machine(bundle).ram_total
     rows = [_row("ram", ram)]
     if kind in ("other vendor", "none"):

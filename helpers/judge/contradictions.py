@@ -81,6 +81,7 @@ def _between_totals(pools: dict[str, Pool]) -> Iterator[str]:
                 f"{layer} has {pools[layer].total.show()} in all, KFD's bank "
                 f"{pools['KFD bank'].total.show()}: the kernel and the runtime above it disagree"
             )
+    # torch's total is usually the lower one: nvidia-smi's has what the driver keeps, too.
     gap = _gap(pools, "torch", "nvidia-smi")
     if gap is not None and gap > TOTALS_AGREE:
         total = pools["nvidia-smi"].total.show()

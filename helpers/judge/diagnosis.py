@@ -138,6 +138,7 @@ def _judged(evidence: CaseEvidence) -> Verdict:
     from helpers.judge.program_verdict import program_verdict
 
     of_program = program_verdict(evidence.program)
+    # The recording leaves it open, and the texts or the box do not.
     if of_program.label == "cannot-tell" and verdict.label != "cannot-tell":
         return verdict
     return of_program
@@ -293,6 +294,7 @@ def _healthy(observations: tuple[Observation, ...], bundle: Bundle) -> Verdict:
         sizes = ", ".join(row.reading.show() for row in free)
         title += f": {sizes} of GPU memory is free"
     missing = missing_reading("failure")
+    # Its command is for the live box; this capture is named in its place.
     if bundle.kind != "live":
         how = missing.how.replace(" live ", f" {word(bundle.box)} ")
         missing = replace(missing, how=how)

@@ -186,9 +186,12 @@ def evidence_from_message(text: str) -> CaseEvidence:
     shown = _cut(text, reading.messages)
     rest, printed = split_printed(shown)  # with blanks in place of each table
     messages = reading.messages
-    if shown == text:
+    if (
+        shown == text
+    ):  # else the places of messages are not those of the text that is shown
         # No word inside a printed table is a message of a program.
         messages = tuple(m for m in messages if text[m.start] == rest[m.start])
+    # A command that was pasted and printed nothing, such as fuser where nobody has a device open.
     without_output = [(command, "") for command in unanswered(shown)]
     unused = [words for words in (left_out, reading.unused) if words]
     return CaseEvidence(
@@ -232,7 +235,9 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
 
 
 def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
-    """The same of the ``evidence`` object itself; a value that is no string counts as its JSON."""
+    """Evidence of a posted case by its ``evidence`` object (see evidence_from_case). A value that
+    is no string counts as its JSON, an empty one as not said.
+    """
     environment = evidence.get("environment")
     variables = None
     if isinstance(environment, dict):

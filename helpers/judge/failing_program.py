@@ -87,6 +87,7 @@ def went_on(message: Message, evidence: CaseEvidence) -> bool:
     something else ended it later, or no traceback ended it.
 
     A line with the prefix of a rank does not tell: one rank may go on after another has died.
+    *Progress* is a line that counts steps, such as a bar of tqdm (forms.json).
     """
     text = evidence.error_text
     if not of_device(message) or form("rank").search(line_before(message, text)):
@@ -96,11 +97,13 @@ def went_on(message: Message, evidence: CaseEvidence) -> bool:
         return False
     later = [other for other in evidence.messages if other.start > progress.start()]
     if any(map(of_device, later)):
-        return False
+        return False  # memory was refused again: that may have ended it
     if any(other.event not in NEUTRAL_EVENTS for other in later):
         return True
     error = last_error(text)
-    if error is None:
+    if (
+        error is None
+    ):  # one line of progress may have been on its way; a second one was not
         counts_on = form("progress").search(text, progress.end())
         return counts_on is not None
     return error.start() > progress.start()

@@ -75,6 +75,7 @@ def size_observations(
         yield make_observation(name, kind, "the GPU's own name", "environment")
     for relation in relations(figures, kind, is_hip(evidence)):
         yield _of_relation(relation, kind)
+    # A message's own numbers are of the moment of the failure, a tool's of another one.
     if not any(message.numbers for message in evidence.messages):
         is_refused = any(map(of_device, evidence.messages))
         room: list[Observation] = []
@@ -152,7 +153,7 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
         return
     free_bytes, card = min(rooms, key=lambda room: room[0])
     if free_bytes < max(GIB, bytes_of(card) // ROOM_PART):
-        return
+        return  # a request may well be larger than so little
     says = f"Free, of {show_bytes(card.bytes)}, when this was printed"
     for figure in figures:
         if figure.measure == "reserved" and figure.pool == "torch-later":
@@ -282,6 +283,7 @@ def _of_idle_cache(
         is_another_program = message.program not in ON_TORCH
         if not is_refusal:
             continue
+        # torch itself would have used its own cache; a child process with torch cannot.
         if not is_another_program and not _names_parent(account, reserved_bytes):
             continue
         request = "memory"
@@ -350,6 +352,7 @@ def _series(source: str, text: str) -> Iterator[Observation]:
     sizes: list[float] = []
     for line in lines:
         sizes += [float(number) for number in form("number").findall(line)]
+    # Lines with several numbers, or none, are a table or a log.
     is_one_each = len(lines) <= 1 or len(sizes) == len(lines)
     if len(sizes) < LEAST_READINGS or not is_one_each:
         return

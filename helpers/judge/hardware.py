@@ -47,6 +47,7 @@ def kind_of(evidence: CaseEvidence) -> str:
     texts = [text for _, text in evidence.tools]
     kind = gpu_kind([*names, *texts, evidence.error_text], evidence.bundle, total)
     is_nvidia = vendor_of(evidence.messages) == "NVIDIA"
+    # No name tells; a total may, where no card of NVIDIA has such a one.
     if kind == UNKNOWN and is_nvidia and total and is_unified_size(total):
         return UNIFIED
     return kind

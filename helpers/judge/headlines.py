@@ -51,7 +51,7 @@ def open_headline(
     quotes = [observation for observation in hard if observation.reading.unit == "text"]
     printed = [quote for quote in quotes if quote.origin == "message"]
     gaps = _numbers([*printed, *hard, *observations], evidence)
-    if not printed:
+    if not printed:  # ``says`` is what the program itself printed, or nothing
         gaps.pop("says", None)
     left = [
         causes()[failure.cause]["name"] for failure in near if failure.cause != "other"
@@ -94,6 +94,8 @@ def _numbers(speaking: Sequence[Observation], evidence: CaseEvidence) -> dict[st
     ]
     if len(on_cards) > 1:
         gaps["each-unattributed"] = " and ".join(reading.show() for reading in on_cards)
+    # A total is named beside what nobody holds only where it is not below that, as printed: of
+    # several layers one may count less memory than another has in use.
     total = card_bytes(evidence)
     most = max((reading.bytes for reading in on_cards), default=0)
     if most and (most <= total or show_bytes(most) == show_bytes(total)):

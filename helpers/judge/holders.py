@@ -121,10 +121,10 @@ def window_state(total: int, used: int, memory: int) -> str:
 
 
 def is_left_by(size: Quantity, kept: Quantity) -> bool:
-    """Whether a holder of this size may be the engine that fell asleep.
+    """Whether a holder of this size may be the vLLM engine that fell asleep.
 
-    ``kept`` is what vLLM then said to be in use on the whole card: by the engine at least half of
-    it, and at most a context more.
+    ``kept`` is what the engine, as it fell asleep, printed to be in use on the whole card. Taken
+    for the engine is a holder of at least half of that, and at most of a context more.
     """
     return kept.bytes // 2 <= size.bytes <= kept.bytes + CONTEXT_BYTES
 
@@ -138,7 +138,8 @@ def newcomers(before: Iterable[Any], after: Iterable[Any]) -> list[Any]:
     """The holders ``after`` (with pid, start_ticks, bytes and state) that were not there before
     and matter.
 
-    A desktop opens and closes small clients all the time. One that waits in the kernel (state D)
+    A desktop opens and closes small clients all the time, so a small one does not matter. One
+    whose memory was not measured does, and so does one that waits in the kernel (state D): it
     cannot be ended, and holds the GPU whatever its size.
     """
     earlier = {(holder.pid, holder.start_ticks) for holder in before}

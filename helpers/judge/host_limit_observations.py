@@ -37,6 +37,8 @@ def host_limit_observations(
     host = machine(bundle)
     room = _room(host)
     is_beyond_room = room is not None and room.bytes < requested
+    # Address space is also taken by mappings that use no RAM: a limit that is set may refuse a
+    # request below it, unless the request is too large for the machine anyway.
     if addresses and (addresses.bytes < requested or not is_beyond_room):
         yield make_observation("address-limited", addresses, "", "bundle")
     elif is_beyond_room and host.overcommit.value == STRICT:

@@ -122,6 +122,7 @@ def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool
         return False
     if event.pid is None and not event.process:
         return True
+    # Outside of its container a process has another number.
     has_another_number = failing.pids and event.pid and not is_outside(bundle)
     return not has_another_number and failing.has_name(event.process)
 
