@@ -32,7 +32,9 @@ def runs_table(batch: str) -> Shown:
     runs = sorted(view.runs, key=lambda run: run.state == "answered")
     rows = []
     for run, parameters in zip(runs, differences(runs), strict=True):
-        outcome = run.cause or gone(run)
+        outcome = run.cause or gone(
+            run
+        )  # both are empty while it is planned or under way
         if run.verdict:
             outcome = run.verdict.short
         state = run.state.replace("_", " ")

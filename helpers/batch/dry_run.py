@@ -82,7 +82,7 @@ def _settings(step: Step) -> str:
     parameters = [
         f"{name}={value}"
         for name, value in step.parameters.items()
-        if name != "gpu" and value != THIS_BATCH
+        if name != "gpu" and value != THIS_BATCH  # the GPU comes first, as step.gpu
     ]
     words = " ".join([step.gpu, step.preset, *parameters])
     return " ".join(words.split())  # one line, without the gaps of what is empty

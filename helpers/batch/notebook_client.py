@@ -136,6 +136,7 @@ class CasebookClient(NotebookClient):
     def _run_cell(self, cell: NotebookNode, index: int) -> RunFault | None:
         """Run one cell; returns its fault, or None if it was completed."""
         stopped_by = self.kernel.stop.signal
+        # A cell of text needs no kernel, and completes even now.
         if stopped_by and cell.cell_type == "code":
             why = f"interrupted by {stopped_by} before"
             return self._lost(cell, index, "interrupted", why, stopped_by)
@@ -169,7 +170,9 @@ class CasebookClient(NotebookClient):
         if msg["msg_type"] == "stream":
             content = msg["content"]
             content["text"] = self.printed.head(content["text"], content["name"])
-            if not content["text"]:
+            if not content[
+                "text"
+            ]:  # all of it comes after the head: it may be in the tail
                 return None
         output = super().process_message(msg, cell, cell_index)
         self.papermill.autosave_cell()
@@ -185,7 +188,9 @@ class CasebookClient(NotebookClient):
         return float(cell.metadata.get("timeout", self.run.cell_s))
 
     def _overran(self, cell: NotebookNode, error: CellTimeoutError) -> str:
-        """Which limit was passed, as the beginning of a sentence that the cell's number ends."""
+        """Which limit was passed, as the beginning of a sentence that the cell's number ends: that
+        of the run, that of nbclient for a cell's outputs after its end, or that of the cell.
+        """
         if time.monotonic() >= self.deadline:
             return f"the run passed its limit of {self.run.run_s:.3g} s in"
         if "IOPub" in str(error):  # nbclient: "Timeout waiting for IOPub output"
@@ -260,7 +265,9 @@ class CasebookClient(NotebookClient):
     def _record_that_no_kernel_started(self, error: Exception) -> None:
         """Set the fault and write it below the first code cell, so that no cell reads as completed.
 
-        Raises the error if the notebook has no code cell.
+        The state is failed if the kernel did not answer, died if its process has ended, and
+        interrupted, before both, if this process was asked to stop. Raises the error if the
+        notebook has no code cell, below which it could be written.
         """
         kinds = [cell.cell_type for cell in self.nb.cells]
         if "code" not in kinds:

@@ -147,7 +147,9 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
             kinds[node.target.id] = node.annotation
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                if isinstance(target, ast.Name):
+                if isinstance(
+                    target, ast.Name
+                ):  # an annotation of an earlier line stays
                     kinds.setdefault(target.id, None)
     return kinds
 
@@ -189,6 +191,7 @@ def check_parameters(
         expected = ""
         if kind is not None and not _fits(value, kind):
             expected = ast.unparse(kind)
+            # YAML and papermill's -p take a text such as 010 for a number.
             if expected == "str":
                 expected += " (quote it; with papermill: -r)"
         elif not _is_json(value):
@@ -206,7 +209,9 @@ def check_parameters(
 
 
 def _expected_instead(value: object, allowed: Allowed) -> str:
-    """What was expected instead of a value, as the end of a sentence; empty if it is allowed."""
+    """What was expected instead of a value, as the end of a sentence; empty if it is allowed. Of a
+    list each item must be allowed.
+    """
     if allowed == "size":
         return _expected_instead_of_size(str(value))
     if isinstance(allowed, tuple):
@@ -319,7 +324,7 @@ def _fits(value: object, kind: ast.expr) -> bool:
         )
     name = ast.unparse(kind)
     if name == "bool" or isinstance(value, bool):
-        # For isinstance a bool is an int, too.
+        # For isinstance a bool is an int, too. It fits only ``bool`` and names of unknown types.
         return isinstance(value, bool) and name not in TYPES
     return isinstance(value, TYPES.get(name, object))
 

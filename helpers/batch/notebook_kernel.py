@@ -168,6 +168,7 @@ class NotebookKernel:
         if self._killer:
             self._killer.cancel()
         ended, deaf = kernel_process.sweep(self.mark, adopted)
+        # faulthandler's file is empty if nothing was wrong: only a file with stacks is kept.
         if self.stacks.exists() and not self.stacks.stat().st_size:
             self.stacks.unlink()
             with suppress(OSError):  # not empty: the stacks of its threads lie there

@@ -84,11 +84,11 @@ def run_one(
     if run.stopped_by == "interrupt":
         run = _with_true_signal(run, stop.signal)
     log = folder / LOG
-    with suppress(OSError):
+    with suppress(OSError):  # the log is kept to explain a run that did not answer
         if run.state == "answered" or not log.stat().st_size:
             log.unlink()
     with suppress(RecordUnreadable):
-        if run == read_run(folder / "run.json"):
+        if run == read_run(folder / "run.json"):  # the runner has written it
             return run
     return kept(folder, run)
 
@@ -126,8 +126,10 @@ def _started_runner(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _completed(folder: Path, run: Run, watched: Watched) -> Run:
-    """The record of a run whose runner has ended or was killed: the runner's own, else how the run
-    ended as seen from here.
+    """The record of a run whose runner has ended or was killed: the runner's own, from the disk or
+    as it was sent here. If there is none, it says how the run ended as seen from here: stuck if
+    SIGKILL does not end a process, else by the limit that the runner passed or the signal to the
+    batch (``Watched.verdict``), else died.
     """
     ended, deaf = kernel_process.sweep(watched.job["mark"])
     with suppress(RecordUnreadable):
@@ -139,6 +141,7 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
     process = watched.process
     state, cause, signal_name = watched.verdict
     words = kernel_process.last_words(folder / LOG)
+    # The runner itself has no mark, so that the sweep does not find it.
     if process.poll() is None and not deaf:
         deaf = ["its runner"]
     if deaf:

@@ -132,6 +132,7 @@ class StepReader:
             check_value(value, f"parameter {name!r}")
         check_parameters(takes, values, notebook.allowed)
         for name, text in (("box", box), ("preset", preset)):
+            # "" and "live" are the defaults of these keys, which nobody need have written.
             if text not in ("", "live") and name not in takes:
                 raise PlanError(
                     f"{planned.notebook} has no parameter {name!r}; seen "
@@ -160,7 +161,7 @@ class StepReader:
             run_s=next(level.run_s for level in levels if level.run_s),
             danger=notebook.facts.danger(planned),
             gpu=gpu,
-            waits="{batch}" in key,
+            waits="{batch}" in key,  # a parameter names the batch's folder
             resumes=notebook.facts.resumes,
             estimate_s=self.measured.get(planned.notebook),
         )
@@ -208,7 +209,7 @@ class StepReader:
         path = str(place.resolve())
         name = place.name.removesuffix(suffix)
         path_of_name = self.places.setdefault(name, path)
-        if path_of_name != path:
+        if path_of_name != path:  # another box has this name
             name = box.removesuffix(suffix)
         return path, name
 

@@ -275,7 +275,9 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, object]:
     day = min(starts, default="")[: len("2026-01-31")]
     boxes = len(looked_at(answers, report.sections))
     subject = f"{in_boxes(boxes)}, {len(runs)} runs"
-    if len(runs) == boxes:
+    if (
+        len(runs) == boxes
+    ):  # several: of a single box ``subject`` becomes its name below
         subject = f"{boxes} boxes, one run on each"
     verdict: Verdict | None = None
     facts_of_box: list[tuple[str, str]] = []
@@ -297,7 +299,7 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, object]:
 def _box_and_facts(box: str, batch: Path) -> tuple[str, list[tuple[str, str]]]:
     """(the name of a box, its facts as (name, value)), from its bundle if that can be found."""
     captured = None
-    if box == "live":
+    if box == "live":  # its bundle was captured into the folder of the batch
         captured = batch
     place, _ = bundle_of([box], captured)
     if place is None:
@@ -355,7 +357,9 @@ def _with_notebooks(sections: list[Section], answers: list[BoxAnswer]) -> list[S
 
 
 def _agree(verdict: Verdict | None, of_box: Verdict | None) -> bool:
-    """Whether a run's verdict says the same as the one that leads its box."""
+    """Whether a run's verdict says the same as the one that leads its box: both are healthy, in
+    whatever words, or both have the same headline.
+    """
     if verdict is None or of_box is None:
         return False
     are_healthy = verdict.state == "healthy" and of_box.state == "healthy"
@@ -404,6 +408,7 @@ def _with_notebook(section: Section, room: PageRoom, shown_before: set[str]) -> 
     words = ""
     if run.state != "answered":
         words = run.last_words or last_words(section.folder / "kernel.stderr")
+    # No link: the notebook is on this page, and the run needs no page of its own.
     section = replace(section, link="", notes=_notes_on(section))
     try:
         notebook = open_notebook(path)

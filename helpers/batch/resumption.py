@@ -53,13 +53,16 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
         return run.attempt
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
-    if run.state != "died" or run.strikes > 1:
+    if (
+        run.state != "died" or run.strikes > 1
+    ):  # more than one strike: tried again before
         return 0
     oom_kills = None  # not known: after a reboot the count starts at 0
     if run.boot_id == boot_id():
         oom_kills = kills_since(run.ooms_before, ooms)
     if oom_kills:
         return 0
+    # If the count is not known, the kernel may have been killed for its memory.
     was_killed = resumes and oom_kills == 0 and run.signal in FROM_OUTSIDE
     if was_killed or run.stopped_by == "batch_end":
         return run.attempt + 1

@@ -134,7 +134,10 @@ def _executed(folder: Path, job: Job) -> Execution:
 
 def read_back(folder: Path) -> tuple[dict[str, object], str]:
     """Read the executed notebook in a run's folder: (fields of the record, also if the notebook
-    stopped half way; why they are no answer, or empty). Raises NotebookError.
+    stopped half way; why they are no answer, or empty).
+
+    They are no answer if there is no notebook, if it emitted a verdict that is none, or none where
+    it must, or if a cell did not complete. Raises NotebookError for a broken notebook.
     """
     if not (folder / NOTEBOOK).exists():
         return {}, "no notebook was written"

@@ -98,7 +98,7 @@ class Section:
 
     @property
     def lost(self) -> bool:
-        """Whether it started and has ended without an answer."""
+        """Whether it started and has ended without an answer, or is gone without an end."""
         if self.gone:
             return True
         return self.ran and self.run.state not in ("answered", "started")

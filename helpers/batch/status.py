@@ -47,6 +47,7 @@ def status_text(view: BatchView) -> str:
     if left_s:
         heading += f"; about {short_time(left_s)} left"
     lines = [f"{view.folder.name}: {heading}"]
+    # Of one machine the name would be on every line.
     several_nodes = len({run.node for run in view.runs if run.node}) > 1
     rows = []
     for run, apart in zip(view.runs, differences(view.runs), strict=True):

@@ -215,7 +215,7 @@ class _Supervisor:
         if self.stop.signal:
             return f"interrupted ({self.stop.signal})", "interrupt"
         step = self.checked.steps[number]
-        if step.closes:
+        if step.closes:  # it reports on the others, also when the plan's time is over
             return "", ""
         if self._left_s() <= 0:
             limit = f"the plan's limit of {self.checked.total_s:g} s"
@@ -238,7 +238,7 @@ class _Supervisor:
         step = self.checked.steps[number]
         if step.waits or len(self.going) >= self.carrier.slots:
             return False
-        if not self.carrier.one_box:
+        if not self.carrier.one_box:  # each slot is a worker that has one run at a time
             return True
         steps = [step, *(self.checked.steps[beside] for beside in self.going.values())]
         only_looks = all(other.danger == "looks" for other in steps)

@@ -182,7 +182,7 @@ class Watched:
             report = self.reports.get(timeout=wait_s)
         except queue.Empty:
             return False
-        self.at_end = not report
+        self.at_end = not report  # b"" comes after the last
         with suppress(ValueError, TypeError):
             if report.startswith(b"{"):
                 self.record = Run.model_validate_json(report)

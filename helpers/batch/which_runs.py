@@ -64,7 +64,10 @@ def _differing(runs: Sequence[Run]) -> set[str]:
 
 
 def _in_words(run: Run, names: set[str]) -> tuple[str, ...]:
-    """These parameters of a run, each as a text, in the order of its record."""
+    """These parameters of a run, each as a text, in the order of its record: "no preset" for an
+    empty value, else "preset=NAME". One that names the batch's folder says nothing, and is left
+    out.
+    """
     parts = []
     for name, value in _all_parameters(run).items():
         is_batch_folder = "{batch}" in str(value)
