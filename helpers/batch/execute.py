@@ -57,7 +57,7 @@ def execute(
     fault = None
     try:
         notebook = load_notebook_node(str(source))
-        if parameters:  # without any, papermill would inject an empty cell
+        if parameters:  # without any, papermill would inject a cell that sets nothing
             notebook = parameterize_notebook(
                 notebook, parameters, kernel_name=KERNEL, language=LANGUAGE
             )

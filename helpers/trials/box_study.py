@@ -110,13 +110,16 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
 
 
 def _torch_of(bundle: Bundle, build: str) -> str:
-    """The release of torch on a box, such as 2.14.1, or 2.14.1+rocm7.1 for a ROCm build."""
+    """The release of torch on a box: 2.14.1+rocm7.1 for a ROCm build, else a plain one such as
+    2.14.1, without a local part such as +cu130. NEWEST_TORCH if the box tells none.
+    """
     facts = framework(bundle)
     torch = NEWEST_TORCH
     if facts.version.ok:
         torch = str(facts.version.value)
     if "+rocm" in torch:
         return torch
+    # A ROCm build from another source has no such part: it is made of the version of HIP.
     release, _, _ = torch.partition("+")
     if build == "rocm" and facts.hip.ok:
         rocm = ".".join(str(facts.hip.value).split(".")[:2])
@@ -158,7 +161,7 @@ def fix_study(
             remedy, place.capacity_bytes, requests, place.torch, place.build, place.gfx
         )
         for remedy in wanted
-        if remedy.how != "argued"
+        if remedy.how != "argued"  # env/remedies.yaml has the verdict on these
     }
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=place.build)
     plan = fixplan.NOTHING

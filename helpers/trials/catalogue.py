@@ -48,7 +48,7 @@ class Remedy:
         Raises ValueError if there is no such workload or preset.
         """
         preset = load(self.preset)
-        if self.work:
+        if self.work:  # the preset alone is the change
             seconds = DEFAULT_SECONDS
             control = treated = self.work
         else:
@@ -85,8 +85,11 @@ def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
 
 
 def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
-    """Which other boxes a remedy is for; empty if it is for a box of these ``kinds`` with this
-    ``build`` of torch.
+    """Which other boxes a remedy is for, in words; empty if it is for a box of these ``kinds`` with
+    this ``build`` of torch.
+
+    Asked in this order: does it need a GPU, or the lack of one; is its preset for the other vendor;
+    is it for one kind of boxes only (``Remedy.kind``: AMD or APUs).
     """
     if remedy.needs not in ("", *kinds):
         if remedy.needs == "gpu":
@@ -97,7 +100,7 @@ def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
         return other_vendor
     if remedy.kind in kinds:
         return ""
-    return remedy.kind
+    return remedy.kind  # empty for a remedy of all kinds of boxes
 
 
 def not_for(preset: Preset, build: str) -> str:
@@ -142,6 +145,7 @@ def _why_untried(remedy: Remedy, gpu: bool, build: str) -> str:
     """Why no trial on such a box decides a remedy, in words; empty if one does."""
     if remedy.how == "argued":
         return "no trial decides it"
+    # A remedy that is predicted sets torch's allocator of GPU memory (env/remedies.yaml).
     if not gpu and (remedy.needs == "gpu" or remedy.how == "predicted"):
         return NO_GPU
     if gpu and remedy.needs == "cpu":

@@ -195,7 +195,8 @@ class _Run:
 
     ``done`` has the results by the name of the check. Of the present child ``ready`` says whether
     torch is up, ``current`` which check is running (empty: none), ``began`` when it or the child
-    started, and ``no_torch`` is the row that says why torch cannot be imported.
+    started, and ``no_torch`` is the row that says why torch cannot be imported. ``used_up`` is what
+    a check says that does not run because LOADS have no time left.
     """
 
     def __init__(
@@ -226,6 +227,7 @@ class _Run:
             ended = self._child(left)
             left = self._undone(left)
             has_started = self.ready or self.current
+            # Each branch gives at least one check a result, so that the loop ends.
             if left and not has_started:
                 self._torch_did_not_start(left, ended)
             elif self.current:
@@ -286,6 +288,7 @@ class _Run:
             return None
         event = row.get("event")
         name = str(row.get("check"))
+        # A check that has a result already is not taken again.
         if event == "start" and name in self._undone(CHECKS):
             self.current = name
             self.began = time.monotonic()
@@ -334,7 +337,7 @@ class _Run:
 
     def _add(self, name: str, state: str, says: str, row: Mapping[str, Any]) -> None:
         """Keep a result; ``row`` has what the child told of it."""
-        why = "the check did not end"
+        why = "the check did not end"  # why its peaks are not known, if the child told none
         if state == "not_run":
             why = "not run"
         elif self.target.device == "cpu":

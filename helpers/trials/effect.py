@@ -113,6 +113,8 @@ def effect(
     low = mean - half_width
     high = mean + half_width
     least = -math.log(1 - LEAST[quantity])
+    # "Same" needs the whole interval within the least effect that matters. "Less" and "more" need
+    # an interval that excludes 1, whose logarithm is 0, and a mean of at least that effect.
     says = "unclear"
     if low > -least and high < least:
         says = "same"
@@ -209,6 +211,7 @@ def _by_outcomes(
         if chance > 1 - LEVEL:
             few = f"that few trials could show by chance (p = {chance:.2g})"
             return "not_enough_evidence", f"{says}: {few}"
+        # A remedy that finishes more often does not help if it computes something else.
         if same is False:
             return "harmful", f"{says}, and the answer changed"
         if after > before:

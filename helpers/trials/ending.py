@@ -34,8 +34,10 @@ class Ending(NamedTuple):
 def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
     """The ending of a trial, from how its process ended and from what it told.
 
-    ``killed`` is how many of its processes the kernel's OOM killer ended, None if that is not
-    known.
+    The first that holds: it is stuck; it told that memory ran out; it was stopped at a limit; it
+    came to its end; the kernel's OOM killer ended a process of it; its last words say that memory
+    of the GPU or of the host ran out; it crashed. ``killed`` is how many of its processes the
+    kernel's OOM killer ended, None if that is not known.
     """
     words = f"{listener.tail}\n{ended.last_words}"
     if ended.how == "stuck":
@@ -50,6 +52,7 @@ def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
     finished = "end" in listener.events or listener.workload.command
     if ended.how == "exited" and ended.exit_code == 0 and finished:
         return Ending("ok", "", complete=True)
+    # An exit code: the first process may live on, and fail when one of its own is killed.
     if killed and (ended.signal == "SIGKILL" or ended.exit_code):
         why = f"the kernel's OOM killer ended {killed} of its processes"
         return Ending("host_oom", why)
@@ -95,7 +98,7 @@ def _ran_out(words: str) -> str:
     if not refused:
         return ""
     message = refused[-1].words
-    if not message:
+    if not message:  # in no known form: the text around "out of memory"
         start = max(0, words.find("out of memory") - CHARACTERS_BEFORE)
         message = words[start:]
     return message[:MESSAGE_CHARACTERS]

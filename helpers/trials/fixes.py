@@ -79,6 +79,7 @@ class FixRow:
         """
         if self.memory is not None:
             return "trials"
+        # Without trials only the audit gives a verdict of its own (verdict_of).
         if self.verdict not in ("predicted", UNKNOWN):
             return "audit"
         if self.effect == "untested":
@@ -87,7 +88,7 @@ class FixRow:
             return "argument"
         if self.rehearsed:
             return "rehearsal"
-        if self.saves is None:
+        if self.saves is None:  # a replay says how much is saved
             return "audit"
         return "replay"
 
@@ -160,15 +161,17 @@ def _row(
 ) -> FixRow:
     """The row of a remedy; ``untried`` is the column of its trials if there are none."""
     is_argued = remedy.how == "argued"
+    # The column "argued": the reason in the file of remedies, else a claim that others made.
     argument = _first_claim(remedy)
     if is_argued:
         argument = f"{remedy.verdict}: {remedy.why}"
-    expected = Prediction(remedy.verdict, remedy.why)
+    expected = Prediction(remedy.verdict, remedy.why)  # both empty unless it is argued
     predicted = "not predicted"
     if prediction is not None:
         expected = prediction
         predicted = f"{prediction.verdict}: {prediction.why}"
     why = expected.why
+    # A prediction that leaves it open is a lesser reason than a claim.
     if argument and not _is_known(prediction, is_argued):
         why = argument
     row = FixRow(

@@ -138,6 +138,7 @@ def plan(
         by_control.setdefault(pair.control.name, []).append(pair)
     trials: list[Planned] = []
     for control, alike in by_control.items():
+        # Of its own, so that the order does not depend on which other pairs fit the budget.
         rng = random.Random(f"{seed}/{control}")
         trials += _interleaved(_arms(alike), repeats, rng)
     return FixPlan(
@@ -160,7 +161,7 @@ def _arms(pairs: Sequence[Pair]) -> list[Arm]:
 
 
 def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
-    """How long the trials of these pairs take."""
+    """Seconds that the trials of these pairs take; a control that they share counts once."""
     return repeats * sum(arm.seconds for arm in _arms(pairs))
 
 
@@ -215,7 +216,7 @@ def run(
             arm.workload, arm.preset, python, seed, limits, repeat, target
         )
         record = None
-        if finished:
+        if finished:  # else no digest is needed, which asks the Python for its torch
             record = by_digest.get(prepared.digest())
         if record:
             before += 1
@@ -234,7 +235,7 @@ def run(
             troubles.append(record.not_kept)
         troubles += (f"{which}: {line}" for line in record.left_behind)
         on_trial(planned, record)
-        if record.outcome == "stuck" or record.clean:
+        if record.outcome == "stuck" or record.clean:  # why the box is not clean
             where = f"GPU {target.pci}, which is set aside"
             if target.pci == "cpu":
                 where = "the CPU"

@@ -61,6 +61,9 @@ class Listener:
     def take(self, line: str) -> float | None:
         """Take a line of its stdout; returns the seconds that it may be silent from now on, None if
         the line is no word, and so changes nothing.
+
+        With a marker of steps (``Workload.step``) only a line that matches it is a word; of a
+        command without one, and of a built-in workload, every line is.
         """
         now = time.monotonic()
         self.tail = (self.tail + line + "\n")[-LAST_BYTES:]
@@ -81,6 +84,7 @@ class Listener:
         if it is a number.
         """
         self.steps += 1
+        # The time before the first word is that of the program's start, not of a step.
         if self.ready is not None:
             self.step_s.append(now - self.heard)
         for group in filter(None, mark.groups()):
@@ -106,7 +110,7 @@ class Listener:
         left_s = self.began + self.limits.seconds - now
         silent_s = max(0.0, min(silent_s, left_s))
         if self.sampler is not None:
-            self.sampler.stacks = ""
+            self.sampler.stacks = ""  # of an earlier silence, which has ended
             before_s = min(STACKS_BEFORE_S, silent_s / 4)
             self.sampler.deadline = now + silent_s - before_s
         return silent_s

@@ -99,12 +99,14 @@ def _memory(record: TrialRecord) -> float | None:
 
 def _seconds(record: TrialRecord) -> float | None:
     """The seconds of a trial that are compared: of a step of a built-in workload, as the start of
-    the process varies more than its steps, or of a whole command. None if there are none.
+    the process varies more than its steps, or of a whole command. None if the trial did not end ok,
+    if it made too few steps, or if the command was stopped at its limit.
     """
     if record.outcome != "ok":
         return None
+    # Only a built-in workload tells its resident memory.
     if record.work_bytes is not None:
         return record.step_seconds
-    if record.complete:
+    if record.complete:  # else it was stopped at its limit, and its time is that limit
         return record.seconds
     return None

@@ -114,6 +114,7 @@ def live(
             real_allocated,
             real_reserved,
         )
+        # The model carries out what a real GPU cannot, so these are not compared.
         if is_equal and outcome != "left_out":
             same += 1
     rows = [
@@ -180,7 +181,7 @@ def _result(answer: Transcript) -> StressResult:
     ended = answer.ended
     status = end.get("status", "")
     why = end.get("why", "")
-    if not end:
+    if not end:  # the other ways to end (timed_out, stuck) are states themselves
         status = {"exited": "failed", "signalled": "crashed"}.get(ended.how, ended.how)
         code = ended.signal or ended.exit_code
         why = f"the child did not tell its end ({code}): {ended.last_line}"

@@ -94,6 +94,7 @@ def gate(gpu: Gpu, events: Iterable[Event]) -> str:
     if holders:
         return f"not run because {_held_by(holders)}"
     readings = [gpu.unattributed]
+    # If the memory of no visible process cannot be told, all that is used counts.
     if not gpu.unattributed.ok:
         readings = [
             pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok
@@ -217,7 +218,9 @@ def _visible_value(
         choice = environ.get("CUDA_VISIBLE_DEVICES")  # HIP reads it, too
     numbers = _torch_numbers(alike)
     number = numbers.get(gpu.pci)
-    if choice is not None:
+    if (
+        choice is not None
+    ):  # torch numbers the GPUs in the order in which they are listed there
         listed = [word.strip() for word in choice.split(",") if word.strip()]
         if number is not None and number < len(listed):
             return listed[number], ""

@@ -121,7 +121,9 @@ def child(python: str, spec: Mapping[str, Any]) -> Transcript:
 
 
 def result_of(name: str, answer: Transcript) -> PathResult:
-    """The result of a way, by what its child told and how it ended."""
+    """The result of a way, by what its child told and how it ended. A way that ran to its end and
+    is not the same training has failed.
+    """
     end = answer.last("end")
     ended = answer.ended
     row = PathResult(
@@ -157,6 +159,7 @@ def _resumed(python: str, name: str, spec: dict[str, Any]) -> PathResult:
     just_after_the_middle = steps // 2 + 1
     first = child(python, {**spec, "dies_at": just_after_the_middle})
     row = result_of(name, first)
+    # It came to its end, or ended in another way than by its own SIGKILL.
     if first.last("end") or first.ended.signal != "SIGKILL":
         if row.state == "not_run":
             return row

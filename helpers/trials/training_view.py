@@ -104,7 +104,8 @@ def _path_bar(path: PathResult) -> Bar:
 
 def verdict_on_training(results: Sequence[PathResult]) -> Verdict:
     """The way to choose: among those that are the same training and are there to save memory, the
-    one that took least. The first of the results is the single device.
+    one that took least. If none of them ran, or the single device did not, which is the first of
+    the results, the verdict only asks to run them.
     """
     evidence = []
     against = []

@@ -141,7 +141,7 @@ class PreparedTrial:
                 pids, before, self.target.pci, self.limits.clean_s
             )
             if not not_clean:
-                not_clean = group.remove()
+                not_clean = group.remove()  # why its cgroup cannot be removed, or empty
         killed = None
         if kills_before is not None and kills_after is not None:
             killed = kills_after - kills_before
@@ -159,7 +159,9 @@ class PreparedTrial:
         """Start the process in its cgroup, and watch it to its end."""
         own_program = not self.workload.command  # of this project, not the user's
         its_umask = INHERITED_UMASK
-        if not own_program:
+        if (
+            not own_program
+        ):  # its files belong to the user, with the user's own permissions
             its_umask = umask.users_umask
         # Unbuffered: each line of a user's command is heard as it is printed.
         settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1", **mark.variables}
@@ -204,8 +206,9 @@ class PreparedTrial:
         stacks = ended.stacks
         if listener.sampler is not None:
             device_bytes = listener.sampler.device_bytes
-            rss_anon_bytes = listener.sampler.rss_anon_bytes or None
+            rss_anon_bytes = listener.sampler.rss_anon_bytes or None  # 0: never sampled
             stacks = "\n".join(filter(None, [listener.sampler.stacks, stacks]))
+        # Only these stood still, so that their stacks say where.
         if ending.outcome not in ("hung", "stuck"):
             stacks = ""
         moment = re.sub(r"\D", "", started_at)[:DIGITS_TO_MS]

@@ -79,7 +79,8 @@ def outcome_of(result: Mapping[str, Any]) -> str:
     device_assert or error.
 
     A test of the GPU's context after a failure (``context``: alive or dead) decides before the
-    words of the message.
+    words of the message: with a dead context the outcome is device_assert, whatever they say, and
+    with a live one it is not. The other outcomes are by the value and by the message.
     """
     context = result.get("context")
     messages = read_message(str(result.get("message", ""))).messages

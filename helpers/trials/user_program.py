@@ -75,8 +75,8 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def _launched(words: Sequence[str]) -> str:
-    """The Python file that a launcher starts, by the words after its name; empty if it starts
-    none.
+    """The Python file that a launcher starts, by the words after its name; empty if it starts none.
+    Options before the file are skipped, with their values.
     """
     rest = iter(words)
     for word in rest:
@@ -126,7 +126,7 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
     if not os.path.dirname(python):
         named = f"`{python}` on your PATH"
     origin, version = torch_files(program)
-    if version and not origin:
+    if version and not origin:  # without a version it did not run, and nothing is known
         raise CannotRunError(
             f"{named} has no torch; activate the environment that you train in, "
             "or name its Python with --torch-python"
@@ -158,8 +158,8 @@ def _python_of(command: Sequence[str]) -> str:
 
 
 def _why_no_gpu(origin: str) -> str:
-    """The release of the torch at this place and why it can use no GPU, in words; empty if it
-    may.
+    """The release of the torch at this place and why it can use no GPU, in words; empty if it may
+    use one, or if its version cannot be read.
     """
     stated = stated_by_torch(origin)
     version = stated.get("__version__", "")

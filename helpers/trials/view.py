@@ -135,7 +135,9 @@ def fixes_table(study: FixStudy) -> Shown:
 
 
 def _reasons(row: FixRow) -> str:
-    """The reason of a verdict, then what else was predicted, measured and argued."""
+    """The reason of a verdict, then what else was predicted, measured and argued: only what gives a
+    reason, and does not repeat the first.
+    """
     said = [row.why]
     for name in ("predicted", "measured", "argued"):
         words = getattr(row, name)
@@ -279,7 +281,7 @@ def _next_step(best: FixRow | None) -> NextStep:
         record = "casebook record --out run.pickle -- python your_program.py"
         return NextStep(what=NOTHING_HELPS, command=record)
     first = "First to try"
-    if best.by == "trials":
+    if best.by == "trials":  # it was tried on this box
         first = "First"
     presets = {remedy.id: remedy.preset for remedy in remedies()}
     if not presets.get(best.remedy):

@@ -263,6 +263,7 @@ def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
         if not is_oom(device.torch, error):
             says = "ended with an error"
             return "failed", {"says": says, "message": message}, device.gpu
+        # The card has room, so it was the limit of this check that refused it.
         if device.gpu and device.free_bytes() > most:
             says = f"not run because it needs more than the {most // MIB} MiB that a check may take"
             return "not_run", {"says": says, "message": message}, False

@@ -150,8 +150,9 @@ def gpu_trouble(torch: ModuleType) -> tuple[str, str]:
 
 
 def wrong_card(torch: ModuleType, spec: Row) -> str:
-    """Why the only visible GPU is not that with the PCI address in ``spec``, in words; empty if it
-    is, or if the spec has no address and no GPU is visible.
+    """Why the only visible GPU is not the one with the PCI address in ``spec``, in words; empty if
+    it is, if its address cannot be told and the box has no other, or if the spec has no address and
+    no GPU is visible.
     """
     wanted = spec["pci"]
     count = torch.cuda.device_count()

@@ -34,7 +34,7 @@ def ladder(device: Device) -> Row:
         device.torch.cuda.empty_cache()
         device.limit_memory(NO_LIMIT_BYTES)
     free_bytes = device.free_bytes()
-    stop = free_bytes
+    stop = free_bytes  # in bytes, a multiple of STEP_BYTES
     if not device.spec.get("to_the_limit"):
         stop = stop_bytes(free_bytes, device.gpu)
     stop -= stop % STEP_BYTES

@@ -222,7 +222,9 @@ def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
 
 
 def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Model:
-    """The model on the GPU, ready to be trained in the chosen way."""
+    """The model on the GPU, ready to be trained in the chosen way. Raises SystemExit if several
+    ranks should share a model that names no blocks.
+    """
     is_sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1  # torchrun sets it
     dtype = torch.float32
     if chosen.precision == "bf16":
@@ -245,6 +247,8 @@ def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Mode
         )
     elif chosen.checkpointing:
         model.gradient_checkpointing_enable()
+        # Under LoRA all weights before the first adapter are frozen, and a layer that is computed
+        # again needs an input with gradients.
         model.enable_input_require_grads()
     if chosen.train != "full":
         model = with_adapters(model)

@@ -44,8 +44,8 @@ def trial(options: Row) -> Iterator[Row]:
 
 
 def _after_use(torch: ModuleType) -> Row:
-    """``context``, alive or dead, and for a live one ``peak_bytes``, the most that torch took of
-    the GPU.
+    """``context``, alive or dead, found out by an allocation and a kernel on the GPU; for a live
+    one also ``peak_bytes``, the most that torch took of the GPU.
     """
     try:
         torch.cuda.synchronize()

@@ -36,7 +36,9 @@ def own_rank() -> int:
 
 
 def device_of_rank(spec: Row) -> str:
-    """The device of this rank: its own GPU, or the CPU if there are not two."""
+    """The device of this rank: its own GPU, or the CPU if there are not two GPUs or no nccl; for a
+    process that torchrun did not start, the device of the spec.
+    """
     if "RANK" not in os.environ or spec["device"] == "cpu":
         return str(spec["device"])
     has_nccl = distributed.is_available() and distributed.is_nccl_available()

@@ -57,8 +57,9 @@ MOST_MESSAGE = 4000
 
 
 def tidy(run: Device, number: int, p: Parameters) -> None:
-    """Do what people do between steps: empty torch's cache every ``p.empty_cache_every`` steps
-    (with ``p.double`` also before garbage is collected), and collect garbage every ``p.gc_every``.
+    """Do what people do between steps: collect garbage every ``p.gc_every`` steps, and then empty
+    torch's cache every ``p.empty_cache_every`` steps, with ``p.double`` also before the garbage is
+    collected. 0 is never. ``number`` is that of the step, from 0.
     """
     empty = bool(p.empty_cache_every) and (number + 1) % p.empty_cache_every == 0
     if empty and p.double:
@@ -161,8 +162,9 @@ def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """Sum the volume at each price level, by comparing every tick with every level; yields the
     highest volume, with its level as a fraction.
 
-    All ticks are compared at once, or ``p.chunk`` of them. With ``p.preallocate`` or ``p.pool_mib``
-    the products are in a buffer that is made once. Raises NotRun if the pool is too small.
+    All ticks are compared at once (``p.chunk`` 0), or ``p.chunk`` of them. With ``p.preallocate``
+    or ``p.pool_mib`` the products are in a buffer that is made once. Raises NotRun if the pool is
+    too small.
     """
     torch = run.torch
     ticks = p.ticks
@@ -206,7 +208,7 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     of each.
     """
     torch = run.torch
-    kept: list[object] = []
+    held_for_good: list[object] = []
     for number in range(p.steps):
         rng = random.Random(f"{seed}/{number}")
         share = 0.5 + rng.random() / 2  # between half of work_mib and all of it
@@ -220,9 +222,9 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
             torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)
         ]
         if p.leak == "cycle":
-            leaked.append(leaked)
+            leaked.append(leaked)  # refers to itself: only garbage collection frees it
         else:
-            kept.append(leaked)
+            held_for_good.append(leaked)
         answer = float(weight.grad.sum())
         del data, weight, loss, leaked
         tidy(run, number, p)
@@ -230,8 +232,8 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
 
 def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
-    """Make and drop tensors of random size, at most ``p.live_mib`` at once; yields a sum over those
-    that live.
+    """Make and drop tensors of random size, at most ``p.live_mib`` at once; yields the sum of the
+    first bytes of the tensors that live, plus their number.
 
     With ``p.pool`` sizes are rounded up to powers of two, and a dropped tensor is kept for the next
     request of its size.
@@ -314,7 +316,9 @@ def work(spec: Row) -> Iterator[Row]:
         **start,
     }
     step_began = unhindered()
-    losses = PROGRAMS[spec["workload"]](run, spec["seed"], p)
+    losses = PROGRAMS[spec["workload"]](
+        run, spec["seed"], p
+    )  # a step for each value it yields
     try:
         for number, loss in enumerate(losses):
             now = unhindered()
