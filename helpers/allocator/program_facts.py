@@ -276,9 +276,7 @@ def _cards(record: Fields) -> tuple[CardFacts, ...]:
             needed_bytes = max(needed_bytes, row.get("reserved_bytes.all.peak", 0))
             unused_bytes += row.get("reserved_bytes.all.current", 0)
             unused_bytes -= row.get("allocated_bytes.all.current", 0)
-        users = int(
-            needed_bytes > 0
-        )  # without a sum one process is compared with the card
+        users = int(needed_bytes > 0)  # without a sum the figure is of one process
         use = together.get(index)
         if use:
             needed_bytes = use["sum_bytes"]

@@ -74,16 +74,16 @@ def record(
     term_s: float = 0.0,
     ends_after_s: float = 0.0,
 ) -> Recording:
-    """Run ``command`` to its end and keep its trace at ``out`` (a .pickle).
+    """Run ``command`` to its end and keep its trace at ``out`` (a .pickle). Its other files go to a
+    folder beside that, OUT.record.
 
-    The rest goes to a folder beside it.
-
-    ``max_events`` is the length of the ring buffer of each device. ``hang_after_s`` asks for
-    stacks and a snapshot when a process that imported torch neither allocated nor wrote
-    anything for so long. ``python`` runs the command in place of the ``python`` that it names.
-    ``term_s`` above 0: every process gets a SIGTERM that comes here, and is killed so many seconds
-    later. ``ends_after_s`` above 0: such a SIGTERM is sent after so many seconds. Raises
-    RecordError where nothing can be run.
+    ``max_events``: the length of the ring buffer of each device. ``hang_after_s``: stacks and a
+    snapshot are kept when a process that imported torch has neither allocated nor written anything
+    for so many seconds; None for no such watch. ``python``: runs the command in place of the
+    ``python`` that it names; "" leaves the command as it is. ``term_s`` above 0: a SIGTERM to this
+    process goes to every process of the program, and so many seconds later they are killed; at 0
+    the program alone gets it. ``ends_after_s`` above 0: such a SIGTERM is sent after so many
+    seconds. Raises RecordError where nothing can be run.
     """
     out = Path(out).absolute()
     folder = out.with_suffix(".record")
@@ -101,7 +101,7 @@ def record(
     try:
         code = run_here(argv, environ, receivers, term_s, ends_after_s)
     except OSError as error:
-        folder.rmdir()
+        folder.rmdir()  # nothing ran, so it is empty, and the name stays free
         raise RecordError(
             f"{argv[0]}: {error.strerror}; expected a program; give the command after "
             "--"
@@ -138,12 +138,12 @@ def record(
 def _receivers(
     folder: Path, record_variable: str, ends_all: bool
 ) -> Callable[[int], list[int]]:
-    """A function that names the processes to which a signal is passed on, by its number; for an
-    empty list the program alone gets it.
+    """A function that takes the number of a signal and returns the ids of the processes to which it is
+    passed on. For an empty list run_here passes it to the program's first process alone.
 
-    ``record_variable``: the value of CASEBOOK_RECORD, by which a process of the program is known.
-    ``ends_all``: SIGTERM goes to all of them. SIGUSR1 goes to those in which the recorder handles
-    it: it would end others.
+    SIGUSR1 goes to the processes in which the recorder handles it, because it would end others.
+    SIGTERM goes to all processes of the program if ``ends_all`` is set. These have
+    ``record_variable``, the value of CASEBOOK_RECORD, in their environment.
     """
 
     def receivers(number: int) -> list[int]:
@@ -168,11 +168,15 @@ def _claim(out: Path, folder: Path) -> None:
     Raises NameTakenError where files of that name exist, and FileExistsError where another
     recording takes it at the same moment.
     """
-    kept = {path.suffix for path in folder.glob("*")} & {".pickle", ".stacks"}
-    if (folder / "record.json").is_file() and not kept:
-        # An earlier recording kept nothing there: it may be tried again.
+    results = {path.suffix for path in folder.glob("*")} & {".pickle", ".stacks"}
+    if (folder / "record.json").is_file() and not results:
+        # An earlier recording kept neither snapshots nor stacks: the name may be used again.
         shutil.rmtree(folder)
-    for path in (out, out.with_suffix(".pickle"), folder):
+    for path in (
+        out,
+        out.with_suffix(".pickle"),
+        folder,
+    ):  # the trace is written as .pickle
         if path.exists():
             raise NameTakenError(
                 f"{path}: exists already; expected a new name; choose another --out, "
@@ -192,7 +196,9 @@ def _keep_trace(snapshot: Path, out: Path) -> Path:
 
 
 def _why_no_trace(notes: Sequence[str]) -> str:
-    """The recorder's own reasons (NOT_AVAILABLE in under_torch/recorder.py), else the last note."""
+    """Why there is no trace: the recorder's own reasons (NOT_AVAILABLE in under_torch/recorder.py), else
+    the last note, since later notes are on the whole program, else that nothing was allocated.
+    """
     reasons = [note for note in notes if "not available because" in note]
     if reasons:
         return "; ".join(reasons)

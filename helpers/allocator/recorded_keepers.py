@@ -13,7 +13,9 @@ from helpers.allocator.recorded_processes import Fields
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 LEAST_SHARE = 1 / 3
-"""At least this share of what grows is reached from a name which is said to keep it."""
+"""A name is said to keep what grows if at least this share of the bytes is reached from it: a choice,
+since a graph of autograd may keep the rest, which no name reaches.
+"""
 FORWARD = " forward"
 """What a frame of a module's forward ends with."""
 
@@ -22,9 +24,10 @@ class KeeperRow(TypedDict, total=False):
     """A name that the tensors were reached from when memory ran out, as a record has it.
 
     ``addresses``: of the blocks reached; ``bytes``: of their tensors; ``graphs``: how many of
-    these carry a graph of autograd; ``collection``: the name of the collection, "" for a
-    variable; ``length``: of the collection; ``where``: the frame, function or module;
-    ``lines``: that put something into it; ``kind``: "circle" for objects that refer to each other.
+    these tensors carry a graph of autograd; ``collection``: the name of the collection, "" for a
+    variable; ``length``: how many entries that has; ``where``: the frame, function or module that has
+    the name; ``lines``: lines that put something into the collection; ``kind``: "circle" for objects
+    that refer to each other (under_torch.keepers.Keeper.kind).
     """
 
     name: str
@@ -76,8 +79,8 @@ def keepers_of(record: Fields) -> list[KeeperRow]:
 def lines_of_step(record: Fields, which: str = "lines") -> frozenset[str]:
     """Lines of the training step that was running when memory ran out, of all processes.
 
-    ``which``: "lines" for those that run before its backward pass; "loops" for those of loops
-    each pass of which is only a part of that step.
+    ``which``: "lines" for all that compute what its backward pass goes through; "loops" for those of
+    them that are in a loop, each pass of which is only a part of that step.
     """
     lines: set[str] = set()
     for process in record.get("processes", ()):
@@ -87,9 +90,10 @@ def lines_of_step(record: Fields, which: str = "lines") -> frozenset[str]:
 
 
 def keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
-    """Who keeps these blocks, given as bytes by address: the collection, else the variable, from
-    which most of them are reached. Where most are reached from no name, a graph keeps them, so
-    it is the best by ``_rank`` of the names that join graphs. None where neither is known.
+    """Who keeps these blocks, given as bytes by address: the collection or variable from which most of
+    their bytes are reached. If no more than half of the bytes are reached from any name, a graph
+    keeps the others, so it is then the best by ``_rank`` of the names that join graphs. None where
+    neither rule finds a name.
     """
     reached = [_reached_bytes(row, blocks) for row in rows]
     total = sum(blocks.values())
@@ -98,7 +102,7 @@ def keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
         candidates = at_best_place
     elif sum(reached) <= total / 2:
         candidates = _joining_graphs(rows)
-    else:
+    else:  # many names reach a little each: none of them is the reason
         return None
     if not candidates:
         return None
@@ -108,10 +112,11 @@ def keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
 def _at_best_place(
     rows: list[KeeperRow], reached: list[int]
 ) -> tuple[list[KeeperRow], int]:
-    """The names that reach most, of those at the place from which most is reached; and how many
-    bytes are reached from that place.
+    """The rows that may be the keeper, and how many bytes are reached from their place together.
 
-    ``reached``: the bytes that each row reaches.
+    Rows are of one place if the same lines put into them (``_place_of``). The place from which most
+    bytes are reached counts, and at that place the rows that reach most; several where they are
+    equal. ``reached``: the bytes that each row reaches.
     """
     by_place: Counter[tuple[str, ...]] = Counter()
     for row, size in zip(rows, reached, strict=True):
@@ -132,24 +137,27 @@ def _reached_bytes(row: KeeperRow, blocks: dict[int, int]) -> int:
 
 
 def _rank(row: KeeperRow) -> tuple[int, int, bool, int]:
-    """Orders names by how likely each keeps a graph: it joins more graphs, has more entries, is an
-    attribute, which outlives a call, or is small, as a sum of losses is.
+    """A sort key: the name with the largest is the likeliest to keep a graph. In this order: it joins
+    more graphs; it has more entries; it is an attribute, which outlives a call; it has fewer bytes,
+    as a sum of losses has.
     """
     is_attribute = "." in row["name"]
     return row["graphs"], row["length"], is_attribute, -row["bytes"]
 
 
 def _joining_graphs(rows: list[KeeperRow]) -> list[KeeperRow]:
-    """The names that join the graphs of several passes. Those in a forward are left out: their
-    graph is that of the running step.
+    """The rows whose names join the graphs of several passes of a loop: a tensor with a graph is kept,
+    and some line puts more into the name. Names in a forward are left out, because their graph is that
+    of the running step.
     """
     outside = [row for row in rows if not row["where"].endswith(FORWARD)]
     return [row for row in outside if row["graphs"] and row.get("lines")]
 
 
 def sums_losses(rows: list[KeeperRow]) -> bool:
-    """Whether nothing but losses joins the graphs of several passes, and no state that each pass
-    makes of the one before: each could have gone backward by itself.
+    """Whether only losses join the graphs of several passes, so that each pass could have gone backward by
+    itself. False where nothing joins graphs, and where a state that each pass makes from the state
+    before joins them (``carries_state``).
     """
     joining = _joining_graphs(rows)
     if not joining or carries_state(rows):
@@ -166,15 +174,15 @@ def carries_state(rows: list[KeeperRow]) -> bool:
     """
     variables = [row for row in rows if row["graphs"] and not row["collection"]]
     return any(
-        row["bytes"] > MIN_BLOCK_BYTES
+        row["bytes"] > MIN_BLOCK_BYTES  # a loss takes one block of the least size
         and not all(line.endswith(FORWARD) for line in row.get("lines", ()))
         for row in variables
     )
 
 
 def _place_of(row: KeeperRow) -> tuple[str, ...]:
-    """What tells rows of one place apart from others: the lines that keep their tensors, else
-    where the name is, and the name.
+    """The place of a row: two rows are of one place if this is equal. It is the lines that keep the
+    row's tensors; without lines, where the name is and the name itself.
     """
     lines = tuple(row.get("lines", ()))
     if lines:

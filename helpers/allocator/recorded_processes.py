@@ -40,8 +40,9 @@ def process_rows(folder: Path) -> list[Row]:
 
 
 def collect(folder: Path) -> tuple[list[Row], list[str]]:
-    """One row per process that imported torch, and notes on them. Deletes the small files that
-    the answer was read from; snapshots and stacks stay.
+    """One row per process that imported torch, and notes on them, in which each process that could not
+    be recorded is named. Deletes the small files that the answer was read from, and a file that was
+    half written; snapshots and stacks stay.
     """
     rows = process_rows(folder)
     notes = []
@@ -62,7 +63,9 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
         notes.append(
             f"one of its Pythons is {version}, and the recorder needs 3.9 or later"
         )
-    elif not reached:
+    elif (
+        not reached
+    ):  # no file of any kind: the recorder's sitecustomize was never read
         notes.append(NOT_LOADED)
     elif not rows and not broken:
         notes.append("the command never imported torch")
@@ -75,7 +78,7 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
 def _notes_of_process(row: Row) -> list[str]:
     """Notes on a process. Fills in ``ended`` where the process could not write it any more."""
     notes = []
-    if not row["ended"]:
+    if not row["ended"]:  # the recorder writes it last: the process did not come so far
         row["ended"] = "killed or crashed"
         if process_of(int(row["pid"])).running:
             row["ended"] = "still running"
@@ -96,8 +99,8 @@ def _notes_of_process(row: Row) -> list[str]:
 
 
 def _notes_of_stuck(folder: Path) -> list[str]:
-    """A note for each file of stacks that the watch on a stuck interpreter wrote (quiet_watch.py);
-    deletes those that it only opened.
+    """A note for each file of stacks that the watch on a stuck interpreter wrote (quiet_watch.py). That
+    watch opens its file at the start; a file that is still empty is deleted.
     """
     notes = []
     for path in folder.glob("*-stuck.stacks"):
@@ -117,8 +120,8 @@ def _pid(path: Path) -> str:
 
 
 def best_snapshot(processes: Sequence[Fields]) -> str:
-    """The name of the snapshot to replay, by ORDER: of out-of-memories the first, of others the
-    one with the most events. Empty where there is none.
+    """The name of the snapshot to replay; empty where there is none. ORDER says which reason comes first.
+    Of several snapshots at an out-of-memory it is the earliest, of others the one with most events.
     """
     snapshots: list[Fields] = []
     for row in processes:
@@ -129,6 +132,7 @@ def best_snapshot(processes: Sequence[Fields]) -> str:
         ]
 
     def rank(snapshot: Fields) -> tuple[int, float]:
+        """The sort key; the least is the snapshot to replay."""
         reason = snapshot["reason"]
         if reason == "oom":
             return ORDER.index(reason), snapshot["at"]
@@ -140,8 +144,8 @@ def best_snapshot(processes: Sequence[Fields]) -> str:
 
 
 def process_of_trace(processes: Sequence[Fields]) -> Fields:
-    """The process whose snapshot is the trace; else the first that used a GPU. Empty where none
-    did.
+    """The process whose snapshot is the trace. Where no process that used a GPU has a snapshot, the first
+    that used one; empty where none did.
     """
     users = [row for row in processes if row.get("devices")]
     chosen = best_snapshot([row for row in users if row.get("snapshots")])
@@ -153,8 +157,8 @@ def process_of_trace(processes: Sequence[Fields]) -> Fields:
 
 
 def card_options(processes: Sequence[Fields], capacity_bytes: int) -> list[str]:
-    """The options of `rehearse` for cards as many and of the kind that a recorded program used,
-    each of ``capacity_bytes``.
+    """The options with which `rehearse` shows a program as many cards, and of the same kind, as the
+    recorded program used, each of ``capacity_bytes``.
     """
     devices: list[Fields] = []
     for row in processes:
@@ -164,7 +168,7 @@ def card_options(processes: Sequence[Fields], capacity_bytes: int) -> list[str]:
     names = [key for key, card in cards().items() if card.name in used]
     count = 1 + max((device.get("index", 0) for device in devices), default=0)
     words = ["--capacity", typed_size(capacity_bytes)]
-    # The table of cards has whole MiB.
+    # The table of cards has whole MiB, so the two are compared in MiB.
     if names and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20:
         words = []  # --gpu says it
     if names:
@@ -185,6 +189,7 @@ def redacted(words: Sequence[str]) -> list[str]:
     is_secret_value = False  # the word before was an option such as --api-key
     for word in words:
         name, equals, value = word.partition("=")
+        # A word right behind the option of a secret is its value, whatever it looks like.
         is_option = bool(equals) or name.startswith("-")
         names_secret = is_option and sounds_secret(name) and not is_secret_value
         if equals and looks_secret(value):
@@ -196,7 +201,7 @@ def redacted(words: Sequence[str]) -> list[str]:
         else:
             text = word
         text = re.sub(r"://[^/@\s]+@", "://***@", text)
-        if home != "/":
+        if home != "/":  # the home of a container's user: every path begins with it
             text = re.sub(rf"(^|=){re.escape(home)}(?=/|$)", r"\1~", text)
         shown.append(text)
         is_secret_value = names_secret and not equals

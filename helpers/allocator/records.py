@@ -220,6 +220,7 @@ def accessor(name: str, record: type[Kind]) -> Callable[[Allocator, int], Kind]:
     """Adds a table to TABLES; returns the function that gives the record at a place of it."""
 
     def at(a: Allocator, place: int) -> Any:
+        """The record at a place of the table, in plain Python."""
         return getattr(a, name)[place]
 
     TABLES[name] = record
@@ -286,7 +287,9 @@ def dtype_of(record: type[Record]) -> np.dtype[np.void]:
 
 
 def fresh(a: Allocator, table: Callable[[Allocator, int], Reused]) -> Reused:
-    """Takes a record of the table into use, the one that was given up last."""
+    """Takes a record of the table into use: the one that was given up last, which begins the list of
+    spare records. The caller makes sure that there is one (operations.has_room).
+    """
     none = table(a, NONE)
     record = table(a, none.spare)
     none.spare = record.spare
@@ -296,7 +299,7 @@ def fresh(a: Allocator, table: Callable[[Allocator, int], Reused]) -> Reused:
 def drop(
     a: Allocator, table: Callable[[Allocator, int], Reused], record: Reused
 ) -> None:
-    """Gives a record up."""
+    """Gives a record up: it is the first of the list of spare records then."""
     none = table(a, NONE)
     record.spare = none.spare
     none.spare = record.at

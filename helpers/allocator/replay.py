@@ -82,6 +82,8 @@ def replay(
         kept_calls = CALLS_A_BLOCK * len(tables["blocks"])
         kept_rows = stop
     tables["calls"] = table("calls", kept_calls)
+    # A fraction that the settings name is the limit of throw_on_oom (Allocator.config_bytes) in any
+    # case, and that of the process unless the program has set another one.
     named = settings[0].fraction
     if named is not None:
         values["config_bytes"] = int(named * float(card.capacity_bytes))
@@ -103,12 +105,13 @@ def replay(
 def _settings_in_turn(
     trace: Trace, conf: str, rules: Behaviour
 ) -> tuple[list[Settings], dict[int, int], tuple[tuple[int, str], ...]]:
-    """All settings that hold in turn; for each SET_CONF operation the place of its settings; and
-    the refusals, (operation, why).
+    """Returns three things: all settings that hold in turn, those of `conf` first; for each SET_CONF
+    operation, by its number, the place of its settings among them; and the texts that torch refuses,
+    as (operation, why).
 
-    A text that torch refuses changes settings too: their place p is given as -1 - p, as
-    operations.set_conf reads it. Raises SettingsError where torch refuses `conf` itself,
-    ReplayError where it accepts settings and then fails under them.
+    A text that torch refuses changes settings too, up to the option that it refuses. The place p of
+    such settings is given as -1 - p, as operations.set_conf reads it. Raises SettingsError where
+    torch refuses `conf` itself, ReplayError where it accepts settings and then fails under them.
     """
     settings = [parse(conf, rules)]
     places = {}
@@ -132,8 +135,8 @@ def _settings_in_turn(
 
 
 def _check_columns(trace: Trace) -> None:
-    """Raises ValueError for columns with which compiled code, which checks no index, would read
-    beside its tables.
+    """Raises ValueError for columns of different lengths and for ids below 0: compiled code checks no
+    index, so with these it would read outside of its tables.
     """
     columns = (trace.id, trace.size, trace.stream, trace.pool)
     if {len(column) for column in columns} != {len(trace)}:
@@ -160,8 +163,10 @@ def _operations(
     card: Card,
     rules: Behaviour,
 ) -> np.ndarray:
-    """The table of operations up to ``stop``. The size of a SET_CONF is the place of its settings,
-    that of a SET_FRACTION the bytes that it allows; the numbers of private pools count from 1.
+    """The table of the operations before ``stop``, in which indices of the trace are resolved: the size
+    of a SET_CONF is the place of its settings (``settings_at``, by operation), that of a SET_FRACTION
+    the bytes that it allows. Private pools are numbered from 1 in the order of ``pools``, and keep the
+    sign that they have in the trace.
     """
     op = trace.op[:stop]
     sizes = trace.size[:stop].copy()
@@ -184,8 +189,9 @@ def _operations(
 
 
 def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
-    """Carries out every operation up to stop, and lets tables grow that are too short for one.
-    Fills ``timeline``, a row an operation, where it has any rows.
+    """Carries out every operation before ``stop``. ``advance`` returns early where a table is too short
+    for the next operation; the tables then grow, and it goes on from there. Fills ``timeline``, a row
+    for each operation, where it has any rows.
     """
     proceed: Callable[..., int] = advance
     head = state.a
@@ -204,7 +210,9 @@ def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
 
 
 def _outcome(state: Memory, stop: int) -> Outcome:
-    """The totals after ``stop`` operations, and the table of blocks."""
+    """The totals after ``stop`` operations, and the table of blocks. Its ``first_oom`` is None where
+    nothing ran out, while the allocator's record has -1.
+    """
     a = state.a
     engine = "plain"
     if state.compiled:
@@ -256,7 +264,7 @@ def _block_table(state: Memory) -> np.ndarray:
     return np.stack(columns, axis=1)[in_order]
 
 
-# About the speed of one core; only the choice of the engine rests on these three.
+# About the speed of one core. Only the choice of the engine depends on these three.
 PLAIN_A_SECOND = 20_000
 """Operations in plain Python; compiled it is 100 times as many."""
 LOAD_S = 1
@@ -268,9 +276,10 @@ _plain = 0  # operations carried out in plain Python by this process so far
 def chosen_engine(engine: str, operations: int) -> str:
     """The engine, "compiled" or "plain", for so many operations.
 
-    "auto" compiles as soon as plain Python would have taken longer than compiling, this
-    process's earlier replays included, and says so first; machine code that was kept is loaded
-    sooner. Raises ImportError for "compiled" without numba.
+    "auto" compares the time of plain Python for all replays of this process, this one included. Where
+    that is longer than loading, machine code that an earlier process kept is used; where it is longer
+    than compiling, the code is compiled, which is said on stderr. Without numba it is "plain". Raises
+    ImportError for "compiled" without numba, ValueError for another word.
     """
     global _plain
     if engine not in ENGINES:

@@ -34,7 +34,9 @@ Kind = TypeVar("Kind")
 
 
 class _ByAddress(Generic[Kind]):
-    """Ranges or blocks, found by their addresses; ``addresses`` is in order."""
+    """Ranges or blocks, found by their addresses. ``addresses`` are those of all ``values``, in
+    ascending order.
+    """
 
     def __init__(self) -> None:
         self.addresses: list[int] = []
@@ -76,7 +78,9 @@ class _Range:
 
 @dataclass
 class _Live:
-    """A live block; ``state`` as of StartBlock, A or P; ``survived``: it is in the snapshot."""
+    """A block that is not free. ``state``: as of StartBlock, A for allocated, P for a block that was
+    freed and waits for its events. ``survived``: it is in the snapshot, so its size is known.
+    """
 
     size: int
     requested: int
@@ -97,8 +101,8 @@ def rewind(snapshot: Snapshot) -> Trace:
 
 
 def _settings_of(snapshot: Snapshot) -> Settings:
-    """The settings of the recording: its text as the newest release reads it, and the two numbers
-    that the snapshot lists themselves.
+    """The settings of the recording: its text as the newest release reads it, since a snapshot does not
+    say its release. Divisions and max_split_size are taken from the numbers that the snapshot lists.
     """
     rules = behaviour(".".join(map(str, NEWEST)))
     try:
@@ -116,8 +120,8 @@ def _settings_of(snapshot: Snapshot) -> Settings:
 
 
 class _State:
-    """The segments and live blocks at one moment, moved back event by event. ``pool_of``: the
-    private pool of each event that is an allocation, by its number.
+    """The segments and live blocks at one moment, which goes back event by event. ``pool_of``: by the
+    number of each event that is an allocation its private pool, 0 for the default pools.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -126,8 +130,10 @@ class _State:
         self.live: _ByAddress[_Live] = _ByAddress()
         self.pool_of: dict[int, int] = {}
         self.has_events = bool(snapshot.events)
-        self.ids = 0  # live blocks at the start, which get the first ids
-        self.unsure = 0  # those of them whose size is a guess
+        # Both are counted by ``start``: live blocks at the start, which get the first ids, and those of
+        # them whose size is a guess.
+        self.ids = 0
+        self.unsure = 0
         for segment in snapshot.segments:
             home = _Range(
                 size=segment.size,
@@ -138,7 +144,7 @@ class _State:
             )
             self.ranges.put(segment.address, home)
         for address, block in placed(snapshot.segments):
-            if block.state != "I":
+            if block.state != "I":  # not free
                 live = _Live(block.size, block.requested, block.state, survived=True)
                 self.live.put(address, live)
 
@@ -149,6 +155,7 @@ class _State:
         elif event.action == "free_completed":
             self._undo_free(event)
         elif event.action == "free_requested":
+            # The events that follow were undone already: what they freed waits again.
             block = self.live.values.get(event.address)
             if block is None or block.state != "P":
                 never = "of a block that is not waiting afterwards and whose free never completes"
@@ -178,8 +185,8 @@ class _State:
         self.pool_of[event.number] = pool
 
     def _undo_free(self, event: TraceEntry) -> None:
-        """The block that the event freed waits again for its free to be completed. Where two
-        blocks of the large pool are close together, the first one had the rest between them.
+        """The block that the event freed is live again, and waits for its free to be completed. Where a
+        block of the large pool is close to the next, it gets the rest between them (``_keep_rest``).
         """
         address = event.address
         size = round_size(event.size, self.settings.roundup_divisions)
@@ -200,9 +207,10 @@ class _State:
         end = first + home.size
         if address + size > end:
             raise _impossible(event, "of more bytes than its segment has")
-        if home.small is None:
+        if home.small is None:  # the first block in it shows its pool
             home.small = size <= SMALL_MAX_BYTES
         self.live.put(address, _Live(size, event.size, "P", survived=False))
+        # In the small pool and in expandable segments every rest is split off (should_split).
         if not home.small and not home.expandable:
             before = self.live.below(address - 1)
             if before is not None and before >= first:
@@ -210,8 +218,8 @@ class _State:
             self._keep_rest(address, self.live.above(address, end))
 
     def _keep_rest(self, address: int, end: int) -> None:
-        """The block gets the bytes up to ``end`` where they are at most 1 MiB: the large pool has
-        no free block as small as that.
+        """The block at ``address`` gets the bytes behind it up to ``end`` if these are at most 1 MiB, since
+        the large pool splits off no free block as small as that. A block that survived keeps its size.
         """
         block = self.live.values[address]
         if not block.survived and end - address - block.size <= MIB:
@@ -226,7 +234,8 @@ class _State:
             home = self.ranges.values[address]
             blocks = tuple(self._blocks_in(address, home))
             small = home.small
-            if small is None:  # pages of the large pool come in this size
+            if small is None:
+                # No block showed the pool. A range of the large pool consists of pages of this size.
                 is_odd = home.size % self.settings.large_segment_bytes != 0
                 small = home.expandable and is_odd
             segment = StartSegment(
@@ -249,6 +258,7 @@ class _State:
         while place < end:
             block = self.live.values[place]
             following = self.live.above(place, end)
+            # As in _undo_free: elsewhere every rest is split off, so no size is a guess.
             if not block.survived and not home.small and not home.expandable:
                 self._take_rest(block, following - place)
             if place > free_from:
@@ -263,22 +273,26 @@ class _State:
             yield StartBlock(free_from - address, end - free_from, 0, "I", -1)
 
     def _take_rest(self, block: _Live, most: int) -> None:
-        """A block from max_split_size up gets the ``most`` bytes up to the next block, if the
-        allocator would have handed out so large a block. Counts others whose size is a guess:
-        they may have kept up to 1 MiB of the rest.
+        """Gives the rest behind it to a block from max_split_size up, which the allocator never splits, if
+        it would have handed out so large a block for the request. ``most``: the bytes from the block's
+        address up to the next live block.
+
+        Counts in ``unsure`` the other blocks whose size is a guess: a rest of more than 1 MiB follows
+        them, of which they may have kept up to 1 MiB.
         """
         rest = most - block.size
         is_oversize = block.size >= self.settings.max_split_bytes
         if is_oversize and rest < self.settings.non_split_rounding_bytes:
             block.size = most
         rounded = round_size(block.requested, self.settings.roundup_divisions)
+        # A block that is larger than its rounded request has got its rest already.
         if rest > MIB and block.size == rounded:
             self.unsure += 1
 
     def _notes(self, segments: int) -> list[str]:
         """Notes on what was guessed of the start, which has so many segments."""
         notes = []
-        if segments and self.has_events:
+        if segments and self.has_events:  # without events there is nothing to replay
             notes.append(
                 f"{segments} segments with {self.ids} live blocks were there before the first event; their order of creation is "
                 "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0"
@@ -306,7 +320,9 @@ class _State:
         return after if after < end else None
 
     def _restore_range(self, event: TraceEntry) -> _Range:
-        """Undoes a segment_free or segment_unmap: its bytes are reserved again, as a range."""
+        """Undoes a segment_free or segment_unmap: its bytes are reserved again. Returns them as a range of
+        their own, which ``_map_again`` may join with its neighbours.
+        """
         end = event.address + event.size
         overlaps = self._range_at(event.address) is not None
         if overlaps or self.ranges.above(event.address, end) < end:
@@ -333,6 +349,7 @@ class _State:
         if self._joins(end, restored):
             after = self.ranges.pop(end)
             restored.size += after.size
+            # What the event does not say of the range, its neighbour knows.
             restored.small = after.small
             restored.pool = after.pool
         before = self._range_at(address - 1)
@@ -341,15 +358,17 @@ class _State:
             self.ranges.values[before].size += restored.size
 
     def _joins(self, address: int, new: _Range) -> bool:
-        """Whether an expandable range begins there that the new range beside it is a part of."""
+        """Whether an expandable range begins at ``address`` with which the new range beside it becomes one:
+        it is of the same stream, and of the same pool as far as that of the new range is known.
+        """
         old = self.ranges.values.get(address)
         if old is None or not old.expandable or old.stream != new.stream:
             return False
         return new.small is None or new.small == old.small
 
     def _undo_segment(self, event: TraceEntry) -> None:
-        """Undoes a segment_alloc or segment_map: its bytes, which must be free, are reserved no
-        longer; a range may be left on either side.
+        """Undoes a segment_alloc or segment_map: its bytes, which must be free, are reserved no longer. Of
+        an expandable range a part may be left on either side; cudaMalloc makes whole segments only.
         """
         address = event.address
         end = address + event.size
@@ -371,6 +390,7 @@ class _State:
 
 
 def _impossible(event: TraceEntry, why: str) -> TraceError:
+    """The error for an event that cannot have happened. ``why`` follows "is" in its sentence."""
     return TraceError(
         f"event {event.number} ({event.action} at {event.address:#x}, {event.size:,} bytes) is {why}: such a trace "
         "cannot have happened; record it again, without skip_actions"

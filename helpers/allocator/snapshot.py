@@ -55,8 +55,10 @@ Entry = dict[object, object]
 class TraceEntry(NamedTuple):
     """One trace entry.
 
-    ``number`` is its place in the device's list. ``address``: of an oom, the free bytes of the
-    device. ``pool``: 0 for the default pools. ``frame``: index into Snapshot.frames, -1 for none.
+    ``number``: its place in the device's list. ``action``: one of ACTIONS. ``address``: of the block or
+    segment; of an oom it is the free bytes of the device instead. ``time_us``: None where torch
+    recorded no times. ``pool``: 0 for the default pools, else the number of a private pool.
+    ``frame``: index into Snapshot.frames, -1 for no stack.
     """
 
     number: int
@@ -226,8 +228,10 @@ def _chosen_device(
     traces: list[list[object]],
     notes: list[str],
 ) -> int:
-    """The device that is wanted, else the one with most events, else the first with a segment; adds
-    to ``notes`` where it chose. Raises TraceError for a device that the snapshot does not have.
+    """The device to read: the one that is ``wanted``; without that the one with most events, or if none
+    has any the first with a segment, or 0. Adds to ``notes`` which it chose where several have
+    events. ``traces``: the events of each device. Raises TraceError for a wanted device that the
+    snapshot does not have.
     """
     busy = [number for number, entries in enumerate(traces) if entries]
     holding = sorted(
@@ -250,8 +254,9 @@ def _chosen_device(
 
 
 def _pool(entry: Entry, pools: dict[tuple[int, int], int], *keys: str) -> int:
-    """The number of an entry's pool: 0 for the default pools, others counted in the order in which
-    they come. ``keys``: fields that may hold the pair of numbers that torch gives it.
+    """The number of an entry's pool: 0 for the default pools, and where the entry names none; private
+    pools are counted in the order in which they come, and new ones added to ``pools``. ``keys``: the
+    fields that may hold torch's own name of a pool, a pair of numbers; the first that does counts.
     """
     for key in keys:
         value = entry.get(key)
@@ -285,8 +290,9 @@ def _segment(entry: Entry, pools: dict[tuple[int, int], int]) -> StartSegment:
 
 
 def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
-    """The block at an offset of the segment at that address. Raises TraceError for an unknown state,
-    and where it lies anywhere else.
+    """The block at ``offset`` of the segment at the address ``segment``. Raises TraceError for an unknown
+    state, for no bytes, and for a block with another address than that. ``where``: names the segment
+    in errors.
     """
     if type(block) is not dict:
         raise TraceError(
@@ -306,8 +312,10 @@ def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
         raise TraceError(
             f"{where} has blocks that do not lie one after another: {IMPOSSIBLE}"
         )
+    # Torch 2.0 has no requested_size, but the history of a block, the newest use first. Without either
+    # all of the block counts as requested.
     usual = size
-    history = block.get("history")  # torch 2.0: the newest use first
+    history = block.get("history")
     if type(history) is list and history and type(history[0]) is dict:
         usual = history[0].get("real_size", size)
     requested = _whole_number(block, "requested_size", where, default=usual)
@@ -317,7 +325,9 @@ def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
 
 
 def _divisions(settings: Entry) -> tuple[int, ...]:
-    """roundup_power2_divisions: torch writes them by the MiB from which each holds, as text."""
+    """roundup_power2_divisions for each interval of sizes (Snapshot.divisions), 0 where the snapshot has
+    none. Torch writes a dictionary; its keys are texts, the MiB at which an interval begins.
+    """
     name = "roundup_power2_divisions"
     table = settings.get(name)
     if type(table) is not dict:
@@ -360,14 +370,16 @@ class _Events:
         self._text_of_frame: dict[int, str] = {}
 
     def event(self, index: int, entry: object) -> TraceEntry | None:
-        """The entry at a place of the device's list; None where it asks nothing of the allocator."""
+        """The entry at a place of the device's list. None where its action is not one of ACTIONS: it asks
+        nothing of the allocator, or is unknown, and is counted in ``left_out``.
+        """
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
             raise TraceError(
                 f"event {index} is a {type(entry).__name__} without an action: "
                 "expected a dict, as torch writes"
             )
         if action not in ACTIONS:
-            self.left_out[action[:40]] += 1
+            self.left_out[action[:40]] += 1  # in a forged file it may be of any length
             return None
         where = f"event {index} ({action})"
         address = "addr"

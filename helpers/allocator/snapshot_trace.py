@@ -88,10 +88,13 @@ class _Builder:
         self.guessed = 0
 
     def _add_row(self, op: Op, event: TraceEntry, ident: int = -1) -> None:
+        """Adds an operation that is no request, at the time of an event; ``ident``: -1 for no block."""
         self.rows.append(_Row(op, ident, time_ns=_time_ns(event)))
 
     def _add_alloc_row(self, event: TraceEntry) -> None:
-        """Adds a request with a new id; one that ran out of memory got no address."""
+        """Adds a request with a new id. A request that ran out of memory has no address in the trace; the
+        address of its event is the free bytes of the card (TraceEntry).
+        """
         address = event.address
         if event.action == "oom":
             address = -1
@@ -112,7 +115,7 @@ class _Builder:
         self.next_id += 1
 
     def _add_calls(self, events: Sequence[TraceEntry]) -> None:
-        """The calls of these events were made for the last row."""
+        """Adds the calls to the driver that these events show, as calls made during the last row."""
         at = len(self.rows) - 1
         for event in events:
             action = _CALLS[event.action]
@@ -132,6 +135,7 @@ class _Builder:
                 self.waiting.append(event)
             elif event.action == "free_completed":
                 self._add_free(Op.FREE_COMPLETED, event)
+            # What is left is a free_requested.
             elif at < len(events) and _completes(events[at], event):
                 self._add_free(Op.FREE, event)
                 at += 1  # both events are one operation
@@ -140,18 +144,25 @@ class _Builder:
         self._add_empty_cache()
 
     def _add_free(self, op: Op, event: TraceEntry) -> None:
+        """Adds a free, or one end of it. A free makes no call to the driver, so segments that were given
+        back before it are those of an empty_cache.
+        """
         self._add_empty_cache()
         self._add_row(op, event, self.ids[event.address])
 
     def _add_empty_cache(self) -> None:
-        """Adds an empty_cache, if all that waits are segments that were given back."""
+        """Adds an empty_cache, if segments wait and all of them were given back. A segment that was taken
+        is of an allocation whose event is still to come, so it goes on waiting.
+        """
         if self.waiting and all(event.action in _GIVES_BACK for event in self.waiting):
             self._add_row(Op.EMPTY_CACHE, self.waiting[0])
             self._add_calls(self.waiting)
             self.waiting = []
 
     def _add_allocation(self, event: TraceEntry) -> None:
-        """Adds an allocation, after an empty_cache where the segments given back are of one."""
+        """Adds an allocation with the segment events that wait; before it an empty_cache, where one gave
+        back the segments that these events begin with.
+        """
         back = list(
             takewhile(lambda waiting: waiting.action in _GIVES_BACK, self.waiting)
         )
@@ -177,12 +188,14 @@ class _Builder:
         self, event: TraceEntry, back: Sequence[TraceEntry], rest: Sequence[TraceEntry]
     ) -> bool:
         """Whether the segments ``back`` were given back for this allocation, and not by an
-        empty_cache before it. ``rest``: the segment events after those.
+        empty_cache before it: both have the same stack, and no empty_cache is in it. Without stacks it
+        is inferred. ``rest``: the segment events that follow those of ``back``.
         """
         if back[0].frame >= 0 and event.frame >= 0:
             stack = self.snapshot.frames[event.frame]
             empties = any(frame.endswith(" empty_cache") for frame in stack)
             return back[0].frame == event.frame and not empties
+        # Before it fails, an allocation gives back all that it can.
         if event.action == "oom":
             return True
         # Without a new segment the allocation found a cached block, so nothing was refused.
@@ -257,16 +270,17 @@ def _time_ns(event: TraceEntry) -> int:
 def card_size(
     events: Sequence[TraceEntry], start: Sequence[StartSegment]
 ) -> tuple[int | None, list[str]]:
-    """The bytes that the process could have of the card, and notes on how that is known; None where
-    no request was refused.
+    """The bytes that the process could have of the card, and notes on how that is known. None and no
+    notes where no request was refused.
 
-    At an out-of-memory it is what the process has reserved and what is free. The least of several
-    counts, as other processes may have held more then; but never less than was once reserved.
+    At an out-of-memory these bytes are what the process has reserved, plus what the event says is
+    free. Of several out-of-memories the least sum counts: at that one other processes held most. It
+    is never less than what the process once had reserved.
     """
     reserved = start_bytes(start)
     peak = reserved
-    rooms = []
-    limited = 0
+    rooms = []  # at each out-of-memory
+    limited = 0  # out-of-memories while the card had room
     for event in events:
         if event.action in ("segment_alloc", "segment_map"):
             reserved += event.size
@@ -275,6 +289,7 @@ def card_size(
         elif event.action == "oom":
             free_bytes = event.address
             rooms.append(reserved + free_bytes)
+            # Twice the request: rounding (roundup_power2_divisions) at most doubles it.
             if free_bytes > max(2 * event.size, LIMITED_FROM_BYTES):
                 limited += 1
         peak = max(peak, reserved)

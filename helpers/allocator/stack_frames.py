@@ -39,7 +39,7 @@ def place_in_words(frames: Sequence[str]) -> str:
     of a library that it calls; the innermost frame where the program has no line. ``frames``:
     innermost first.
     """
-    called = ""
+    called = ""  # the outermost function inside the own line, without torch's dispatch (_PASSES_ON)
     for frame in frames:
         if own_line(frame):
             return f"{frame}, in {called}" if called else frame
@@ -49,8 +49,8 @@ def place_in_words(frames: Sequence[str]) -> str:
 
 
 def library_line(frame: str) -> bool:
-    """Whether a frame is a line of a package that the program uses, such as a trainer, and not of
-    torch, the standard library or the recorder.
+    """Whether a frame is a line of a package that the program uses, such as a trainer: its file keeps a
+    folder (module docstring), which is not that of torch, the standard library or the recorder.
     """
     is_of_package = ".py:" in frame and "/" in frame
     return is_of_package and not frame.startswith(_NO_LIBRARIES)
@@ -91,10 +91,11 @@ LINES_BELOW = 1 << 40
 
 
 def frame_text(frame: object, cells: Mapping[str, int] | None = None) -> str:
-    """A frame of a snapshot, {"filename", "line", "name"}, as text: ``train.py:12 step``, without
-    the folders of whoever recorded it, or ``torch/nn/modules/linear.py:125 forward``; in a notebook
-    ``cell 6, line 1 <module>``, where ``cells`` has the number of its file. Empty for C++, and for
-    what is no frame.
+    """A frame of a snapshot, {"filename", "line", "name"}, as text. A line of the program is
+    ``train.py:12 step``, without the folders of whoever recorded it; a line of a package is
+    ``torch/nn/modules/linear.py:125 forward``. A line of a notebook is ``cell 6, line 1 <module>``, if
+    ``cells`` has the number of its file. Empty for C++, for a frame of a rehearsal's own files, and
+    for what is no frame.
     """
     if type(frame) is not dict:
         return ""
@@ -112,7 +113,7 @@ def frame_text(frame: object, cells: Mapping[str, int] | None = None) -> str:
     path = file.replace("\\", "/")[-MOST_OF_PATH:]
     if _REHEARSAL.fullmatch(path):
         return ""
-    if abs(line) >= LINES_BELOW:
+    if abs(line) >= LINES_BELOW:  # forged: no file has so many lines
         line = 0
     shown_path = _shown_path(path)[-MOST_SHOWN_OF_PATH:]
     return " ".join(f"{shown_path}:{line} {name}".split())
@@ -123,6 +124,7 @@ def _shown_path(path: str) -> str:
     for start, pattern in _PATTERNS.items():
         match = pattern.match(path)
         if match:
+            # A pattern with two alternatives has two groups, one of them None.
             return start + "".join(filter(None, match.groups()))
     _, _, file_name = path.rpartition("/")
     return file_name

@@ -1,4 +1,4 @@
-"""The steps of a program: the passes of its loop, found in the requests of a trace.
+"""The steps of a program: the passes of its main loop, found in the requests of a trace.
 
 A step begins where a line is reached again, a line of the program's own or of a library that runs
 its loop, such as a trainer. Between two beginnings a backward pass runs, or modules are called,
@@ -45,7 +45,7 @@ IN_MOST = 0.5
 """Share of the passes in which something happens that belongs to each step: a step may be skipped."""
 DEEPEST = 24
 """Lines of a stack, outermost first, in which loops are looked for; deeper ones are in layers.
-Candidates that are requests have this depth or one more.
+Candidates that are requests have this depth or one more, so that they come after all lines.
 """
 MOST_CANDIDATES = 400
 """Each takes a pass over the trace, so their number bounds the time."""
@@ -70,8 +70,8 @@ class Steps:
 
 
 def loops_of(requests: Requests) -> list[Steps]:
-    """The loops of a trace that have FEWEST_STEPS or more: the main one first, then those of other
-    phases, such as a validation.
+    """The loops of a trace that have FEWEST_STEPS or more: the main loop first, if it has so many, then
+    loops of other phases, such as a validation. At most MOST_LOOPS.
 
     Raises LinesError where there is none.
     """
@@ -81,7 +81,7 @@ def loops_of(requests: Requests) -> list[Steps]:
     if main is not None:
         candidates = [main, *candidates]
         seen = f"{len(main.begins)} steps"
-    # Candidates of one function with as many passes are lines of the same loop.
+    # Candidates of one function with equally many passes are lines of the same loop: the first counts.
     loops: dict[tuple[tuple[str, ...], int], Steps] = {}
     for candidate in candidates:
         begins = _of_a_phase(requests, candidate, main)
@@ -101,7 +101,7 @@ def loops_of(requests: Requests) -> list[Steps]:
 
 def steps_begun(requests: Requests) -> int:
     """How many steps of the main loop a trace begins; 0 where it shows no loop."""
-    # A few repeated requests are no sure sign of a loop, as repeated lines are.
+    # A line that is reached again is a sure sign of a loop; a few repeated requests are not.
     sure = [
         candidate
         for candidate in _step_candidates(requests)
@@ -114,17 +114,19 @@ def steps_begun(requests: Requests) -> int:
 def _of_a_phase(
     requests: Requests, candidate: _Candidate, main: _Candidate | None
 ) -> Numbers:
-    """The beginnings of a loop that count. Of the main loop all count. Another loop, such as a
-    validation, runs in phases, each between two steps of the main one: those of the phase count
-    in which the program ran out of memory, or of the last one before. None count of a loop that
-    is a part of most steps, or that came before a training.
+    """The beginnings of a loop that count; an empty array for a loop that does not count at all.
+
+    Of the main loop all count. Another loop, such as a validation, runs in phases, each between two
+    steps of the main loop. Of it those of one phase count: the phase in which the program ran out of
+    memory or was fullest, or the last phase before that. A loop does not count if it ends before a
+    training begins, or if it runs in most steps, since it is then a part of a step.
     """
     none: Numbers = candidate.begins[:0]
     if main is None or candidate is main:
         return candidate.begins
     if main.runs_backward and candidate.begins[-1] < main.begins[0]:
         return none
-    if len(main.begins) < FEWEST_STEPS:
+    if len(main.begins) < FEWEST_STEPS:  # too few steps to tell phases by
         return candidate.begins
     phase = np.searchsorted(main.begins, candidate.begins, "right")
     is_part_of_steps = len(np.unique(phase)) > len(main.begins) / 2
@@ -143,9 +145,10 @@ class _Candidate:
     function of the loop was called; ``depth``: how many these are. ``line``: the name of the line.
     ``inside``: it is in the forward of a module or in what a backward pass runs, where no main
     loop is. ``height``: by how many bytes live memory rises and falls in a pass, as the median.
-    ``runs_backward``, ``calls_modules``, ``frees``: this happens in most passes. ``prepares``: no
-    pass calls a module, but one is called after the last pass: a training follows.
-    ``may_be_layers``: it is in a module that another module calls, so its passes may be layers.
+    ``runs_backward``, ``calls_modules``, ``frees``: a backward pass, a call of a module, or a free
+    happens in most passes. ``prepares``: no pass calls a module, but one is called after the last
+    pass, so the loop prepares what follows. ``may_be_layers``: it is in a module that another module
+    calls, so its passes may be layers.
     """
 
     path: tuple[str, ...]
@@ -167,6 +170,7 @@ class _Candidate:
 
     @property
     def builds(self) -> bool:
+        """Whether the loop is in a function that builds what steps use, or was called from one."""
         return any(line.endswith(BUILDS) for line in (*self.path, self.line))
 
 
@@ -185,7 +189,7 @@ class _Outline:
         self.has_own = any(map(own_line, frames))
         self.calls = 0
         inside = False
-        for frame in reversed(frames):
+        for frame in reversed(frames):  # they are innermost first
             calls = CALLS.match(frame) is not None
             self.calls += calls
             inside = inside or calls or frame.endswith(" forward")
@@ -218,13 +222,16 @@ def _candidates(requests: Requests, stacks: list[_Outline]) -> Iterator[_Candida
 def _repeated_lines(
     requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Lines that ask again after others have asked, called through the same lines; those of the
-    outermost functions first.
+    """A candidate for each line that asks, through the same calling lines, after another line has asked in
+    between; those of the outermost functions first.
 
-    ``numbers``: the requests that have a line of the program in their stacks.
+    ``numbers``: the requests that have a line of the program in their stacks. ``stacks``: the outline
+    of each stack of the trace.
     """
     deepest = max((len(stack.lines) for stack in stacks), default=0)
     for depth in range(min(DEEPEST, deepest)):
+        # A path: the lines of a stack from the outermost down to this depth, by a number. Of the stacks
+        # with the same path the first one's outline is kept.
         paths: dict[tuple[str, ...], int] = {}
         outlines: dict[int, _Outline] = {}
         path_of_stack = np.full(len(stacks) + 1, -1)  # -1: no line so deep
@@ -249,10 +256,12 @@ def _repeated_lines(
 def _repeated_requests(
     requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Requests that repeat the first one of their lines, in stack and size; the first one outside of
-    modules, where there is one. They show loops in which one line asks for everything.
+    """Candidates for loops in which one line asks for everything, so that no other line shows where a pass
+    begins. A pass then begins where the line's first request is repeated, with its stack and size.
 
-    First those with another request before them, of another stack or size; then all of them.
+    The first request of a line is the earliest one outside of modules, or else in the fewest calls of
+    modules. Its repeats count first where a request of another stack or size came before them; then,
+    as candidates of their own that come last, all its repeats.
     ``numbers``: the requests that have a line of the program in their stacks.
     """
     at = requests.at[numbers]
@@ -288,8 +297,9 @@ def _repeated_requests(
 def _occurrences(
     at: np.ndarray, numbers: np.ndarray, *, anew: bool
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Each number from 0 up that occurs at least twice, with its operations. ``at``: the operation of
-    each number; with ``anew`` a number that repeats the one before it does not count.
+    """Each number from 0 up that occurs at least twice in ``numbers``, with the operations at which it
+    does; -1 stands for none. ``at``: the operation of each entry. With ``anew`` an entry that is equal
+    to the one before it does not count.
     """
     counts = numbers >= 0
     if anew:
@@ -303,12 +313,14 @@ def _occurrences(
             yield int(in_order[begin]), operations[begin : begin + length]
 
 
-@lru_cache(2)  # loops_of and steps_begun ask it of the same requests
+@lru_cache(2)  # loops_of and steps_begun ask for it with the same requests
 def _step_candidates(requests: Requests) -> list[_Candidate]:
-    """The candidates whose passes are steps, by ``_is_step``."""
+    """The candidates whose passes are steps (``_is_step``), with what happens in their passes."""
     stacks = [_Outline(frames) for frames in requests.trace.frames]
+    # The last place is that of a request without a stack, -1.
     calls = np.array([stack.calls > 0 for stack in stacks] + [False])
     live = requests.live_before
+    # How often each of these happened before each operation.
     backward = _count_at(requests, requests.at[requests.backward])
     modules = _count_at(requests, requests.at[calls[requests.stack]])
     is_freed = requests.until < len(requests.trace)
@@ -329,6 +341,8 @@ def _step_candidates(requests: Requests) -> list[_Candidate]:
             calls_modules=_in_most(modules[begins]),
             prepares=bool(calls_none and modules[-1] > modules_after),
         )
+        # A loop in a forward, or in what builds, counts only if it runs backward passes: under some
+        # trainers whole steps are in a forward (_not_inside_forward).
         is_outside = not (measured.inside or measured.builds)
         if is_outside or measured.runs_backward:
             scored.append(measured)
@@ -337,18 +351,19 @@ def _step_candidates(requests: Requests) -> list[_Candidate]:
 
 
 def _in_most(counts: Numbers) -> bool:
-    """Whether something happens in most passes; ``counts``: how often it has happened before the
-    beginning of each.
+    """Whether something happens in most passes. ``counts``: for the beginning of each pass, how often it
+    has happened before.
     """
     return bool((np.diff(counts) > 0).mean() >= IN_MOST)
 
 
 def _is_step(candidate: _Candidate, highest: float) -> bool:
-    """Whether the passes of a candidate are steps; ``highest``: the largest height of any."""
+    """Whether the passes of a candidate are steps; ``highest``: the largest height of any candidate."""
     if candidate.runs_backward:
         return True
-    if candidate.prepares:
+    if candidate.prepares:  # such as a loop that loads or moves weights
         return False
+    # A loop over layers keeps what each makes; a step frees its own.
     if candidate.may_be_layers and not candidate.frees:
         return False
     is_high = candidate.height >= SAME_HEIGHT * highest
@@ -356,17 +371,21 @@ def _is_step(candidate: _Candidate, highest: float) -> bool:
 
 
 def _count_at(requests: Requests, operations: np.ndarray) -> np.ndarray:
-    """How many of these operations come before each operation of the trace, and before its end."""
+    """For each operation of the trace, and for its end, how many of ``operations`` come before it. An
+    operation may be given several times.
+    """
     counts = np.bincount(operations + 1, minlength=len(requests.trace) + 1)
     return np.cumsum(counts)
 
 
 def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate | None:
-    """The main loop: in training a loop whose passes run a backward pass, else the outermost one.
+    """The main loop; None without candidates. If any loop runs backward passes, it is one of these; else
+    it is one of the outermost.
 
-    Each rule leaves some of the candidates: lines rather than requests; those that raise live
-    memory most; those with most passes. Of the rest it is the one with the least live memory at
-    its beginnings, where a step has freed its own.
+    Each rule takes some of the candidates, as long as any are left: loops of FEWEST_STEPS or more, and
+    of these lines rather than requests; loops that raise live memory about most; loops with about most
+    passes. Of the rest it is the one with the least live memory at its beginnings, where a step has
+    freed its own.
     """
     trains = any(candidate.runs_backward for candidate in candidates)
     loops = _not_inside_forward(candidates, trains)
@@ -380,7 +399,9 @@ def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate |
             loops = at_lines
     highest = max((loop.height for loop in loops), default=0.0)
     high = [loop for loop in loops if loop.height >= SAME_HEIGHT * highest]
-    if not trains:
+    if (
+        not trains
+    ):  # no backward pass tells steps from their parts, so the outermost loop counts
         outermost = min((loop.depth for loop in high), default=0)
         high = [loop for loop in high if loop.depth == outermost]
     most = max((len(loop.begins) for loop in high), default=0)
@@ -392,11 +413,12 @@ def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate |
 
 
 def _not_inside_forward(candidates: list[_Candidate], trains: bool) -> list[_Candidate]:
-    """The candidates that may be the main loop: not inside a module's forward and, where the trace
-    shows forwards, with some of them in its passes, which a loop that loads weights has not.
+    """The candidates that may be the main loop. They are not inside a module's forward; and where the
+    trace shows loops inside forwards, some of those begin during their passes, which is not so in a loop
+    that loads weights.
 
-    Where none is left, whole steps run in a forward, as under a trainer that wraps them in one:
-    then those whose passes run a backward pass.
+    Where no candidate is left, whole steps run in a forward, as under a trainer that wraps them in one.
+    The answer is then the candidates whose passes run a backward pass. ``trains``: some candidate's do.
     """
     forwards = [np.zeros(0, np.int64)]  # concatenate needs at least one array
     for candidate in candidates:

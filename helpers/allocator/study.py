@@ -48,7 +48,9 @@ class Study:
 
     @property
     def capacity_bytes(self) -> int:
-        """Of the card; 0 where neither the recording nor the user says how large it is."""
+        """The bytes of the card; 0 where neither the recording nor the user says how large it is. The
+        card of the replays has AMPLE_BYTES then.
+        """
         size = self.card.capacity_bytes
         return size if size < AMPLE_BYTES else 0
 
@@ -130,11 +132,12 @@ def study_of(
     torch: str = "",
     build: str = "",
 ) -> Study:
-    """The study of a trace on the card and under the release, build and settings of its recording;
-    those that are given stand in place of the recorded ones.
+    """The study of a trace on the card and under the release, build and settings of its recording. What
+    the caller gives stands in place of what was recorded: 0, "" and None mean that it is not given.
 
-    A card of unknown size is as large as any trace needs. The recorded addresses of segments are
-    used again only under the recorded settings. ``path``: of the user's file.
+    A card of unknown size is as large as any trace needs. ``policy``: the rule by which the driver
+    chooses addresses (driver.Card); the recorded addresses of segments are used again only under the
+    recorded settings. ``path``: of the user's file, None for a pattern or an example.
     """
     recorded = circumstances(trace)
     notes = trace.notes
@@ -179,8 +182,8 @@ def open_study(
 ) -> Study:
     """The study of a pattern, of a trace in env/traces by its name, or of a trace file.
 
-    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError in one line,
-    of which TraceError is a kind.
+    ``capacity``: a size such as 20GiB. Empty texts take what the trace says; ``seed`` is that of a
+    pattern. Raises ValueError in one line, of which TraceError is a kind.
     """
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.parquet"))}
     path = None

@@ -86,7 +86,9 @@ class Memory:
         self._place()
 
     def _stored(self, record: type[Record], array: np.ndarray) -> Any:
-        """The records in the form that the engine works on."""
+        """The records in the form that the engine works on: compiled, the array itself with its columns as
+        attributes; plain, a list of objects.
+        """
         if self.compiled:
             return array.view(np.recarray)
         objects = [record() for _ in range(len(array))]
@@ -96,7 +98,9 @@ class Memory:
         return objects
 
     def _place(self) -> None:
-        """Give the allocator its tables, and the number of records that they have room for."""
+        """Give the allocator its tables (compiled, their addresses, which change when a table grows), and
+        how many records each has room for, without those that are set apart at its beginning.
+        """
         for name, stored in self.tables.items():
             setattr(self.a, name, stored.ctypes.data if self.compiled else stored)
         blocks_for_pools = SETS_OF_POOL * len(self.tables["pools"])
@@ -111,7 +115,7 @@ class Memory:
             count = len(stored)
             if name == "calls":  # filled one after the other, never given up
                 more = table(name, count)
-            else:
+            else:  # the new records come first in the list of spare ones
                 first_spare = int(stored[NONE].spare)
                 more = unused(name, count, first=count, next_spare=first_spare)
                 stored[NONE].spare = count
@@ -205,9 +209,9 @@ def starting_state(
         "foreign": card.held_bytes,
         "topdown": int(card.policy == "topdown"),
         "reuses": int(card.policy in ("firstfit", "topdown")),
-        "chance": 1,
-        "levels": 1,
-        "first_oom": -1,
+        "chance": 1,  # the seed of the skip lists, the same for every replay
+        "levels": 1,  # of the skip lists, which are empty
+        "first_oom": -1,  # none so far
     }
 
 
@@ -244,8 +248,9 @@ def _stream_tables(trace: Trace, rules: Behaviour) -> dict[str, np.ndarray]:
 
 
 def _above(trace: Trace, card: Card, addresses: list[int]) -> int:
-    """An address above all of the recording: above its start with the reserved ranges, and above
-    all segments at ``addresses``, none of which is larger than the card.
+    """An address above everything that was recorded: above the segments of the start, where an expandable
+    segment takes its whole reserved range, and above the segments that cudaMalloc put at
+    ``addresses``. Their sizes do not matter: none is larger than the card.
     """
     # A reserved range is 9/8 of the card (_range_bytes); a GiB more is above any rounding to pages.
     span = card.capacity_bytes * 9 // 8 + GIB
@@ -260,14 +265,15 @@ def _above(trace: Trace, card: Card, addresses: list[int]) -> int:
 
 
 def _free_ranges(count: int, low: int) -> np.ndarray:
-    """The free addresses for cudaMalloc, from ``low`` on, and behind them those for reserved
-    ranges: places 3 and 4 of the table, in the lists that begin at MEMORY and RESERVED.
+    """A table of ``count`` Ranges, two of them in use: the free addresses for cudaMalloc, from ``low`` on,
+    at place 3, and behind these addresses those for reserved ranges, at place 4. Each is the only one in
+    its list; the lists begin at the places MEMORY and RESERVED.
     """
     base = round_up(low, driver.GRANULE_BYTES)
     reserved = max(base + driver.MALLOC_SPAN, driver.RESERVE_BASE)
     ranges = unused("ranges", count)
     ranges["next"][[MEMORY, RESERVED]] = (3, 4)
-    ranges["spare"][NONE] = 5
+    ranges["spare"][NONE] = 5  # the first place that is not in use
     ranges["low"][3:5] = base, reserved
     ranges["high"][3:5] = base + driver.MALLOC_SPAN, reserved + driver.RESERVE_SPAN
     return ranges
@@ -292,7 +298,7 @@ def _range_bytes(settings: Settings, card: Card) -> int:
     most_bytes = card.capacity_bytes * 9 // 8
     if settings.reserve is None:
         return most_bytes
-    is_share, number = settings.reserve
+    is_share, number = settings.reserve  # a share of the card, or a number of GiB
     unit_bytes = GIB
     if is_share:
         unit_bytes = card.capacity_bytes
@@ -334,7 +340,10 @@ def _with_whole_ranges(
 
 
 def _with_mapped(segment: StartSegment, mapped: StartSegment) -> StartSegment:
-    """The segment with a range mapped in its last block, which is unmapped."""
+    """The expandable segment ``segment`` after the recorded range ``mapped`` is put into it. Ranges come in
+    address order, so the range lies in the segment's last block, which is unmapped: that is cut into
+    what is before the range, if anything, and what is behind it.
+    """
     *pieces, tail = segment.blocks
     offset = mapped.address - segment.address
     end = offset + mapped.size
@@ -348,7 +357,7 @@ def _with_mapped(segment: StartSegment, mapped: StartSegment) -> StartSegment:
 def _parts(
     start: Sequence[StartSegment], pools: list[int], settings: Settings
 ) -> np.ndarray:
-    """The blocks of the starting state, a record of Part each."""
+    """A table of Part records, one for each block of the starting state; their pools by ``pools``."""
     rows = []
     for segment in start:
         pool = 2 * pools.index(segment.pool) + segment.small  # its place: _pool_table

@@ -67,12 +67,11 @@ BLOCK_OPS = (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_
 
 @dataclass(frozen=True)
 class DriverCall:
-    """One recorded segment_* or oom event.
+    """A recorded call to the driver, from a segment_* event of a snapshot, or a request that it refused,
+    from an oom event.
 
-    ``event`` is the index of the operation during which it happened.
-
-    ``action``: malloc, free, map, unmap, or oom (``address`` then holds the free bytes of the
-    device, ``size`` the rounded request).
+    ``event``: the operation during which it happened. ``action``: malloc, free, map, unmap, or oom. Of
+    an oom ``address`` holds the free bytes of the device, and ``size`` the rounded request.
     """
 
     event: int
@@ -205,9 +204,10 @@ def rearranged(
     id: np.ndarray | None = None,
     size: np.ndarray | None = None,
 ) -> Trace:
-    """The operations ``origin`` of a trace, in that order, as a new one, in which the columns that
-    are given stand in place of the old. Times, addresses and driver calls are left out: they were
-    recorded for the old order.
+    """A new trace of the operations of an old one that ``origin`` names, in the order of ``origin``; one
+    may be named several times. Columns that are given replace those of the old trace, and have the
+    length of ``origin``. Times, addresses and driver calls are left out, because they were recorded for
+    the old order.
     """
     return replace(
         trace,

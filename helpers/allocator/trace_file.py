@@ -28,8 +28,8 @@ def read_trace(
 ) -> Trace:
     """The trace in a file of any kind.
 
-    ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError
-    where the file cannot be read.
+    ``device``: the device of a snapshot to read; None takes the one with most events. Raises
+    TraceError in one line, OSError where the file cannot be read.
     """
     path = Path(path)
     with opened(path) as file:
@@ -75,8 +75,8 @@ def _kind(name: str, head: bytes) -> str:
 
 
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
-    """The lines of a file. Raises TraceError for a text longer than ``max_bytes``, to which a small
-    .xz may unpack, and for a line that would fill the memory.
+    """The lines of a file. Raises TraceError for a text of more than ``max_bytes``, since a small .xz may
+    unpack to any length, and for a single line that would fill the memory.
     """
     read_bytes = 0
     longest_bytes = min(_MOST_LINE_BYTES, max_bytes)
