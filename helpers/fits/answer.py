@@ -1,5 +1,8 @@
 """What a server needs of a model, part by part; whether the sum fits what a card or a box can give;
 and what is missing to say more.
+
+Figures are ranges: there is a sheet at the low, the likely and the high end of them (sheet.py). The
+high end takes the most memory, so what fits there certainly fits.
 """
 
 from __future__ import annotations
@@ -72,8 +75,8 @@ CACHE = (
 
 
 class Total(TypedDict):
-    """Bytes as they are likely, and in the columns in which all rows together take the least and
-    the most; None where they are not known.
+    """Bytes in three columns: as they are likely, and as they are where all rows together take the
+    least and the most. A column is None where its bytes are not known.
     """
 
     bytes: int | None
@@ -82,7 +85,9 @@ class Total(TypedDict):
 
 
 class AnswerRow(Total):
-    """The bytes of one part, and their source, or what is missing to know them."""
+    """The bytes of one part. ``part`` is a key of PARTS; ``source`` says where the bytes come from,
+    or what is missing to know them.
+    """
 
     part: str
     source: str
@@ -128,7 +133,9 @@ class FitsAnswer:
 def answer(server: ServerFacts) -> FitsAnswer:
     """The answer for a server. What a log prints comes before what is computed.
 
-    Raises ValueError for inputs that cannot be meant.
+    Ways out and lines to start with are only for a server that is planned, not for one of a log;
+    the lines also need weights that are all here. Raises ValueError for inputs that cannot be
+    meant.
     """
     inputs = checked(server.inputs)
     contexts = contexts_of(_sheets(server, inputs))
@@ -142,6 +149,7 @@ def answer(server: ServerFacts) -> FitsAnswer:
     rows = [_row(columns, part, figure) for part, figure in parts.items()]
     fits = _does_it_fit(server, sheets, contexts)
     printed = {name: size for name, size in server.printed.items() if name in UNKNOWNS}
+    # A log that does not say how it ended has printed some unknowns nevertheless.
     is_planned = server.ran is None and not printed
     start: list[str] = []
     ways: list[Way] = []
@@ -183,6 +191,8 @@ def _parts(server: ServerFacts, sheet: Sheet) -> dict[str, str]:
         del parts["vision"]
     if not sheet.is_pooled:
         return parts
+    # A model's file names a path: its server is planned. For a log or a record only a pool that is
+    # below 0 counts, as its own figures say how large it was.
     lacks_memory = server.path and sheet.value_or("spare", 0) < 0
     lacks_pool = server.ran is None and sheet.value_or("available", 0) < 0
     if lacks_memory or lacks_pool:
@@ -193,8 +203,8 @@ def _parts(server: ServerFacts, sheet: Sheet) -> dict[str, str]:
 def _does_it_fit(
     server: ServerFacts, sheets: Mapping[str, Sheet], contexts: Contexts
 ) -> bool | None:
-    """Whether the model fits, as a log says it, else by the longest context or by the sum; None
-    where that cannot be told.
+    """Whether the model fits: as a log says it; where no context is asked for, by whether one that
+    is of use fits; else by the sum. None where that cannot be told.
     """
     fits = server.fits
     if fits is None and contexts.asked is None and contexts.longest is not None:
@@ -207,7 +217,9 @@ def _does_it_fit(
 
 
 def _fits_by_the_sum(sheets: Mapping[str, Sheet]) -> bool | None:
-    """Yes where the most fits, no where the least does not, None between them."""
+    """Whether the sum fits: yes where the most of it does, no where the least does not, None
+    between them or where too little is known.
+    """
     if sheets[HIGH].value_or("spare", -1) >= 0:
         return True
     if sheets[LOW].value_or("spare", 0) < 0:
@@ -226,10 +238,12 @@ def _missing_figures(
     contexts: Contexts,
     fits: bool | None,
 ) -> list[str]:
-    """What would have to be known to say more, in words."""
+    """What would have to be known to say more, in words: what the facts lack, what the figures of
+    NEEDED lack, and a program that is not known.
+    """
     sheet = sheets[LIKELY]
     if fits is None:
-        sheet = sheets[HIGH]  # also names what has no bound
+        sheet = sheets[HIGH]  # it also names the figures without an upper bound
     missing = [*server.missing, *_missing(sheet, *NEEDED)]
     has_spare = all(sheets[end].has("spare") for end in ENDS)
     if server.incomplete:
@@ -268,11 +282,12 @@ def _sheets(server: ServerFacts, inputs: Mapping[str, Figure]) -> dict[str, Shee
 
 
 def _columns(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, Sheet]:
-    """The sheet of each column of a Total.
+    """The sheet of each column of a Total, by the sums of these figures.
 
-    What a server keeps free may become less as its buffers become more, so the sum at one end of
-    the ranges may be on the wrong side of the likely sum. That column then repeats the likely one.
-    A MiB is the rounding of the figures.
+    What a server keeps free may become less as its buffers become more. Then the sum at the low end
+    can be above the likely one, or that at the high end below it. In that case the column repeats
+    the likely sheet, so that the three sums are in order. Sums within a MiB count as equal: figures
+    are rounded by so much.
     """
     columns = dict.fromkeys(("bytes", "low_bytes", "high_bytes"), sheets[LIKELY])
     low, likely, high = (_sum(sheets[end], figures) for end in ENDS)
@@ -304,8 +319,8 @@ def _sum(sheet: Sheet, figures: Sequence[str]) -> int | None:
 
 
 def _size(sheet: Sheet, figure: str) -> int | None:
-    """The bytes that a figure takes on the cards, without layers that stay with the host; None
-    where they are not known.
+    """The bytes that a figure takes on the cards, without layers that stay with the host; 0 for a
+    figure below 0, such as a reserve that others have used up; None where they are not known.
     """
     size = sheet.value(figure)
     if size is None:
@@ -316,7 +331,10 @@ def _size(sheet: Sheet, figure: str) -> int | None:
 
 
 def _row(columns: Mapping[str, Sheet], part: str, figure: str) -> AnswerRow:
-    """A part with its bytes in each column, and its source or what it lacks."""
+    """A part with its bytes in each column, and its source or what it lacks.
+
+    The source is the one at the low end: a figure without an upper bound is worked out there, too.
+    """
     total = _total(columns, [figure])
     sheet = columns["low_bytes"]
     source = "as given"

@@ -17,7 +17,7 @@ def listed(figure: float | str | list[float]) -> list[float]:
 
 
 def whole(figure: float | None) -> int | None:
-    """A figure without its fraction; None where it is not known."""
+    """A figure without its fraction; None, which is one that is not known, stays None."""
     if figure is None:
         return None
     return int(figure)
@@ -34,8 +34,8 @@ def pad(size: float, step: float) -> float:
 
 
 def longest(sizes: Sequence[float], cells: Sequence[float]) -> float:
-    """The bytes of the caches that have the most cells; ``sizes`` and ``cells`` have a number for
-    each cache.
+    """The bytes of all caches that have the most cells, together. ``sizes`` (bytes) and ``cells``
+    have a number for each cache, in the same order.
     """
     most = max(cells)
     return sum(size for size, count in zip(sizes, cells, strict=True) if count == most)
@@ -49,17 +49,19 @@ def layers_in(
     last: float,
     count: float,
 ) -> float:
-    """How many layers cards hold: up to ``count`` of ``layer`` bytes, and one more of ``last``
-    bytes.
+    """How many layers cards hold: up to ``count`` layers of ``layer`` bytes and, once those are all
+    there, one last layer of ``last`` bytes (the output).
 
-    ``cards`` are the bytes of each card, of which it keeps ``fixed``, the first one also ``first``.
+    ``cards`` are the bytes of each card. Each keeps ``fixed`` bytes for other things, the first one
+    also ``first``. No layer is divided between cards.
     """
     rooms = [max(0, size - fixed) for size in cards]
     rooms[0] = max(0, cards[0] - fixed - first)
     layers_that_fit = sum(int(room // layer) for room in rooms)
     if layers_that_fit < count:
         return layers_that_fit
-    # The last one goes where it displaces the fewest layers.
+    # The last one goes where it displaces the fewest layers: those that fit a card without it, less
+    # those that fit beside it.
     displaced = min(int(room // layer) - (room - last) // layer for room in rooms)
     if layers_that_fit - displaced < count:
         return count

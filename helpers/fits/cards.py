@@ -18,17 +18,19 @@ PRINTED_ALIKE = 1.02
 
 
 class FailedProcess(NamedTuple):
-    """What a process held when it failed, and what was in use of its card then (0: not known)."""
+    """What a process held when it failed (``bytes``), and what was in use of its card then
+    (``used_bytes``; 0: not known).
+    """
 
     bytes: int
     used_bytes: int
 
     def is_still_in(self, used_bytes: int) -> bool:
-        """Whether a later ``used_bytes`` of a card still counts the process: it may have ended, or
-        be on another card.
+        """Whether ``used_bytes``, which were in use of a card later, still count the process: it
+        may have ended, or be on another card.
 
-        It is gone where less is in use than it held, or where the use fell by more than half of
-        that.
+        The process is gone where less is in use than it held. It is gone, too, where the use fell
+        by more than half of what it held: others may have taken some of it since.
         """
         least_with_it = self.used_bytes - self.bytes // 2
         return self.bytes <= PRINTED_ALIKE * used_bytes and used_bytes >= least_with_it
@@ -38,8 +40,8 @@ NO_FAILURE = FailedProcess(0, 0)
 
 
 class GpuMemory(NamedTuple):
-    """What one GPU can give, what is in use of it now, how much of that the failed process holds,
-    and in words which GPU and which limit that is.
+    """What one GPU can give (``bytes``), what is in use of it now, how much of that the failed
+    process still holds, and ``words`` that name the GPU and the limit that decides.
     """
 
     bytes: int
@@ -55,18 +57,18 @@ class GpuMemory(NamedTuple):
         return max(0, self.used_bytes - self.failed_bytes)
 
     def free_bytes(self) -> int:
-        """What others leave of it."""
+        """What others leave of what the GPU can give."""
         return self.bytes - self.held_bytes
 
 
 def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     """The inputs of a sheet for a box: what each of its GPUs can give (the limit that ``ttm`` finds)
-    and what others hold of them now, without a process that left its error there and will be
-    started again. ``held_words`` says both figures.
+    and what others hold of them now. A process that left its error in the box does not count, since
+    it will be started again; ``held_words`` then says what is held with it and without it.
 
     ``alike``: the server takes the same of so many cards (0: it does not). Then it is given the
-    cards with the most room, and what is held of the fullest of them. Raises ValueError where no
-    GPU memory was seen.
+    cards with the most room, and others hold what they hold of the fullest of these. Raises
+    ValueError where no GPU memory was seen.
     """
     stacks = list(ceilings(bundle))
     if any(stack.kind in ("card", "other vendor") for stack in stacks):
@@ -120,7 +122,7 @@ def _failures(bundle: Bundle) -> dict[int, FailedProcess]:
     for message in evidence_from_bundle(bundle).messages:
         if not message.process or message.event not in FAILURES:
             continue
-        used = 0
+        used = 0  # not known, unless the message names the card's size and what is free
         if message.capacity and message.free:
             used = message.capacity.bytes - message.free.bytes
         number = 0
@@ -132,8 +134,9 @@ def _failures(bundle: Bundle) -> dict[int, FailedProcess]:
 
 
 def _memory(stack: Stack, gpu: Gpu, failed: FailedProcess) -> GpuMemory:
-    """What a GPU can give: the limit that decides, else its largest pool, and of memory that it
-    shares with the processor all of the RAM.
+    """What a GPU can give: the limit that decides, else its largest pool. Where it has one memory
+    with the processor (UNIFIED), that is all of the RAM, of which the part that is not available is
+    in use.
     """
     pool = _largest_pool(gpu, with_gtt=stack.kind == "apu")
     size = stack.decision.binding_bytes

@@ -34,11 +34,12 @@ POWERS_OF_2 = (2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class OptionChange:
-    """One change: the ``option`` that a person gives, and what it does (``says``).
+    """One change: its ``kind`` (one of LOSSES), the ``option`` that a person gives, and what it
+    does (``says``).
 
-    ``inputs`` are those of the sheet with it (None: not given), ``gaps`` fill in the line that
-    starts the server. ``level`` is higher for those of a kind that change more; ``usual`` is true
-    for the one that most people take first.
+    ``inputs`` are the inputs of the sheet that it replaces (None takes one out), ``gaps`` those of
+    the line that starts the server. Of the changes of one kind, those with a higher ``level``
+    change more; ``usual`` is true for the one that most people take first.
     """
 
     kind: str
@@ -62,7 +63,7 @@ def changes_of(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def _without_others(sheet: Sheet) -> Iterator[OptionChange]:
-    """The server has the card to itself."""
+    """The change that others give back what they hold; none where nobody holds anything."""
     others = sheet.others_bytes
     if others:
         says = f"the {show_bytes(int(others))} that others hold are given back"
@@ -80,13 +81,15 @@ def _other_share(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
     if sheet.refused:
         free = sheet.ceiling - sheet.others_bytes
         share = int(100 * free / sheet.ceiling) / 100  # whole percents, rounded down
-    if share and share < 1:
+    if share and share < 1:  # the whole card is no share that a server takes
         option = sheet.option("share_option").format(share)
         yield OptionChange("share", option, f"{share:.0%} of the card", {name: share})
 
 
 def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
-    """A cache of eight bits in place of sixteen."""
+    """A cache of eight bits in place of sixteen, where the server has such a type (cache_type) and
+    the card, if it is known, computes in it.
+    """
     kind = sheet.option("cache_type")
     is_fp8 = kind.startswith("fp8")
     if not kind or sheet.value("bk") != 2:  # bytes of an element of the keys
@@ -101,8 +104,8 @@ def _smaller_cache(sheet: Sheet) -> Iterator[OptionChange]:
 
 
 def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
-    """Whether the card is known and has no FP8: it is AMD's and older than MI300, or NVIDIA's and
-    below a compute capability.
+    """Whether the card is known and has no FP8: an AMD card older than MI300, or an NVIDIA card
+    below the compute capability ``capability``.
     """
     if "card_arch" not in sheet.inputs:
         return False
@@ -113,8 +116,9 @@ def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
 
 
 def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
-    """The quantisations that the server reads and that make the weights smaller, the largest
-    first.
+    """The quantisations that the server reads and that make the weights clearly smaller (see
+    HARDLY_SMALLER), the largest first. Their size comes from the number of weights, which has to be
+    known.
     """
     if not sheet.has("parameters", "model_bytes"):
         return
@@ -144,7 +148,9 @@ def _smaller_weights(sheet: Sheet) -> Iterator[OptionChange]:
 
 
 def _layers_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """The fewest whole layers in RAM, of llama.cpp and ollama."""
+    """The fewest whole layers in RAM, for llama.cpp and ollama; nothing where all or none of them
+    fit the card.
+    """
     if not sheet.is_ggml:
         return
     at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
@@ -163,7 +169,9 @@ def _layers_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def _weights_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """As many bytes of the weights in RAM as the card is short of, of vLLM and transformers."""
+    """As many bytes of the weights in RAM as the card is short of, for vLLM and transformers;
+    nothing where it is short of none, or of more than is of use.
+    """
     if sheet.family not in ("vLLM", "Transformers") or not sheet.has("weights"):
         return
     at_length = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
@@ -191,7 +199,9 @@ def _weights_in_ram(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
-    """The fewest such cards that suffice, of servers that divide each layer among cards."""
+    """The fewest cards of the same kind that suffice, for servers that divide each layer among
+    cards; nothing where POWERS_OF_2 has no such number.
+    """
     if not sheet.is_pooled or "card_total_bytes" not in sheet.inputs:
         return
     for count in POWERS_OF_2:
@@ -211,7 +221,7 @@ def _more_cards(sheet: Sheet, wanted: int) -> Iterator[OptionChange]:
 
 
 def other_cards() -> Iterator[OptionChange]:
-    """Another card: one of each size in cards.csv, the smallest first."""
+    """The change to another card, for one card of each size in cards.csv, the smallest first."""
     smallest_first = sorted(cards().items(), key=lambda row: row[1].total_bytes)
     sizes = set[int]()
     for name, card in smallest_first:

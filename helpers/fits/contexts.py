@@ -49,8 +49,8 @@ class Contexts:
 
     @property
     def least(self) -> int:
-        """The fewest tokens that are of use: LEAST_CONTEXT, or what was asked for or is the model's
-        maximum, where that is less.
+        """The fewest tokens that are of use: LEAST_CONTEXT, or less where less was asked for, or
+        where the model's own maximum is less.
         """
         return min(filter(None, (LEAST_CONTEXT, self.model, self.asked)))
 
@@ -73,8 +73,9 @@ class Contexts:
 
     @property
     def counted(self) -> int | None:
-        """The context that the rows are counted for: what was asked for, else the default where it
-        fits, else the longest that fits, at least ``least``.
+        """The context that the rows are counted for: what was asked for, else the server's default,
+        but no more than the longest to ask for. Where that is too short to be of use, ``least``
+        counts, so that the rows show what is lacking. None where no default is known.
         """
         if self.asked is not None:
             return self.asked
@@ -100,7 +101,7 @@ class Contexts:
     @property
     def longest_to_ask_for(self) -> int | None:
         """The longest context that certainly fits; where that is too short to be of use, the
-        longest that likely fits.
+        longest that likely fits, None where that is not known.
         """
         if self.certain >= self.least:
             return self.certain
@@ -108,7 +109,9 @@ class Contexts:
 
     @property
     def holds_a_model(self) -> bool | None:
-        """Whether a context that is of use fits; None where that is not certain."""
+        """Whether a context that is of use fits: True where it certainly does, False where it does
+        not even at best, None between them.
+        """
         if self.certain >= self.least:
             return True
         if self.longest_high is not None and self.longest_high < self.least:
@@ -128,7 +131,9 @@ def contexts_of(sheets: Mapping[str, Sheet]) -> Contexts:
         default_source=sheet.sources.get("default_context", ""),
         model=whole(sheet.value("n_ctx_train")),
         longest=context(sheet),
-        longest_low=context(sheets[HIGH]),  # all else takes the most
+        longest_low=context(
+            sheets[HIGH]
+        ),  # the shortest, as all else takes the most there
         longest_high=context(sheets[LOW]),
         token_bytes=whole(sheet.value("token_bytes")),
     )

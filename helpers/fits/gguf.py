@@ -47,13 +47,15 @@ KeyValue = float | str | list[float]
 
 
 class Gguf:
-    """The header of a GGUF file: its ``keys``, the number of its ``tensors``, and the ``elements``
-    and ``bytes`` of all of them. Raises ValueError.
+    """The header of a GGUF file. Raises ValueError where the file has none, or one that cannot be
+    meant.
 
-    ``bytes_by_name`` has the bytes of a tensor by its name up to the first dot, such as ``output``
-    or ``token_embd``; of several with one beginning, as of all layers, it has the last.
-    ``cut_off`` says how much of the file is here, empty where all is; ``header_bytes`` is the
-    length of the header.
+    - ``keys``: what it says of the model; ``header_bytes``: its length
+    - ``tensors``: how many it names; ``elements`` and ``bytes``: those of all tensors together
+    - ``bytes_by_name``: the bytes of a tensor by its name up to the first dot. It is meant for
+      tensors that stand alone, such as ``output`` and ``token_embd``; of those of the layers, which
+      all begin with ``blk``, it has the last one.
+    - ``cut_off``: how much of the file is here, in words; empty where all is
     """
 
     def __init__(self, path: Path):
@@ -94,7 +96,9 @@ class Gguf:
         self.cut_off = cut_off(path, start_of_tensors + end_of_tensors)
 
     def _tensor(self) -> int:
-        """Count a tensor. Returns the place of its end, counted from the start of all tensors."""
+        """Count the next tensor of the header. Returns where its data end, in bytes from the start
+        of all data. Raises ValueError for a type or a size that no tensor has.
+        """
         name = self._string()
         (rank,) = self._take("<I")
         shape: tuple[int, ...] = ()
@@ -102,7 +106,8 @@ class Gguf:
             shape = self._take(f"<{rank}Q")
         kind, offset = self._take("<IQ")
         elements = prod(shape)
-        # Elements of a type are stored in blocks of so many, of so many bytes.
+        # A type stores ``block`` elements together in ``block_bytes`` bytes; a type that is not
+        # known has no label.
         label, block, block_bytes = table("models")["ggml"].get(str(kind), ("", 1, 0))
         is_impossible = elements >= 1 << 56 or offset >= 1 << 62
         if rank > MOST_DIMENSIONS or not label or is_impossible:
@@ -116,7 +121,9 @@ class Gguf:
         return int(offset + size_bytes)
 
     def _read(self, count: int) -> bytes:
-        """The next bytes of the header."""
+        """The next ``count`` bytes of the header. Raises ValueError where the file ends before, and
+        where the header would become longer than MOST_READ.
+        """
         expected = "a whole header, of at most 32 MiB"
         if self._file.tell() + count > MOST_READ:
             raise wrong(self.path, "a header of more than 32 MiB", expected)
@@ -138,7 +145,7 @@ class Gguf:
         return self._read(length).decode("utf-8", "replace")
 
     def _value(self, kind: int) -> KeyValue:
-        """The next value of the header, of a type of gguf_type."""
+        """The next value of the header; ``kind`` is the number of its type in gguf_type."""
         if kind in _SCALARS:
             number: float = self._take("<" + _SCALARS[kind])[0]
             return number
@@ -151,7 +158,10 @@ class Gguf:
         raise wrong(self.path, seen, "a number, text or a list")
 
     def _list(self, kind: int, count: int) -> int | list[float]:
-        """The next ``count`` values of a type as a list; of texts and of a long list the length."""
+        """The next ``count`` values as a list, ``kind`` being the number of their type. Of texts
+        and of more than MOST_KEPT numbers it is the count alone: they are read past, and nobody
+        asks for them.
+        """
         if kind == _STRING:  # a vocabulary, of which only the number is needed
             self._strings += count
             if self._strings > MOST_STRINGS:

@@ -36,7 +36,9 @@ def wrong(path: Path, seen: object, expected: str) -> ValueError:
 
 
 def start_of(path: Path, size: int, at: int = 0) -> bytes:
-    """Up to ``size`` bytes of a regular file, from the place ``at`` on. Raises OSError."""
+    """Up to ``size`` bytes of a regular file from the place ``at`` on, fewer where it ends before.
+    Raises OSError.
+    """
     with opened(path) as file:
         file.seek(at)
         return file.read(size)
@@ -45,7 +47,8 @@ def start_of(path: Path, size: int, at: int = 0) -> bytes:
 def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, Any]:
     """The JSON object in a file, or in the part of it of ``size`` bytes from the place ``at`` on.
 
-    Raises ValueError where there is none, or more than MOST_READ bytes.
+    Raises ValueError where there is no object, or where there are more than MOST_READ bytes: that
+    is why one byte more than those is asked for.
     """
     data = start_of(path, size, at)
     if len(data) > MOST_READ:
@@ -64,6 +67,7 @@ def pointer_bytes(path: Path) -> int:
     match = POINTER.match(start_of(path, POINTER_BYTES))
     if not match:
         return 0
+    # A pointer is text, in which any number may stand.
     return min(int(match[1]), MOST_BYTES)
 
 
@@ -76,8 +80,11 @@ def cut_off(path: Path, whole_bytes: int) -> str:
 
 
 def safetensors_bytes(path: Path) -> tuple[int, str]:
-    """The bytes of the tensors of a safetensors file by its header, and how much of the file is
-    here, as ``cut_off`` says it. Raises ValueError.
+    """The bytes of all tensors of a safetensors file, by its header; and how much of the file is
+    here, as ``cut_off`` says it (empty where all is).
+
+    The tensors lie one after the other behind the header, so the largest end of one is the bytes of
+    all. Raises ValueError for a header that is not whole, or whose offsets are no model's.
     """
     length = int.from_bytes(start_of(path, LENGTH_BYTES), "little")
     size = path.stat().st_size
@@ -87,7 +94,7 @@ def safetensors_bytes(path: Path) -> tuple[int, str]:
             seen += ", cut off"
         raise wrong(path, seen, "a whole header, of at most 32 MiB")
     tensors = json_file(path, LENGTH_BYTES, length)
-    tensors.pop("__metadata__", None)
+    tensors.pop("__metadata__", None)  # the one key that is no tensor
     try:
         ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):

@@ -8,8 +8,8 @@ from helpers.ground.units import show_bytes
 
 
 def headline(answer: FitsAnswer) -> str:
-    """Whether the model fits, or what is missing to tell; for a file that is incomplete, that
-    comes first.
+    """Whether the model fits, or what is missing to tell. For a file whose end is missing, words
+    that say so come first.
     """
     return f"{incomplete_file(answer)}{_yes_or_no(answer)}"
 
@@ -22,7 +22,7 @@ def incomplete_file(answer: FitsAnswer) -> str:
 
 
 def _yes_or_no(answer: FitsAnswer) -> str:
-    """The headline about the whole file."""
+    """The headline without the words about a file whose end is missing: about the whole file."""
     contexts = answer.contexts
     card = on_the_card(answer)
     if answer.incomplete and answer.fits is None:
@@ -44,6 +44,7 @@ def _yes_or_no(answer: FitsAnswer) -> str:
         return _by_what_is_left(answer, answer.spare_bytes)
     if contexts.longest < contexts.least:
         return f"{_does_not_fit(answer)}{card}: {_too_much(answer, answer.spare_bytes)}"
+    # A token takes no memory in a model of states alone.
     if contexts.has_no_end and answer.fits:
         return "The model fits with a context of any length: a token takes no memory of its own"
     return f"{with_the_context(answer)}{_longest_in_the_headline(answer)}"
@@ -75,8 +76,11 @@ def with_the_context(answer: FitsAnswer) -> str:
 
 
 def _longest_in_the_headline(answer: FitsAnswer) -> str:
-    """How the headline goes on about the longest context to ask for. Empty where a context was asked
-    for and the longest one is as likely: then it says nothing new.
+    """How the headline goes on about the longest context to ask for: the longest there is, or the
+    longest that certainly fits, or a likely one.
+
+    It is empty where a context was asked for and the longest one is no more than likely: then the
+    words about the context that was asked for say enough.
     """
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for
@@ -91,8 +95,10 @@ def _longest_in_the_headline(answer: FitsAnswer) -> str:
 
 
 def longest_line(answer: FitsAnswer) -> str:
-    """A line about the longest context to ask for, and how sure that is; empty where it is not
-    known, of no use or without end, and where a log or incomplete weights are all there is.
+    """A line about the longest context to ask for, and how sure that is.
+
+    It is empty where the context is not known, too short to be of use, or without end. It is empty,
+    too, for a log, for weights of which parts are not here, and without a card.
     """
     contexts = answer.contexts
     tokens = contexts.longest_to_ask_for
@@ -133,7 +139,9 @@ def _by_what_is_left(answer: FitsAnswer, left_bytes: int) -> str:
 
 
 def _too_much(answer: FitsAnswer, left_bytes: int) -> str:
-    """How much more than the card has the model needs with the context that is counted, and why."""
+    """How much more than the card has the model needs with the context that is counted, and the
+    first reason that holds: its weights alone, what others hold, or what is left for the context.
+    """
     weights = answer.rows[0]["bytes"]
     ceiling = answer.ceiling_bytes
     contexts = answer.contexts
@@ -176,7 +184,9 @@ def _other_contexts(answer: FitsAnswer) -> str:
 
 
 def _of_a_log(answer: FitsAnswer) -> str:
-    """The headline for a server's log: how the run ended, and what it had room for."""
+    """The headline for a server's log: that it runs, or that it does not fit, by how much, and the
+    longest context that it had room for, where that is less than the one asked for.
+    """
     if answer.ran:
         return _of_a_server_that_runs(answer)
     longest = answer.solved["context"]

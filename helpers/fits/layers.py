@@ -27,7 +27,9 @@ Kind = TypeVar("Kind")
 
 
 def whole_number(value: object) -> int | None:
-    """A number of a header without its fraction; None where it cannot be a count or a width."""
+    """A number of a header without its fraction; None where it cannot be a count or a width: for
+    words, flags, and numbers below 0 or from MOST_NUMBER on.
+    """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     if 0 <= value < MOST_NUMBER:
@@ -45,7 +47,9 @@ def part_of(value: object) -> dict[str, Any]:
 def first_of(
     values: Mapping[str, object], names: Sequence[str], *kinds: type[Kind]
 ) -> Kind | None:
-    """The first value of those kinds under one of the names; None where there is none."""
+    """The value of the first name that has one of these types and is not empty or 0; None where no
+    name has.
+    """
     for name in names:
         value = values.get(name)
         if value and isinstance(value, kinds):
@@ -61,17 +65,18 @@ def has_states(header: Mapping[str, object]) -> bool:
 def named(
     keys: Mapping[str, object], names: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> dict[str, Any]:
-    """The figures of a header by our names. ``names`` has for each the names that headers have for
-    it, with ``prefix`` before them, of which the first that the header has counts.
+    """The figures of a header by our names.
 
-    Of a list the largest number counts, unless each layer may have its own (``lists`` of
-    models.json). Raises ValueError for a figure that cannot be one.
+    ``names`` has for each of ours the names that headers use, which have ``prefix`` before them;
+    the first one in the header counts. A list is kept, with a number for each layer, for the
+    figures that may differ (``lists`` of models.json); of any other list the largest number counts.
+    What is no number is left out. Raises ValueError for a figure that cannot be one.
     """
     values: dict[str, Any] = {}
     for name, others in names.items():
         for other in others:
             value = keys.get(prefix + other)
-            if name in values or value is None:
+            if name in values or value is None:  # null in a config: not given
                 continue
             _refuse_wrong_figure(name, other, value)
             if isinstance(value, list) and value:
@@ -107,8 +112,12 @@ def _number_of_a_layer(value: object) -> int:
 
 
 def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
-    """The kinds of layers (see ``layer_kinds``) that repeat through a model whose header does not
-    name each one. ``kind`` is the architecture.
+    """The kinds of layers (see ``layer_kinds``) in the order in which they repeat through a model,
+    for one whose header does not name each layer. ``kind`` is the architecture.
+
+    ``period`` and ``interval`` of a header say how often a layer has attention among those with a
+    state, ``pattern`` how often one has no window among those with one; models.json has the last
+    two for architectures whose headers leave them out.
     """
     models = table("models")
     pattern = header.get("pattern", models["windows"].get(kind))
@@ -118,7 +127,8 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
         # transformers modeling_falcon_h1.py: attention and a state side by side
         return ["both"]
     if period is not None:
-        # transformers configuration_jamba.py: attn_layer_offset is half of attn_layer_period
+        # transformers configuration_jamba.py: one layer of a period has attention, the one at
+        # attn_layer_offset, which is half of attn_layer_period
         kinds = ["recurrent"] * min(period, MOST_LAYERS)
         kinds[len(kinds) // 2] = "full"
         return kinds
@@ -128,7 +138,7 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
     if not header.get("n_swa") or pattern is None:
         return ["full"]  # no window, or none that saves cells
     if isinstance(pattern, list):
-        # llama.cpp: one flag for each layer
+        # llama.cpp: one flag for each layer, 1 for a window; a single one says nothing of layers
         if len(pattern) > 1:
             return pattern
         return ["full"]
@@ -156,6 +166,7 @@ def layer_kinds(
     not), ``heads`` how many heads of the cache each has.
     """
     layers = header["n_layer"]
+    # A list that is shorter than the model cannot be meant, as for layers that were added.
     if types is None or len(types) < layers:
         types = for_each_layer(repeated_kinds(header, kind), layers)
     widths = for_each_layer(listed(header.get("n_ff", 0)), layers)
@@ -163,6 +174,7 @@ def layer_kinds(
     kinds = []
     for number in range(layers):
         layer = words.get(str(types[number]), "full")
+        # GGUFs do not name the kinds: a layer with no heads of the cache is one without attention.
         if layer == "full" and not heads[number]:
             layer = "recurrent"
             # Where layers have either a feed-forward or a state, its width tells which.
@@ -190,11 +202,12 @@ def _refuse_wrong_layers(header: Mapping[str, Any], kind: str) -> None:
 def layer_inputs(
     header: Mapping[str, Any], kind: str, types: Sequence[object] | None = None
 ) -> dict[str, Any]:
-    """The inputs of a sheet that a header gives. The last layers may share another's cache
-    (``shared_kv_layers``); they have none of their own.
+    """The inputs of a sheet that a header gives: its figures, with how many layers there are of
+    each kind, and the heads of their caches.
 
     ``kind`` is the architecture, ``types`` what the header calls each layer (None where it does
-    not). Raises ValueError.
+    not). The last ``shared_kv_layers`` layers share another's cache and count as without one.
+    Raises ValueError for layers that cannot be meant.
     """
     _refuse_wrong_layers(header, kind)
     layers = header["n_layer"]
@@ -226,6 +239,7 @@ def layer_inputs(
         n_head=max(listed(query_heads)),
         n_head_kv=max(full_heads, default=max(heads)),
     )
+    # Only where layers differ in their heads the sums are needed (full_token and swa_token).
     if isinstance(header.get("n_head_kv"), list):
         inputs.update(
             heads_full=sum(full_heads),
@@ -239,8 +253,8 @@ def layer_inputs(
 def _remove_unknown_heads(
     inputs: dict[str, Any], header: Mapping[str, Any], heads: Sequence[float]
 ) -> None:
-    """Set the heads and their widths to None where the header does not give them, so that an answer
-    names them as missing; to 1 where no figure depends on them.
+    """Set the heads and their widths to None where the header does not give them: then an answer
+    names them as missing. The width becomes 1 in a model without a cache, where any would do.
     """
     if not inputs["n_head"]:
         inputs["n_head"] = None

@@ -23,9 +23,13 @@ MOST_QUOTED = 160
 
 
 class Slot(NamedTuple):
-    """A key for which lines of a program print values. ``how`` says how the values of several lines
-    become one: "last", or a word that the ``about`` of logs.json explains. ``printed``: they are
-    results, not inputs. ``stage``: the part of a load that prints them, ``at`` in a row.
+    """A figure that lines of a program print.
+
+    - ``key``: its name among the inputs or the results
+    - ``how``: how the values of several lines become one: "last", or a word that the ``about`` of
+      logs.json explains
+    - ``printed``: whether it is a result and no input
+    - ``stage``: the part of a load in which it is printed, counted from 0 (``at`` in a row)
     """
 
     key: str
@@ -36,7 +40,9 @@ class Slot(NamedTuple):
 
 
 class LogReader:
-    """The values that the lines of a log print, of its last load."""
+    """Reads a log line by line and keeps the values that its last load printed. A load is one
+    attempt of a server to start with a model; servers may try several times, with less each time.
+    """
 
     def __init__(self) -> None:
         self.rows = table("logs")
@@ -48,7 +54,9 @@ class LogReader:
         self.host = re.compile(self.rows["host"])
         self.draft = re.compile(self.rows["beside"])
         self.slots: dict[Slot, dict[tuple[str, int], Any]] = {}
-        """The values of each slot, by the device that a line names (empty: none), and their place."""
+        """The values of each slot, by the device that a line names (empty where it names none) and
+        a number: the place of the value among those of the slot, or 0 for the only one of a device.
+        """
         self.programs = Counter[str]()
         """How many lines of each program were read."""
         self.version = ""
@@ -74,8 +82,8 @@ class LogReader:
                     self._take(match, row)
 
     def _begin_anew(self, line: str) -> None:
-        """Forget what an earlier load printed, where the line begins another: all that its program
-        printed from a stage on.
+        """Where the line begins another load, or an earlier stage of one again, forget what its
+        program printed from that stage on.
         """
         for words, program, stage in self.rows["again"]["words"]:
             # The later stages of a draft begin no load of the model.
@@ -90,7 +98,9 @@ class LogReader:
                 self.draft_mark = ""
 
     def _take(self, match: re.Match[str], row: dict[str, Any]) -> None:
-        """Keep the value that a line of the row's form prints."""
+        """Keep the value that a line of the row's form prints. The last group of the form is the
+        value; for the words each, cards and rank of ``how`` the first group is the device.
+        """
         groups = [group for group in match.groups() if group]
         if not groups:
             return
@@ -116,7 +126,7 @@ class LogReader:
         values[(device, place)] = _value(groups[-1], row)
 
     def gathered(self, printed: bool) -> dict[str, Any]:
-        """The results (``printed``) or the inputs: each key with its value."""
+        """Each key with its value: of the results where ``printed`` is true, else of the inputs."""
         values = {}
         for slot, by_device in self.slots.items():
             if slot.printed is not printed:
@@ -137,7 +147,11 @@ class LogReader:
 
 
 def read_log(lines: Iterable[str]) -> ServerFacts:
-    """The facts that a log gives about its last load. Raises ValueError where no line is a server's."""
+    """The facts that a log gives about its last load.
+
+    The program is the one of most lines, or that of the last failure where no line of a server was
+    read. Raises ValueError where there is neither.
+    """
     reader = LogReader()
     for line in lines:
         reader.feed(line[:LINE_CHARS])
@@ -148,6 +162,7 @@ def read_log(lines: Iterable[str]) -> ServerFacts:
         count = len(reader.last_lines)
         raise ValueError(f"no line of a server among {count}; {rows['expected']}")
     inputs = reader.gathered(printed=False)
+    # Sizes in the log are those of this context, whatever other one is asked about later.
     inputs["n_ctx_printed"] = inputs.get("n_ctx")
     # It ran if it said that it runs, unless a later failure says otherwise.
     log = ServerFacts(
@@ -173,9 +188,11 @@ def read_log(lines: Iterable[str]) -> ServerFacts:
 
 def _note_pool(log: ServerFacts) -> None:
     """Add to a log of SGLang the size of its pool and its tokens, whether it holds the context that
-    was asked for, and how many tokens more it could hold.
+    was asked for, and a note about how many tokens more it could hold. Without tokens in the log
+    only the size is added.
     """
     inputs = log.inputs
+    # Some releases print the sizes of keys and of values apart.
     halves = [inputs.pop(name, None) for name in ("k_printed", "v_printed")]
     if None not in halves:
         inputs["kv_printed"] = sum(halves)
@@ -199,7 +216,9 @@ def _note_pool(log: ServerFacts) -> None:
 
 
 def _note_failure(log: ServerFacts, failure: Message) -> None:
-    """Add to a log the error with which its run ended, and what to change."""
+    """Add to a log the error with which its run ended, and what to change, if that is known. The
+    error replaces earlier notes, which are of a server that runs.
+    """
     if failure.capacity:
         log.inputs.setdefault("card_total_bytes", failure.capacity.bytes)
     log.fits = False

@@ -43,16 +43,20 @@ SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
 
 
 def is_model(path: Path) -> bool:
-    """Whether a path is a model's folder or file, by its name or its first bytes."""
+    """Whether a path is a model's folder or file, by its name or its first bytes. Every folder
+    counts as one: ``read_model`` says what it lacks.
+    """
     if path.is_dir() or SUFFIX.search(path.name):
         return True
     return path.is_file() and start_of(path, 4) == b"GGUF"
 
 
 def read_record(path: Path) -> ServerFacts:
-    """The facts of a JSON record: its program, version, architecture and inputs.
+    """The facts of a JSON record, which a person or a program wrote: its program, version,
+    architecture (words about the model) and inputs.
 
-    Raises ValueError in one line.
+    Inputs may have the names of configs or of servers' options in place of ours; where a record has
+    both, ours count. Raises ValueError in one line.
     """
     record = json_file(path)
     inputs = record.get("inputs")
@@ -74,7 +78,10 @@ def read_record(path: Path) -> ServerFacts:
 
 
 def read_model(path: Path) -> ServerFacts:
-    """The facts of a model, from its folder or one of its files. Raises ValueError in one line."""
+    """The facts of a model, from its folder or one of its files. Raises ValueError in one line.
+
+    The first bytes of a file decide what it is; its name counts only where they do not tell.
+    """
     if (path / PIPELINE).is_file():
         return _pipeline(path)
     if path.suffix != ".gguf":
@@ -112,7 +119,10 @@ def _file_to_read(folder: Path) -> Path:
 
 
 def _pipeline(folder: Path) -> ServerFacts:
-    """The facts of a pipeline of diffusers: the bytes of its parts, each in a folder of its own."""
+    """The facts of a pipeline of diffusers: the bytes of its parts, each in a folder of its own.
+
+    A part is a name in the pipeline's index whose class has weights, or a folder with a config.
+    """
     classes = json_file(folder / PIPELINE)
     parts = {name for name, kind in classes.items() if _has_weights(kind)}
     parts |= {file.parent.name for file in folder.glob("*/config.json")}
@@ -135,7 +145,9 @@ def _pipeline(folder: Path) -> ServerFacts:
 
 
 def _has_weights(kind: object) -> bool:
-    """Whether a part of a pipeline has weights, by its library and class."""
+    """Whether an entry of a pipeline's index is a part with weights; a part is the list of its
+    library and its class.
+    """
     if not isinstance(kind, list) or len(kind) != 2 or None in kind:
         return False  # a setting, or a part that is switched off
     return not WITHOUT_WEIGHTS.search(str(kind[1]))
@@ -150,7 +162,9 @@ def _of_json(path: Path) -> ServerFacts:
 
 
 def _of_safetensors(path: Path) -> ServerFacts:
-    """The facts of a model, from a file of its weights and the other parts of them."""
+    """The facts of a model, from a file of its weights; where the file is one part of several, from
+    all of them.
+    """
     stored = of_files([path], "")
     if PART.fullmatch(path.name):
         stored = stored_weights(path.parent)
@@ -159,7 +173,9 @@ def _of_safetensors(path: Path) -> ServerFacts:
 
 def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> ServerFacts:
     """The facts of a model, from its config (empty: the one in the folder of ``path``) and its
-    stored weights.
+    stored weights. Without any config the facts are the bytes alone, and say what is missing.
+
+    Where no weights are here, they are computed from the config: ``parameters_wide`` says so.
     """
     beside = path.parent / "config.json"
     if not config and beside.exists():
@@ -182,7 +198,9 @@ def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> ServerF
 
 
 def _refuse_adapter(path: Path) -> None:
-    """Raises ValueError for a LoRA adapter, which is no model without its base."""
+    """Raises ValueError for a LoRA adapter, which is no model without its base. A folder with a
+    config of its own is a model, unless the adapter's own file was named.
+    """
     folder = path
     if not path.is_dir():
         folder = path.parent
@@ -199,7 +217,10 @@ def _refuse_adapter(path: Path) -> None:
 
 
 def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
-    """The model, with notes where its architecture is not known."""
+    """The model, with notes where its architecture ``kind`` is not known. It is known where tests
+    compare its numbers (``counted`` of models.json), or where its name begins like one whose cache
+    was read (``known``).
+    """
     models = table("models")
     name = re.sub("[^a-z0-9]", "", kind.lower())
     if kind not in models["counted"] and not name.startswith(tuple(models["known"])):
@@ -212,7 +233,12 @@ def _note_architecture(model: ServerFacts, kind: str) -> ServerFacts:
 
 
 def _config(config: dict[str, Any], path: Path) -> ServerFacts:
-    """The facts that a config.json gives. Raises ValueError."""
+    """The facts that a config.json gives, for vLLM, as nobody has named a server. Raises
+    ValueError.
+
+    The flags among the inputs (``quant_unknown``, ``weights_uncounted``, ``vision_parts``) say
+    which weights the dimensions do not give.
+    """
     text = _decoder_of(config)
     kind = ""
     if text.get("model_type"):
@@ -224,6 +250,7 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
     _refuse_wrong_heads(header, path)
+    # configs of Qwen2 name a window that most of its models do not use
     if text.get("use_sliding_window") is False:
         header["n_swa"] = 0
     if text.get("multi_query") is True and not text.get("new_decoder_architecture"):
@@ -263,7 +290,8 @@ def _decoder_of(config: dict[str, Any]) -> dict[str, Any]:
     defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
     text = {**defaults, **config, **nested}
     kind = text.get("model_type")
-    # transformers configuration_dbrx.py, of MPT too; each part has an empty type of its own
+    # transformers configuration_dbrx.py, of MPT too: figures are in parts of the config. Each part
+    # has an empty model_type of its own, so the decoder's is put back.
     for part in ("attn_config", "ffn_config"):
         text.update(part_of(text.get(part)))
     text["model_type"] = kind
@@ -273,8 +301,8 @@ def _decoder_of(config: dict[str, Any]) -> dict[str, Any]:
 def _types_of_layers(
     text: Mapping[str, object], header: dict[str, Any]
 ) -> Sequence[object] | None:
-    """What the config calls each layer; None where it does not name them. The figures of linear
-    attention are added to the header.
+    """What the config calls each layer, by a list of words or of the layers that have attention;
+    None where it does not name them. The figures of linear attention are added to the header.
     """
     models = table("models")
     places = first_of(text, models["attention_at"], list)
@@ -321,19 +349,23 @@ def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:
 
 
 def _gguf(path: Path) -> ServerFacts:
-    """The facts of a model, from the header of its GGUF and of the other parts of it.
+    """The facts of a model, from the header of its GGUF, and the bytes of the other parts of it.
 
-    Raises ValueError.
+    The first part's header has the keys. Where they name no layers, the facts are bytes alone.
+    Raises ValueError for a GGUF that is no whole model.
     """
     gguf = Gguf(path)
     models = table("models")
     kind = str(gguf.keys.get("general.architecture", ""))[:MOST_OF_A_NAME]
     form = gguf.keys.get("general.type")
+    # clip: the part that sees, in files that are older than general.type
     if form in PARTIAL or kind == "clip":
         seen = PARTIAL.get(str(form), PARTIAL[EYES])
         raise wrong(path, seen, "the GGUF of the model that it belongs to")
     model = ServerFacts("llama.cpp", {}, path=str(path), notes=_note_of_eyes(path))
     header = named(gguf.keys, models["gguf"], kind + ".")
+    # Without a key for it, the vocabulary is as long as its list, of which ``Gguf`` keeps the
+    # length.
     header.setdefault("n_vocab", whole_number(gguf.keys.get("tokenizer.ggml.tokens")))
     parts = _parts(gguf)
     model.incomplete = _absent_tensors(parts)
@@ -376,7 +408,7 @@ def _note_of_eyes(path: Path) -> list[str]:
 
 
 def _parts(gguf: Gguf) -> list[Gguf]:
-    """A GGUF and the other parts of the same model in its folder."""
+    """A GGUF and the other parts of the same model in its folder, the given one first."""
     path = gguf.path
     match = PART.fullmatch(path.name)
     if not match:

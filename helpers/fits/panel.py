@@ -14,7 +14,9 @@ from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 
 @dataclass(frozen=True)
 class Wish:
-    """A server with its model, the card, and the context and slots that are asked for."""
+    """What a person wants to run: a server with its model, the card, and the context and slots that
+    are asked for; all of it is within the facts about the server.
+    """
 
     server: ServerFacts
 
@@ -25,7 +27,9 @@ class Wish:
 
 
 def build_fits(frame: Frame, wish: Wish) -> Sequence[object]:
-    """Sliders for the context and the slots, and the answer below them."""
+    """Sliders for the context and the slots, and the answer below them. The slider of the context
+    begins where the rows are counted, and ends at the model's own maximum.
+    """
     inputs = wish.server.inputs
     answers = frame.answer()
     tokens = answer(wish.server).contexts.counted

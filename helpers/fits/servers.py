@@ -23,7 +23,8 @@ def table(name: str = "servers") -> dict[str, Any]:
 @lru_cache(64)
 def family_of(program: str) -> str:
     """The family of servers whose rules a program follows, such as llama.cpp for koboldcpp; empty
-    where none is known.
+    where none is known. The first family counts that has a name in the program's: some programs
+    have names of two, such as *ollama (llama runner)*.
     """
     for family, names in table()["families"]:
         if re.search(names, program.lower()):
@@ -33,10 +34,11 @@ def family_of(program: str) -> str:
 
 @lru_cache(64)
 def date_of(version: str, family: str) -> int:
-    """The month in which a release came out (202511), from a month, a build (b4567), a release
-    number or a year in its name; NEWEST where it has none of these.
+    """The month in which a release came out (202511), by what its name has first of these: a month,
+    a build (b4567), a release number, a year; NEWEST where it has none.
 
-    ``before 2025-05`` is the month before; a year alone counts as its December.
+    ``before 2025-05`` is the month before; a year alone counts as its December. Words for a part of
+    a year, such as *late 2025*, have a month in servers.json.
     """
     text = version.lower()
     dates = table()["dates"]
@@ -62,8 +64,8 @@ def date_of(version: str, family: str) -> int:
 
 
 def _month_of(number: str, rows: list[list[str]]) -> int:
-    """The month of the last release that is not above a number, or of the first release. ``rows``
-    are releases with their months, the oldest first.
+    """The month of the last release whose number is not above this one; for a number below all of
+    them that of the first. ``rows`` are pairs of a release and its month, the oldest first.
     """
     last_month = rows[0][1]
     for release, month in rows:
@@ -78,7 +80,9 @@ def _parts(number: str) -> list[int]:
 
 
 def became(family: str, date: int) -> str:
-    """The family whose rules a family follows in a month: ollama runs llama-server since one."""
+    """The family whose rules a family follows in the month ``date``: itself, but ollama those of
+    llama.cpp since it runs llama-server (``becomes`` of servers.json).
+    """
     if family not in table()["becomes"]:
         return family
     since, later = table()["becomes"][family]

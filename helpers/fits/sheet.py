@@ -55,8 +55,8 @@ class ServerFacts:
 
 
 class MissingFigure(Exception):
-    """A figure that neither inputs nor rules give. ``why`` is a sentence; without it the figure's
-    name says what is missing.
+    """A figure that neither inputs nor rules give. ``why`` is a sentence about it; without one the
+    words that servers.json has for the figure's name say what is missing.
     """
 
     def __init__(self, name: str, why: str = ""):
@@ -104,8 +104,9 @@ def check_count(option: str, count: int | None) -> None:
 
 
 def checked(inputs: Mapping[str, Any]) -> dict[str, Figure]:
-    """The inputs that are figures, or words where words belong. Others are left out, unless a rule
-    reads them: then ValueError is raised, in one line.
+    """The inputs that are figures within their limits, or words where words belong. Any other one
+    is left out, but an input that rules read raises ValueError, in one line. None is left out
+    always: it is not known.
     """
     sound: dict[str, Figure] = {}
     kinds = table()["inputs"]
@@ -174,7 +175,9 @@ class Sheet:
 
     @property
     def cards_alike(self) -> int:
-        """How many cards share one pool; sizes are those of one of them."""
+        """How many cards share one pool, when sizes are those of one of them; 1 for servers without
+        a pool, whose sizes are those of all cards together.
+        """
         if not self.is_pooled:
             return 1
         return int(self.tp * self.pp)
@@ -187,7 +190,9 @@ class Sheet:
         return self.family
 
     def option(self, name: str) -> str:
-        """The server's own name for one of its options; empty where it has none."""
+        """What ``server_options`` of servers.json has under ``name`` for the server, such as its
+        own name for an option; empty where it has nothing.
+        """
         return str(table()["server_options"].get(self.server, {}).get(name, ""))
 
     @property
@@ -213,7 +218,8 @@ class Sheet:
     def figure(self, name: str) -> float:
         """The figure of that name, which is a number. Raises MissingFigure.
 
-        Where the input is a word, the rule that reads it raises TypeError.
+        Where an input is a word in place of a number, the rule that calculates with it raises
+        TypeError, which ``lacks`` takes as a missing figure.
         """
         return cast(float, self._figure(name))
 
@@ -230,7 +236,9 @@ class Sheet:
         return self._worked_out[name]
 
     def _work_out(self, name: str) -> Figure:
-        """The figure by its rule, else its default. Raises MissingFigure."""
+        """The figure by its rule, else its default. Raises MissingFigure, also for a figure that is
+        no finite number.
+        """
         if name in RULES:
             figure = RULES[name](self)
         else:
@@ -242,9 +250,9 @@ class Sheet:
     def _default(self, name: str) -> Figure:
         """The default of a figure in servers.json. Raises MissingFigure where it has none.
 
-        A row names other figures (``as``), of which the first that is an input counts, else a
-        number, a word, or low, likely and high (``is``); without ``is``, the last of the others is
-        worked out.
+        The first of the other figures that a row names (``as``) counts, if it is an input. Else its
+        value (``is``) counts: a number, a word, or a list of low, likely and high. Where a row has
+        no value, the last of the other figures is worked out.
         """
         row = table()["defaults"].get(name)
         if row is None:
@@ -277,7 +285,8 @@ class Sheet:
         return self.figure(name)
 
     def lacks(self, name: str) -> MissingFigure | None:
-        """The figure that is missing to work out the one of this name; None where none is."""
+        """The figure that is missing to work out the figure ``name``; None where none is missing.
+        """
         try:
             self._figure(name)
         except MissingFigure as missing:
@@ -300,7 +309,7 @@ class Sheet:
         return listed(self._figure(name))
 
     def either(self, low: float, likely: float, high: float) -> float:
-        """The end of a range that this sheet takes."""
+        """The one of three figures that is at the end of the ranges which this sheet takes."""
         return {LOW: low, LIKELY: likely, HIGH: high}[self.end]
 
     def no_bound(self, why: str) -> None:

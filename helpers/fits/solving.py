@@ -15,8 +15,8 @@ MOST_SLOTS = 256
 
 
 def context(sheet: Sheet) -> int | None:
-    """The longest context that fits, in the steps to which the server rounds; 0 where none does,
-    None where it is not known.
+    """The longest context that fits in tokens, a multiple of the step to which the server rounds; 0
+    where none does, None where it is not known. It is at most the model's own maximum.
     """
     if not knows_a_token(sheet):
         return None
@@ -26,20 +26,24 @@ def context(sheet: Sheet) -> int | None:
 
 
 def knows_a_token(sheet: Sheet) -> bool:
-    """Whether the bytes of a token are known, so that sizes of other contexts can be computed."""
+    """Whether the bytes of a token are known, so that caches of other contexts can be computed."""
     if sheet.family == "Diffusers" or sheet.has("share_free"):
         return False  # no cache, or a server that does not start
     if "kv_bytes" in sheet.inputs:
         return False  # only the size of the whole cache is known
     if sheet.has("full_token"):
         return True
+    # Without the bytes of a token, a size that a log prints is that of one context; of other
+    # servers than vLLM the search itself finds out what is missing.
     if "kv_printed" in sheet.inputs:
         return False
     return not sheet.is_vllm or sheet.has("need_bytes")
 
 
 def slots(sheet: Sheet) -> int | None:
-    """The most requests of the same context that fit at once; None where it is not known."""
+    """The most requests of the same context that fit at once, as the pool holds them (slots_held),
+    else at most MOST_SLOTS; None where it is not known.
+    """
     slots_held = _whole_number(sheet, "slots_held")
     if slots_held is not None or not knows_a_token(sheet):
         return slots_held
@@ -52,8 +56,9 @@ def slots(sheet: Sheet) -> int | None:
 
 
 def layers_on_gpu(sheet: Sheet) -> int | None:
-    """The most layers that the cards hold, the output among them; None where it is not known, and
-    for servers that leave no layer with the host.
+    """The most layers that the cards hold, the output among them, by ollama's own count
+    (layers_held) or by trying; None where it is not known, and for servers that leave no layer with
+    the host.
     """
     layers_held = _whole_number(sheet, "layers_held")
     if layers_held is not None or not sheet.is_ggml:
@@ -65,8 +70,9 @@ def layers_on_gpu(sheet: Sheet) -> int | None:
 
 
 def utilisation(sheet: Sheet) -> float | None:
-    """The least share of the card that suffices, for servers that take a share; None where it is
-    not known.
+    """The least share of the card that suffices, in whole percents; for a vLLM that refuses its
+    share, the share that is free. None for servers that take no share, where 99 % do not suffice,
+    and where it is not known.
     """
     share = sheet.value("share_free")
     if share is not None:
@@ -92,8 +98,10 @@ def most_that_fits(
     changed: Callable[[int], Mapping[str, float]],
     step: int = 1,
 ) -> int | None:
-    """The largest count up to ``most``, in whole steps, that leaves something spare; 0 where none
-    does, None where that is not known. ``changed`` gives the inputs of the sheet for a count.
+    """The largest count that fits: ``most`` itself, or else a multiple of ``step`` below it; 0
+    where not even one step fits, None where that is not known. ``changed`` gives the inputs of the
+    sheet for a count. It halves the range, so a larger count must never fit better than a smaller
+    one.
     """
 
     def fits(count: int) -> bool | None:

@@ -22,10 +22,10 @@ LINE_CHARS = 74
 def start_lines(
     path: str, sheet: Sheet, contexts: Contexts, changed: Mapping[str, object]
 ) -> list[str]:
-    """The lines to paste, from the forms of the server in servers.json; ``changed`` are gaps that a
-    change fills otherwise.
+    """The lines to paste, from the forms of the server in servers.json, with their gaps filled in.
+    ``changed`` are the gaps that a change of options fills with something else.
 
-    Empty where the server has no form, or where no context that is of use fits.
+    Empty where the server has no form, or where no context that is of use likely fits.
     """
     forms = table()["start"].get(sheet.server)
     tokens = contexts.to_start_with
@@ -46,6 +46,7 @@ def start_lines(
         "offload": None,
         "quantised": None,
     }
+    # Without an end there is no number to ask for: the option is left out.
     if contexts.has_no_end and contexts.asked is None:
         gaps["context"] = None
     gaps.update(changed)
@@ -53,7 +54,9 @@ def start_lines(
 
 
 def _line(words: Sequence[str], gaps: Mapping[str, object]) -> str:
-    """A line of a form with its gaps filled; a long one in several lines."""
+    """A line of a form with its gaps filled; a long one in several lines, but a comment (``#``) as
+    it is, since nothing continues one.
+    """
     filled = [word.format(**gaps) for word in words if _is_needed(word, gaps)]
     line = " ".join(filled)
     if len(line) <= LINE_CHARS or line.startswith("#"):
@@ -64,7 +67,9 @@ def _line(words: Sequence[str], gaps: Mapping[str, object]) -> str:
 
 
 def _is_needed(word: str, gaps: Mapping[str, object]) -> bool:
-    """Whether a word has no gap, or a gap that is filled with other than the server's default."""
+    """Whether a word of a form belongs into the line: it has no gap, or its gap is filled with
+    other than the server's default. None and empty stand for the default; 1 does in ONE_BY_DEFAULT.
+    """
     gap = GAP.search(word)
     if gap is None:
         return True
@@ -96,7 +101,9 @@ def _layers(sheet: Sheet, tokens: int) -> int | None:
 
 
 def _model(path: str, sheet: Sheet) -> str:
-    """The path of the model; MODEL where the server cannot read the form that is there."""
+    """The path of the model; MODEL or MODEL.gguf where none is known, and where the server cannot
+    read the form that is there.
+    """
     if path and path.endswith(".gguf") is sheet.is_ggml:
         return path
     if sheet.is_ggml:

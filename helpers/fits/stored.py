@@ -36,8 +36,10 @@ class Stored:
 
 
 def stored_weights(folder: Path) -> Stored:
-    """The weights of a folder in the first of FORMS that it has, by the index, else by the headers
-    of the files. Raises ValueError.
+    """The weights of a folder, in the first of FORMS that it has; with 0 bytes where it has none.
+
+    An index gives the bytes of all parts, also of those that are not here; without one they are
+    those of the files. Raises ValueError for files that are not what their names say.
     """
     for form in FORMS:
         files = without_copies(sorted(folder.glob(form)))
@@ -58,7 +60,12 @@ def without_copies(files: Sequence[Path]) -> list[Path]:
 
 
 def _indexed(index_path: Path, files: Sequence[Path]) -> Stored:
-    """The weights that an index names; all, some or none of their ``files`` are here."""
+    """The weights that an index names; all, some or none of their ``files`` are here.
+
+    Where the index has no size, what is here is counted, and parts that are not here make it
+    incomplete. Where it has one, the bytes are those of all parts: if only some of them are here,
+    they are cut off, and if none is, the model was not downloaded yet, which is no fault.
+    """
     index = json_file(index_path)
     names = {str(name) for name in part_of(index.get("weight_map")).values()}
     files = [file for file in files if file.name in names]
@@ -89,7 +96,9 @@ def of_files(files: Sequence[Path], absent: str) -> Stored:
 
 
 def _file_bytes(file: Path) -> tuple[int, str]:
-    """The bytes of the weights in a file, and what of the file is not here; empty where all is."""
+    """The bytes of the weights that a file has when it is whole, and in words what of it is not
+    here; empty where all is.
+    """
     pointed = pointer_bytes(file)
     if pointed:
         lack = f"{file.name} is a git-lfs pointer; `git lfs pull` brings the weights"

@@ -1,5 +1,8 @@
 """An answer of fits in words: a table and a bar of what a server needs, the longest context, the
 line that starts the server, and the changes with which it would fit.
+
+A row of an answer is one part of what is needed (weights, cache, ...) with its bytes as they are
+likely, at best and at worst (``Total`` of answer.py). The ceiling is what the card can give.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
 def rows_table(answer: FitsAnswer) -> Shown:
-    """Each part with its size in each column of a Total and its source; then their sum, and the
-    card.
+    """The rows of an answer as a table: each part with its three sizes and its source. Below them
+    stand their sum and the card, where a card is known. A part that takes nothing is left out.
     """
     names = words("fits")["parts"]
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
@@ -79,8 +82,10 @@ def _gib(size: int | None) -> float | None:
 
 
 def _gib_that_add_up(sizes: Sequence[int | None]) -> list[float | None]:
-    """Sizes in GiB with two decimals that add up to their rounded sum: each is the difference of
-    two rounded sums. None stays where a size is not known.
+    """Sizes in GiB with two decimals that add up to the rounded total as a reader adds them.
+
+    Each is the difference of two rounded sums: that of the sizes up to it, and that of those before
+    it. A size that is not known stays None and adds nothing.
     """
     parts: list[float | None] = []
     sum_bytes = 0
@@ -97,8 +102,11 @@ def _gib_that_add_up(sizes: Sequence[int | None]) -> list[float | None]:
 
 
 def fills_its_share(answer: FitsAnswer) -> bool:
-    """Whether the cache takes all that the other rows leave: then rows are ranges and their sum is
-    not. A MiB is the rounding of the figures.
+    """Whether the server fills its share of the card: its cache takes all that the other rows
+    leave.
+
+    That is so where the sum reaches the ceiling, and some rows are ranges while the sum is none.
+    Two sums within a MiB count as equal, as figures are rounded by so much.
     """
     total = answer.total["bytes"]
     low = answer.total["low_bytes"]
@@ -114,14 +122,18 @@ def fills_its_share(answer: FitsAnswer) -> bool:
 
 
 def total_line(answer: FitsAnswer) -> str:
-    """The sum of all rows, the context that they are counted for, and what the card has; empty where
-    a row is not known, and for a log.
+    """A line about the sum of all rows, the context that they are counted for, and what the card
+    has.
+
+    It is empty where a row or the card is not known, and for a log, whose headline says how its run
+    ended. A range is said where the sum is not certain.
     """
     total = answer.total["bytes"]
     if total is None or answer.ceiling_bytes is None or answer.ran is not None:
         return ""
     card = show_bytes(answer.ceiling_bytes)
     if fills_its_share(answer):
+        # What the server keeps free and what others hold are rows, but it does not take them.
         for row in answer.rows:
             if row["part"] in ("reserve", "others") and row["bytes"] is not None:
                 total -= row["bytes"]
@@ -134,7 +146,7 @@ def total_line(answer: FitsAnswer) -> str:
     high = answer.total["high_bytes"]
     if low == total == high:
         return f"{says}: {show_bytes(total)} of {card}"
-    if low == total and high is None:
+    if low == total and high is None:  # the likely sum is the least, so it says no more
         return f"{says}: at least {show_bytes(total)}; available: {card}"
     most = "no bound is known"
     if high is not None:
@@ -146,7 +158,11 @@ def total_line(answer: FitsAnswer) -> str:
 
 
 def _counted_context(answer: FitsAnswer) -> str:
-    """The context that the rows are counted for; empty where it is not known."""
+    """The words about the context that the rows are counted for; empty where it is not known.
+
+    They call it the server's default where nobody asked for one, unless that default is the model's
+    own maximum, which the line about the longest context names.
+    """
     tokens = answer.cache["n_ctx"]
     contexts = answer.contexts
     if contexts.asked is None and tokens == contexts.default != contexts.model:
@@ -163,7 +179,9 @@ def bar(answer: FitsAnswer) -> Shown:
 
 
 def _draw(answer: FitsAnswer) -> Drawing:
-    """Draw the figure of ``bar``."""
+    """Draw the figure of ``bar``. Where the card is larger than the sum, the last piece is what is
+    left of it; where it is smaller, a line marks its end within the bar.
+    """
     from helpers.tell import (
         sheet,
     )  # here: it loads matplotlib, which a terminal does not need
@@ -179,7 +197,7 @@ def _draw(answer: FitsAnswer) -> Drawing:
             pieces.append(sheet.BarPiece(names[row["part"]], row["bytes"], look))
             total += row["bytes"]
     ceiling = answer.ceiling_bytes
-    if ceiling is None:
+    if ceiling is None:  # no card: the bar is the sum alone
         ceiling = total
     if ceiling < total:
         page.stacked(pieces, total, mark=ceiling)
@@ -192,7 +210,9 @@ def _draw(answer: FitsAnswer) -> Drawing:
 
 
 def solved_lines(answer: FitsAnswer) -> list[str]:
-    """Lines about the context and every other unknown that was solved for."""
+    """Lines about the context and every other unknown that was solved for. Of a log only the
+    unknowns are said: its context is what it was.
+    """
     lines = []
     contexts = answer.contexts
     is_log = answer.ran is not None
@@ -205,6 +225,7 @@ def solved_lines(answer: FitsAnswer) -> list[str]:
     if contexts.token_bytes:
         size = show_bytes(contexts.token_bytes)
         lines.append(f"Each token of context takes {size}{per_card(answer)}")
+    # Where any context fits, numbers of tokens and of requests of the longest one say nothing.
     if not contexts.has_no_end:
         lines += _lines_of_unknowns(answer)
     return lines
@@ -214,6 +235,7 @@ def _lines_of_unknowns(answer: FitsAnswer) -> list[str]:
     """A line for each unknown that was solved for and that no other line says."""
     forms = words("fits")["solved"]
     left_out = {"slots"}  # below: its line names the tokens of a request, too
+    # Without a log, longest_line of headline.py says the context.
     if answer.ran is None:
         left_out.add("context")
     if answer.start:
@@ -258,15 +280,17 @@ def _range_of_the_context(answer: FitsAnswer) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names as a person lists them: *a, b and c*."""
+    """Names as a person lists them: *a, b and c*; empty where there are none."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _how_sure_of_the_line(contexts: Contexts) -> str:
-    """A warning that the line which starts the server asks for a context that may not fit, or a hint
-    at the longer one that likely fits; else empty.
+    """A sentence below the line that starts the server: a warning that its context may not fit, or
+    a hint that a longer one likely fits.
+
+    It is empty where neither is so, where no context certainly fits, and where any does.
     """
     certain = contexts.certain
     likely = contexts.likely
@@ -280,7 +304,9 @@ def _how_sure_of_the_line(contexts: Contexts) -> str:
 
 
 def server_line(answer: FitsAnswer) -> str:
-    """The server that the answer is about, on how many cards, and whether it was named or assumed."""
+    """The server that the answer is about, on how many cards; where nobody named a server, that it
+    is assumed, and how to name another.
+    """
     server = f"Server: {answer.program}"
     if answer.cards_alike > 1:
         server += f" on {answer.cards_alike} cards"
@@ -308,7 +334,9 @@ def ways_table(answer: FitsAnswer) -> Shown:
 
 
 def _lines_of_a_way(way: Way) -> list[str]:
-    """Lines of a terminal about a way: its changes, the context with its size, the lines to paste."""
+    """Lines of a terminal about a way: its changes; the context and the size with it, where it has
+    one; and the lines to paste.
+    """
     says = f"{way.option}: {way.says}"
     if way.context:
         fit = f"likely fit (about {show_bytes(way.total_bytes)}{per_card(way)})"
@@ -322,7 +350,9 @@ def _lines_of_a_way(way: Way) -> list[str]:
 
 
 def _first_lines(answer: FitsAnswer) -> list[str]:
-    """Lines of a terminal about what to do: how to start the server, and the ways out."""
+    """Lines of a terminal about what to do: how to start the server, and the ways out; each only
+    where the answer has it.
+    """
     out = []
     if answer.start:
         out += ["", "Start it with"]
@@ -341,7 +371,11 @@ def _first_lines(answer: FitsAnswer) -> list[str]:
 
 
 def verdict_on_fit(answer: FitsAnswer) -> Verdict:
-    """The answer as a verdict, which a notebook shows as any other."""
+    """The answer as a verdict, which a notebook shows as any other.
+
+    Its summary is the longest context and the unknowns, or what is missing where neither is known.
+    The next step is the first way out where the model does not fit, else a sentence of words.json.
+    """
     names = words("fits")["parts"]
     lines = solved_lines(answer)
     longest = longest_line(answer)
@@ -354,13 +388,14 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
         if row["bytes"]:
             size = seen(row["bytes"], "bytes", row["source"])
             evidence.append(Evidence(row["part"], size, names[row["part"]]))
+    # "other": a verdict whose own words are the answer, as nothing has failed.
     causes = {True: "other", False: "true-capacity", None: "cannot-tell"}
     # words.json has a step for each value of fits, and one for a file that is cut off.
     kind = str(answer.fits)
     if answer.cut_off and answer.fits:
         kind = "cut off"
     step = words("fits")["steps"][kind].format(lines[0])
-    typed = answer.start
+    typed = answer.start  # what a person types for the step
     if answer.fits is False and answer.ways:
         way = answer.ways[0]
         step = f"Make it fit: {way.option} ({way.says})"
@@ -387,7 +422,7 @@ def as_text(answer: FitsAnswer, wide: bool = False) -> str:
         table = table.without("source")
     head = headline(answer)
     longest = longest_line(answer)
-    if longest:
+    if longest:  # it has a line of its own here, so the headline is without it
         head = f"{incomplete_file(answer)}{with_the_context(answer)}"
     out = []
     for line in (head, longest, server_line(answer), total_line(answer)):

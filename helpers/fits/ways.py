@@ -1,5 +1,8 @@
 """The ways out where a model, or the context that was asked for, does not fit: single changes and
 pairs of them. Each is computed as a sheet of its own, so that none is named that does not fit.
+
+A change has a kind, such as cache or quantisation (LOSSES of changes.py has them in the order of
+what they cost). What is wanted are the tokens that have to fit.
 """
 
 from __future__ import annotations
@@ -95,8 +98,9 @@ class FitsQuestion:
 def ways_that_work(
     sheets: Mapping[str, Sheet], contexts: Contexts, path: str
 ) -> list[Way]:
-    """The ways out, those on this card first. None where what was asked for certainly fits, or where
-    no card is given. Where it likely fits, a way is one with which it certainly does.
+    """The ways out, those on this card first; an empty list where what was asked for certainly
+    fits, or where no card is given. Where it likely fits already, a way is one with which it
+    certainly does.
     """
     sheet = sheets[LIKELY]
     if sheet.family == "Diffusers":
@@ -119,9 +123,10 @@ def _total(sheet: Sheet, tokens: int) -> int:
 
 
 def _alone_and_in_pairs(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
-    """The changes, alone and in pairs, with which what is wanted fits. Of each kind, or pair of
-    kinds, the one that loses least is named, and the usual ones; no pair has a change in it that
-    suffices alone.
+    """The changes, alone and in pairs, with which what is wanted fits, those that lose least first.
+
+    Of each kind, and of each pair of kinds, only the first one that suffices is named, and besides
+    it the usual ones. A pair is left out where one of its changes suffices alone.
     """
     named_kinds = set[tuple[str, ...]]()
     sufficient_alone = set[str]()
@@ -140,10 +145,10 @@ def _alone_and_in_pairs(question: FitsQuestion) -> Iterator[tuple[OptionChange, 
 
 
 def _singles_and_pairs(question: FitsQuestion) -> Iterator[tuple[OptionChange, ...]]:
-    """Each change, and each pair of it with a change that loses more.
+    """Each change alone, and each pair of a change with another one that loses more.
 
-    A change of SOLVED begins no pair, as it goes as far as is needed. Beside weights in RAM only the
-    usual quantisation is tried, the one that people take for speed.
+    A change of SOLVED is never the first of a pair, as it goes as far as is needed by itself.
+    Beside weights in RAM (host), which are slow, only the usual quantisation is tried.
     """
     sheet = question.changed(())[LIKELY]
     for first in changes_of(sheet, question.wanted):
@@ -159,8 +164,8 @@ def _singles_and_pairs(question: FitsQuestion) -> Iterator[tuple[OptionChange, .
 
 
 def _suffices(question: FitsQuestion, changes: Sequence[OptionChange]) -> bool:
-    """Whether what is wanted likely fits with these changes; certainly, where it likely fits
-    without them.
+    """Whether what is wanted fits with these changes: certainly, where it likely fits without them
+    already; else it is enough that it likely does.
     """
     is_likely = question.contexts.likely >= question.wanted
     end = HIGH if is_likely else LIKELY
@@ -179,16 +184,17 @@ def _on_other_cards(question: FitsQuestion) -> list[tuple[OptionChange]]:
 
 
 def _loss(changes: Sequence[OptionChange]) -> tuple[list[int], int]:
-    """The sort key of changes, what they lose: the places of their kinds in LOSSES, the worst first,
-    then how far they go.
+    """The sort key of changes by what they lose: first the places of their kinds in LOSSES, the
+    worst kind before the other, then the sum of their levels, which is how far they go.
     """
     kinds = sorted((LOSSES.index(change.kind) for change in changes), reverse=True)
     return kinds, sum(change.level for change in changes)
 
 
 def _with_a_shorter_context(question: FitsQuestion) -> Iterator[Way]:
-    """The ways with a smaller cache, or smaller weights, that reach a longer context than now, but
-    not the one that was asked for.
+    """The ways with a smaller cache, or smaller weights, that reach a context longer than now by
+    WORTH_IT, but not the one that was asked for; at most one of either kind. Where what was asked
+    for likely fits, there are none.
     """
     contexts = question.contexts
     if contexts.asked is None or contexts.asked <= contexts.likely:
@@ -214,7 +220,8 @@ def _with_a_shorter_context(question: FitsQuestion) -> Iterator[Way]:
 
 def _parts_one_by_one(sheet: Sheet) -> Iterator[Way]:
     """The way for a pipeline of diffusers that is too large as a whole: its parts on the card one
-    after the other, else its layers.
+    after the other, or its layers where the largest part is too large. Nothing where the whole
+    fits.
     """
     largest = sheet.value("largest_part_bytes")
     spare = sheet.value("spare")
