@@ -285,8 +285,7 @@ class Sheet:
         return self.figure(name)
 
     def lacks(self, name: str) -> MissingFigure | None:
-        """The figure that is missing to work out the figure ``name``; None where none is missing.
-        """
+        """The figure that is missing to work out the figure ``name``; None where none is."""
         try:
             self._figure(name)
         except MissingFigure as missing:
