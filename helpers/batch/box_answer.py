@@ -218,7 +218,9 @@ def answers_of(sections: list[Section]) -> list[BoxAnswer]:
 
 
 def looked_at(answers: list[BoxAnswer], sections: Iterable[Section]) -> list[BoxAnswer]:
-    """The answers about boxes on which more ran than a closing report, which reads the others."""
+    """The answers about boxes on which more ran than a closing report, which only reads the records
+    of other runs (``which_runs.boxes_of``).
+    """
     boxes = boxes_of(section.run for section in sections)
     return [answer for answer in answers if answer.box in boxes]
 
@@ -306,8 +308,8 @@ def _note(first: Section, runs: Sections) -> str:
 
 
 def _counted(runs: Sections) -> str:
-    """How many runs there are, and with which values of parameters, if there are a few of these;
-    empty for one run.
+    """How many runs there are, and the values of parameters in which they differ, if these are at
+    most MOST_VALUES; empty for one run.
     """
     if len(runs) == 1:
         return ""

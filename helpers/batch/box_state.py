@@ -67,7 +67,7 @@ def measure(
     what cannot be read.
     """
     began = time.monotonic()
-    bundle, sick = _bundle(root)
+    bundle, hung = _bundle(root)
     addresses = [pci_address(gpu) or gpu for gpu in gpus]
     looked_at = [
         gpu_state(gpu, bundle, root)
@@ -89,7 +89,7 @@ def measure(
         read_only=is_read_only,
         oom_kills=oom_kills,
         log=log,
-        errors=(*sick, *errors),
+        errors=(*hung, *errors),
         unanswered=tuple(unanswered(bundle, root)),
         folder=str(folder),
         seconds=round(time.monotonic() - began, 3),

@@ -1,6 +1,8 @@
 """Is this box clean enough for the next job, and how long does one wait until it is?
 
-The verb ``gate`` and a batch both ask here. Only the standard library of Python 3.8 is used.
+A box is clean if two looks at it (``box_state.measure``), before and after a job, show no trouble:
+no fault, no GPU that is still in use or hot, and enough host memory and disk. The verb ``gate`` and
+a batch both ask here. Only the standard library of Python 3.8 is used.
 """
 
 from __future__ import annotations
@@ -171,9 +173,10 @@ def settle(
 def missing(
     state: BoxState, wanted: Sequence[str], count: int | None
 ) -> Iterator[Trouble]:
-    """What a job needs and the look does not show: each ``wanted`` GPU (PCI addresses), how much
-    memory of each GPU is used, and ``count`` GPUs in all (None: any number); also GPUs that do not
-    answer.
+    """A trouble for each thing that a job needs and the look does not show.
+
+    A job needs each ``wanted`` GPU (PCI addresses) and ``count`` GPUs in all (None: any number).
+    Every GPU must answer, and something must say how much of its memory is used.
     """
     yield from state.unanswered
     seen = [gpu.pci for gpu in state.gpus]

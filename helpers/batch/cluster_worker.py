@@ -92,6 +92,7 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> RunOutcome:
                 is_stopped = stopping.is_set()
             except (OSError, RuntimeError):  # the scheduler is gone
                 is_stopped = True
+            # As if this process had been told to end: ``run_one`` then interrupts the notebook.
             if is_stopped or not is_task_there:
                 stop.signal = "SIGTERM"
 

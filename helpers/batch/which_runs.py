@@ -14,8 +14,10 @@ Item = TypeVar("Item")
 
 
 def boxes_of(runs: Iterable[Run]) -> list[str]:
-    """The boxes that runs are about, each once; not those on which only a closing report ran,
-    unless there are only such runs.
+    """The boxes that runs are about, each once.
+
+    A closing report reads the records of other runs and says nothing new about a box. A box on
+    which only closing reports ran is left out, unless all runs are closing reports.
     """
     every = list(runs)
     looked_at = [run for run in every if not run.reads_batch] or every

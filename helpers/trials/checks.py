@@ -4,7 +4,8 @@ A GPU is left alone if another program has memory on it or the kernel log shows 
 (``targets.gate``), unless a person names it. The default checks take at most 256 MiB and 5 s of
 each GPU: the child limits torch's allocator, and the time is measured here. The context and library
 handles come on top of the 256 MiB; the time starts when torch and the driver are up, which takes no
-memory of a GPU.
+memory of a GPU. The check "ladder", which finds the largest single allocation, takes more, and runs
+only if it is asked for.
 """
 
 from __future__ import annotations
@@ -231,9 +232,9 @@ class _Run:
             if left and not has_started:
                 self._torch_did_not_start(left, ended)
             elif self.current:
-                self._bad(self.current, ended)
+                self._child_ended_in(self.current, ended)
             elif len(self.done) == done_before:  # it ended before its first check
-                self._bad(left[0], ended)
+                self._child_ended_in(left[0], ended)
             if ended.left_pids:  # SIGKILL does not end them
                 pids = ", ".join(map(str, ended.left_pids))
                 stuck = f"a child that waits in the kernel still holds this GPU (pid {pids})"
@@ -242,7 +243,7 @@ class _Run:
                 self.refuse([name for name in left if name in LOADS], self.used_up)
 
     def _child(self, names: Sequence[str]) -> Ended:
-        """Run a child for these checks to its end; ``_line`` takes what it tells."""
+        """Run a child for these checks to its end; ``_take_line`` takes what it tells."""
         self.ready = False
         self.current = ""
         self.began = time.monotonic()
@@ -261,7 +262,7 @@ class _Run:
         with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
             env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
             return watch(
-                argv, self.limits.start_s, on_line=self._line, cwd=scratch, env=env
+                argv, self.limits.start_s, on_line=self._take_line, cwd=scratch, env=env
             )
 
     def refuse(self, names: Sequence[str], says: str) -> None:
@@ -279,7 +280,7 @@ class _Run:
         loads = (result for name, result in self.done.items() if name in LOADS)
         return self.limits.gpu_s - sum(result.seconds for result in loads)
 
-    def _line(self, text: str) -> float | None:
+    def _take_line(self, text: str) -> float | None:
         """Take a line of the child; returns the seconds until its next one must come, None for a
         line that is none of its rows, which changes nothing.
         """
@@ -319,10 +320,10 @@ class _Run:
         elif self.done:
             why = "torch did not start again"
         else:
-            self._bad(left[0], ended, "torch did not start: ")
+            self._child_ended_in(left[0], ended, "torch did not start: ")
         self.refuse(left, f"not run because {why}")
 
-    def _bad(self, name: str, ended: Ended, prefix: str = "") -> None:
+    def _child_ended_in(self, name: str, ended: Ended, prefix: str = "") -> None:
         """The result of a check whose child ended before the check did."""
         row = {
             "seconds": round(time.monotonic() - self.began, 3),

@@ -1,8 +1,8 @@
 """Plans trials within a time budget and makes them: cheap remedies first, the arms of each
 interleaved.
 
-An arm is one thing to try; a pair is the arm of a remedy (treated) beside that without it
-(control).
+An arm is one thing to try. A pair has two arms that are compared: the work with the remedy (the
+treated arm) and the work without the remedy (its control). A repeat makes one trial of each arm.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class FixPlan:
-    """The trials in order, the seconds that they take, the pairs that they decide, and why each
-    pair was left out that does not fit, by name.
+    """The ``trials`` in the order in which they are made, the ``seconds`` that they take, and the
+    ``pairs`` that they decide. ``left_out`` says why a pair is not tried, by the pair's name.
     """
 
     trials: tuple[Planned, ...]
@@ -73,9 +73,11 @@ class FixPlan:
 
 @dataclass(frozen=True)
 class Ran:
-    """The results of a plan: the records by the arm's name and the repeat; why arms were refused,
-    by name; ``troubles``, a line each, that did not end the plan; and how many of the trials had
-    finished ``before``.
+    """The results of a plan.
+
+    ``records`` are by (the arm's name, the repeat); ``refused`` says why an arm cannot run here, by
+    the arm's name; ``troubles`` has a line for each thing that went wrong. ``before`` of the trials
+    had finished in an earlier run and were not made again.
     """
 
     records: Mapping[tuple[str, int], TrialRecord]

@@ -1,4 +1,10 @@
-"""Predicts what a remedy does on a box: by the audit of its settings, or by a replay."""
+"""Predicts what a remedy does on a box: by the audit of its settings, or by a replay.
+
+The audit knows from the tables of settings what a build of torch does with each. A replay carries
+out recorded requests for GPU memory on a model of torch's allocator; its flags say why a setting is
+never recommended. A rehearsal is a replay of the requests of the remedy's own workload, which were
+recorded on a simulated card. The control is the same work without the remedy.
+"""
 
 from __future__ import annotations
 

@@ -80,10 +80,11 @@ def live(
     bundle: Bundle, wanted: Study, limit: str
 ) -> tuple[StressResult, list[list[str]]]:
     """Carry out the trace of a study on this box's first free GPU within a limit, a size such as
-    8GiB: (result, table of a figure, the model's value, torch's).
+    8GiB. Returns (the result, a table), whose rows are (what is counted, how much by the model, how
+    much by torch), all as text.
 
-    Without a limit, on a box that is not this machine or has no free GPU, nothing is run: the table
-    is empty, and the result says why.
+    Without a limit, or on a box that is not this machine or has no free GPU, nothing is run. Then,
+    and if the trace could not be carried out, the table is empty, and the result says why.
     """
     if not limit:
         why = "no limit was given, so nothing was loaded"

@@ -1,6 +1,10 @@
 """Trains a small model in several ways: which finish here, with how much memory, and which are the
 same training.
 
+A way to train, or training path, is a row of ``ways`` in training.json, such as "gradient
+checkpointing". Its key ``path`` names the function of under_torch/training.py that carries it out
+(WAYS there), and ``more`` has the options of that function.
+
 Each way runs in a child process, helpers/trials/under_torch/training.py under the user's torch,
 with a time limit; two ranks are started by torchrun and talk over the loopback only. On the CPU
 memory is the resident memory of the process (of two ranks the larger), where glibc gives every

@@ -1,5 +1,5 @@
 """Shows the ways to train: which ran here, what each took, which are the same training, and the one
-to choose.
+to choose. A way is called a training path where it is shown.
 """
 
 from __future__ import annotations

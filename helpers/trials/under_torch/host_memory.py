@@ -32,6 +32,7 @@ def host_available_bytes(root: Path = Path("/")) -> int:
     for version, mount, path in memory_groups(text_of(root / "proc/self/cgroup")):
         folder = root / mount.strip("/") / path
         for group in (folder, *folder.parents):  # the limit of a parent holds as well
+            # Without a limit version 2 has the word "max" there, and version 1 a huge number.
             limit_text, usage_text = (text_of(group / name) for name in NAMES[version])
             if limit_text.isdigit() and usage_text.isdigit():
                 left.append(int(limit_text) - int(usage_text))

@@ -40,7 +40,8 @@ ends it, who sees only where it waits in the kernel.
 
 def plain(spec: Row) -> Answer:
     """Train on one device, with ``pieces`` pieces a step, and with activations that are kept,
-    computed again (``recompute``), in bfloat16 (``bf16``) or in host memory (``offload``).
+    computed again (``recompute``), in bfloat16 (``bf16``) or in host memory (``offload``). Raises
+    NotRun for ``offload`` on the CPU.
     """
     if spec.get("offload") and spec["device"] == "cpu":
         raise NotRun("on the CPU activations are in host memory anyway")
@@ -49,6 +50,7 @@ def plain(spec: Row) -> Answer:
     if spec["name"] == REFERENCE:
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
         size = f"{spec['batch']} sequences of {spec['length']} a step"
+        # The reference alone names the model, which is the same for all.
         says.append(f"{parameters:,} parameters, {size}")
     if spec.get("pieces", 1) > 1:
         says.append(f"{spec['pieces']} pieces a step")
