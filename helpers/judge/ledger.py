@@ -50,8 +50,8 @@ def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
 
 
 def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
-    """The ledger of each card of which a posted tool shows what is in use, and by which
-    processes.
+    """The ledger of each card of which one posted output shows what is in use, and the processes
+    that use it. The card is known by the tool's own number alone, so the ledger has no address.
     """
     for used, listed in listed_beside(evidence):
         totals = beside(used, evidence.figures, "total")
@@ -148,7 +148,9 @@ def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
 
 
 def _words_for_rest(rows: list[LedgerRow], gpu: Gpu) -> str:
-    """Who may hold the memory that no row accounts for."""
+    """Who may hold the memory that no row accounts for: processes that were not measured, one
+    that cannot be seen from here (blind_spots), or nobody.
+    """
     unmeasured = sum(1 for row in rows if not row.bytes.ok)
     if unmeasured:
         return f"{unmeasured} process(es) that were not measured, or no visible owner"
@@ -175,6 +177,7 @@ def _in_use(gpu: Gpu) -> _InUse:
     rows = [row for row in table("ledger")["in_use"] if row["layer"] in pools]
     for row in rows:
         pool = pools[row["layer"]]
+        # The carve-out's layer names GTT as the second place in which an APU has memory in use.
         gtt = pools.get(row.get("second_place"))
         if pool.used.ok and gtt is not None and gpu.integrated:
             return _in_two_places(gpu, pool.used, gtt.used, row["off_by_bytes"])
@@ -208,7 +211,7 @@ def _in_two_places(
         "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by "
         "side, and their totals are alternatives."
     )
-    if not gtt.ok:
+    if not gtt.ok:  # the carve-out alone is not what is in use
         return _InUse(total, gtt, off_by_bytes, (note,))
     used = _sum(carveout, gtt, f"{carveout.source} + {gtt.source}")
     return _InUse(total, used, 2 * off_by_bytes, (note,))
@@ -236,6 +239,7 @@ def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     The host's lists of AMD count the processes that are seen inside a container once more, by
     other numbers: of these lists only what they count beyond those is a row.
     """
+    # ``away`` are those of either list that the process list of this box does not have.
     inside, by_host, away = in_sight(bundle, gpu.vendor, gpu.holders)
     rows = [_holder_row(holder, holder in away) for holder in inside]
     off_by_bytes = _off_by_bytes([*inside, *by_host])
@@ -243,6 +247,7 @@ def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     if inside and by_host and gpu.vendor != "NVIDIA":
         if beyond_bytes > off_by_bytes:
             rows.append(_beyond_row(by_host, beyond_bytes))
+        # Their sizes stand in the row above; those without a size are only named.
         by_host = [holder for holder in by_host if not holder.memory.ok]
     rows += [_holder_row(holder, holder in away) for holder in by_host]
     return rows, off_by_bytes

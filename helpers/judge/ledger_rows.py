@@ -68,13 +68,15 @@ class GpuLedger:
 
 def with_rest(book: GpuLedger, words: str) -> GpuLedger:
     """The ledger with a row for what its rows leave of the memory in use; ``words`` say who may
-    have it.
+    have it. Unchanged where nothing is left, or what is in use is not known.
 
-    Rows that make more than is in use, beyond the tolerance, are a contradiction.
+    Rows that make more than is in use, beyond the tolerance, are a contradiction, and the row for
+    the rest is negative.
     """
     used = book.used
     counted_bytes = book.sum_bytes()
     rest_bytes = used.bytes - counted_bytes
+    # What is left above 0 is always shown: only a negative rest can come from rounding alone.
     if not used.ok or -book.tolerance_bytes <= rest_bytes <= 0:
         return book
     contradictions = book.contradictions

@@ -77,7 +77,10 @@ def _lines(sums: MessageSums) -> Iterator[str]:
 
 
 def _request_line(message: Message, size: Quantity) -> str:
-    """What the requested size shows of the tensor that was to be allocated."""
+    """What the requested size shows of the tensor that was to be allocated. torch's message
+    gives the segment that it asked the driver for, which is larger than the tensor; messages of
+    other programs give the request itself.
+    """
     request = f"asked for {size.text}"
     printed_by = (message.program, message.event, message.side)
     if printed_by != ("torch", "refused", "device"):
@@ -125,6 +128,7 @@ def _contradictions(sums: MessageSums) -> Iterator[str]:
             f"contradiction: PyTorch holds {reserved.text}, above the {sums.this_process.text} "
             "that the driver gives this process"
         )
+    # Then the rest below is negative as well, for the same reason.
     if reserved and capacity and above(reserved, capacity):
         yield (
             f"contradiction: PyTorch holds {reserved.text}, above capacity {capacity.text}: part of "
@@ -179,6 +183,7 @@ def _which_is_this_process(sums: MessageSums) -> Iterator[str]:
             "host numbers)"
         )
         return
+    # Without the driver's figure of this process, one that is large enough may be it.
     could_hold_it = [size for _, size in sums.others if not above(reserved, size)]
     if sums.this_process is None and could_hold_it:
         yield (

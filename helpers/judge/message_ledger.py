@@ -21,8 +21,9 @@ SAID = "the error message"
 def add_message(
     books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
 ) -> None:
-    """Put the ledger of a message into ``books``, the ledgers by PCI address, behind the driver's
-    of the GPU or MIG device that it is about; under "" where the GPU is not known.
+    """Put the ledger of a message into ``books``, which has the ledgers of each GPU by its PCI
+    address: behind the driver's ledger of the GPU or MIG device that the message is about, at the
+    end where several MIG devices may be it, and under "" where the GPU is not known.
     """
     card = card_of(account.message, cards)
     book = _of_message(account, card)
@@ -37,6 +38,7 @@ def add_message(
         memories.append(book)
         return
     of_driver = fitting[0]
+    # A message names no MIG device, so its ledger takes the name from the driver's.
     compared = replace(_compared(book, of_driver, card), part=of_driver.part)
     place = memories.index(of_driver)
     memories[place] = _split(of_driver, account.message)
@@ -51,8 +53,8 @@ def _may_be_of(book: GpuLedger, message: Message) -> bool:
 
 
 def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
-    """The ledger of a message about a GPU, None where it is not known; no ledger where the message
-    gives no amounts.
+    """The ledger of a message; None where the message gives no amounts. ``gpu`` is the GPU that
+    it is about, None where that is not known.
     """
     message = account.message
     amounts = (message.capacity, message.free, message.process, message.allocated)
@@ -108,6 +110,7 @@ def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     rest = sums.this_process
     if sums.reserved:
         rest = sums.context
+    # What is left of the process beside torch is below 0 where both were counted apart.
     if rest and (rest.bytes > 0 or not parts):
         words = name
         if parts:
@@ -136,6 +139,7 @@ def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
     sums = sums_of(replace(message, process=None, non_torch=None, others=(), pids=()))
     parts = _own_rows(sums, holder.words)
     left_bytes = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
+    # torch has more than the holder: another process happens to have the same size.
     if left_bytes < -sums.tolerance_bytes:
         return of_driver
     parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
@@ -158,8 +162,9 @@ def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
 
 
 def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:
-    """The ledger of a message, with a contradiction where the capture has another capacity, and a
-    note where it has another use.
+    """The ledger of a message beside what was captured: with a contradiction where every captured
+    total differs from the message's capacity, and with a note where another amount was in use at
+    the failure than at the capture, the driver's own reserve not counted.
     """
     margin = of_message.tolerance_bytes + of_driver.tolerance_bytes + TOTALS_AGREE
     total = of_message.total

@@ -59,8 +59,9 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         stated = _of_message(account, "message", SOURCE, evidence.error_text)
         observations += [replace(observation, remedy=remedy) for observation in stated]
     observations += _of_one_job(accounts, evidence.error_text)
-    if evidence.bundle is None:
+    if evidence.bundle is None:  # a captured box says itself which MIG device it is
         observations += _of_slice(accounts, evidence)
+    # An error of another kind is the answer only where no message of memory was read.
     if not observations:
         observations += _without_failure(evidence)
     observations += _fault_then_others(accounts)
@@ -117,13 +118,14 @@ def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
 
 
 def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
-    """Whether other processes on the card belong to the failing job: its other ranks, or its
-    engine that sleeps.
+    """Whether other processes on the card belong to the failing job: its other ranks, where
+    messages of several ranks name one device, or its engine that sleeps, where vLLM said how much
+    memory was still in use as it fell asleep and another process has about so much.
     """
     ranks: dict[
         int, set[str]
     ] = {}  # by device, where much of it is used outside the rank
-    kept = [
+    used_asleep = [
         account.message.used for account in accounts if account.message.row == SLEEPS
     ]
     for account in accounts:
@@ -136,7 +138,7 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
         if rank and message.device is not None and 2 * outside.bytes >= program.bytes:
             ranks.setdefault(message.device, set()).add(rank[1])
         for _, size in account.others:
-            if any(used and is_left_by(size, used) for used in kept):
+            if any(used and is_left_by(size, used) for used in used_asleep):
                 yield make_observation("sleeping-engine", size.bytes, SOURCE, "message")
     for device, numbers in ranks.items():
         if len(numbers) > 1:
@@ -199,6 +201,7 @@ def _of_message(
     words = _words_of(message)
     name = observation_name(message.side, message.event)
     says = meaning(message.row)
+    # cuBLAS and its like print one error where a handle was refused for memory or otherwise.
     if name == "workspace-refused" and form("unsure handle").search(words):
         name = "handle-unsure"
     if name:
@@ -217,6 +220,8 @@ def _of_message(
         message.allocated,
         message.reserved_total,
     )
+    # Sums need the card's total, the process's limit or torch's amounts; without these only the
+    # request and what is free can be compared.
     if any(sums) and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
             yield make_observation(decided, size, source, origin, reason)
@@ -225,8 +230,8 @@ def _of_message(
 
 
 def _of_size(message: Message, source: str, origin: str) -> Iterator[Observation]:
-    """A request that no card can serve; of a server's share, whether it was nearly free, and
-    whether others used the card.
+    """A request that no card can serve; and of a server that wants a share of the card at its
+    start, whether that share was nearly free, and whether others used the card then.
     """
     requested = message.requested
     if requested is None or message.side != "device":
@@ -282,6 +287,8 @@ def _further_names(message: Message, name: str, text: str) -> Iterator[str]:
         return
     if not (message.capacity or message.free or message.allocated or message.requested):
         yield from _of_bare_refusal(message, text)
+    # The next two are programs that take a pool of their own from the card at their start: the
+    # card refused that pool, or the pool refused a request.
     elif "from-device" in message.row:
         yield "reservation-refused"
     elif message.program.startswith(OWN_POOL):

@@ -110,6 +110,7 @@ def sums_of(message: Message) -> MessageSums:
     counted = process
     if process is None:
         counted = reserved
+    # Free above the capacity is a contradiction: nothing can be said of the rest.
     if used and counted and used.bytes >= -used.precision_bytes:
         unaccounted = minus(used, plus(counted, *sizes))
     outside = _outside(message, process, sizes, unaccounted)
@@ -152,7 +153,7 @@ def _of_torch(message: Message) -> tuple[Quantity | None, Quantity | None]:
         stranded = minus(reserved, allocated)
     if allocated and stranded:
         reserved = plus(allocated, stranded)
-    elif not reserved:
+    elif not reserved:  # at least what is allocated is reserved
         reserved = allocated
     return reserved, stranded
 
@@ -216,8 +217,9 @@ def about(size: Quantity) -> str:
 
 
 def _lacking(message: Message, reserved: Quantity | None) -> Quantity | None:
-    """By how much the request is above the free memory, or above what is left of the process's
-    limit, where that is less; None where neither is known.
+    """By how much the request is above the room for it; negative where there is more room. Room is
+    the free memory, or what is left of the process's limit where that is less; None where neither
+    is known.
     """
     if message.requested is None:
         return None
@@ -279,7 +281,7 @@ def _position_of_itself(
     reserved: Quantity | None,
 ) -> int | None:
     """The place in ``others`` of the process that must be this one, since what this process holds
-    does not fit beside all of them; None where it fits.
+    does not fit beside all of them; None where it fits, or none of them can be it.
 
     NVML gives the host's process numbers, so in a container torch does not know its own and
     lists itself among the others. There the driver's figure of this process is printed a second

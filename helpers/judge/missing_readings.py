@@ -38,13 +38,15 @@ def not_handed_over(
 
 
 def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
-    """Whether a reading, by its name in failures.json, was handed over."""
+    """Whether a reading, by its name in failures.json, was handed over; False for one that a
+    person has to make (a second run, another setting), as nobody hands over such a thing.
+    """
     has_box = evidence.bundle is not None
     if reading == "kernel-log" and evidence.bundle is not None:
         from helpers.look.kernel_log import readable  # only a captured box has a log
 
         return readable(evidence.bundle).ok
-    if reading == "kernel-log":
+    if reading == "kernel-log":  # without a box: lines of it that were pasted
         rows_of_the_log = {line.id for line in forms(log=True)}
         return any(message.row in rows_of_the_log for message in evidence.messages)
     if reading == "holders":

@@ -98,14 +98,16 @@ class Numbers:
 
     @property
     def is_ttm(self) -> bool:
-        """Whether the pool is TTM's limit."""
+        """Whether the pool is TTM's limit. Where limit and carve-out are of one size, the kernel
+        has to tell which it takes; else the pool counts as neither.
+        """
         if not near(self.low, self.pages_limit):
             return False
         return not near(self.low, self.vram) or self._kernel_takes_ttm is True
 
     @property
     def is_carve_out(self) -> bool:
-        """Whether the pool is the firmware's carve-out."""
+        """Whether the pool is the firmware's carve-out; see ``is_ttm`` for equal sizes."""
         if not near(self.low, self.vram):
             return False
         return not near(self.low, self.pages_limit) or self._kernel_takes_ttm is False
@@ -206,7 +208,8 @@ def numbers_of(
     if "torch" in chosen:
         precision = chosen["torch"].precision_bytes
     if "torch" in chosen and "free" in chosen:
-        # Free and total are compared, so they must be of one program.
+        # Free and total are compared, so they must be of one program: the free of the same output,
+        # else the only one that was posted.
         chosen.pop("free")
         frees = beside(chosen["torch"], readable, "free")
         if not frees:

@@ -64,7 +64,9 @@ def _of_figures(evidence: CaseEvidence) -> list[Observation]:
 
 
 def _something_failed(evidence: CaseEvidence, observations: list[Observation]) -> bool:
-    """Whether a refusal was read, or the error text has any words beside warnings."""
+    """Whether a refusal was read, or the error text has any words beside warnings. A known error
+    message has words, so only refusals in tools need to be looked for.
+    """
     for observation in observations:
         if observation.hard and observation.name.endswith(("-refused", "-unsure")):
             return True

@@ -84,6 +84,7 @@ class _Obstacles:
         if self.bundle.read("access").ok:
             yield from self.of_nodes()
         pci = self.bundle.read("pci_devices")
+        # The GPU of a Tegra is no PCI device, nor is that of WSL.
         is_tegra = "tegra" in machine(self.bundle).kernel.show()
         is_off_the_bus = is_tegra or self.is_there("/dev/dxg")  # WSL's node
         if pci.ok and not self.drivers and not is_off_the_bus:
@@ -130,11 +131,14 @@ class _Obstacles:
                 continue
             if variable.value.strip() in hiding:
                 return "variable"
+            # The values of NVIDIA_VISIBLE_DEVICES are the container runtime's, and are not counted
+            # as CUDA counts.
             if not variable.value or variable.name == "NVIDIA_VISIBLE_DEVICES":
                 continue
             uuids = gpus_there(self.bundle, name)
             if uuids and self.leaves_none(variable, name, uuids):
                 return "variable_names_none"
+            # HIP's variables count what ROCR_VISIBLE_DEVICES has left, not what is there.
             if name == "AMD" and variable.name != "ROCR_VISIBLE_DEVICES":
                 left = left_by_rocr(self.bundle, uuids)
                 if left and self.leaves_none(variable, name, left):
@@ -290,6 +294,7 @@ def _reason(node: Node, who: Identity | None) -> str:
     bits = 0
     if re.fullmatch("[0-7]{1,6}", node.mode):
         bits = int(node.mode, 8)
+    # The mode lets this user in, and yet the node did not open: a security module refused it.
     if _mode_allows(node, who, bits):
         if who.selinux_context and who.selinux_mode != "permissive":
             return "selinux"
@@ -301,7 +306,12 @@ def _reason(node: Node, who: Identity | None) -> str:
 
 
 def _reason_by_group(node: Node, who: Identity, bits: int) -> str:
-    """Why the group of a node keeps this user out: a row of ``causes``."""
+    """Why the group of a node keeps this user out: a row of ``causes`` in obstacles.json.
+
+    It is root's group (of which nobody should become a member), it has no name here, the user is
+    a member since the last login (``not_in_session``), the user is no member (``group``), or the
+    mode lets not even members read and write (``mode``).
+    """
     if _is_roots(node) and node.path.startswith(AMD_NODES):
         return "group_of_root"
     if _is_roots(node):

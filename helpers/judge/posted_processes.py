@@ -97,7 +97,8 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
             state = "Z"
         leads = "s" in row.state
         yield PostedProcess(row.pid, row.name, None, state, source, row.parent, leads)
-    # Lists without a head are searched in what is neither such a row nor another table's.
+    # Lists without a head (posted.json) are searched in the rest of the text: without the rows of
+    # processes above, and without lines of other tables, which have neither a process nor a tool.
     of_processes = {*lists, *of_ps}
     of_tables = [line for line in lines if line.pid is None and not line.tool]
     read = [line for line in lines if line in of_processes or line in of_tables]
@@ -144,7 +145,9 @@ def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedP
 
 
 def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
-    """The largest holder, a holder without a name, ranks of one job, and lists without a size."""
+    """The largest holder, a holder without a name, processes of equal size (ranks of one job), and
+    a list in which no process has a size above 0.
+    """
     programs = [row for row in holders if not form("display").search(row.name)]
     large = [row for row in programs if _bytes(row) > GIB]
     if large:
@@ -251,6 +254,7 @@ def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
     for used, listed in listed_beside(evidence):
         by_processes = sum(map(_bytes, listed))
         rest = _bytes(used) - by_processes
+        # A list in which no process has a size does not show who uses the rest.
         if by_processes and is_unexplained(rest, by_processes + rest):
             says = (
                 "In use on the card, but by none of the processes that the tool lists"

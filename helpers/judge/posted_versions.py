@@ -49,7 +49,9 @@ def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
-    """A chip that is not in a list of a build's targets."""
+    """A chip (gfx1100) that is not in a list of a build's targets: the chip as a fact of the
+    environment names it, the list as a tool or a message prints it. Nothing without either.
+    """
     # "gfx1035 as gfx1030": the chip is the first, the second is what it is passed off as.
     own_name = re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0]
     chip = form("chip").search(own_name)
@@ -69,7 +71,9 @@ def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _toolkit(evidence: CaseEvidence) -> Iterator[Observation]:
-    """A chip that is newer than the CUDA release (toolkits.json)."""
+    """A chip that is newer than the CUDA release (toolkits.json): that of torch's build where its
+    version names one (+cu118), else the one that is installed.
+    """
     release = form("CUDA build").search(evidence.fact("torch"))
     if release is None:
         release = form("CUDA").match(evidence.fact("cuda"))
