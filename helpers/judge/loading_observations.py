@@ -16,8 +16,8 @@ SCALES = {"b": 10**9, "billion": 10**9, "m": 10**6, "million": 10**6, "": 1}
 
 
 def loading_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Whether all weights need more than the card has: by the parts that were loaded when it was
-    full, or by the number of parameters and their type.
+    """That all weights need more than the card has, by the first failure that shows it: by the
+    parts that were loaded when the card was full, or by the number of parameters and their type.
     """
     for account in evidence.accounts:
         message = account.message

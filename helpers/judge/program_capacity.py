@@ -46,7 +46,9 @@ class _Need:
 
 
 def capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    """The program needs more than the card has for it."""
+    """The program needs more than the card has for it: confirmed where that was measured, likely
+    where only the refused request is known, or where memory grows in the steps after it.
+    """
     need = _need_of(facts, refusal)
     growth = facts.growth
     grows_later = growth is not None and bool(growth.growers) and growth.is_later
@@ -80,6 +82,7 @@ def _need_of(facts: ProgramFacts, refusal: Refusal) -> _Need:
     """
     needed_bytes = refusal.allocated_bytes + refusal.request_bytes
     repeat = facts.without_limit
+    # A repeat that was stopped by a limit of its own had not reached its peak yet.
     if repeat is not None and needs_more_than_it_can_have(facts, refusal):
         most_bytes = max(needed_bytes, repeat.repeatable_peak_bytes)
         return _Need(most_bytes, is_over=True, is_least=bool(repeat.stopped))
@@ -90,7 +93,10 @@ def _need_of(facts: ProgramFacts, refusal: Refusal) -> _Need:
 
 
 def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
-    """What the program needs and what it can have, with the line that asks for most of it."""
+    """What the program needs and what it can have, with the line that asks for most of it where
+    the title has room for that. In this order: more is needed at once than it can have (to the
+    byte, or as a repeat showed it); it will be, as it goes on; it would fit, but in no one piece.
+    """
     needed, usable = told_apart(need.bytes, refusal.usable_bytes)
     usable = allowed_in_words(facts, refusal, usable)
     if need.bytes > refusal.usable_bytes:
@@ -101,7 +107,7 @@ def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
         if len(with_place) <= LONGEST_TITLE:
             return with_place
         return words
-    if need.is_over:
+    if need.is_over:  # the peak of a repeat is over; what surely repeats of it is not
         return f"The program needs more at once than the {usable} that it can use"
     request = show_bytes(refusal.request_bytes)
     if goes_on_to_need_too_much(facts, refusal):
@@ -110,7 +116,9 @@ def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
             f"The program needs {needed} at once and then {to_come} more, as it did at this place "
             f"before; it can use {usable}"
         )
-    if requests_pass(facts):
+    if requests_pass(
+        facts
+    ):  # under some setting the replay finds a piece for each request
         live = show_bytes(refusal.allocated_bytes)
         return (
             f"{live} of the {usable} that the program can use is in use, and {request} more did "
@@ -140,7 +148,9 @@ def _evidence_of_need(facts: ProgramFacts, refusal: Refusal) -> list[Evidence]:
 def _how_to_use_less(
     facts: ProgramFacts, refusal: Refusal, need: _Need
 ) -> tuple[str, str]:
-    """What to change, and its side effects."""
+    """What to change, and its side effects: the change that ``casebook fix`` found in the sources,
+    else general advice.
+    """
     less = "Use less memory at once"
     if need.bytes > refusal.usable_bytes:
         missing = show_bytes(need.bytes - refusal.usable_bytes)
@@ -178,6 +188,7 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
     """The line that asks for most of the memory, as the end of a sentence; empty where none is
     known.
     """
+    # One request that is larger than all that any line holds is named before such a line.
     holding = facts.holding[:1]
     is_larger = all(refusal.request_bytes > line.bytes for line in holding)
     if refusal.where and is_larger:
@@ -230,7 +241,9 @@ def uneven_cards(facts: ProgramFacts) -> Verdict:
 
 
 def too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
-    """Several processes share a card that does not hold them together."""
+    """Several processes share a card that does not hold them together: for what they use
+    (true-capacity), or only with what they keep cached (allocator-cache-not-returned).
+    """
     usable = show_bytes(facts.usable_bytes)
     needed = show_bytes(card.bytes)
     title = f"{card.processes} processes together need {needed} on card {card.index}, which has {usable}"

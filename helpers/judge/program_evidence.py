@@ -53,7 +53,10 @@ def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
 
 
 def also_grows(facts: ProgramFacts) -> list[Evidence]:
-    """The memory that grows where that is not why the program failed, if it is worth a line."""
+    """The memory that grows where that is not why the program failed; empty where it is not worth
+    a line. It is worth one where it fills the card within SOON_STEPS steps, or where what was kept
+    is a good part of the peak or, beside a refusal, of what the process can have.
+    """
     growth = facts.growth
     if growth is None or not growth.growers:
         return []
@@ -87,6 +90,7 @@ def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
 
 def of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     """The peak of a second run, and how that run ended."""
+    # Of two kinds of repeat one has the settings of the recorded run and no limit.
     name = "without-limit"
     source = "repeat without a limit"
     says = "Peak allocated in a second run without a memory limit"

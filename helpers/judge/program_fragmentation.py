@@ -33,6 +33,8 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     It is confirmed where the whole program passed, and neither what it keeps nor its peak would
     fill the card all the same.
     """
+    # A repeat is made with expandable segments; the replay tries other settings, too. The empty
+    # one is the default: then the setting that the program has is the trouble.
     setting: str | None = EXPANDABLE
     if facts.expandable is None and facts.replays is not None:
         setting = facts.replays.passes_with
@@ -78,7 +80,9 @@ def fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 
 
 def _pieces_in_words(facts: ProgramFacts, refusal: Refusal, setting: str) -> str:
-    """That no free piece was large enough, and what the program does with a setting."""
+    """That no free piece was large enough, and what the program does with a setting: it finishes,
+    goes on, or gets past the request at which the recording ends.
+    """
     request = show_bytes(refusal.request_bytes)
     piece = "no free piece"
     if refusal.is_limited:

@@ -18,7 +18,9 @@ from helpers.judge.program_facts import ProgramFacts, Refusal
 
 
 def nothing_refused(facts: ProgramFacts) -> Verdict:
-    """A program that ended well, or a recording in which nothing failed."""
+    """A program that ended well (``healthy``), or a recording in which nothing failed: then the
+    run that failed has still to be recorded.
+    """
     title = _title(facts)
     summary = f"{title}."
     evidence = _evidence_of_peak(facts)

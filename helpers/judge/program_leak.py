@@ -37,7 +37,9 @@ NUMBERS_BYTES = 16 * 512
 
 
 def leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
-    """What the program keeps with each step fills the card."""
+    """What the program keeps with each step fills the card: confirmed where a repeat without a
+    limit showed how it goes on, and only likely where it finishes with expandable segments.
+    """
     grower = growth.growers[0]
     evidence = [of_growth(facts, growth), of_refusal(facts, refusal)]
     against: list[Evidence] = []
@@ -106,7 +108,10 @@ def _let_go(facts: ProgramFacts, grower: GrowerFacts) -> NextStep:
 
 
 def _how_to_let_go(grower: GrowerFacts) -> str:
-    """What to change so that the program keeps no more memory, by what keeps it."""
+    """What to change so that the program keeps no more memory, by what keeps it: a circle of
+    objects, one graph that goes on growing, graphs of the entries of a collection, single
+    numbers, or tensors alone.
+    """
     if grower.in_circle:
         return (
             f"Leave Python's garbage collector on ({grower.line} switches it off), or call "

@@ -41,6 +41,7 @@ def setting_explains(facts: ProgramFacts) -> bool:
     assert facts.settings is not None, "asked only where there is one"
     if facts.settings.fatal:
         return True
+    # A repeat is made for expandable segments alone, and the replay is asked for them alone.
     if facts.refusal is None or "expandable_segments" not in facts.settings.instead:
         return False
     if facts.expandable is not None:
@@ -82,15 +83,17 @@ def overfull_together(facts: ProgramFacts) -> CardFacts | None:
 def growth_fills_the_card(
     facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
 ) -> bool:
-    """Whether what grew is a good part of what fills the card, and the program goes on growing
-    beyond the card where nothing limits it. Not where the step that failed needs more than the
-    card even without what grew.
+    """Whether what grew is a good part of what fills the card, and more than was missing; and
+    whether the program goes on beyond the card where nothing limits it or, without such a repeat,
+    nothing shows that only pieces were too small. Not where the step that failed needs more than
+    the card even without what grew.
     """
     if not is_large(growth, refusal) or growth.kept_bytes < refusal.missing_bytes:
         return False
     if growth.rest_bytes > refusal.usable_bytes:
         return False
     if facts.without_limit is None:
+        # Another setting meets all requests, and most of the card lay unused: fragmentation.
         only_pieces = requests_pass(facts) and is_mostly_unused(refusal)
         return not only_pieces
     if needs_more_than_it_can_have(facts, refusal):
@@ -110,8 +113,9 @@ def failed_in_a_larger_step(growth: GrowthFacts, refusal: Refusal) -> bool:
 def _ends_nearly_full(
     facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal
 ) -> bool:
-    """Whether growth, which is at least half of the card, fills it nearly even where the whole
-    program passes with expandable segments: then fragmentation is not why it failed.
+    """Whether what grew is at least half of the card, and the repeat with expandable segments
+    nearly fills the card as well: then fragmentation is not why the program failed, even where
+    that repeat passes. False without such a repeat.
     """
     if facts.expandable is None or 2 * growth.kept_bytes < refusal.usable_bytes:
         return False
@@ -151,6 +155,8 @@ def passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
         return False
     if facts.expandable is not None:
         return facts.expandable.finishes
+    # With a repeat without a limit and none with expandable segments, the replay is not asked:
+    # only_lies_in_pieces comes later and takes the repeat into account.
     if facts.without_limit is not None or not requests_pass(facts):
         return False
     if goes_on_to_need_too_much(facts, refusal):
@@ -199,7 +205,9 @@ def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
         return True
     if is_mostly_unused(refusal):
         return True
-    if facts.growth is not None:
+    if (
+        facts.growth is not None
+    ):  # there are steps, so one that was as full may be chance
         return facts.steps_as_full >= STEADY_STEPS
     needed = refusal.allocated_bytes + refusal.request_bytes
     return facts.most_live_before_bytes >= needed
@@ -218,7 +226,11 @@ def lies_in_pieces_whatever_the_setting(facts: ProgramFacts, refusal: Refusal) -
 
 
 def is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether the program needs more than it can have, whatever the settings."""
+    """Whether the program needs more than it can have, whatever the settings: a repeat showed it,
+    the request would not fit in one piece either, no setting meets the recorded requests, a
+    repeat with expandable segments failed, what comes next is too much, or tensors nearly fill
+    the card.
+    """
     if needs_more_than_it_can_have(facts, refusal):
         return True
     no_setting = facts.replays is not None and facts.replays.passes_with is None

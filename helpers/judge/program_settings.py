@@ -26,7 +26,9 @@ from helpers.judge.program_steps import (
 
 
 def ineffective_setting(facts: ProgramFacts) -> Verdict:
-    """The setting of the allocator that was meant is not in force, or torch refused it."""
+    """The setting of the allocator that was meant is not in force, or torch refused it: confirmed
+    where torch refused it, or where a repeat was made with the setting.
+    """
     trouble = facts.settings
     assert trouble is not None, "asked only where there is one"
     evidence = [
@@ -41,6 +43,7 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
     confidence: Confidence = "likely"
     if trouble.fatal or facts.expandable is not None:
         confidence = "confirmed"
+    # Where the program itself sets another value later, exporting this one changes nothing.
     command = ""
     if trouble.instead and not trouble.overwritten_in:
         command = f"export {word(trouble.instead)}"

@@ -57,6 +57,7 @@ def program_verdict(facts: ProgramFacts) -> Verdict:
     may decide it.
     """
     verdict = _verdict(facts)
+    # A made trace proves something about itself alone, so nothing is confirmed by it.
     if facts.is_real or verdict.confidence != "confirmed":
         return verdict
     return replace(verdict, confidence="likely")
@@ -127,7 +128,9 @@ def _of_steady_program(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 
 
 def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    """More was never live, and it would have fitted in one piece: what comes after decides."""
+    """The verdict ``cannot-tell``: the free memory would hold the request in one piece, and the
+    recording ends there, so nothing shows whether the program needs more later.
+    """
     alternatives = [
         Alternative("true-capacity", "weak"),
         Alternative("allocator-fragmentation", "weak"),

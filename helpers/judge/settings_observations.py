@@ -57,6 +57,7 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
     findings = _findings(evidence)
     misspelt = [finding for finding in findings if finding.verdict == "misspelt"]
+    # Among them are assignments in posted code, which are no variables of the environment.
     in_code = [(finding.name, finding.value) for finding in misspelt]
     yield from _of_allocator_text(evidence, [*pairs, *in_code], origin)
     for finding in misspelt:
@@ -127,7 +128,9 @@ def _of_settings_in_force(
 def _of_visibility(
     finding: Finding, evidence: CaseEvidence, origin: str
 ) -> Iterator[Observation]:
-    """A misspelt visibility variable, where memory was refused on a GPU that it should hide."""
+    """A misspelt visibility variable (CUDA_VISIBLE_DEVICE=1), where memory was refused on a GPU
+    that it should hide. Nothing where its value is no list of numbers, or no message names a GPU.
+    """
     # Their tables are for settings alone.
     from helpers.settings.audit import ALIKE, nearest_name
     from helpers.settings.table import VARIABLES
@@ -256,6 +259,7 @@ def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
         return
     if name == "gpus-hidden" and origin == "bundle":
         return  # the obstacles of the box say so
+    # Two settings have observations of their own, whatever the verdict on them.
     if finding.cause == EXPANDABLE:
         name = "setting-expandable"
         if finding.verdict == "dangerous":

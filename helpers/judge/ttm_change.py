@@ -84,6 +84,7 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> LimitChange | N
     if plan.action == "set":
         pages = plan.pages_limit
     removed = {stale.name for stale in stale_settings(bundle)}
+    # A plan that sets or removes the limit takes every earlier one away; ``leave`` keeps them.
     if plan.action != "leave":
         for setting in configured + cmdline:
             if setting.name == "pages_limit":
@@ -154,7 +155,8 @@ def stale_settings(bundle: Bundle) -> list[StaleSetting]:
 
 def is_built_in(bundle: Bundle, module: str) -> bool:
     """Whether the module is a part of the kernel, which then reads only the command line and not
-    modprobe.d: it has parameters in /sys, and is not in the list of loaded modules.
+    modprobe.d: it has parameters in /sys, and is not in the list of loaded modules. False where
+    that list was not captured.
     """
     loaded = parameters.parse_modules(bundle.read("/proc/modules").text)
     return bool(loaded) and module not in loaded and _has_folder(bundle, module)

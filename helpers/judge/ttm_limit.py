@@ -152,6 +152,7 @@ def _why_left_alone(space: Room, pages: int, has_no_wish: bool) -> str:
     """
     page = space.page_bytes
     present = space.present_pages
+    # From Linux 6.15 on the pool is the larger of GTT and carve-out (759e764f7d58).
     takes_larger = space.kernel is None or space.kernel >= GTT_IF_LARGER
     if takes_larger and space.carveout_bytes >= pages * page:
         return (

@@ -87,7 +87,8 @@ def _plan(
         return leave
     if space is None:
         return replace(leave, why="RAM or page size were not captured; capture again")
-    if target_bytes is None:
+    if target_bytes is None:  # a target that was given is planned whatever binds
+        # GTT was made larger than the carve-out, and the pool became smaller than that.
         if decision.pattern == "gtt_flip":
             return replace(leave, action="remove")
         if answers()[decision.pattern]["layer"] in ("hsa_pool", "hip_total"):

@@ -86,6 +86,7 @@ def verify(
     explained = tuple(
         replace(row, why=reasons.get(layer, "")) for layer, row in rows.items()
     )
+    # TTM's limit must have been read; a layer above that was not read proves nothing.
     limit_took = rows["ttm"].took is True
     all_took = limit_took and not any(row.took is False for row in explained)
     return VerifyResult(
@@ -181,7 +182,7 @@ def _took(layer: str, now: Reading, intended: Reading) -> bool | None:
         return None
     if layer == "ttm":
         return now.bytes == intended.bytes
-    if near(now, intended.bytes):
+    if near(now, intended.bytes):  # layers above round to MiB or to blocks
         return True
     if layer == "gtt" and now.bytes > intended.bytes:
         return None  # amdgpu.gttsize sets it by itself

@@ -48,6 +48,7 @@ def undecided(
     named = [
         message for message in evidence.messages if message.event not in NEUTRAL_EVENTS
     ]
+    # A rehearsal's printed answer is no error text, unless a program's own message is beside it.
     is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
     if is_own and not named:
         return _own_answer()
@@ -60,7 +61,9 @@ def undecided(
         deciding.append(deciding_reading("message"))
     if evidence.bundle is None and len(deciding) < ENOUGH_READINGS:
         deciding.append(deciding_reading("look"))
-    if not deciding:
+    if (
+        not deciding
+    ):  # all was handed over: only a look at the moment of the failure is left
         deciding.append(deciding_reading("moment"))
     missing = missing_readings(deciding, evidence)
     speaking = tuple(chain.from_iterable(row.speaks_for for row in near))
@@ -105,8 +108,11 @@ def _own_answer() -> Verdict:
 
 
 def _needs_the_message(named: list[Message], text: str, nothing_decides: bool) -> bool:
-    """Whether the program's own message would decide: no message was read in the text (``named``),
-    or none whole. A text without messages that looks like a program's complaint is whole itself.
+    """Whether the program's own message should be asked for.
+
+    ``named`` are the messages of failures in the text. Without one, yes, unless the text looks
+    like a program's complaint: then it is the message, of a kind that is not known here. With
+    some, only where no other reading decides, and they have no numbers or one was cut.
     """
     if not named:
         is_output = form("printed").search(text) and form("complaint").search(text)
@@ -117,8 +123,8 @@ def _needs_the_message(named: list[Message], text: str, nothing_decides: bool) -
 
 
 def _lacks_its_capacity(message: Message) -> bool:
-    """Whether a message of torch's allocator has no size of the card, which each prints: then it
-    was not pasted whole.
+    """Whether a message of torch's allocator has no total, neither the card's nor what is reserved.
+    Every such message prints one, so this one was not pasted whole.
     """
     is_of_allocator = message.program == "torch" and message.allocated is not None
     has_a_total = message.capacity is not None or message.reserved_total is not None
@@ -141,7 +147,9 @@ def _step_that_decides(
 def _summary_of_open(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> str:
-    """Which causes are possible, or why none is."""
+    """Which causes are possible, or why none is: only prose was given, what was read shows no
+    cause, or nothing was read.
+    """
     if near:
         causes = "; ".join(row.failure.title.rstrip(".") for row in near)
         summary = f"Still possible: {causes}."

@@ -15,7 +15,9 @@ COUNTED_BY = {"NVIDIA": "nvidia-smi", "AMD": "kfd node"}
 
 
 def gpus_there(bundle: Bundle, vendor: str) -> tuple[str, ...]:
-    """The UUID of each GPU that the runtime of a vendor can see, "" where it is not known."""
+    """The UUID of each GPU that the runtime of a vendor can see, "" for one that is not known. It
+    is known for NVIDIA alone, where nvidia-smi lists as many as it counts.
+    """
     cards = [gpu for gpu in gpus(bundle) if gpu.vendor == vendor]
     counted = [gpu for gpu in cards if COUNTED_BY[vendor] in gpu.indices]
     uuids = re.findall(r"<uuid>(GPU-[0-9a-f-]{30,40})</uuid>", bundle.read(XML).text)

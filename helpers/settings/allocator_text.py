@@ -108,7 +108,9 @@ class AllocatorText:
             self.error = error
 
     def _read_large_segment_size(self) -> None:
-        """Reads large_segment_size_mb first, as torch does: it is the least value of others."""
+        """Reads large_segment_size_mb first, wherever it stands, as torch does: it is the least
+        value that max_split_size_mb and max_non_split_rounding_mb may have.
+        """
         key = "large_segment_size_mb"
         if key not in self.behaviour.keys:
             return
@@ -119,6 +121,7 @@ class AllocatorText:
                 self.large_segment_mib = self.named[key] // MIB
 
     def _read_options(self) -> None:
+        """Reads every option in its order, up to the first that this release refuses."""
         self.position = 0
         while not self._at_end():
             key = self._next_token()
@@ -129,6 +132,7 @@ class AllocatorText:
                 self._read_separator(",")
 
     def _refusal(self, why: str) -> SettingsError:
+        """The error that says that this release refuses the text, and why."""
         torch = self.behaviour.torch
         error = SettingsError(f"torch {torch} refuses the settings: {why}")
         error.why = why
@@ -172,7 +176,10 @@ class AllocatorText:
                     continue
 
     def _parsed(self, key: str, kind: str, text: str) -> float | str:
-        """The value that a text stands for as a value of its kind."""
+        """The value that a text stands for: an int for sizes (in bytes) and numbers, a float for
+        shares, a bool for flags, else the text. ``kind`` is that of an Option; "open share" may be
+        neither 0 nor 1. A text that torch does not take is refused.
+        """
         if kind == "size":
             return self._size_bytes(key, text)
         if kind == "number":
@@ -191,6 +198,7 @@ class AllocatorText:
         return value
 
     def _backend(self, text: str) -> str:
+        """The name of a backend that this build knows; another one is refused."""
         backends = KINDS["backend"].split(", ")
         if self.behaviour.build == "cuda":
             backends.remove("hipMallocAsync")  # known to ROCm builds alone
@@ -200,7 +208,11 @@ class AllocatorText:
         return text
 
     def _size_bytes(self, key: str, text: str) -> int:
-        """Bytes of a text in MiB."""
+        """Bytes of a text in MiB, at most UNLIMITED; a size below the option's least is refused.
+
+        Two sizes have to be above that of a large segment: the unified parser takes the very size
+        of it, too (``max_split_minimum_inclusive``).
+        """
         mib = self._whole_number(key, text)
         least = OPTIONS[key].least
         if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
@@ -214,6 +226,7 @@ class AllocatorText:
         return min(mib * MIB, UNLIMITED)
 
     def _thread_count(self, key: str, text: str) -> int:
+        """The number of threads that register pinned memory, a power of two."""
         threads = self._whole_number(key, text)
         if not _is_power_of_two(threads) or threads > MOST_THREADS:
             wanted = f"a power of two up to {MOST_THREADS}"
@@ -238,7 +251,7 @@ class AllocatorText:
         raise self._refusal(f"{key} wants a whole number, found {text[:LONGEST]!r}")
 
     def _divisions(self, text: str) -> int:
-        """The number of divisions for all intervals."""
+        """The number of divisions for all intervals: a power of two, and not 0 as in a list."""
         value = self._whole_number(ROUNDUP, text)
         if not _is_power_of_two(value):
             wanted = "divisions have to be a power of two"
@@ -258,7 +271,7 @@ class AllocatorText:
         if text != "[":
             self.divisions = [self._divisions(text)] * INTERVALS
             return
-        if not self.behaviour.unified_parser:
+        if not self.behaviour.unified_parser:  # it skips one token, whatever that is
             self._read_intervals()
             self.position += 1
             return
@@ -281,7 +294,7 @@ class AllocatorText:
             name = self._next_token()
             self._read_separator(":")
             value = self._divisions_in_list(self._next_token(ROUNDUP))
-            if name == ">":
+            if name == ">":  # from the interval after the last one on, or with that one
                 start = last + 1
                 if self.behaviour.above_fills_last_key:
                     start = last
@@ -296,7 +309,9 @@ class AllocatorText:
                 self._read_separator(",", ROUNDUP)
 
     def _interval(self, text: str) -> int:
-        """The place in ``divisions`` of the interval that begins at a size in MiB."""
+        """The place in ``divisions`` of the interval that begins at a size in MiB; sizes above the
+        last one count as the last one.
+        """
         mib = self._unsigned(ROUNDUP, text, 1 - SIZE_T_RANGE, SIZE_T_RANGE)
         if not _is_power_of_two(mib):
             wanted = "intervals have to be a power of two in MiB"
@@ -324,7 +339,9 @@ def _reserve(text: str) -> Reserve | None:
 
 
 def _share(text: str) -> float | None:
-    """The number from 0 to 1 at the start of a text; None where there is none."""
+    """The number from 0 to 1 at the start of a text; None where there is none. What follows the
+    number is passed over, as strtod does.
+    """
     match = HEXADECIMAL.match(text)
     converted = float.fromhex
     if match is None:

@@ -57,6 +57,7 @@ class _Program:
         if shell and shell[1] in VARIABLES:
             name, value = shell.groups()
             self.findings.append(finding("in a shell", name, value, number=number))
+        # A line of Python sets a variable for its own process: late or not is a question of order.
         for match in re.finditer(CODE_FORMS["set line"], line):
             # Of the alternatives one has matched: its name and value are not None.
             name, value = [group for group in match.groups() if group is not None]
@@ -64,6 +65,7 @@ class _Program:
                 self._judge(number, VARIABLES[name], value)
             else:
                 self.findings += unknown_name(name, value)
+        # A shell's line before the program is in time: only its name can be wrong.
         for name, value in re.findall(CODE_FORMS["export line"], line):
             if name not in VARIABLES:
                 self.findings += unknown_name(name, value)
@@ -99,9 +101,11 @@ def _modules_that_read(variable: Variable) -> set[str]:
 
 
 def _late(variable: Variable, value: str, passed: str, says: str) -> Finding | None:
-    """The finding on a setting whose moment of being read has ``passed``, else None.
+    """The finding on a setting that is read at or before the moment ``passed``, which is over;
+    None where it is read later.
 
-    Some options of the allocator's text are read earlier than the text: of these the first.
+    Some options of the allocator's text are read earlier than the text. Where the text is in time
+    and such options are not, the finding is on the first of them.
     """
     readings = [(variable.moment, value, variable.read)]  # moment, shown value, when
     if variable.name in CONF_NAMES:

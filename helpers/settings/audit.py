@@ -82,6 +82,7 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
     environ = {variable.name: variable.value for variable in variables(bundle)}
     findings = audit(environ, version, torch.build, gfx)
     override = environ.get(OVERRIDE, "")
+    # An override makes a chip pass for another one; torch may have code for the chip itself.
     # A target of torch may have features behind its chip: gfx90a:sramecc+:xnack-.
     is_native = gfx in {target.split(":")[0] for target in torch.archs}
     if is_native and override and _chip(override) != gfx:
@@ -119,7 +120,10 @@ def audit(
 
 
 def _variable(name: str, value: str, facts: ProcessFacts) -> list[Finding]:
-    """What a variable does that is not the allocator's text."""
+    """What a variable does that is not the allocator's text: the first that holds of a name that
+    is not known, a build that does not read it, a value that the program does not take, rules of
+    the table, and what the variable does by its row. Empty for QUIET ones without a rule.
+    """
     row = VARIABLES.get(without_device(name))
     if row is None:
         return unknown_name(name, value)
@@ -171,12 +175,16 @@ def _other_build(row: Variable, facts: ProcessFacts) -> str:
 
 
 def unknown_name(name: str, value: str) -> list[Finding]:
-    """The finding on a name that is not in the table, if it is misspelt or about memory."""
+    """The finding on a name that is not in the table: misspelt where it is near a known variable,
+    strange where it looks like one of PyTorch's about memory. Empty for any other name.
+    """
     if name in table.OTHER_NAMES or len(name) > LONGEST:
         return []
     spelling = name.upper().replace("-", "_")
     if not spelling.startswith(table.PREFIXES):
         return []
+    # Real names that have nothing to do with memory take part, so that none of them counts as a
+    # misspelt one of the table.
     near = nearest_name(spelling, (*VARIABLES, *table.OTHER_NAMES), ALIKE)
     if near in VARIABLES:
         source = VARIABLES[near].source
@@ -231,6 +239,7 @@ class _AllocatorAudit:
         self.names_source = self.behaviours[0].source("conf_names")
 
     def findings(self) -> list[Finding]:
+        """Findings on each variable of the allocator that is set, in the order of precedence."""
         findings: list[Finding] = []
         winner: _Winner | None = None
         for name in CONF_NAMES:
@@ -240,7 +249,7 @@ class _AllocatorAudit:
             facts = replace(self.facts, options=dict(options[:MOST_OPTIONS]))
             is_read, about_reading = self._is_read(name, facts)
             findings += about_reading
-            if is_read is False:
+            if is_read is False:  # known not to be read: it hides no other variable
                 continue
             if winner is not None:
                 findings.append(self._shadowed(name, winner))
@@ -255,6 +264,7 @@ class _AllocatorAudit:
         return findings
 
     def _without_option(self, name: str) -> Finding:
+        """The finding on the variable that wins, and has no option in its text."""
         value = self.facts.environ[name]
         kind = "empty text"
         if value:
@@ -262,6 +272,9 @@ class _AllocatorAudit:
         return finding(kind, name, value, source=self.names_source)
 
     def _shadowed(self, name: str, winner: _Winner) -> Finding:
+        """The finding on a variable that another one hides, or may hide where it is not known
+        whether this build reads that one.
+        """
         kind = "perhaps shadowed"
         if winner.is_sure:
             kind = "shadowed"
@@ -287,10 +300,11 @@ class _AllocatorAudit:
         if facts.build == "cpu":
             return False, [finding("cpu build", name, value, source="the torch build")]
         ruled = rule_findings(name, name, value, value, facts)
+        # One answer for each release that the process may have.
         answers = {name in behaviour.conf_names for behaviour in self.behaviours}
         if answers == {True} and value:
             return True, ruled
-        if answers == {True}:
+        if answers == {True}:  # of an empty text the rules about a text do not hold
             return True, []
         if len(answers) > 1:
             return None, [
@@ -317,6 +331,8 @@ class _AllocatorAudit:
             if key not in OPTIONS:
                 findings.append(_unknown_option(name, key, value))
                 continue
+            # Where release and build are known, each option has its own order of variables
+            # (Behaviour.names_for), and the first that is set is read.
             read_from = winner.name
             if winner.is_sure and len(self.behaviours) == 1:
                 names = self.behaviours[0].names_for(key)
@@ -347,6 +363,7 @@ class _AllocatorAudit:
         piece = f"{option.name}:{value}"
         if between(facts.torch, option.since, "") is False:
             return [finding("newer option", name, piece, option=option)]
+        # Of the releases that the process may have, those that know the option.
         errors = [
             AllocatorText(piece, behaviour).error
             for behaviour in self.behaviours
@@ -368,6 +385,7 @@ class _AllocatorAudit:
 
 
 def _unknown_option(name: str, key: str, value: str) -> Finding:
+    """The finding on an option that torch does not know: misspelt where it is near a known one."""
     near = nearest_name(key[:LONGEST], OPTIONS, ALIKE_OPTIONS)
     kind = "strange option"
     if near:

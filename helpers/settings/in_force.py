@@ -77,6 +77,7 @@ def parse(
         raise SettingsError(SAYS["other_allocator"].format(backend=backend))
     settings = _over(before, text)
     settings = replace(settings, conf=conf, roundup_divisions=tuple(text.divisions))
+    # torch reads the memory fraction once, as it starts: a later text changes nothing of it.
     fraction_in_force = settings.fraction
     ignored = _ignored(text, settings)
     if previous is not None:
@@ -178,7 +179,7 @@ def from_environment(
     name = _variable_in_force(behaviour.conf_names, environ)
     own_name = _variable_in_force(behaviour.own_conf_names, environ)
     conf = environ.get(name, "")
-    if name == own_name:
+    if name == own_name:  # one variable has all options
         return conf, name
     own_keys = {key for key in behaviour.keys if not OPTIONS[key].shared}
     own_conf = environ.get(own_name, "")

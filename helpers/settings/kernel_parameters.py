@@ -69,6 +69,7 @@ def audit_cmdline(text: str, ram_bytes: int | None = None) -> tuple[Finding, ...
 def _audit_parameters(
     parameters: Iterable[tuple[str, str, str]], ram_bytes: int | None
 ) -> tuple[Finding, ...]:
+    """The findings on (module, name, value) triples, of the modules that have to do with memory."""
     findings = [
         _parameter(module, name, value, ram_bytes)
         for module, name, value in parameters
@@ -80,7 +81,10 @@ def _audit_parameters(
 def _parameter(
     module: str, name: str, value: str, ram_bytes: int | None
 ) -> Finding | None:
-    """The finding on one parameter; None where it has nothing to do with memory."""
+    """The finding on one parameter; None where it has nothing to do with memory. One that is in
+    the table has an implausible size or does what it usually does; one that is not is misspelt,
+    or strange where no known name is near.
+    """
     key = f"{module}.{name}"
     if key in ROWS:
         implausible = _implausible_size(ROWS[key], value, ram_bytes)
@@ -142,7 +146,8 @@ def _implausible_size(
         count = int(value[:LONGEST], 0)  # decimal, 0x or 0o
     except ValueError:
         return finding("no number", key, value, given=value[:LONGEST], row=row)
-    if not row.pool or count <= 0:  # 0 and -1 leave the size to the driver
+    # A size that is no pool may be of any magnitude; 0 and -1 leave the size to the driver.
+    if not row.pool or count <= 0:
         return None
     least = LEAST_BYTES
     most = MOST_BYTES
@@ -152,6 +157,7 @@ def _implausible_size(
     sizes = [count * unit for unit in UNITS.values()]
     plausible = [size for size in sizes if least <= size <= most]
     unit_bytes = UNITS[row.unit]
+    # Right in the parameter's own unit, or in none: then no unit was mistaken for another.
     if not plausible or count * unit_bytes in plausible:
         return None
     meant_bytes = plausible[0]

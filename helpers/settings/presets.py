@@ -114,6 +114,7 @@ def parse(text: str, name: str) -> Preset:
 
 
 def _is_known(variable: str) -> bool:
+    """Whether the table of settings has the variable, also as one that is not about memory."""
     name = without_device(variable)
     return name in VARIABLES or name in OTHER_NAMES
 

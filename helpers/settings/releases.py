@@ -137,6 +137,7 @@ def nearest(torch: str, build: str) -> Behaviour:
         if release(change.since) <= used and change.build in ("", facts.build):
             values[change.field] = change.value
             sources[change.field] = change.source
+    # Not in ``changes``: what the options' own rows and the rules say of this release and build.
     options = _known_options(facts)
     sources["keys"] = "; ".join(dict.fromkeys(option.source for option in options))
     expandable_rules = [

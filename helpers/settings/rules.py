@@ -140,7 +140,7 @@ def _neighbour_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
     if not rule.beside:
         return True
     name, wanted = rule.beside
-    if name == "caching":
+    if name == "caching":  # ("caching", "off") is the only such condition
         return facts.caching_off
     if name.startswith("option:"):
         neighbour = facts.options.get(name[len("option:") :])
@@ -152,6 +152,7 @@ def _neighbour_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
 
 
 def _build_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
+    """Whether the rule is for this build; None where the build is not known."""
     if not rule.build:
         return True
     if not facts.build:
@@ -160,6 +161,7 @@ def _build_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
 
 
 def _chip_holds(rule: Rule, facts: ProcessFacts) -> bool | None:
+    """Whether the rule is for this chip; None where the chip is not known."""
     if not rule.gfx:
         return True
     if not facts.gfx:

@@ -153,6 +153,7 @@ class _Process:
             return None
         if text == self.at_import.get(name, ""):  # it was set in time
             return None
+        # Two texts that make the same settings are no trouble.
         if self._settings(text) == self._settings(self.text_read):
             return None
         why = "comes after torch's allocator started, so it has no effect"
@@ -164,10 +165,10 @@ class _Process:
         """
         for row, later in self._replaced():
             text = row["value"]
-            if later["value"] != self.text_read:
+            if later["value"] != self.text_read:  # torch did not read the later one
                 continue
             if AllocatorText(text, self.behaviour).error is not None:
-                continue
+                continue  # torch would have refused it: it is well that it was replaced
             if self._settings(text) != self._settings(later["value"]):
                 why = f"is overwritten in {later['where']} before torch reads it"
                 trouble = self._trouble("overwritten", row["name"], text, why)
@@ -175,7 +176,10 @@ class _Process:
         return None
 
     def _replaced(self) -> list[tuple[Facts, Facts]]:
-        """Each text of a variable of the allocator with the assignment that replaced it."""
+        """Pairs of assignments to one variable of the allocator, {"name", "value", "where"}: an
+        earlier one, without "where" if the program was started with it, and the one that replaced
+        it. An empty text is no setting that could be replaced.
+        """
         latest: dict[str, Facts] = {
             name: {"name": name, "value": text}
             for name, text in self.at_import.items()
@@ -234,7 +238,8 @@ class _Process:
 
 
 def refused_option(text: str, behaviour: Behaviour) -> str:
-    """Which option of a text torch refuses, and what is wrong with it, in one clause.
+    """Which option of a text torch refuses, and what is wrong with it, in one clause; the whole
+    text where torch takes each of its options alone.
 
     Raises AssertionError for a text that torch takes.
     """
@@ -249,7 +254,9 @@ def refused_option(text: str, behaviour: Behaviour) -> str:
 
 
 def _wrong_with(option: str, error: SettingsError, behaviour: Behaviour) -> str:
-    """What is wrong with one option that torch refuses, the most visible mistake first."""
+    """What is wrong with one option that torch refuses, in one clause: the first of the visible
+    mistakes (SIGNS), a list or a value that is not complete, the key, and last the value.
+    """
     for sign, mistake in SIGNS.items():
         if re.search(sign, option):
             return mistake
