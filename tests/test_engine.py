@@ -346,6 +346,15 @@ def executed(folder, *cells, **metadata):
     nbformat.write(nb, folder / "notebook.ipynb")
 
 
+def test_a_fault_names_the_cell_of_the_source_where_parameters_were_put_in_before_it(tmp_path):
+    size = new_code_cell("size = 1", metadata={"tags": ["parameters"]})
+    executed(tmp_path, size, new_code_cell("size - 1"), new_code_cell("1 / (size - 2)"))
+    source = (tmp_path / "notebook.ipynb").rename(tmp_path / "source.ipynb")
+    execution = Execution(tmp_path / "notebook.ipynb", uuid.uuid4().hex, cell_s=60)
+    execute(source, execution, {"size": 2})
+    assert execution.fault.state == "failed" and execution.fault.cell == 2
+
+
 def ended(status, *data):
     outputs = [new_output("display_data", data=one) for one in data]
     return new_code_cell("x", outputs=outputs, metadata={"papermill": {"status": status}})

@@ -181,6 +181,8 @@ def test_a_cell_keeps_its_outputs_where_all_before_it_is_the_same_and_finished(
 ):
     _, past = earlier(tmp_path, cells, statuses)
     assert {*resumption.finished_outputs(past, notebook())} == kept
+    longer = notebook(cells=f"{CELLS}\n--\nprint('added since')")
+    assert {*resumption.finished_outputs(past, longer)} == kept
 
 
 @pytest.mark.parametrize(

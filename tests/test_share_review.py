@@ -13,7 +13,7 @@ import pytest
 from night_runs import night
 from page_audit import check, in_order
 from planted import readable
-from tell_boxes import code, printed
+from tell_boxes import code, printed, run_record
 
 from helpers import share
 from helpers.allocator.views.growth import GROWERS
@@ -24,6 +24,7 @@ from helpers.look.boxes import RECORDED, open_box
 from helpers.share import texts, verdict_facts
 from helpers.share.public_copy import ASK, HIDDEN, PublicCopy
 from helpers.share.redactor import Redactor
+from helpers.share.review import save_choices
 from helpers.share.secrets import is_secret
 from helpers.share.wording import is_ours
 from helpers.tell.figures import with_bars
@@ -640,6 +641,22 @@ def widgets_of(parts):
 
 def boxes_of(widgets):
     return [view for view in widgets.values() if hasattr(view, "indent")]
+
+
+def test_of_a_run_what_others_named_is_reviewed_and_what_the_workbook_names_is_not():
+    notes = ["the disk of Ada's laptop was full", "01_hardware_probe.ipynb", "strix-halo-1-found"]
+    run = run_record("01", "01_hardware_probe.ipynb", "failed", notes=notes)
+    reviewed = {(row.kind, row.text) for row in texts.of_run(run, "run 01")}
+    assert ("text of a record", notes[0]) in reviewed
+    assert not {notes[1], notes[2]} & {text for _, text in reviewed}
+
+
+def test_choices_that_are_saved_again_replace_those_before(tmp_path):
+    folder = tmp_path / "outputs" / "reviews"
+    for choices in (frozenset({"0123456789abcdef"}), frozenset()):
+        saved = save_choices(folder, "night", choices)
+        assert json.loads(saved.read_text()) == {"include": sorted(choices)}
+        assert stat.S_IMODE(saved.stat().st_mode) == 0o600
 
 
 def test_the_panel_ticks_searches_and_saves(opened_panel, tmp_path):
