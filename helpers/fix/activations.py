@@ -25,8 +25,10 @@ torch keep activations.
 
 
 def changes_of_activations(program: Program) -> Changes:
-    """no_grad around what needs no gradients, and checkpoints around what does."""
-    if fails_in_evaluation(program):
+    """no_grad around the lines that hold the memory, where gradients are not needed; then, of a
+    program that trains, checkpoints in its forward pass, of any other no gradients at all.
+    """
+    if fails_in_evaluation(program):  # there no activations are kept
         return
     if program.mentions(WEIGHTS):
         for source, line in program.holding_places():
@@ -38,7 +40,9 @@ def changes_of_activations(program: Program) -> Changes:
 
 
 def _without_any_gradients(program: Program) -> Changes:
-    """Gradients turned off after the imports, for a program that has no backward pass."""
+    """Gradients turned off after the imports of the first source, for a program that has no backward
+    pass. Nothing where that source has no imports, or a source turns gradients off already.
+    """
     source = program.sources[0]
     if not source.imports or program.mentions(GRADIENT_FREE):
         return
@@ -53,7 +57,9 @@ def _without_any_gradients(program: Program) -> Changes:
 
 
 def activations_in_ram(program: Program) -> Changes:
-    """The first forward pass under save_on_cpu, which keeps its activations in RAM."""
+    """The first forward pass of the sources under save_on_cpu, which keeps its activations in RAM;
+    nothing where the sources have no forward pass before a backward pass.
+    """
     region = next(forward_regions(program), None)
     if region is None:
         return

@@ -101,6 +101,7 @@ def failure_of(
     first = _first_rehearsal(command, card, run, out, limits)
     setting = _refused_setting(out, first)
     if setting is not None:
+        # torch ended the program before it allocated, so the setting is all there is to judge.
         source = f"rehearsal of {command[0]}"
         facts = ProgramFacts(source, exit_code=first.exit_code, settings=setting)
         return _failure(command, first, CaseEvidence(program=facts))
@@ -114,6 +115,7 @@ def failure_of(
         repeats = both.both()
         add_to_record(out, counterfactual=repeats.as_shape())
     failure = _failure(command, first, evidence_from_trace(out))
+    # A program that catches its errors may fit and be ill all the same.
     if first.fits and failure.verdict.state == "healthy":
         raise NoFix(f"the program fits as it is: {failure.verdict.summary}")
     return replace(failure, repeats=repeats)
@@ -134,6 +136,7 @@ def _first_rehearsal(
     if why_not:
         raise NoFix(f"{why_not}; start fix in a smaller folder")
     script = script_of(command)
+    # The copy would lack a script from elsewhere, and no change could be made in it.
     if script and not (folder / script).resolve().is_relative_to(folder.resolve()):
         advice = "start fix in the folder of its sources"
         raise NoFix(f"{script} is not below this folder; {advice}")
@@ -168,7 +171,9 @@ def _refused_setting(out: Path, first: Rehearsal) -> SettingsTrouble | None:
 
 
 def _why_nothing_to_fix(first: Rehearsal) -> str:
-    """Why there is nothing to search: the first rehearsal did not run out of memory; else empty."""
+    """Why there is nothing to search: the first rehearsal did not run out of memory, or recorded
+    nothing; else empty. A program that caught its out-of-memory errors (``ooms``) did run out.
+    """
     if first.failed_otherwise and _DOWNLOAD.search(first.error):
         return f"the program needs a download: {first.error}; fetch it first, then try again"
     if first.failed_otherwise:
@@ -191,6 +196,7 @@ def first_change(
     """The change that ``fix`` would try first for a recorded program; None where none is known, or
     where the program's sources are not in this folder. ``label``: that of the verdict.
     """
+    # Where fix could not copy this folder, its advice could not be tried.
     if label not in ADVISED or why_not_copied(Path.cwd()):
         return None
     try:
@@ -260,7 +266,9 @@ def change_for(
 
 
 def _frames(facts: ProgramFacts) -> list[str]:
-    """The lines of the program that its recording names."""
+    """The lines of the program that its recording names, as frames such as "train.py:36 evaluate":
+    of what holds the memory, of what grows, and of the allocator's setting.
+    """
     frames = holding_frames(facts)
     if facts.growth is not None:
         for grower in facts.growth.growers:

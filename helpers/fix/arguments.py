@@ -127,7 +127,9 @@ def _with_argument(
 
 
 def _accumulated(source: SourceFile, call: cst.Call) -> Changes:
-    """A smaller batch per device, and as many more of them before each step."""
+    """A smaller batch per device, and as many times more batches before each step: a change for each
+    of FACTORS that divides the batch.
+    """
     batch_size = _number(source, call, BATCH_SIZE)
     accumulated = _number(source, call, ACCUMULATED)
     for factor in FACTORS:
@@ -149,7 +151,9 @@ def _accumulated(source: SourceFile, call: cst.Call) -> Changes:
 
 
 def _number(source: SourceFile, call: cst.Call, name: str) -> int:
-    """The whole number that a call is given for an argument, else its default."""
+    """The whole number that a call is given for an argument; its default where it gives none, or
+    an expression that is no literal.
+    """
     text = source.argument(call, name)
     if text.isdigit():
         return int(text)
@@ -157,7 +161,9 @@ def _number(source: SourceFile, call: cst.Call, name: str) -> int:
 
 
 def _checkpointed_model(source: SourceFile, assign: cst.Assign) -> Changes:
-    """gradient_checkpointing_enable() after a model of transformers."""
+    """gradient_checkpointing_enable() after the assignment that makes a model of transformers.
+    Nothing where the file names gradient_checkpointing already.
+    """
     text = source.content
     if "transformers" not in text or "gradient_checkpointing" in text:
         return
@@ -189,6 +195,7 @@ def _back_to_training(program: Program) -> Changes:
             continue
         last = function.body.body[-1]
         for call in source.calls("eval", below=statement):
+            # The object whose eval() is called: of ``self.model.eval()`` self.model.
             model = source.code(call.func).removesuffix(".eval")
             train = f"{model}.train()"
             if is_return(last):

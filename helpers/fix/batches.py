@@ -41,8 +41,8 @@ SMALLER_KERNELS = "smaller GPU kernels, so it takes longer"
 
 
 def micro_batches(program: Program) -> Changes:
-    """Each training step in parts of its batch, the fewest first."""
-    if program.mentions(STATISTICS):
+    """Changes that compute each training step in parts of its batch, the fewest parts first."""
+    if program.mentions(STATISTICS):  # those of a part differ from those of the batch
         return
     for region in forward_regions(program):
         text = region.text
@@ -50,8 +50,9 @@ def micro_batches(program: Program) -> Changes:
         if not inputs or not MEANS.search(text) or NO_MEANS.search(text):
             continue
         results = region.assigned - {region.loss}
+        # A tensor that the next step or a later statement reads has the size of the whole batch.
         if region.carried or results & region.read_after:
-            continue  # they have the size of the whole batch
+            continue
         for parts in factors(program):
             title = f"Compute each batch in {parts} parts and add up the gradients"
             yield Change(
@@ -189,9 +190,8 @@ def evaluation_in_chunks(program: Program) -> Changes:
         edit = _concatenated(source, assign, batch, parts, "")
         yield _in_chunks(f"Compute each batch in {parts} parts ({place})", edit)
         if has_images and len(batch) == 1:
-            rows = (
-                ", dim=2"  # of images as torch has them: batch, channels, rows, columns
-            )
+            # Of images as torch has them: batch, channels, rows, columns.
+            rows = ", dim=2"
             yield Change(
                 title=f"Evaluate each image in {parts} strips ({place})",
                 results=Results.OTHER,
@@ -199,6 +199,7 @@ def evaluation_in_chunks(program: Program) -> Changes:
                 costs=SMALLER_KERNELS,
                 edits=(_concatenated(source, assign, batch, parts, rows),),
             )
+    # Calls whose result is part of an expression, as in ``total += model(x).sum()``.
     for source, call in _modules_without_gradients(program):
         argument = source.operand(call.args[0].value)
         of_part = f"{source.code(call.func)}(part)"
@@ -241,8 +242,9 @@ def _assigned_without_gradients(program: Program) -> Located[cst.Assign]:
 
 
 def _failed_without_gradients(program: Program) -> Located[cst.CSTNode]:
-    """Those of the statements that led to the refused request that run without gradients: they, or
-    a statement that called them, are below no_grad. The nearest to the request first.
+    """The statements that led to the refused request, without those that compute gradients. A
+    statement computes none if it, or a statement that called it, is below no_grad. The nearest to
+    the request comes first.
     """
     frames = list(calls_that_failed(program))
     for at, (source, statement) in enumerate(frames):

@@ -104,9 +104,10 @@ def candidates(program: Program, cause: str) -> Changes:
     """Changes to try, each once: first those that remove the cause and keep the results, last those
     that train differently.
 
-    ``cause``: the label of the verdict.
+    ``cause``: the label of the verdict. Rules that make no room where the program fails are left
+    out. Changes that other rules proposed, but that train differently, wait with the last.
     """
-    seen: set[object] = set()
+    seen: set[object] = set()  # what changes do; two rules may propose the same edits
     in_vain: tuple[Proposals, ...] = ()
     if fails_in_evaluation(program):
         in_vain = ONLY_TRAINING

@@ -88,6 +88,7 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
+        """Whether it changes nothing: a rule found no place for it."""
         return self.is_setting and not self.environment
 
 
@@ -103,6 +104,7 @@ def together(changes: Sequence[Change]) -> Change | None:
             if any(edit.excludes(earlier) for earlier in edits):
                 return None
             edits[edit] = None
+    # What they do together to the results is taken from the one that does the most.
     worst = max(changes, key=lambda change: change.results.severity)
     environment: dict[str, str] = {}
     replaces: dict[int, str] = {}

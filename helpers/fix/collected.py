@@ -73,6 +73,7 @@ def _shortened_lists(program: Program, store: StoreStatement) -> Changes:
         unshortened = _unshortened(value)
         name = source.code(unshortened)
         is_of_store = last_name(name) == last_name(store.name)
+        # ``is value``: the statement does not shorten a list at all.
         if unshortened is value or not is_of_store:
             continue
         text = source.code(value)
@@ -178,6 +179,7 @@ def _reads(program: Program, store: StoreStatement) -> set[str]:
         if isinstance(outer, cst.Attribute) and outer.attr is node:
             node = outer  # of self.losses the whole, not only the name
             outer = source.parent(node)
+        # To put something into the collection, or to assign it, is no read.
         is_put = isinstance(outer, cst.Attribute) and outer.attr.value in PUTS
         is_assigned = source.around(node, cst.AssignTarget) is not None
         if is_put or is_assigned:
@@ -218,7 +220,9 @@ def _bounded_dictionaries(program: Program, store: StoreStatement) -> Changes:
 
 
 def _is_cache(store: StoreStatement) -> bool:
-    """Whether an entry is only made where a condition says that it is missing."""
+    """Whether an entry is only made where a condition says that it is missing, by ``not in`` the
+    collection or ``is None``.
+    """
     test = store.source.around(store.statement, cst.If)
     if test is None:
         return False
@@ -233,9 +237,10 @@ def _bounded_caches(program: Program) -> Changes:
         function = source.around(decorator, cst.FunctionDef)
         if match is None or function is None:
             continue
-        bounded = f"{match[1]}lru_cache(maxsize={MOST_CACHED})"
+        module = match[1]  # "functools." or empty
+        bounded = f"{module}lru_cache(maxsize={MOST_CACHED})"
         edits = [source.replaced(decorator.decorator, bounded)]
-        if match[0] == "cache":  # imported by its name
+        if match[0] == "cache":  # imported by that name, so lru_cache may not be
             edits += source.with_import("from functools import lru_cache")
         yield _limited(f"of {function.name.value}", source.place(decorator), *edits)
 
@@ -251,8 +256,8 @@ def _limited(cache: str, place: str, *edits: TextEdit) -> Change:
 
 
 def _parts_let_go(program: Program, store: StoreStatement) -> Changes:
-    """Collected objects of a class of the program, without the attributes that their methods
-    computed and that is not read outside the class.
+    """Collected objects of a class of the program, without some of their attributes: those that
+    the class's own methods set to the result of a call, and that no code outside the class reads.
     """
     source = store.source
     collected = source.code(store.value)
@@ -284,7 +289,9 @@ def _classes_of(source: SourceFile, name: str) -> Iterator[cst.ClassDef]:
 
 
 def _cleared_after_epochs(store: StoreStatement) -> Changes:
-    """A collection that the steps of a Lightning module fill, cleared where an epoch ends."""
+    """A collection that the steps of a Lightning module fill, cleared at the end of each method
+    that Lightning calls at the end of an epoch and that names the collection.
+    """
     source = store.source
     owner = source.around(store.statement, cst.ClassDef)
     if owner is None:

@@ -16,8 +16,9 @@ not ``error.args``.
 
 
 def exceptions_without_frames(program: Program) -> Changes:
-    """Exceptions that their handlers keep, without their tracebacks. Handlers that raise are left
-    as they are: whoever catches the exception next may print its traceback.
+    """One change of all exceptions that their handlers keep: they are kept without their tracebacks.
+    Handlers that raise are left as they are: whoever catches the exception next may print its
+    traceback.
     """
     edits: list[TextEdit] = []
     places = []
@@ -59,6 +60,7 @@ def _keeps(source: SourceFile, name: cst.Name, error: str) -> bool:
     """
     call = source.around(name, cst.Call)
     is_put = call is not None and called(call) in PUTS
+    # Below a call the name is an argument: ``text = str(error)`` keeps no exception.
     is_assigned = call is None and source.around(name, cst.Assign) is not None
     stands_alone = isinstance(source.parent(name), PARTS)
     return name.value == error and stands_alone and (is_put or is_assigned)

@@ -16,12 +16,32 @@ from functools import cache
 from helpers.fix.change import TextEdit
 from helpers.fix.source import SourceFile
 
-METHODS = set(
-    """
-    abs argmax argmin argsort bmm exp flatten float log_softmax matmul max mean min mm norm pow reshape
-    softmax sqrt square sum topk transpose unsqueeze
-    """.split()
-)
+METHODS = {
+    "abs",
+    "argmax",
+    "argmin",
+    "argsort",
+    "bmm",
+    "exp",
+    "flatten",
+    "float",
+    "log_softmax",
+    "matmul",
+    "max",
+    "mean",
+    "min",
+    "mm",
+    "norm",
+    "pow",
+    "reshape",
+    "softmax",
+    "sqrt",
+    "square",
+    "sum",
+    "topk",
+    "transpose",
+    "unsqueeze",
+}
 """Functions of torch that are methods of their first argument, too."""
 OF_TORCH = re.compile(r"(?:torch|F|nn)(?:\.\w+)*\.\w+")
 """A function of torch as programs write it, such as F.softmax or torch.linalg.norm."""
@@ -52,7 +72,9 @@ WITH_DIMENSION = {
 
 
 class _Plain(ast.NodeTransformer):
-    """One spelling for what torch lets people spell in several ways."""
+    """Rewrites expressions so that what torch lets people spell in several ways has one spelling.
+    Both the program and the patterns are rewritten before they are compared.
+    """
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """``torch.f(x, dim=1)`` as ``x.f(1)``, or as ``f(x, 1)`` where METHODS does not name it."""
@@ -101,6 +123,7 @@ class _Plain(ast.NodeTransformer):
         """``x[:, None, :]`` as ``x[:, None]``."""
         self.generic_visit(node)
         words = ast.unparse(node.slice)
+        # With "..." ahead, a ``:`` at the end says which dimension is meant.
         if isinstance(node.slice, ast.Tuple) and "..." not in words:
             parts = list(node.slice.elts)
             while len(parts) > 1 and ast.unparse(parts[-1]) == ":":
@@ -284,6 +307,7 @@ def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match |
     further = _fit_parts(pattern, node, names, match)
     if further is not None or not isinstance(node, ast.BinOp):
         return further
+    # A sum or a product fits with its two sides exchanged, too.
     if isinstance(node.op, (ast.Add, ast.Mult)):
         turned = ast.BinOp(node.right, node.op, node.left)
         return _fit_parts(pattern, turned, names, match)
@@ -385,6 +409,7 @@ def _places_in(
             inner = getattr(statement, part, None)
             if inner and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
                 yield from _places_in(source, inner, scope)
+        # A compound statement's own expressions, such as a condition, are not rewritten.
         if not hasattr(statement, "body"):
             for node in ast.walk(statement):
                 if isinstance(node, ROOTS):
@@ -392,6 +417,7 @@ def _places_in(
         name, value = _assignment(statement)
         before = names
         names = dict(before)
+        # Whatever else it assigns to, as in a block below it, has no value that is known.
         for other in _names_in(statement, ast.Store):
             names[other] = Assigned(other, statement, None, before)
         if name:

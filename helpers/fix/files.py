@@ -70,6 +70,8 @@ def misspelt_settings(program: Program) -> Changes:
             continue
         missing = sorted(read - present)
         for key in difflib.get_close_matches(setting.key, missing, cutoff=ALIKE):
+            # Only a setting that divides work is known to leave the results as they are, unless
+            # the model has statistics over the batch.
             results = Results.OTHER
             costs = "what the setting itself costs"
             if IN_PARTS.search(key):

@@ -37,8 +37,8 @@ def may_take_gradients(program: Program) -> bool:
 
 
 def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
-    """Changes that let go of a graph, then those that compute none, those of a larger part of the
-    program later.
+    """Changes that let go of a graph, then changes that compute no graph; the larger the part of the
+    program that a change is made in, the later it comes.
     """
     # Where no variable, list or attribute is known to keep a grower, a graph may keep it.
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
@@ -73,6 +73,7 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
                 yield from _cut_attribute(program, source, assign)
                 continue
             names = [source.code(target)]
+            # Of ``output, state = ...`` only what a grower is kept in carries a graph on.
             if isinstance(target, cst.Tuple):
                 parts = [source.code(element.value) for element in target.elements]
                 names = [part for part in parts if last_name(part) in keepers]
@@ -159,7 +160,9 @@ def _reads_of(source: SourceFile, assign: cst.Assign) -> list[cst.Attribute]:
 def _graph_change(
     program: Program, source: SourceFile, statement: cst.CSTNode, *edits: TextEdit
 ) -> Change:
-    """Edits that cut a graph; ``statement``: where."""
+    """Edits that cut a graph, as one change; ``statement``: whose line its title names. In a program
+    that takes gradients a cut may change them, so that is measured.
+    """
     trains = may_take_gradients(program)
     results = Results.SAME
     why = "no gradient is computed here, so none can be lost"
@@ -207,6 +210,7 @@ def _evaluations_without_gradients(program: Program) -> Changes:
     for source, call in program.calls("eval"):
         statement = source.statement(call)
         siblings = source.siblings(statement)
+        # At the top level of a file, eval() is followed by all the rest of the program.
         is_in_block = source.around(statement, cst.IndentedBlock) is not None
         if not siblings or not is_in_block or is_without_gradients(source, statement):
             continue
@@ -222,9 +226,11 @@ def _evaluations_without_gradients(program: Program) -> Changes:
 
 
 def frozen_parts(program: Program) -> Changes:
-    """no_grad for modules whose weights no optimizer gets, in a forward pass of the training."""
+    """no_grad for modules whose weights no optimizer gets, in a forward pass of the training: for
+    each statement that calls only modules of which no optimizer is given ``parameters()``.
+    """
     trained = " ".join(source.code(call) for source, call in optimizers(program))
-    if ".parameters()" not in trained:
+    if ".parameters()" not in trained:  # it does not show whose weights are trained
         return
     for region in forward_regions(program):
         source = region.source

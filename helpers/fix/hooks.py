@@ -32,12 +32,14 @@ def hooks_removed(program: Program) -> Changes:
         if not isinstance(statement, cst.SimpleStatementLine):
             continue
         owner = source.around(call, cst.ClassDef)
+        # A class that is no module is a helper of the program, such as an extractor of features:
+        # its user knows when the hook is no longer needed.
         if owner is not None and not _is_module(source, owner):
             yield from _removed_by_users(program, source, owner, call)
             continue
         handle, edits = _handle(source, call, "handle")
         removal = f"{handle}.remove()"
-        if removal not in source.content:
+        if removal not in source.content:  # else the program removes it itself
             yield from _removed(program, source, statement, removal, edits)
 
 
@@ -83,6 +85,7 @@ def _closing_method(source: SourceFile, owner: cst.ClassDef) -> str:
     """The method by which an object removes its hooks; empty where it has none."""
     for method in source.find(cst.FunctionDef, owner):
         name = method.name.value
+        # __exit__ and __del__ are not called by name.
         if ".remove()" in source.code(method) and not name.startswith("__"):
             return name
     return ""

@@ -72,7 +72,9 @@ def _below(folder: Path, path: Path) -> Path:
 
 
 def _named(frames: Sequence[str], folder: Path) -> Iterator[Path]:
-    """Files that frames such as "train.py:36 evaluate" name, the nearest of each name."""
+    """Files that frames such as "train.py:36 evaluate" name. A frame has no folder, so of several
+    files of its name the one with the shortest path is taken; libraries in .venv are left out.
+    """
     matches = [re.match(r"([\w.-]+\.py):\d+ ", frame) for frame in frames]
     for name in sorted({match[1] for match in matches if match}):
         paths = [path for path in folder.rglob(name) if ".venv" not in path.parts]
@@ -80,7 +82,7 @@ def _named(frames: Sequence[str], folder: Path) -> Iterator[Path]:
 
 
 def _imported(text: bytes, path: Path, folder: Path) -> Iterator[Path]:
-    """Files below the folder that a file imports."""
+    """Files below the folder that a file imports; none where ast cannot parse its ``text``."""
     roots = [path.parent, folder]
     try:
         tree = ast.parse(text)

@@ -31,11 +31,11 @@ SCALAR = re.compile(
 )
 """Names under which programs keep one number; after _ they may end a longer one: total_loss."""
 WORTH_A_TRY = 0.1
-"""The share of the usable memory that must have been kept, so that letting go of it is tried: a
-rehearsal takes as long for a leak that could not have filled the card.
+"""The share of the usable memory that must have been kept, so that letting go of it is tried. Our
+choice: every try costs a rehearsal, also for a leak too small to have filled the card.
 """
 MOST_GROWERS = 3
-"""Of what grows, for how many it is searched who keeps it: the first is the most telling."""
+"""For how many of the growers, which keep the most first, it is searched what keeps them."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ ON_THE_CPU = KeptEnding(
 
 def changes_of_what_is_kept(program: Program) -> Changes:
     """Changes that let go of what the program keeps more of with each step, those that change the
-    program least first.
+    program least first. Hooks are looked for even where nothing was seen to grow; all else only
+    where the growers keep enough (WORTH_A_TRY).
     """
     yield from hooks_removed(program)
     growth = program.facts.growth

@@ -18,12 +18,23 @@ UPDATED_THERE = (
 )
 STARTERS = re.compile(r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b")
 """Modules that start a process, as programs name them."""
-CHILDREN = "run Popen call check_call check_output spawn start_processes system".split()
+CHILDREN = (
+    "run",
+    "Popen",
+    "call",
+    "check_call",
+    "check_output",
+    "spawn",
+    "start_processes",
+    "system",
+)
 """Functions of these modules that start one."""
 
 
 def changes_of_loads(program: Program) -> Changes:
-    """Checkpoints loaded to the CPU, and second copies of the model kept there."""
+    """Checkpoints loaded to the CPU where the call does not say where to, and copies of a model or
+    of its state kept there.
+    """
     holding = program.names_of_holding_places()
     for source, call in program.calls("load"):
         loads = source.code(call.func) == "torch.load" and call.args
@@ -54,7 +65,9 @@ def changes_of_loads(program: Program) -> Changes:
 
 
 def state_on_the_cpu(source: SourceFile, call: cst.Call) -> Changes:
-    """``copy.deepcopy(model.state_dict())`` as a dictionary of copies on the CPU."""
+    """``copy.deepcopy(model.state_dict())`` as a dictionary of copies on the CPU. Nothing where
+    what ``call`` copies is not the result of ``state_dict()``.
+    """
     state = call.args[0].value
     if not isinstance(state, cst.Call) or called(state) != "state_dict":
         return
@@ -105,6 +118,7 @@ def one_pool_for_graphs(program: Program) -> Changes:
     its own, which nothing else can use.
     """
     for source, call in program.calls("graph"):
+        # The pool is made below the imports, which bring ``torch``.
         if source.code(call.func) != "torch.cuda.graph" or not source.imports:
             continue
         edit = source.lines_after(

@@ -63,7 +63,7 @@ class Notebook(SourceFile):
         return self._starts[int(match[1]) - 1] + int(match[2])
 
     def place_of(self, line: int) -> str:
-        """Where a line is, such as cell 4, line 9."""
+        """Where a line of the joined cells is, such as "cell 4, line 9"."""
         number = max(1, bisect(self._starts, line))
         return f"cell {number}, line {line - self._starts[number - 1]}"
 
@@ -114,8 +114,8 @@ class Notebook(SourceFile):
 def command_of(notebook: str) -> list[str]:
     """The command that runs a notebook's cells in its folder, and writes the result to nowhere."""
     path = Path(notebook)
-    words = "python -m papermill --no-progress-bar -k python3 --cwd".split()
-    return [*words, str(path.parent), notebook, os.devnull]
+    papermill = ["python", "-m", "papermill", "--no-progress-bar", "-k", "python3"]
+    return [*papermill, "--cwd", str(path.parent), notebook, os.devnull]
 
 
 def why_no_papermill(python: str) -> str:
@@ -151,7 +151,9 @@ def _source(cell: Cell) -> str:
 
 
 def _as_python(cell: str) -> str:
-    """A cell with IPython's own lines hidden, each still on its line."""
+    """A cell with IPython's own lines hidden, each still on its line; of a cell that begins with a
+    magic such as %%bash, whose text is of another language, all lines.
+    """
     is_other_language = cell.lstrip().startswith("%%")
     lines = []
     for line in cell.split("\n"):

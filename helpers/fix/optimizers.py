@@ -12,7 +12,17 @@ from helpers.fix.regions import calls_that_failed
 from helpers.fix.source import called, keyword
 
 WITH_FOREACH = (
-    "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta SGD RMSprop ASGD Rprop".split()
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "SGD",
+    "RMSprop",
+    "ASGD",
+    "Rprop",
 )
 """Optimizers of torch that take ``foreach`` (torch/optim, read at 2.14; Adafactor and Muon, which
 take it too, are left as they are).

@@ -46,8 +46,8 @@ STEPS_ALIKE = 3
 """In so many first steps gradients are compared up to rounding; in later ones it has grown."""
 ROUNDING = 1e-3
 """How much the lengths of tensors that are the same up to rounding may differ, as a share. This and
-the next two were chosen: well above float32's 1e-7 for sums in another order, well below what a
-wrong gradient differs by.
+the next three are our choice: well above float32's 1e-7 for sums in another order, and below what
+we expect a wrong gradient to differ by.
 """
 ROUNDING_OF_SUMS = 10 * ROUNDING
 """The same for sums with changing signs, in which large terms cancel each other."""
@@ -122,6 +122,8 @@ class Prover:
         if not words:
             return Proof(None, "only a command that starts Python is run on the CPU")
         proof = compared(*self.runs([unchanged, changed]))
+        # No second run is needed: smaller numbers take no gradient away, and of a change whose rule
+        # says that results differ a difference is no surprise.
         is_sure = proof.loses_gradients or change.results is Results.OTHER
         if is_sure or proof.results is not Results.OTHER:
             return proof
@@ -137,7 +139,7 @@ class Prover:
             says = "on the CPU the unchanged program differs from run to run"
             return Proof(None, says)
         as_is = compared(before, after)
-        if as_is.results is None:
+        if as_is.results is None:  # it finished no step in the time that was left
             return proof
         return as_is
 
@@ -234,6 +236,7 @@ class _Comparison:
     def proof(self) -> Proof:
         """The strongest statement about their results that what was seen allows."""
         numbers = [line for line, _ in self.printed if NUMBER.search(line)]
+        # Lines without a number, such as "Training", are the same whatever it computes.
         if len(self.weights) < LEAST_STEPS and not numbers and not self.values:
             return Proof(None, "the comparison on the CPU finished no step in its time")
         seen = f"{len(self.weights)} steps"
@@ -361,8 +364,8 @@ def _prints_alike(line: str, other: str) -> bool:
 
 
 def _script(command: Sequence[str]) -> list[str]:
-    """A command from its script or its ``-m`` on; empty where neither it nor ``uv run`` or
-    ``accelerate launch`` starts Python.
+    """A command from its script or its ``-m`` on, without Python, ``uv run`` or ``accelerate launch``
+    before it; empty where it starts no script or module of Python.
     """
     words = list(command)
     if words[:2] == ["uv", "run"]:

@@ -44,7 +44,7 @@ def _set_device(source: SourceFile) -> Changes:
 
 
 def _named_first(source: SourceFile) -> Changes:
-    """The card of the rank at each place that names card 0."""
+    """One change of all places in a file that name card 0: the card of the rank in its stead."""
     edits = []
     places: list[cst.CSTNode] = []
     for string in source.find(cst.SimpleString):

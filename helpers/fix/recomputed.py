@@ -54,6 +54,7 @@ def _training_calls(program: Program) -> Located[cst.Call]:
     training = names_that_train(program)
     around: list[tuple[SourceFile, cst.CSTNode]] = []
     for source, function in program.find(cst.FunctionDef):
+        # A function with the backward pass in it runs a whole step: its loops come below.
         goes_backward = source.calls("backward", below=function)
         if function.name.value in training and not goes_backward:
             around.append((source, function))
@@ -117,7 +118,9 @@ def _is_block(program: Program, source: SourceFile, call: cst.Call) -> bool:
 def _is_inside(
     source: SourceFile, call: cst.Call, blocks: Sequence[tuple[SourceFile, cst.Call]]
 ) -> bool:
-    """Whether a call stands among the arguments of another of these."""
+    """Whether a call stands among the arguments of another of ``blocks``, under whose checkpoint it
+    is then computed again, too.
+    """
     calls = {id(other) for _, other in blocks}
     return any(id(outer) in calls for outer in source.above(call))
 

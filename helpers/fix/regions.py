@@ -12,13 +12,38 @@ import libcst as cst
 from helpers.fix.program import Located, Program
 from helpers.fix.source import SourceFile
 
-MOVES = set(
-    """
-    arange clone cpu cuda device float get half items iter long next normal_ ones pop rand
-    randint randn random_ randperm reshape sample tensor to train uniform_ unsqueeze view
-    zero_grad zeros
-    """.split()
-)
+MOVES = {
+    "arange",
+    "clone",
+    "cpu",
+    "cuda",
+    "device",
+    "float",
+    "get",
+    "half",
+    "items",
+    "iter",
+    "long",
+    "next",
+    "normal_",
+    "ones",
+    "pop",
+    "rand",
+    "randint",
+    "randn",
+    "random_",
+    "randperm",
+    "reshape",
+    "sample",
+    "tensor",
+    "to",
+    "train",
+    "uniform_",
+    "unsqueeze",
+    "view",
+    "zero_grad",
+    "zeros",
+}
 """Functions and methods that fetch, make or move a batch, and compute nothing on it."""
 
 STEPS = ("training_step", "compute_loss")
@@ -30,8 +55,8 @@ GRADIENT_FREE = re.compile(
 """Blocks, decorators and methods of Lightning below which no gradient is computed."""
 
 HARDLY_ANY = 0.1
-"""The share of the usable memory below which a forward pass holds too little to be worth a change:
-even if nothing of it were left, 90% would be full.
+"""The share of the usable memory below which a forward pass holds too little to be worth a change.
+Our choice: even if nothing of it were left, 90% would be full.
 """
 
 STATISTICS = re.compile(
@@ -101,7 +126,9 @@ class Region:
 
 
 def forward_regions(program: Program) -> Iterator[Region]:
-    """The forward pass before each backward pass of the sources, where that is of one loss."""
+    """The forward pass before each backward pass of the sources. A backward pass is left out where
+    its block has no forward pass before it, or where the loss is none or several names.
+    """
     for source, call in program.calls("backward"):
         statement = source.statement(call)
         siblings = source.siblings(statement)
@@ -142,7 +169,7 @@ def _forward_before(
     begins = len(before)
     for position in reversed(range(len(before))):
         earlier = before[position]
-        if source.calls("backward", below=earlier):
+        if source.calls("backward", below=earlier):  # of another forward pass
             break
         found = names_assigned(source, earlier) & wanted
         if not found:
@@ -268,6 +295,7 @@ def fails_in_evaluation(program: Program) -> bool:
     around: set[cst.CSTNode] = set()
     for source, statement in frames:
         around |= {statement, *source.above(statement)}
+    # A trainer calls the backward pass after these, where the sources do not show it.
     for node in around:
         if isinstance(node, cst.FunctionDef) and node.name.value in STEPS:
             return False
@@ -280,6 +308,7 @@ def fails_in_step(program: Program) -> bool:
     held nearly all of the memory: hardly anything of a forward pass was left.
     """
     facts = program.facts
+    # Where the recording says that an optimizer asked, it has the sizes; else the lines tell.
     if facts.refusal is not None and facts.refusal.of_optimizer:
         model_bytes = facts.asked_before_forward_bytes + facts.trained_bytes
         of_forward_bytes = facts.refusal.allocated_bytes - model_bytes
@@ -290,9 +319,7 @@ def fails_in_step(program: Program) -> bool:
     source, statement = failed
     if not source.calls("step", below=statement):
         return False
-    held_bytes = (
-        0  # by lines that make no gradients or states: weights and the forward pass
-    )
+    held_bytes = 0  # by the weights and the forward pass, not by gradients and states
     for row in facts.holding:
         if not _makes_states(program, row.line):
             held_bytes += row.bytes

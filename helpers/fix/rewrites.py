@@ -17,9 +17,19 @@ from helpers.fix.source import SourceFile, keyword
 
 FASTER = "nothing; it is faster"
 OTHER_ORDER = "the same sums in another order"
-LAYERS = set(
-    "Linear LayerNorm RMSNorm Embedding GELU ReLU LeakyReLU SiLU Tanh Sigmoid Dropout".split()
-)
+LAYERS = {
+    "Linear",
+    "LayerNorm",
+    "RMSNorm",
+    "Embedding",
+    "GELU",
+    "ReLU",
+    "LeakyReLU",
+    "SiLU",
+    "Tanh",
+    "Sigmoid",
+    "Dropout",
+}
 """Layers of torch that compute each position (a row of the last dimension) by itself."""
 LOWEST = re.compile(
     r"float\(['\"]-inf['\"]\)|-(torch|math|np)\.inf|-?1e\d+|-\d+\.0|.*finfo\(.+\)\.min"
@@ -187,9 +197,8 @@ def rewritten_expressions(program: Program) -> Changes:
     changes: list[Change] = []
     holding = program.names_of_holding_places()
     for source in program.sources:
-        rewritten: set[int] = (
-            set()
-        )  # lines, of which an outer expression has been rewritten
+        # Lines of which an expression was rewritten; ``places`` gives the outer ones first.
+        rewritten: set[int] = set()
         for place in places(source):
             if place.line in rewritten:
                 continue
@@ -224,7 +233,9 @@ def _rewrites_of(program: Program, place: Place) -> Changes:
 
 
 def unread_attention_weights(program: Program) -> Changes:
-    """need_weights=False where the program reads only the first result of nn.MultiheadAttention."""
+    """need_weights=False where the program reads only the first result of nn.MultiheadAttention: one
+    change of all calls that have a query, a key and a value, and a name such as ``self.attn``.
+    """
     if not program.mentions("MultiheadAttention"):
         return
     edits = []

@@ -238,7 +238,9 @@ class Trials:
         may_be_the_same = change.cuts_graphs or change.results is not Results.OTHER
         if trial.passes and may_be_the_same and not change.is_setting:
             trial = replace(trial, proof=self.prove(self.program, change))
-        if trial.rehearsal.exit_code == INTERRUPTED:
+        if (
+            trial.rehearsal.exit_code == INTERRUPTED
+        ):  # somebody ended fix, not the trial
             raise KeyboardInterrupt
         self.done.append(trial)
         self.on_trial(trial)
@@ -246,7 +248,8 @@ class Trials:
 
     def _rehearsed(self, change: Change, left_s: float) -> Rehearsal:
         """The rehearsal of a changed copy of the program."""
-        # The only variable that a rule sets is the text of the allocator's settings.
+        # The only variable that a rule sets is the text of the allocator's settings; None: those
+        # of the box.
         conf = next(iter(change.environment.values()), None)
         if conf is not None and change.is_setting and conf in self.rehearsed:
             return self.rehearsed[conf]

@@ -15,7 +15,8 @@ from helpers.fix.source import SourceFile
 
 def gradients_without_cycles(program: Program) -> Changes:
     """torch.autograd.grad in place of ``backward(create_graph=True)``, for the tensors whose
-    gradients the same function reads.
+    gradients the same function reads. Left as it is where the call is not a statement of its own, is
+    no method of the loss, or is given a gradient by position.
     """
     for source, call in program.calls("backward"):
         statement = source.statement(call)
@@ -42,7 +43,9 @@ def gradients_without_cycles(program: Program) -> Changes:
 
 
 def _gradients_of_lists(source: SourceFile, call: cst.Call) -> Changes:
-    """torch.autograd.grad in place of a backward pass and ``[p.grad for p in params]`` after it."""
+    """torch.autograd.grad in place of a backward pass and ``[p.grad for p in params]`` after it: of
+    several such lists the first, since one call gives one list.
+    """
     for row in source.find(cst.ListComp, source.scope(call)):
         loop = row.for_in
         reads_gradients = source.code(row.elt) == f"{source.code(loop.target)}.grad"

@@ -15,8 +15,8 @@ EXPANDABLE = "expandable_segments:True"
 
 
 def changes_of_settings(program: Program) -> Changes:
-    """The program's own setting corrected; then expandable segments, and the setting under which the
-    recorded requests pass in a replay, where there is one.
+    """The program's own setting corrected. Then, if the recorded requests pass in a replay under some
+    setting: expandable segments, unless a rehearsal failed with them, and that setting.
     """
     yield from _corrected(program)
     replays = program.facts.replays
@@ -43,6 +43,7 @@ def _corrected(program: Program) -> Changes:
     if trouble is None:
         return
     variable, _, meant = trouble.instead.partition("=")
+    # No line of the program sets it, so it came with the environment.
     if not trouble.where and meant:
         yield Change(
             title=f"Set {trouble.instead} in the place of {trouble.value}",
@@ -72,6 +73,7 @@ def _reworded(
     edits = []
     for string in source.find(cst.SimpleString, statement):
         text = source.code(string)
+        # The value was wrong, or else the name of the variable.
         if meant and trouble.value and trouble.value in text:
             edits.append(source.replaced(string, text.replace(trouble.value, meant)))
         elif variable and text.strip("'\"") == trouble.variable:
@@ -89,7 +91,7 @@ def _moved_up(source: SourceFile, statement: cst.SimpleStatementLine) -> list[Te
         if text.startswith(("import torch", "from torch")):
             lines = [source.code(statement)]
             before, _, _ = source.content.partition(text)
-            if "import os" not in before:
+            if "import os" not in before:  # os.environ is what the statement sets
                 lines.insert(0, "import os")
             return [source.lines_before(other, *lines), source.without(statement)]
     return []

@@ -109,7 +109,9 @@ def _smaller(program: Program, kind: Kind) -> Changes:
 
 
 def factors(program: Program) -> list[int]:
-    """By how much to divide: the smallest of FACTORS that may suffice, and the next."""
+    """By how much to divide: the smallest of FACTORS that is more than ``times_too_large``, and the
+    next; one or none where FACTORS has no more.
+    """
     return [factor for factor in FACTORS if factor > program.times_too_large][:2]
 
 
@@ -123,6 +125,7 @@ def _numbers(program: Program) -> Iterator[Number]:
         if not name or idle.intersection(source.above(node)):
             continue
         number = node.evaluated_value
+        # ``{{}}`` leaves the gap for the new number (Number.title).
         title = f"{name} = {{}} instead of {number:,} ({source.place(node)})"
         yield Number(name.lower(), number, title, source.replaced(node, ""))
     for at, word in enumerate(program.command[:-1]):
@@ -147,7 +150,7 @@ def _idle(source: SourceFile, program: Program) -> Iterator[cst.CSTNode]:
             continue
         name = re.compile(rf"\b{function.name.value}\b")
         counts = [len(name.findall(other.content)) for other in program.sources]
-        if sum(counts) == 1:
+        if sum(counts) == 1:  # its own definition
             yield function
 
 
@@ -166,6 +169,7 @@ def _name_of(source: SourceFile, node: cst.CSTNode) -> str:
             if outer.value is node:
                 return source.target(outer).rpartition(".")[2]
             return _name_in_tuple(source, outer, node)
+        # In any other expression, such as ``2 * width``, a number has no name.
         if not isinstance(outer, (cst.Tuple, cst.Element, cst.AssignTarget)):
             return ""
     return ""

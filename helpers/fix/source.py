@@ -69,6 +69,7 @@ class SourceFile:
         of another name.
         """
         match = _FRAME.match(frame)
+        # A frame has the file's name without its folder.
         if match is None or match[1] != self.name.rsplit("/", 1)[-1]:
             return 0
         return int(match[2])

@@ -12,7 +12,16 @@ from helpers.fix.program import Program
 from helpers.fix.source import SourceFile, called
 from helpers.judge.program_facts import GrowerFacts
 
-PUTS = "append appendleft add put insert extend update setdefault".split()
+PUTS = (
+    "append",
+    "appendleft",
+    "add",
+    "put",
+    "insert",
+    "extend",
+    "update",
+    "setdefault",
+)
 """Methods of collections that put their last argument into them."""
 NOT_TENSORS = (
     cst.Integer,
@@ -141,13 +150,16 @@ def is_number(source: SourceFile, value: cst.BaseExpression) -> bool:
         return True
     assigns = source.find(cst.Assign)
     values = [row.value for row in assigns if source.target(row) == value.value]
+    # Two names may be assigned to each other, which would never end.
     if any(isinstance(other, cst.Name) for other in values):
         return False
     return bool(values) and all(is_number(source, other) for other in values)
 
 
 def counters(source: SourceFile) -> set[str]:
-    """The variables in which loops count."""
+    """The variables in which loops count: the target of a loop over range or trange, and the first
+    one of a loop over enumerate.
+    """
     names = set()
     for loop in source.loops(source.module):
         if not isinstance(loop.iter, cst.Call):

@@ -140,6 +140,7 @@ def _ended_unchanged(first: Rehearsal) -> str:
 def none_in_lines(trials: Sequence[TriedChange]) -> Iterator[str]:
     """Why no change is recommended, a line each."""
     early = [trial for trial in trials if trial.ended_early]
+    # Trials whose time was up may fit with more time: only of them can a user do something.
     if not trials:
         yield "No change is known that could help."
         return
@@ -158,7 +159,11 @@ def none_in_lines(trials: Sequence[TriedChange]) -> Iterator[str]:
 
 
 def results_in_words(trial: TriedChange) -> str:
-    """What a change does to the results, and whether that was measured or follows from a rule."""
+    """What a change does to the results, and whether that was measured or follows from a rule.
+
+    "should be": no measurement showed it to the program's end. The reason of the rule in brackets:
+    the rule knows more than the CPU shows, or nothing was measured.
+    """
     proof = trial.proof
     change = trial.change
     by_rule = f"{trial.results.value} ({change.why})"

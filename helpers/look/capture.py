@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from helpers import __version__
 from helpers.ground.child import CHECKOUT, OUTPUTS
@@ -158,8 +158,8 @@ def _steps(collection: Collection, options: Options) -> dict[str, Callable[[], N
     torch = partial(_torch, options)
     steps: dict[str, Callable[[], None]] = {}
     steps["kernel and driver files"] = partial(_files, collection, options)
-    for table, (rows, unless) in _tables(options).items():
-        steps[table] = partial(collection.table, table, rows, unless)
+    for table, source in _tables(options).items():
+        steps[table] = partial(collection.table, table, source.read, source.why_not)
     steps["kernel log"] = partial(_kernel_log, collection, options)
     steps["vendor tools"] = partial(_commands, collection, options)
     steps["NVML"] = partial(collection.table, "nvml", nvml, options.no_commands)
@@ -167,9 +167,20 @@ def _steps(collection: Collection, options: Options) -> dict[str, Callable[[], N
     return steps
 
 
-def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
-    """The tables for which no device is opened but in ``access``, in their order: for each the
-    function that returns its rows, and why it must not be called, or empty.
+class _TableSource(NamedTuple):
+    """``read`` returns the rows of a table. ``why_not``: why it is not called; empty: it is."""
+
+    read: Callable[[], Rows]
+    why_not: str = ""
+
+
+def _tables(options: Options) -> dict[str, _TableSource]:
+    """The tables of files and of this process, in the order in which they are read. Reading them
+    opens no device, except for ``access``, which opens each device node once.
+
+    A read that may hang takes place in a child process, which can be given up: of most tables as a
+    whole; in functions named ``walk_`` one process or node after another, so that one that hangs
+    loses no other. Limits and variables of this process need no child.
     """
     elsewhere = options.not_this_box
     root = options.root
@@ -181,15 +192,15 @@ def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
         return partial(in_child, partial(read, Path(root)))
 
     return {
-        "host": (child(machine.collect_host), ""),
-        "pci_devices": (child(pci.collect_pci), no_pci),
-        "initramfs": (child(ttm.collect_initramfs), ""),
-        "processes": (partial(processes.walk_processes, root), ""),
-        "device_files": (partial(processes.walk_device_files, root), ""),
-        "identity": (partial(in_child, access.collect_identity), elsewhere),
-        "limits": (environment.collect_limits, elsewhere),
-        "environment": (environment.collect_environment, elsewhere),
-        "access": (access.walk_access, elsewhere),
+        "host": _TableSource(child(machine.collect_host)),
+        "pci_devices": _TableSource(child(pci.collect_pci), no_pci),
+        "initramfs": _TableSource(child(ttm.collect_initramfs)),
+        "processes": _TableSource(partial(processes.walk_processes, root)),
+        "device_files": _TableSource(partial(processes.walk_device_files, root)),
+        "identity": _TableSource(partial(in_child, access.collect_identity), elsewhere),
+        "limits": _TableSource(environment.collect_limits, elsewhere),
+        "environment": _TableSource(environment.collect_environment, elsewhere),
+        "access": _TableSource(access.walk_access, elsewhere),
     }
 
 

@@ -57,9 +57,10 @@ class CardError(ValueError):
 class GpuCard:
     """A card.
 
-    ``total_bytes`` is what the driver reports to torch, 0 if the firmware and the kernel decide
-    it; ``is_shared``: the memory is the computer's own RAM. ``arch`` is the compute capability as
-    in "8.6", or AMD's gfx name; ``capability`` the same as 86. ``multiprocessors`` are as torch
+    ``total_bytes`` is what the driver reports to torch; in the table it is 0 for a card whose
+    memory the firmware and the kernel decide (find_card returns none without a size).
+    ``is_shared``: the memory is the computer's own RAM. ``arch`` is the compute capability as in
+    "8.6", or AMD's gfx name; ``capability`` the same as 86. ``multiprocessors`` are as torch
     counts them: on RDNA one is two compute units. ``threads``, ``blocks`` and ``shared_kib`` are
     the limits of one multiprocessor. ``l2_mib`` is the L2 cache, 0 if it is not known.
     ``held_bytes`` is the memory that other processes hold.
@@ -183,7 +184,9 @@ def find_card(
     one with an H100's figures.
 
     ``capacity`` and ``held_by_others`` are sizes such as "20GiB", which replace those of the
-    table or the box. Raises CardError.
+    table or the box. Raises CardError where the options name no card, where a named card has no
+    size in the table and ``capacity`` gives none, where a size is none, and where others hold all
+    of it: so the card that is returned always has ``total_bytes`` above 0.
     """
     card = _base_card(gpu, capacity, bundle)
     try:
@@ -203,7 +206,9 @@ def find_card(
 
 
 def _base_card(gpu: str, capacity: str, bundle: Bundle | None) -> GpuCard:
-    """The card of ``find_card`` before its sizes are replaced."""
+    """The card of ``find_card`` before its sizes are replaced. Only with a ``capacity``, which then
+    replaces it, may its ``total_bytes`` be 0. Raises CardError.
+    """
     if gpu:
         card = named_card(gpu)
         if not (card.total_bytes or capacity):

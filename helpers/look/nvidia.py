@@ -310,7 +310,12 @@ def _gpu_elements(words: str) -> tuple[str | None, list[ElementTree.Element]]:
 
 
 def _of_nvml(bundle: Bundle) -> Listing:
-    """What the table ``nvml`` says, in which sizes are bytes and processes have no names."""
+    """What the table ``nvml`` says, in which sizes are bytes and processes have no names.
+
+    The table has a row for each GPU (``nvml.py`` writes it). Of a field that NVML did not give the
+    row has null, and in ``unread``, by the name of its column, an object of the status and the
+    reason: {"used_bytes": {"status": "not_allowed", "why": "..."}}.
+    """
     text = bundle.read(TABLE)
     lists_processes = False
     readings: dict[str, dict[str, Reading]] = {}
@@ -322,17 +327,19 @@ def _of_nvml(bundle: Bundle) -> Listing:
         raw = {**row, "cuda": row.get("cuda_driver")}
         for part in SIZES:
             raw[part] = row.get(part + "_bytes")
-        for column in row.inner("unread"):
+        refusals = row.inner("unread")
+        for column in refusals:
+            refusal = refusals.inner(column)
             name = column.replace("_bytes", "")
-            reason = row.inner("unread").inner(column)
             unit = "text"
             if name in SIZES:
                 unit = "bytes"
-            why = reason.text("why")
-            if not why:
+            why = refusal.text("why")
+            if not why:  # only a table that nvml.py did not write lacks it
                 why = NOT_READ
-            raw[name] = text.refused(reason.get("status"), why, unit)
+            raw[name] = text.refused(refusal.get("status"), why, unit)
         readings[address] = _readings(raw, text, "B")
+        # A list, also an empty one, is NVML's answer; where NVML gave none, the row has null.
         if isinstance(row.get("compute"), list):
             lists_processes = True
         running += _nvml_processes(row, address, text)

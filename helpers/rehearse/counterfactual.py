@@ -37,8 +37,8 @@ trace.
 TIMES_THE_CARD = 16
 """How many times the card's memory a repeat without a limit has, so that a leak ends there."""
 SAME_SHARE = 0.9
-"""A repeat that allocated less than this share of the first run did something else; a little less
-may come from batches of another size.
+"""A repeat that allocated less than this share of the first run did something else. Our
+choice: a little less may come from batches of another size.
 """
 ENDED_FROM_OUTSIDE = (128 + signal.SIGINT, 128 + signal.SIGKILL, STOPPED)
 """Exit codes of a program that somebody ended by a signal."""

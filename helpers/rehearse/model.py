@@ -13,8 +13,8 @@ PROGRAM = (
 CHECK_S = 300.0
 """How long the check of a model may take: far more than its import of transformers and peft does."""
 WAYS = {"full": "mixed", "lora": "bf16", "qlora": "bf16"}
-"""What of a model is trained (--train), and the precision where none is given: mixed is float32
-weights computed in bfloat16, as people train whole models; bf16 as they train adapters.
+"""What of a model is trained (--train), and the precision where none is given, which is our choice:
+mixed, float32 weights computed in bfloat16, for a whole model; bf16 for adapters.
 """
 
 

@@ -54,7 +54,7 @@ from helpers.rehearse.torches import Torch, interpreter
 from helpers.rehearse.trust import cudnn_at_once, trust, workspace_bytes
 
 TERM_S = 3.0
-"""Seconds that a rehearsal has to end after SIGTERM: so long a user waits after Ctrl-C."""
+"""Seconds that a rehearsal has to end after SIGTERM. Our choice: so long a user waits after Ctrl-C."""
 SETARCH_S = 10.0
 """How long ``setarch true``, which ends at once, may take on a busy machine."""
 DIED = "killed or crashed"

@@ -53,24 +53,46 @@ MOST_TURNS = 6
 so that it is seen whether the program needs those that leave it.
 """
 MEMORY_BYTES = 6 << 30
-"""How much data each program may have (RLIMIT_DATA): chosen so that two have room on a machine of
-16 GB.
+"""How much data each program may have (RLIMIT_DATA). Our choice: two programs that run side by side
+have room on a machine of 16 GB.
 """
-PARTS_OF_ONE = set(
-    "buffers children chunk modules named_buffers named_modules named_parameters parameters split".split()
-)
+PARTS_OF_ONE = {
+    "buffers",
+    "children",
+    "chunk",
+    "modules",
+    "named_buffers",
+    "named_modules",
+    "named_parameters",
+    "parameters",
+    "split",
+}
 """Calls whose results only make sense as a whole: loops over these are not cut."""
 FEW = "_casebook_few"
 """The name by which a changed source calls ``few``: no program has it."""
-COUNTS = """
-    current_device max_memory_allocated max_memory_reserved memory_allocated memory_reserved
-    """.split()
+COUNTS = (
+    "current_device",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+)
 """Functions of torch.cuda that here return 0."""
-ONLY_ON_A_GPU = """
-    Event Stream current_stream default_stream get_device_name get_device_properties ipc_collect
-    reset_max_memory_allocated reset_peak_memory_stats set_device set_per_process_memory_fraction
-    stream synchronize
-    """.split()
+ONLY_ON_A_GPU = (
+    "Event",
+    "Stream",
+    "current_stream",
+    "default_stream",
+    "get_device_name",
+    "get_device_properties",
+    "ipc_collect",
+    "reset_max_memory_allocated",
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "stream",
+    "synchronize",
+)
 """Functions and classes of torch.cuda that here do nothing."""
 GPU = re.compile(r"cuda(:\d+)?")
 """A GPU as torch's functions take it."""
@@ -144,7 +166,9 @@ def divided(number: int, divisor: Divisor) -> int:
 
 
 def few(items: Value) -> Value:
-    """The first few of what a loop goes over; all of a dictionary, such as a model's state."""
+    """The first few (MOST_TURNS) of what a loop goes over. All of a dictionary or of its keys, values
+    or items: a part of a model's state could not be loaded.
+    """
     if isinstance(items, (dict, KeysView, ValuesView, ItemsView)):
         return items
     return itertools.islice(items, MOST_TURNS)
@@ -232,8 +256,9 @@ def tensors_in(torch: Torch, value: Value) -> Iterator[Tensor]:
 
 
 def size_of(tensor: Tensor) -> list[float]:
-    """The length (2-norm) of a tensor, and the sum of its elements with alternating signs: together
-    they show whether two tensors are alike up to rounding.
+    """The length (2-norm) of a tensor, of a complex one that of its absolute values, and the sum of
+    its elements with alternating signs: together they show whether two tensors are alike up to
+    rounding.
     """
     flat = tensor.detach().flatten()
     if tensor.is_complex():
@@ -273,6 +298,7 @@ def on_cpu_mode(torch: Torch) -> Value:
             wanted = [moved(torch, value) for value in arguments]
             named = moved_keywords(torch, keywords)
             result = function(*wanted, **named)
+            # On a GPU ``to(device)`` would have made a copy; on the CPU it returns the tensor itself.
             if function is torch.Tensor.to and result is wanted[0]:
                 others = [*wanted[1:], *named.values()]
                 names_device = any(
@@ -339,6 +365,7 @@ def watch(torch: Torch, record: Record) -> None:
         record.add("buffers", [size_of(buffer) for buffer in real])
 
     def module_called(module: Value, *_: Value) -> None:
+        """Remember a module with buffers, without keeping it alive."""
         if module._buffers:
             buffered.setdefault(id(module), weakref.ref(module))
 

@@ -20,9 +20,9 @@ LEFT_OUT = re.compile(
     r"(add|b|add?b|spars\w*)?(mm|mv)(_|$)|addm[mv]|baddbmm|conv|cudnn|scaled_dot|attention|_rnn|lstm|gru|grid_sampler"
     r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|record_stream"
 )
-"""Operators that are not computed along, as they would take too long (matrix products, convolutions,
-recurrent layers, solvers) or are never called with small tensors alone (optimizers); record_stream
-computes nothing.
+"""Operators that are not computed along, which is our choice by their kinds: matrix products,
+convolutions, recurrent layers and solvers may take long on a CPU; optimizers seldom have only small
+tensors; record_stream computes nothing.
 """
 NAMES_OF_KIND = {
     "allocates": "lift_fresh empty new_empty empty_like empty_strided new_empty_strided resize_",

@@ -26,7 +26,9 @@ from .witness import AS_IN_MEMORY, Witness
 Tensor = Any
 Value = Any  # a tensor, a number, or a list of them
 SMALL = 1 << 16
-"""Elements of a tensor that is computed at most: the CPU takes well below a millisecond for it."""
+"""The most elements that a tensor may have to be computed along on the CPU. Our choice: elementwise
+work on so few takes well below a millisecond.
+"""
 SMALL_WHOLE = 1 << 20
 """The same for whole numbers, which more often decide something: masks of long inputs, lengths."""
 MOVED = 1 << 20
