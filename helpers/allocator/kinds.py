@@ -24,7 +24,7 @@ KINDS = (
 )
 BLAS_BYTES = ((2 * 4096 + 8 * 16) << 10, 32 << 20)
 """The workspace that torch gives to cuBLAS once and keeps: before Hopper 2 buffers of 4096 KiB and
-8 of 16 KiB, on Hopper 32 MiB (aten/src/ATen/cuda/CublasHandlePool.cpp).
+8 of 16 KiB, from Hopper on 32 MiB (aten/src/ATen/cuda/CublasHandlePool.cpp).
 """
 OPTIMIZER = ("torch/optim/", "Optimizer.step")
 """What the frames of an optimizer's code begin with."""

@@ -26,7 +26,7 @@ __all__ = ["CheckedPlan", "PlanError", "Step", "load_plan"]
 MOST_RUNS = 5_000
 """About a week of runs of two minutes, and few enough for one page and one folder."""
 LONGEST_COUNT = 10**15
-"""A larger count is written as a power of ten: Python refuses to print 4,300 digits or more."""
+"""A larger count is written as a power of ten: Python refuses to print more than 4,300 digits."""
 MOST_ERROR = 200
 """Letters of an error, which may quote a path of any length, in a message."""
 LEAST_DIGITS = 3

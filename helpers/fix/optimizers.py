@@ -24,8 +24,8 @@ WITH_FOREACH = (
     "ASGD",
     "Rprop",
 )
-"""Optimizers of torch that take ``foreach`` (torch/optim, read at 2.14; Adafactor and Muon, which
-take it too, are left as they are).
+"""Optimizers of torch that take ``foreach`` (torch/optim, read at 2.13; Adafactor, which takes it
+too, is left as it is).
 """
 WITH_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 """Those that take ``fused``, too."""

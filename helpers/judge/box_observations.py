@@ -151,8 +151,9 @@ def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
 def _targets_that_run(gfx: str) -> set[str]:
     """The targets whose code runs on a chip: its own and LLVM's generic ones.
 
-    Of gfx1030 the major version is 10, the minor one 3: gfx10-generic, gfx10-3-generic. gfx950
-    belongs to gfx9-4-generic (LLVM's AMDGPUUsage page).
+    Some generic targets are named for the major version alone (gfx11-generic of gfx1100), others
+    for the minor one, too (gfx10-3-generic of gfx1030): both names are given for each chip, though
+    LLVM has only one of them. gfx950 belongs to gfx9-4-generic (LLVM's AMDGPUUsage page).
     """
     if gfx == "gfx950":
         return {gfx, "gfx9-generic", "gfx9-4-generic"}

@@ -2,7 +2,8 @@
 recorded box.
 
 capabilities.csv has the limits of a multiprocessor by compute capability (CUDA programming guide),
-and in blas_mib the workspace that torch gives cuBLAS (CUDABlas.cpp): 32 MiB from 9.0 on.
+and in blas_mib the workspace that torch gives cuBLAS (parseChosenWorkspaceSize of
+CublasHandlePool.cpp): 32 MiB from 9.0 on.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ UNLIMITED = 1 << 62
 torch has the largest size_t; this one also fits a signed 64-bit column of a table.
 """
 LARGE_SEGMENT_BYTES = 20 * MIB
-"""kLargeBuffer of c10/cuda/CUDACachingAllocator.cpp."""
+"""kLargeBuffer of torch's allocator; since 2.11 the default of large_segment_size_mb."""
 INTERVALS = 16
 """kRoundUpPowerOfTwoIntervals of c10/core/AllocatorConfig.cpp: from 1 MiB to 64 GiB, one for each
 power of two.

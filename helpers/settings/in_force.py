@@ -22,7 +22,8 @@ from helpers.settings.releases import NEWEST, Behaviour, nearest
 from helpers.settings.rules import dotted, facts_of, release, rule_findings
 from helpers.settings.table import OPTIONS, SAYS, TRIED
 
-# Sizes that are constant in c10/cuda/CUDACachingAllocator.cpp, with torch's names.
+# Sizes that are constant in c10/cuda/CUDACachingAllocator.cpp, in later releases in
+# c10/core/AllocatorConfig.h (read at 2.13), with torch's names.
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
 SMALL_MAX_BYTES = MIB  # kSmallSize
 MIN_LARGE_BYTES = 10 * MIB  # kMinLargeAlloc
@@ -103,8 +104,10 @@ def parse(
 def _over(before: Settings, text: AllocatorText) -> Settings:
     """The settings ``before`` with those that a text names in their place.
 
-    At each text parseArgs of AllocatorConfig.cpp puts the first two back to their defaults, and
-    since 2.11 also the third one; it keeps what else the text does not name.
+    At each text torch's parseArgs puts max_split_size_mb, garbage_collection_threshold and the
+    roundup divisions (which ``parse`` sets) back to their defaults, and since 2.11, with
+    large_segment_size_mb, also max_non_split_rounding_mb. It is in CUDAAllocatorConfig.cpp, since
+    2.10 in AllocatorConfig.cpp, and keeps what else the text does not name.
     """
     values: dict[str, Any] = {"max_split_bytes": UNLIMITED, "gc_threshold": 0.0}
     if "large_segment_size_mb" in text.behaviour.keys:

@@ -23,7 +23,8 @@ DROPPED = set(
     select source style svg template textarea title track video xmp""".split()
 )
 """Tags that are taken out with everything inside them; of other unknown tags the words stay."""
-# Columns or rows of a cell, below 1,000: browsers stop there (colspan in the HTML standard).
+# Columns or rows of a cell, below 1,000: a browser takes no more columns (colspan in the HTML
+# standard); of rows it would take 65,534.
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
 # The place before a tag that begins a new line and is not kept: the words must not run together.
 _BLOCK = re.compile(

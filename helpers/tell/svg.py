@@ -18,9 +18,7 @@ DEEPEST = 60
 itself, and Python allows about 1,000 calls within each other.
 """
 LARGEST_PIXELS = 20_000
-"""A wider or higher picture is refused: no figure is so large, and browsers draw no more than
-32,767 pixels.
-"""
+"""A wider or higher picture is refused: no figure is so large."""
 # Elements that draw, or are parts of what draws.
 _TAGS = frozenset(
     """svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient

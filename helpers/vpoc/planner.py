@@ -33,7 +33,7 @@ GPU_CHUNK_BYTES = 64 * MIB
 """Enough for a GPU's full bandwidth (computed from launch time and bandwidth, not measured)."""
 GPU_ROUNDING_BYTES = 4 * 20 * MIB
 """Each of four buffers may be rounded up to 20 MiB, torch's segment for requests of 1 to 10 MiB
-(kLargeBuffer of c10/cuda/CUDACachingAllocator.h).
+(kLargeBuffer of its allocator, since 2.11 the default of large_segment_size_mb).
 """
 PRICE_BYTES = 4
 """An int32."""

@@ -41,8 +41,8 @@ def write_snapshot(torch: ModuleType, path: str) -> dict[str, Any]:
     with _compiler_left_alone(torch):
         snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
     snapshot["casebook_cells"] = cells()
-    # torch's viewer, MemoryViz, does not read protocol 5, the default of Python 3.14 (pytorch issue
-    # 183842).
+    # torch's viewer, MemoryViz.js, long read protocols 2 to 4 alone; Python 3.14 writes 5 by default
+    # (pytorch issue 183842).
     with replacing(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=4)
     return snapshot

@@ -23,7 +23,8 @@ def ssm_d_inner(s: Sheet) -> float:
 @rule
 def mamba_cache_mode(s: Sheet) -> str:
     """How vLLM keeps the states of a request: none, align or all."""
-    # read: vllm/config/cache.py: none without prefix caching; with it, align is its default
+    # read: vllm/model_executor/models/config.py: none without prefix caching; with it all for a
+    # model that supports this, else align. Which models do is not known here: align is taken.
     if s.prefix_caching:
         return "align"
     return "none"

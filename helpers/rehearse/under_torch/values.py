@@ -85,7 +85,7 @@ def give_rules(
     """Give operators that call functions of the program, such as torch.cond, a rule for the mode of
     class ``kind``: torch refuses them under a mode for which they have none.
     """
-    higher_order = getattr(torch._ops, "HigherOrderOperator", None)  # since torch 2.0
+    higher_order = getattr(torch._ops, "HigherOrderOperator", None)  # since torch 2.1
     if higher_order is None:
         return
 

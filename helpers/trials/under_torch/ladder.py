@@ -23,7 +23,7 @@ MOST_ON_CPU_BYTES = 2 * GIB
 NO_LIMIT_BYTES = 1 << 62
 """More than any card has: torch's own limit must not decide."""
 PATTERN = 165
-"""A byte with alternating bits, 10100101, which fresh memory hardly has."""
+"""A byte with as many ones as zeros, 10100101, which fresh memory hardly has."""
 
 
 def ladder(device: Device) -> Row:
