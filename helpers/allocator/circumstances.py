@@ -1,6 +1,9 @@
 """The torch, settings and card with which a trace was recorded: what the recording says, completed
 by what can be inferred from it. And how well a replay under them agrees with it, address by
 address.
+
+The header of a trace is what its own file says about the recording. The record of a trace is a
+file of JSON beside it, which the commands ``record`` and ``rehearse`` write.
 """
 
 from __future__ import annotations
@@ -35,8 +38,11 @@ AMPLE_BYTES = 1 << 41
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Under what a trace was recorded: None or 0 where the file does not say and it cannot be
-    inferred.
+    """Under what a trace was recorded. A field is "", 0 or None where the file does not say and it
+    cannot be inferred.
+
+    ``conf``: the settings. ``fraction``: of set_per_process_memory_fraction. ``policy``: the rule
+    for addresses (driver.Card). ``notes``: sentences that say what was inferred, and from what.
     """
 
     conf: str
@@ -50,10 +56,10 @@ class Circumstances:
 
 
 def record_of(path: Path | None) -> Fields:
-    """What `record` or `rehearse` wrote beside a trace, or a program that recorded itself; empty
-    where there is no such record.
+    """What `record` or `rehearse` wrote beside a trace, or what a program that recorded itself did,
+    without fields that are null. Empty where there is no such record, and for ``path`` None.
     """
-    if path is None:
+    if path is None:  # a trace that was made here, and not read from a file
         return {}
     record = _object_in(_record_file(path))
     if not record:
@@ -68,7 +74,8 @@ def _record_file(trace: Path) -> Path:
 
 def _record_of_itself(trace: Path) -> Fields:
     """What a program wrote beside its own snapshot, such as run.json beside run-oom.pickle
-    (helpers.allocator.recording); empty where it wrote nothing about this one.
+    (helpers.allocator.recording). Empty where there is no such file, or where it does not name
+    this snapshot: then it is a file of another program's, with a name that fits by chance.
     """
     name, _, _ = trace.stem.rpartition("-")
     facts = _object_in(trace.with_name(f"{name}.json"))
@@ -86,7 +93,7 @@ def _record_of_itself(trace: Path) -> Fields:
 
 
 def _object_in(path: Path) -> Fields:
-    """The JSON object in a file; empty where there is none."""
+    """The JSON object in a file; empty where the file is missing, or holds no JSON object."""
     try:
         content = json_of(path)
     except (OSError, ValueError):
@@ -106,8 +113,9 @@ def add_to_record(trace: Path, **fields: object) -> None:
 
 def with_record(trace: Trace, path: Path) -> Trace:
     """The trace of a file, with what its record says and its own header does not: the torch, its
-    build, the card's size and the memory fraction. Of a rehearsal its notes get what the sizes
-    depend on.
+    build, the card's size and the memory fraction. What the header says itself stays.
+
+    The record of a rehearsal adds notes: that it is one, and on which values its sizes depend.
     """
     report = record_of(path)
     try:
@@ -141,13 +149,18 @@ def with_record(trace: Trace, path: Path) -> Trace:
 
 @lru_cache(2)  # a trace without a release is replayed under several to infer it
 def circumstances(trace: Trace) -> Circumstances:
-    """What the header says, completed by what the recording shows."""
+    """What the header says, completed by what the recording shows.
+
+    Where the header names no torch, the recorded addresses tell it (``_infer_torch``); without
+    addresses NEWEST_CHECKED is taken.
+    """
     header = {name: value for name, value in trace.header.items() if value}
     notes = []
     has_addresses = trace.address is not None and bool((trace.address >= 0).any())
     conf = str(header.get("conf", ""))
     torch = str(header.get("torch", ""))
     build = str(header.get("build", "cuda"))
+    # A version such as 2.6.0+rocm6.2 names the build, too.
     _, rocm, rocm_version = torch.partition("+rocm")
     if rocm and not header.get("build"):
         build = f"rocm{rocm_version}"
@@ -156,7 +169,7 @@ def circumstances(trace: Trace) -> Circumstances:
         notes.append(how)
     elif not torch:
         torch = NEWEST_CHECKED
-        # A trace that patterns.generate made has no torch either.
+        # A trace that patterns.generate made was not recorded, so it lacks nothing.
         if header.get("label") not in ("generated", None):
             notes.append(f"the recording does not name its torch: {torch} is taken")
     policy = str(header.get("policy", "firstfit"))
@@ -175,8 +188,8 @@ def circumstances(trace: Trace) -> Circumstances:
 
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
-    """The candidate release whose replay gives the most recorded addresses, and a sentence that
-    says so.
+    """Of CANDIDATES the release whose replay gives the most recorded addresses, and a sentence that
+    says so. NEWEST_CHECKED, and a sentence, where none can replay the trace.
     """
     header = {name: value for name, value in trace.header.items() if value}
     card = Card(header.get("vram", AMPLE_BYTES), header.get("foreign", 0), "recorded")
@@ -192,13 +205,13 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
                 timeline=True,
             )
         except ReplayError:
-            # Where the program lowers max_split_size_mb, another order may meet a segment in
-            # parts: this is not the order.
+            # The program lowers max_split_size_mb, and in this replay a segment that has to go
+            # back was divided. In the recorded program it was not, so it has another order.
             continue
         check = agreement(trace, outcome)
         assert check is not None, "a trace with addresses and a timeline"
         checks[torch] = check
-        if check.exact:
+        if check.exact:  # another candidate cannot agree better
             break
     if not checks:
         none = "the recording names no torch, and no block order replays it"
@@ -212,11 +225,13 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
 
 
 class Agreement(NamedTuple):
-    """A same-settings replay against the recording: counts of what was compared and of what was
-    equal.
+    """How a replay under the recorded settings agrees with the recording.
 
-    ``by_offset``: so many of the allocations lie in expandable ranges and are compared by their
-    offset in them, since where a range begins is the driver's choice.
+    ``allocations``: how many were compared; ``same_address``: how many of these have the recorded
+    address. ``by_offset``: how many lie in expandable ranges; since the driver chooses where a
+    range begins, these are compared by their offset in the range. ``reserved_bytes`` and
+    ``recorded_reserved_bytes``: what is reserved at the end; the latter is None where the recording
+    does not say.
     """
 
     allocations: int
@@ -227,7 +242,7 @@ class Agreement(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Every address and the reserved bytes at the end are those of the recording."""
+        """Whether every address, and the reserved bytes at the end, are those of the recording."""
         if self.recorded_reserved_bytes not in (None, self.reserved_bytes):
             return False
         return self.allocations == self.same_address
@@ -235,7 +250,7 @@ class Agreement(NamedTuple):
 
 def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     """How a replay with a timeline, under the settings of the recording, compares with it; None
-    where the recording has no addresses.
+    where the recording has no addresses, or the replay has no timeline.
     """
     if trace.address is None or outcome.timeline is None:
         return None

@@ -52,8 +52,10 @@ MODULES = (
 
 
 def function(body: Callable[..., Any]) -> Any:
-    """Compile for use from compiled code only: once, not anew for each constant that it is
-    called with.
+    """Compile a function that only compiled code calls.
+
+    It is compiled once for each combination of argument types. By itself numba would compile it
+    anew for each constant that a call has as an argument, which only takes time here.
     """
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     # nogil: other threads of Python run meanwhile. numpy's model: no division is checked for 0.
@@ -71,14 +73,16 @@ def function(body: Callable[..., Any]) -> Any:
 
 
 def accessor(name: str) -> Any:
-    """A compiled function of the allocator's record and a place: the record at that place of the
-    table ``name``.
+    """The compiled form of an accessor of records.py, such as ``block_at``: a function that takes
+    the allocator's record and a place, and returns the record at that place of the table ``name``.
     """
     dtype = dtype_of(TABLES[name])
     record_type = from_dtype(dtype)
     assert _ALLOCATOR.fields is not None, "a dtype of records"
     offset = _ALLOCATOR.fields[name][1]  # where the allocator's record has the address
 
+    # The decorated function gives numba the types of the result and the arguments, and ``build``,
+    # which writes the instructions.
     @intrinsic
     def record_at(_context: Any, a: Any, _place: Any) -> Any:
         def build(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -100,15 +104,16 @@ def accessor(name: str) -> Any:
 
 
 def namespace() -> dict[str, Any]:
-    """All names of the modules in one, for compiled code: each function of theirs compiled, each
-    accessor of a table replaced by a compiled one.
+    """All names of MODULES in one dictionary, for compiled code: each function compiled, and each
+    accessor of a table (``block_at``) replaced by a compiled one.
     """
     space: dict[str, Any] = {}
     for module in MODULES:
         space.update(vars(module))
+    # A compiled function looks names up in ``space``, so it calls the compiled form of others.
     for module in MODULES:
         for name, body in vars(module).items():
-            if hasattr(body, "table"):
+            if hasattr(body, "table"):  # records.accessor made it
                 space[name] = accessor(body.table)
             elif isinstance(body, FunctionType) and body.__module__ == module.__name__:
                 space[name] = function(FunctionType(body.__code__, space, name))
@@ -121,8 +126,9 @@ _advance = namespace()["advance"]
 def _kernel(sources: int) -> Any:
     """operations.advance as machine code.
 
-    ``sources``: the checksum of all sources. numba keeps code by this file's date and by the
-    values that it closes over; so the checksum is used in it, for nothing else.
+    ``sources``: the checksum of all sources. numba takes kept code for current if this file has the
+    same date and if the function closes over the same values. A change in another module would go
+    unseen; therefore the function closes over the checksum, which it adds 0 times.
     """
 
     def advance(head: np.recarray, timeline: np.ndarray, begin: int, stop: int) -> int:
@@ -134,7 +140,7 @@ def _kernel(sources: int) -> Any:
     return compile_and_keep(advance, nogil=True, error_model="numpy")
 
 
-# Of these modules the others take only numbers.
+# MODULES take only numbers from these, but machine code contains the numbers, too.
 _NUMBERS = (trace, in_force, allocator_text)
 _SOURCES = zlib.crc32(
     b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS))
@@ -144,8 +150,9 @@ advance = _kernel(_SOURCES)
 
 
 def _stamp() -> Path | None:
-    """The file beside numba's cache whose name says what was compiled: these sources, by this
-    numba, on this processor. None where numba keeps nothing.
+    """The file beside numba's cache by which ``ready`` knows that machine code is kept there. Its
+    name depends on the sources, on numba's version and on the processor, so that code of another
+    state has another stamp. None where numba keeps nothing.
     """
     if not advance.stats.cache_path:
         return None

@@ -3,6 +3,9 @@
 Copies of its recorded steps are put behind the recording, and all of it is replayed. In each copy
 a block that the steps replace is replaced again, and what the growing call sites keep stays. So
 the answer counts fragmentation, and how the allocator packs what is kept into segments.
+
+A call site is the program's line that asks for memory (call_sites.py). A grower is a call site
+that keeps more with each step (growth.py). A request is named by its number in Requests.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ class Exhaustion(NamedTuple):
 
 
 def exhaustion(requests: Requests, growth: Growth, study: Study) -> Exhaustion | None:
-    """Where the study's program runs out on its card under its settings; None where nothing
-    grows and the recording passes.
+    """Where the study's program runs out of memory on its card under its settings.
 
+    None where the recording passes and nothing grows, and where the copies of the steps pass, too.
     Raises ValueError for a card smaller than what was live on it when the trace began.
     """
     # The copies have no recorded addresses.
@@ -54,6 +57,7 @@ def exhaustion(requests: Requests, growth: Growth, study: Study) -> Exhaustion |
     study = replace(study, card=card)
     failure = _out_of_memory_at(study, requests.trace)
     if failure is not None:
+        # What comes before the first step counts with it.
         step = max(1, growth.steps_at(failure))
         return Exhaustion(step, recorded=True, replayed=True)
     if not growth.growers:
@@ -88,10 +92,12 @@ def _out_of_memory_at(study: Study, trace: Trace) -> int | None:
 def _extrapolated_step(
     study: Study, growth: Growth, period: _Period, copies: int
 ) -> int:
-    """The step in which the program runs out, where that is too far to be replayed.
+    """The step in which the program runs out of memory, where that lies too far ahead to be
+    replayed.
 
-    The reserved memory is taken to grow as it does over the second half of so many copies on a
-    card of ample size.
+    ``copies`` of the steps are replayed on a card of ample size. The reserved memory is taken to
+    grow on as it does over the second half of these copies: in the first half it may still fill
+    segments that were half empty.
     """
     longer = period.repeated(copies)
     ample = replace(study.card, capacity_bytes=AMPLE_BYTES)
@@ -112,8 +118,9 @@ def _extrapolated_step(
 class _Row(NamedTuple):
     """One operation of a copy.
 
-    ``operation``: the recorded one. ``place``: that of its block among those asked for in one
-    copy, -1 for none. ``copies_back``: 1 where the block is of the copy before.
+    ``operation``: the recorded operation that it repeats. ``place``: the place of its block in
+    _Period.ids, which has the blocks that one copy asks for; -1 for an operation without a block.
+    ``copies_back``: 1 where the copy before asked for the block, 0 where this copy does.
     """
 
     op: int
@@ -161,7 +168,12 @@ class _Period:
         return np.where(self.op == Op.ALLOC, more_of_block[self.place], 0.0)
 
     def _rows(self, requests: Requests, growth: Growth, inside: Mask) -> list[_Row]:
-        """What one copy does with its own blocks, and with those that the copy before left."""
+        """What one copy does with its own blocks, and with those that the copy before left, as
+        operations in order.
+
+        Operations other than requests, frees and empty_cache are left out: settings and limits
+        then stay as the recorded steps leave them, and no free waits for another stream.
+        """
         trace = self.trace
         place_of = {block: place for place, block in enumerate(self.ids.tolist())}
         successors, dropped = self._leftovers(requests, growth, inside)
@@ -169,7 +181,7 @@ class _Period:
         for operation in range(self.begin, self.end):
             op = int(trace.op[operation])
             block = int(trace.id[operation])
-            if op == Op.FREE_REQUESTED:
+            if op == Op.FREE_REQUESTED:  # when its events complete is not repeated
                 op = Op.FREE
             if op == Op.EMPTY_CACHE:
                 rows.append(_Row(op, operation))
@@ -185,11 +197,14 @@ class _Period:
     def _leftovers(
         self, requests: Requests, growth: Growth, inside: Mask
     ) -> tuple[dict[int, int], list[int]]:
-        """What becomes of the blocks that are live when the steps begin or end.
+        """What becomes of the blocks that are live when the steps begin or end: (successors,
+        dropped).
 
-        First, for each block from before that the steps free, the block of the same stack that
-        they leave in its place, the last for the last. Second, the blocks that they leave
-        besides although their call site is not known to grow; a copy frees these at its end.
+        ``successors``: for each block from before that the steps free, the block of the same stack
+        that they leave in its place. The last block that came is paired with the last that stays,
+        and so on backwards. ``dropped``: blocks that the steps leave without such a partner, though
+        their call site is not known to grow. A copy frees these at its end, so that it does not
+        grow by them.
         """
         freed_inside = (requests.until >= self.begin) & (requests.until < self.end)
         came = _by_stack(requests, freed_inside & (requests.at < self.begin))
@@ -199,7 +214,7 @@ class _Period:
         dropped = []
         for stack, leaving in left.items():
             freed = came.get(stack, [])[-len(leaving) :]
-            alone = len(leaving) - len(freed)
+            alone = len(leaving) - len(freed)  # the first so many have no partner
             for old, new in zip(freed, leaving[alone:], strict=True):
                 successors[int(requests.id[old])] = int(requests.id[new])
             for number in leaving[:alone]:
@@ -208,9 +223,10 @@ class _Period:
         return successors, dropped
 
     def repeated(self, copies: int) -> Trace:
-        """The recording up to the end of these steps, and so many copies of them.
+        """The recording up to the end of these steps, and so many copies of them behind it.
 
-        Each copy gets new ids for its blocks, behind those of the copy before.
+        Each copy gets new ids for its blocks, behind those of the copy before. The recorded calls
+        of the driver are kept up to the end of the steps.
         """
         trace = self.trace
         copy = np.repeat(np.arange(copies), len(self.op))
@@ -220,9 +236,8 @@ class _Period:
         operation = self.operation[rows]
         copy_of_block = copy - self.copies_back[rows]
         block = trace.ids + copy_of_block * len(self.ids) + place
-        is_recorded = (
-            copy_of_block < 0
-        )  # the first copy frees what the recorded steps left
+        # The first copy frees blocks of the copy before: the recorded steps left those.
+        is_recorded = copy_of_block < 0
         block[is_recorded] = self.ids[place[is_recorded]]
         block = np.where(place < 0, -1, block)
         larger = (self.larger_bytes[rows] * (copy + 1)).astype(np.int64)
@@ -240,10 +255,13 @@ class _Period:
         return replace(longer, driver=calls)
 
     def step_of(self, operation: int) -> int:
-        """The step of an operation of such a trace, from 1 at the first of the recording."""
+        """The number of the step in which an operation of the trace of ``repeated`` lies, counted
+        from 1 at the first step of the recording.
+        """
         if operation < self.end:  # in the recorded steps
             begun = int(np.searchsorted(self.begins, operation, "right"))
             return self.first_copied_step - self.steps + begun - 1
+        # Behind the recorded steps each copy has len(self.op) operations.
         copy, row = divmod(operation - self.end, len(self.op))
         begun = int(np.searchsorted(self.begins, self.operation[row], "right"))
         step_in_copy = min(begun - 1, self.steps - 1)
@@ -251,7 +269,7 @@ class _Period:
 
 
 def _by_stack(requests: Requests, mask: Mask) -> dict[int, list[int]]:
-    """The requests of a mask by the stack that asked for them."""
+    """The numbers of the requests of a mask, in order, by the stack that asked for them."""
     by_stack: dict[int, list[int]] = defaultdict(list)
     for number in np.flatnonzero(mask).tolist():
         by_stack[int(requests.stack[number])].append(number)

@@ -1,7 +1,10 @@
 """What a recording shows of the request that was refused, of what its steps need before and after
 such a request, and of what grows over them, as facts for the judge.
 
-``operation`` is that of the refused request everywhere, by its place in the trace.
+A refusal is a request that found no memory, so that torch raised OutOfMemoryError. ``operation`` is
+everywhere the place of the refused request in the trace. A grower is a call site that keeps more
+with each step (growth.py). The steps may be those of a second recording of the program, one
+without a memory limit (RecordedGrowth.is_longer); then the recording itself shows no steps.
 """
 
 from __future__ import annotations
@@ -40,8 +43,9 @@ MOST_CALLERS = 3
 
 
 def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:
-    """The last refusal that was recorded, and its operation. None, and the trace's length, where
-    there is none, or where the study is about another card than that of the recording.
+    """The last refusal that was recorded, and its operation. The last, because a program may catch
+    earlier ones and go on. None, and the trace's length, where there is none, or where the study
+    is about another card than that of the recording.
     """
     trace = study.trace
     recorded_bytes = circumstances(trace).capacity_bytes
@@ -82,7 +86,8 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
         reserved_bytes=reserved,
         fails_in_replay=True,
     )
-    # A request for what was live at the start has no operation (-1): the first stands for it.
+    # ``prepared`` may have put a request in front for what was live at the start. It has no
+    # operation (-1), so the first one stands for it.
     return _with_lines(refusal, study.trace.stack_of(operation)), max(operation, 0)
 
 
@@ -90,7 +95,7 @@ def _with_lines(refusal: Refusal, stack: tuple[str, ...]) -> Refusal:
     """The refusal with the program's own lines that led to it, the nearest first."""
     site = site_of(stack)
     where = ""
-    if site.line:
+    if site.line:  # 0 where the call site is no line of Python
         where = site.name
     own_lines = [frame for frame in stack if own_line(frame)]
     return replace(
@@ -113,7 +118,10 @@ def steps_as_full(
     operation: int,
     refusal: Refusal | None,
 ) -> int:
-    """In how many steps before a refused request at least as much was live as would be with it."""
+    """In how many steps before a refused request the peak of live bytes was at least as high as it
+    would have been with that request: so often the program had passed with as much. 0 where the
+    recording itself shows no steps.
+    """
     if recorded.growth is None or recorded.is_longer or refusal is None:
         return 0
     needed = refusal.allocated_bytes + refusal.request_bytes
@@ -133,25 +141,28 @@ def more_to_come(
     refusal: Refusal | None,
 ) -> int:
     """How many more bytes a step needs after the refused request, by what earlier steps needed
-    after the same request: one of the same stack, the same in order of its step's requests of it.
+    after the same request. That is the request of the same stack that has the same order: if the
+    refused one is the third of its stack in the running step, the third in the earlier step.
 
-    What is counted is the rise of the bytes that were freed again, up to the step's end; where no
-    steps are seen, up to the next request of that stack. Returns the least rise of the steps in
-    which the request was not larger than the refused one; 0 where there is none.
+    From that request to the end of its step, live bytes rise; only requests count that are freed
+    before the refused one, since the others are what the steps keep. Where the recording itself
+    shows no steps, each request of the stack counts as the beginning of one. Returns the least rise
+    of all earlier steps in which the request was not larger than the refused one; 0 where there is
+    no such step.
     """
     trace = requests.trace
     if refusal is None or trace.frame is None or not 0 <= operation < len(trace):
         return 0
     stack = int(trace.frame[operation])
     earlier = requests.at[(requests.stack == stack) & (requests.at < operation)]
-    if stack < 0 or not len(earlier):
+    if stack < 0 or not len(earlier):  # it has no stack, or is the first of its stack
         return 0
     begins = np.append(earlier, operation)
     if recorded.growth is not None and not recorded.is_longer:
         begins = recorded.growth.steps.begins
     step_of_earlier = np.searchsorted(begins, earlier, "right")  # from 1 on
     running_step = int(np.searchsorted(begins, operation, "right"))
-    order = int((step_of_earlier == running_step).sum())
+    order = int((step_of_earlier == running_step).sum())  # so many come before it
     live = _freed_until(requests, operation)
     rises = []
     for step in range(1, running_step):
@@ -164,8 +175,8 @@ def more_to_come(
 
 
 def _freed_until(requests: Requests, operation: int) -> np.ndarray:
-    """The live bytes after each operation, counting only the requests that are freed up to
-    ``operation``.
+    """The live bytes after each operation, counting only requests that are freed up to
+    ``operation``, and nothing that was live before the trace began.
     """
     freed = (requests.until <= operation) & (requests.at >= 0)
     change = np.zeros(len(requests.trace) + 1, np.int64)
@@ -187,9 +198,10 @@ def growth_facts(
     operation: int,
     refusal: Refusal | None,
 ) -> GrowthFacts | None:
-    """What grows over the steps of a program; None where too few of them are seen.
+    """What grows over the steps of a program; None where too few steps are seen.
 
-    ``requests``: of the recording itself; ``operation``: up to which it counts what was kept.
+    ``requests``: of the recording itself, even if the steps are those of another recording without
+    a limit. What was kept is counted in ``requests`` up to ``operation``.
     """
     growth = recorded.growth
     if growth is None:
@@ -203,7 +215,7 @@ def growth_facts(
         kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
         steps = max(steps, kept_in)
         growers.append(_grower_facts(row, recorded.growers, kept_bytes))
-    if not growers:
+    if not growers:  # else the steps in which they kept something
         steps = len(growth.steps)
     return GrowthFacts(
         growers=tuple(growers),
@@ -241,14 +253,17 @@ def _grower_facts(
 
 
 def _rest_of_step(recorded: RecordedGrowth, operation: int) -> int:
-    """The most bytes that are live in a training step from an operation on, without what the steps
-    have kept; 0 where the step was not recorded to its end.
+    """The most bytes that are live in a training step from the refused request to the step's end,
+    without what the growers keep.
+
+    Only a recording without a limit goes on behind that request. 0 where there is none, where
+    nothing is trained, or where the request does not lie in a step that was recorded to its end.
     """
     growth = recorded.growth
     if growth is None or not recorded.is_longer or not growth.steps.trains:
         return 0
     begun = growth.steps_at(operation)
-    if not 0 < begun < len(growth.steps):
+    if not 0 < begun < len(growth.steps):  # before the first step, or in the last
         return 0
     requests = recorded.requests
     end = int(growth.steps.begins[begun])
@@ -263,8 +278,9 @@ def _rest_by_step(
     operation: int,
     refusal: Refusal | None,
 ) -> tuple[int, int]:
-    """The bytes that are live beside what the growers keep: first with a refused request, second
-    the most in a step before it. Both 0 where no step came before it.
+    """The bytes that are live beside what the growers keep: at the refused request, that request
+    included; and the most in all steps before the running one. Both are 0 where the recording
+    itself shows no steps, or where the refused request does not lie in a second or later step.
     """
     growth = recorded.growth
     if growth is None or recorded.is_longer or refusal is None:
@@ -280,16 +296,16 @@ def _rest_by_step(
     first_begins = growth.steps.begins[0]
     running_begins = growth.steps.begins[begun - 1]
     with_request = int(rest[operation])
-    if (
-        not refusal.fails_in_replay
-    ):  # else the recording has the request, so it is live there
+    # A request that fails only in the replay was served in the recording, so it is live there.
+    if not refusal.fails_in_replay:
         with_request += refusal.request_bytes
     return with_request, int(rest[first_begins:running_begins].max(initial=0))
 
 
 def runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:
-    """The step in which a program that was ended while it grew would fill the study's card; 0 where
-    it does not grow, has no card, or would not fill it in as many steps as programs run.
+    """The step in which a program that was ended while it grew would fill the study's card. 0 where
+    it does not grow, where the size of the card is unknown, where the trace cannot be replayed on
+    the card, or where it takes more steps than programs run (MOST_STEPS).
     """
     growth = recorded.growth
     if growth is None or not recorded.is_leak or not study.capacity_bytes:
@@ -304,9 +320,12 @@ def runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:
 
 
 def keeps_by_graphs(keeper: Keeper, growers: Sequence[KeptGrower]) -> bool:
-    """Whether the graphs of a collection's tensors keep memory, and not the tensors alone."""
-    if not keeper.with_graph or not keeper.length:
+    """Whether the graphs of a collection's tensors keep memory, and not the tensors alone: what the
+    collection keeps is clearly more than its tensors. False for a keeper that is no collection.
+    """
+    if not keeper.with_graph or not keeper.length:  # length 0: a variable
         return False
     held_bytes = sum(row.held_bytes for row in growers if row.keeper == keeper)
+    # The least that its tensors take on the card, a block each.
     own_bytes = max(keeper.own_bytes, MIN_BLOCK_BYTES * keeper.length)
     return held_bytes > MORE_THAN_ITSELF * own_bytes

@@ -1,7 +1,12 @@
 """What grows in a recorded program, who keeps it, and the line that keeps it.
 
-The trace says which line asked for what stays. The record beside it says, if the program ran out
-of memory, from which names its tensors were reached at that moment.
+The trace says which line asked for the memory that stays. The record, a file of JSON beside it,
+says, if the program ran out of memory, from which names its tensors were reached at that moment.
+
+A grower is a call site (a line that asks for memory) that keeps more with each step (growth.py).
+Its keeper is the collection or variable from which the kept tensors are reached
+(recorded_keepers.py). The longer recording is a second one of the same program, run without a
+memory limit. A trace is fullest when it runs out of memory, or else when most is live.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from helpers.judge.program_questions import LEAST_KEPT
 WITHOUT_LIMIT = "without-limit.pickle"
 """In the folder of a record: the trace of the same program, run without a memory limit."""
 MOST_STEPS = 100_000
-"""More steps than a run has: what does not matter over so many is no leak."""
+"""Chosen as more steps than a run has: growth that does not matter over so many is no leak."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class KeptGrower:
 
     @property
     def words(self) -> str:
-        """Who keeps it and where, then where it was asked for, in one phrase."""
+        """Who keeps the memory and where, then where it is allocated, in one phrase. The line alone
+        that asked where no keeper is known; one line is not named twice.
+        """
         if self.keeper is None:
             return self.grower.site.name
         kept = f"{self.keeper.name} keeps it"
@@ -75,14 +82,18 @@ class KeptGrower:
 class RecordedGrowth:
     """What grows in a recorded program.
 
-    ``growth``: over the steps of the trace, or of the same program recorded without a limit
-    (``is_longer``), whose ``requests`` are these; None where neither shows enough steps:
-    ``why_not``. ``is_later``: these steps come after the request that failed, so they say nothing
-    of what was kept until then. ``growers``: those of growth, each with its keeper. ``steps_begun``: in the
-    trace itself, before it ran out of memory; ``ran_out``: whether it did;
-    ``ended_well``: its record says that it came to its end by itself. ``may_be_one_step``: no
-    backward pass was recorded, and a state that joins the passes carries a graph.
-    ``asked_bytes``: live when it was fullest, without what was there when the trace began.
+    ``growth``: what grows over the steps of the trace itself, or, if ``is_longer``, of the longer
+    recording; None where neither shows enough steps, and ``why_not`` says why. ``requests``: of
+    the recording that ``growth`` is about. ``growers``: those of ``growth``, each with its keeper.
+    ``is_later``: the steps come after the request that failed, so they say nothing of what was kept
+    until then.
+
+    About the trace itself: ``steps_begun``: how many steps begin before it ran out of memory;
+    ``ran_out``: whether it did; ``ended_well``: its record says that the program came to its end
+    by itself; ``asked_bytes``: what was live when it was fullest, without what was there when it
+    began. ``may_be_one_step``: no backward pass was recorded, and each pass of the loop hands a
+    state with its graph of autograd on to the next, so that what looks like many steps may be the
+    forward of one.
     """
 
     requests: Requests
@@ -99,16 +110,16 @@ class RecordedGrowth:
 
     @property
     def held_bytes(self) -> int:
-        """What the growers hold when the trace runs out of memory, else when most is live."""
+        """The bytes that the growers hold when the trace is fullest."""
         return sum(row.held_bytes for row in self.growers)
 
     @property
     def is_leak(self) -> bool:
         """Whether what grows ends this program or a longer run of it.
 
-        If the program ran out of memory, whether the growers held a good part (a LEAST_KEPT-th)
-        of what was live then. If it was ended in its steps, whether MOST_STEPS of them would
-        double what it holds at its peak.
+        If the program ran out of memory: whether the growers held a good part (a LEAST_KEPT-th)
+        of what was live then. Else: whether the program was ended in the middle of its steps, not
+        by itself, and MOST_STEPS of them would double what it holds at its peak.
         """
         if self.growth is None or not self.growers:
             return False
@@ -120,8 +131,8 @@ class RecordedGrowth:
 
     @property
     def steps_begin_at(self) -> int:
-        """The operation at which the steps begin, before which the program builds what they use; 0
-        where no steps are seen.
+        """The operation at which the first step begins; until then the program builds what its
+        steps use. 0 where no steps are seen.
         """
         if self.growth is None:
             return 0
@@ -129,7 +140,9 @@ class RecordedGrowth:
 
     @property
     def reached_first_step(self) -> bool:
-        """Whether the first step had ended when the program ran out of memory."""
+        """Whether the first step had ended, because a second one had begun, when the program ran
+        out of memory.
+        """
         return self.steps_begun > 1
 
 
@@ -139,11 +152,13 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     """What grows in a recorded program, who keeps it, and the line that keeps it.
 
     ``path``: of the trace's file, beside which its record lies (run.pickle,
-    run.record/record.json); without one no keeper is known. Where the record holds the same
-    program without a limit, the steps are taken from that. They are taken from the trace itself
-    where all steps of the longer one come after the request that failed, as those of a second
-    validation do; and where the program sums up losses, whose graphs a later backward pass frees
-    in the longer one. Raises nothing: what is missing or cannot be read is not used, and
+    run.record/record.json); without one no keeper is known.
+
+    The steps are those of the longer recording, if the record has one that shows enough steps.
+    They are those of the trace itself in two other cases. First, all steps of the longer recording
+    come after the request that failed, as those of a second validation do. Second, the program
+    sums up losses and the longer recording shows no grower: there a later backward pass frees the
+    graphs of these losses. Raises nothing: what is missing or cannot be read is not used, and
     ``why_not`` says why no steps are seen.
     """
     requests = requests_of(trace)
@@ -161,7 +176,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     why_not = ""
     sources = [requests]
     longer = _longer(path)
-    if longer is not None:
+    if longer is not None:  # looked at first
         sources.insert(0, longer)
     for steps_from in sources:
         try:
@@ -174,29 +189,31 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             break
     if not shown:
         return replace(recorded, why_not=why_not)
-    # Rather steps from before the failure than later ones, then rather those that show a grower.
+    # The best are steps from before the failure (False sorts before True), and among these the
+    # steps that show a grower.
     return min(shown, key=lambda seen: (seen.is_later, not seen.growers))
 
 
 def _with_growth(
     recorded: RecordedGrowth, steps_from: Requests, record: Fields
 ) -> RecordedGrowth:
-    """The recording with what grows over the steps of these requests: its own, or those of the
-    same program without a limit. Raises LinesError where they show too few steps.
+    """``recorded`` with what grows over the steps of ``steps_from``: the requests of the trace
+    itself, or those of the longer recording. Raises LinesError where they show too few steps.
     """
     requests = recorded.requests
     is_longer = steps_from is not requests
     growth = growth_of(steps_from, until_given_up=is_longer)
     rows = keepers_of(record)
     growers = [_kept(grower, growth, requests, rows) for grower in growth.growers]
-    # Where the steps may be only parts of a training step, that step frees what they keep.
+    # These steps may be only parts of one training step, whose backward pass frees what they keep.
+    # Then a grower counts only if something else keeps it.
     loops_in_step = lines_of_step(record, "loops")
     if not growth.steps.trains or growth.steps.line in loops_in_step:
         lines = lines_of_step(record)
         growers = [row for row in growers if not _lies_in_step(row, steps_from, lines)]
         growth = replace(growth, growers=tuple(row.grower for row in growers))
     begun = recorded.steps_begun
-    if is_longer:
+    if is_longer:  # which is taken to have the same operations up to there
         begun = growth.steps_at(requests.fullest)
     has_backward = bool(steps_from.backward.any())
     return replace(
@@ -212,8 +229,8 @@ def _with_growth(
 
 
 def growth_words(trace: Trace, path: Path | None = None) -> str:
-    """A sentence about memory that grows without end; empty where none does, or where that cannot
-    be said.
+    """A sentence about memory that grows without end, with its bytes per step and the line that
+    keeps most of it. Empty where nothing grows so, or where too few steps are seen to tell.
     """
     recorded = growth_of_recording(trace, path)
     if recorded.growth is None or not recorded.is_leak:
@@ -223,7 +240,9 @@ def growth_words(trace: Trace, path: Path | None = None) -> str:
 
 
 def _longer(path: Path | None) -> Requests | None:
-    """The same program recorded without a limit; None where it was not, or was not readable."""
+    """The requests of the longer recording; None where there is none, or where its file cannot be
+    read.
+    """
     if path is None:
         return None
     try:
@@ -235,12 +254,14 @@ def _longer(path: Path | None) -> Requests | None:
 def _lies_in_step(
     row: KeptGrower, requests: Requests, step_lines: frozenset[str]
 ) -> bool:
-    """Whether a grower only keeps what the running step needs for its backward pass, which frees it:
-    these lines of the step asked for most of it, and no name keeps it without its graph.
+    """Whether a grower only keeps what the running training step needs for its backward pass, which
+    frees it. That is so if ``step_lines``, the lines of the step, asked for most of its requests,
+    and no name is known that keeps them for their own sake, without their graph.
     """
     if row.keeper is not None and not row.keeper.with_graph:
         return False
-    # The stacks on the threads of a backward pass have no lines of Python; their call site has.
+    # On a thread of a backward pass a stack has no line of Python, so the test of stacks below
+    # would miss it; its call site is the line that called ``backward``.
     if row.grower.site.name in step_lines:
         return True
     live = live_requests_of(row.grower, requests, requests.fullest)
@@ -251,10 +272,12 @@ def _lies_in_step(
 def _kept(
     grower: Grower, growth: Growth, requests: Requests, rows: list[KeeperRow]
 ) -> KeptGrower:
-    """A grower, and who keeps what it asked for when the trace was fullest."""
+    """A grower with the keeper of what it asked for, as it was when the trace was fullest."""
     live = live_requests_of(grower, requests, requests.fullest)
     addresses = requests.trace.address
-    blocks: dict[int, int] = {}
+    blocks: dict[
+        int, int
+    ] = {}  # bytes by address; by addresses a record names what is reached
     if addresses is not None:
         sizes = requests.size[live].tolist()
         blocks = dict(zip(addresses[requests.at[live]].tolist(), sizes, strict=True))
@@ -263,7 +286,7 @@ def _kept(
 
 
 def live_requests_of(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
-    """The requests of a grower's call site that are live after an operation, by their numbers."""
+    """The numbers of the requests of a grower's call site that are live after an operation."""
     sites = np.array([site == grower.site for site in requests.sites])
     return np.flatnonzero(requests.alive(operation) & sites[requests.site])
 
@@ -271,17 +294,19 @@ def live_requests_of(grower: Grower, requests: Requests, operation: int) -> np.n
 def kept_at(
     grower: Grower, growth: Growth, requests: Requests, operation: int
 ) -> tuple[int, int]:
-    """The bytes that a call site has kept up to an operation, and in how many steps, the running
-    one included.
+    """The bytes that a call site has kept up to an operation, and over how many steps: from the
+    first in which it kept something to the running one. Over all steps that have begun where it
+    kept nothing, and for a grower that is LARGER.
 
-    Of the last two steps no more than its growth counts, because the rest of theirs is freed
-    when the next steps replace it. Of the first step no more than a later one kept counts, and
-    nothing where none followed for long: a library's workspace is made there, and stays.
+    Each of the last two steps counts with no more than the usual bytes per step: it also holds
+    variables that the next steps replace. The first step counts with no more than the most that a
+    later step kept, and not at all if the next step that keeps something comes unusually late: a
+    library makes its workspace in the first step, and that stays.
     """
     live = live_requests_of(grower, requests, operation)
     sizes = requests.size[live]
     begun = growth.steps_at(operation)
-    if grower.how != KEPT:
+    if grower.how != KEPT:  # LARGER: the newest step holds all of it
         return int(sizes.sum()), begun
     step = np.searchsorted(growth.steps.begins, requests.at[live], "right") - 1
     in_steps = step >= 0
@@ -299,6 +324,8 @@ def kept_at(
 
 
 def _hand_on_a_state(growers: list[KeptGrower], rows: list[KeeperRow]) -> bool:
-    """Whether no collection keeps what grows, and each pass hands on a state with its graph."""
+    """Whether no collection keeps what grows, and each pass of the loop hands a state on to the
+    next with its graph of autograd.
+    """
     in_collection = any(row.keeper and row.keeper.length for row in growers)
     return not in_collection and carries_state(rows)

@@ -1,8 +1,13 @@
 """Does live memory grow from step to step, and whose line keeps it?
 
 What a step leaves behind is looked at two steps later, so that a variable which the next step
-replaces is no growth, however long its sequences are; and it counts only where it goes on to
-the last steps, so that caches, optimizer states and bounded queues are none once they are full.
+replaces is no growth, however long its sequences are. Growth counts only where it goes on to the
+last steps, so that caches, optimizer states and bounded queues are none once they are full.
+
+A call site is the program's line that asks for memory; it is named by its number in
+Requests.sites. A grower is a call site that grows. A trace is fullest at the operation that ran
+out of memory, or else at the peak of live bytes (Requests.fullest). A mask says of each request
+whether it belongs to a set.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, loops_of
 KEPT = "kept"
 LARGER = "larger each step"
 MOST_OF_IT = 0.8
-"""Of loops that lie in each other, the first (the main one is first) is answered for if it kept
-this share of the most that one of them kept.
+"""A trace may show several loops, the main one first. The answer is about the first loop that kept
+at least this share of the most bytes that one of the loops kept: loops that lie in each other keep
+nearly the same.
 """
 AS_FULL = 0.99
 """A step is as full as the fullest if it has this share of its live bytes: all but the few that
@@ -89,11 +95,12 @@ class Growth:
 
 
 def growth_of(requests: Requests, *, until_given_up: bool = False) -> Growth:
-    """What grows over the steps of a trace: in its main loop, unless more of what is there when
-    the program runs out of memory was kept by the passes of another one.
+    """What grows over the steps of a trace. The steps are the passes of its main loop, unless those
+    of another loop kept clearly more of what is live when the trace is fullest (MOST_OF_IT).
 
     ``until_given_up``: what the steps kept counts although they give it up later, as a queue
-    that drains or a list that is cleared each epoch. Raises LinesError where it has too few steps.
+    that drains or a list that is cleared each epoch. Raises LinesError where the trace has too few
+    steps.
     """
     loops = loops_of(requests)
     if until_given_up:
@@ -104,15 +111,17 @@ def growth_of(requests: Requests, *, until_given_up: bool = False) -> Growth:
 
 
 def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
-    """Of steps that give up what they kept now and then, those in which it rises to the peak; all
-    of them where these are too few.
+    """Of steps that now and then give up what they kept, those in which live memory rises to where
+    the trace is fullest. All steps where fewer than FEWEST_STEPS would be left, or where the
+    trace is fullest before its first step.
 
-    A fall in one step by half of the most that they kept divides the steps into rises. Of the
-    rise that is fullest the steps count up to the last that is as full as its fullest, if it
-    falls after that.
+    Where live memory falls in one step by half of the most that the steps kept, one rise ends and
+    the next begins. The rise that is wanted is the one in which the trace is fullest. Its steps
+    count up to the last that is as full as its fullest (AS_FULL), if live memory falls after that.
     """
     live = requests.live_before[steps.begins]
-    # Without weights, and what an optimizer makes in the first step.
+    # Only what steps keep. The least of all steps but the first is what is always there: weights,
+    # and the optimizer's state, which the first step makes.
     live = live - live[1:].min()
     half = live.max() / 2
     falls = np.flatnonzero(np.diff(live) < -half) + 1
@@ -124,6 +133,7 @@ def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
     first = bounds[number - 1]
     end = bounds[number]
     rise = live[first:end]
+    # It falls after the rise, or slowly within it, as a queue does that drains step by step.
     if end < len(steps) or rise[-1] < half:
         last_full = int(np.flatnonzero(rise >= AS_FULL * rise.max())[-1])
         end = first + last_full + 1
@@ -133,11 +143,13 @@ def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
 
 
 class _Search:
-    """The search for what grows over the steps of a trace.
+    """The search for what grows over the steps of a trace. Steps are numbered from 0; ``count`` is
+    how many there are.
 
-    ``asked_in``: the step in which each request was asked for, -1 before the first;
-    ``freed_in``: that in which it was freed, the last one also for what was not. Growth is
-    looked for from the step ``first`` to the step ``last``.
+    ``asked_in``: the step in which each request was asked for, -1 before the first step.
+    ``freed_in``: the step in which it was freed; the last step also for what was never freed.
+    ``alive``: a mask of the requests that are live when the trace is fullest. Growth is looked for
+    from the step ``first`` to the step ``last``.
     """
 
     def __init__(self, requests: Requests, steps: Steps) -> None:
@@ -159,7 +171,7 @@ class _Search:
         kept_from = self.asked_in + KEPT_AFTER
         stays = (self.asked_in >= 0) & (self.freed_in >= kept_from)
         held_bytes = self.requests.by_site(stays & self.alive)
-        if not self.steps.trains:
+        if not self.steps.trains:  # only then can they be parts of a training step
             held_bytes[self._graphs(stays)] = 0
         kept_bytes = self._bytes_by_site(stays, kept_from, self.freed_in)
         keeping = self._keeping_sites(kept_bytes, held_bytes)
@@ -178,14 +190,14 @@ class _Search:
             window=window,
             inputs_grow=inputs_grow,
             goes_on=self._goes_on_at_the_end(),
-            # It must rise in each third of the steps (_goes_on).
+            # Growth must show in each third of the steps (_goes_on).
             seen_every=max(1, (self.last - self.first) // 3),
         )
 
     def _goes_on_at_the_end(self) -> bool:
         """Whether the steps go on to the end of the trace: the program ran out of memory, or its
-        last request is of a call site that asks in steps. Else it did other things with what
-        they kept.
+        last request is of a call site that asks in steps. Otherwise the steps had ended, and the
+        program did other things with what they kept.
         """
         sites = self.requests.site
         in_steps = (self.asked_in >= 0) & (self.asked_in < self.last)
@@ -194,28 +206,33 @@ class _Search:
     def _keeping_sites(
         self, kept_bytes: np.ndarray, held_bytes: np.ndarray
     ) -> list[int]:
-        """The call sites that keep more and more, some of it until the program runs out of memory,
-        by their numbers.
+        """The numbers of the call sites that keep more and more, and some of it until the trace is
+        fullest.
 
-        ``kept_bytes``: by call site and step. ``held_bytes``: of each call site, when the
-        program is fullest.
+        ``kept_bytes``: what each call site has kept, by call site and step. ``held_bytes``: what
+        each call site holds of it when the trace is fullest.
         """
         held_sites = np.flatnonzero(held_bytes).tolist()
         return [site for site in held_sites if _goes_on(kept_bytes[site, self.first :])]
 
     def _graphs(self, stays: np.ndarray) -> np.ndarray:
-        """The call sites of which a backward pass frees most of what stays over steps, as a mask:
-        these steps are only parts of a training step.
+        """The call sites of whose memory that stays over steps a backward pass frees most, as a
+        mask of call sites. What they keep is a graph of autograd: the steps are only parts of a
+        training step, which frees it at its end.
+
+        ``stays``: a mask of the requests that stay over steps.
         """
         freed = self.requests.by_site(stays & ~self.alive)
         in_backward = self.requests.by_site(stays & self.requests.freed_in_backward)
         return in_backward > freed / 2
 
     def _replaced_by_larger(self, keeping: list[int]) -> tuple[list[Grower], bool]:
-        """The call sites whose blocks each step replaces by larger ones or by more of them; and
-        whether some only follow the inputs of the steps, which grow.
+        """The call sites whose blocks each step replaces by larger ones or by more of them, as
+        growers (LARGER); and whether the inputs of the steps grow, so that call sites were left
+        out which ask for more only because of that (_with_inputs).
 
-        ``keeping``: call sites that keep blocks, which do not count here.
+        ``keeping``: the call sites that keep blocks of each step, which are no growers of this
+        kind.
         """
         left_by_site = self._bytes_left_a_step_later()
         asks_for_more = self._sites_that_ask_for_more()
@@ -241,24 +258,26 @@ class _Search:
         return growers, inputs_grow
 
     def _bytes_left_a_step_later(self) -> np.ndarray:
-        """By call site and step: what was asked for in the step before, and is not yet freed."""
+        """By call site and step: the bytes that were asked for in the step before, and are still
+        live in this step.
+        """
         is_left = (self.asked_in >= 0) & (self.freed_in > self.asked_in)
         step_after = self.asked_in + 1
         return self._bytes_by_site(is_left, begin=step_after, end=step_after)
 
     def _kept_by(self, sites: list[int]) -> np.ndarray:
-        """The requests of these call sites that stay to the end, as a mask."""
-        first_asked = (
-            self.first + 1 - KEPT_AFTER
-        )  # seen as kept one step after ``first``
+        """The requests of these call sites that stay to the end, as a mask. Only those count that
+        are seen as kept, KEPT_AFTER steps later, after the step ``first`` and up to ``last``.
+        """
+        first_asked = self.first + 1 - KEPT_AFTER
         last_asked = self.last - KEPT_AFTER
         in_time = (self.asked_in >= first_asked) & (self.asked_in <= last_asked)
         stays: np.ndarray = self.alive & (self.freed_in == self.last)
         return stays & in_time & np.isin(self.requests.site, sites)
 
     def _window(self, kept: np.ndarray) -> tuple[int, int]:
-        """The first and the last step that keep something; all that were looked at where there are
-        no two.
+        """The first and the last step that keep something. Where fewer than two steps do, the steps
+        that were looked at: what is seen in a step was left by the one before.
         """
         steps = np.unique(self.asked_in[kept])
         if len(steps) > 1:
@@ -273,11 +292,14 @@ class _Search:
         kept_bytes: np.ndarray,
         held_bytes: np.ndarray,
     ) -> list[Grower]:
-        """The call sites ``sites`` with how much more they keep with each step.
+        """The call sites ``sites`` as growers, with the blocks and bytes that each keeps more with
+        each step of the window.
 
-        ``kept``: a mask of what they keep. ``kept_bytes``, ``held_bytes``: as in _keeping_sites.
+        ``kept``: a mask of the requests that they keep (_kept_by). ``kept_bytes``,
+        ``held_bytes``: as in _keeping_sites.
         """
         begin, end = window
+        # What the first step kept is where growth begins, and is no growth itself.
         counted = kept & (self.asked_in > begin) & (self.asked_in <= end)
         seen_first = begin + KEPT_AFTER
         seen_last = min(end + KEPT_AFTER, self.last)
@@ -298,12 +320,12 @@ class _Search:
     def _bytes_by_site(
         self, mask: np.ndarray, begin: np.ndarray, end: np.ndarray
     ) -> np.ndarray:
-        """Bytes by call site and step of the requests of a mask, each counted from its step
-        ``begin`` to its step ``end``.
+        """Bytes by call site and step of the requests of a mask. ``begin`` and ``end`` have for
+        each request the first and the last step in which it counts.
         """
         # One column more for what ends behind the last step.
         change = np.zeros((len(self.requests.sites), self.count + 2), np.int64)
-        inside = mask & (begin < self.count)
+        inside = mask & (begin < self.count)  # others begin behind the last step
         site = self.requests.site[inside]
         size = self.requests.size[inside]
         np.add.at(change, (site, begin[inside]), size)
@@ -311,8 +333,9 @@ class _Search:
         return np.cumsum(change, axis=1)[:, : self.count]
 
     def _sites_that_ask_for_more(self) -> dict[int, bool]:
-        """For each call site that asks in most steps, by its number, whether it asks for more from
-        step to step: in larger requests, or more often.
+        """For each call site that asks in most steps, by its number: whether it asks for more bytes
+        from step to step, in larger requests or more often. Call sites that ask more seldom are
+        left out.
         """
         asked_bytes = np.zeros((len(self.requests.sites), self.count), np.int64)
         inside = self.asked_in >= 0
@@ -325,8 +348,12 @@ class _Search:
 
 
 def _goes_on(series: np.ndarray) -> bool:
-    """Whether bytes by step grow on: they grow in each third, in the last one at half the pace or
-    more, do not fall back to where they were, and have not come to rest.
+    """Whether a series of bytes, one number for each step, grows on to its end. That is so if
+
+    - it grows in each third, and in the last third at least at half the pace of the first two;
+    - the last third nowhere falls back to where the first third was;
+    - it rises in at least LEAST_RISES steps;
+    - it has not come to rest: the last rise is hardly longer ago than rises are apart.
     """
     # Where the thirds begin, and where the last one ends.
     places = np.linspace(0, len(series) - 1, 4).round().astype(int)
@@ -339,26 +366,31 @@ def _goes_on(series: np.ndarray) -> bool:
     rises = np.flatnonzero(np.diff(series) > 0)
     if len(rises) < LEAST_RISES:
         return False
-    last_change = len(series) - 2
+    last_change = len(series) - 2  # the place of the last difference
     return is_usual_gap(last_change - rises[-1], np.diff(rises))
 
 
 def _rises(series: np.ndarray) -> bool:
-    """Whether bytes by step grow on (_goes_on), and nearly no step has less than the one before."""
+    """Whether bytes by step grow on (_goes_on), and hardly any step has less than the one before:
+    at least the share SAME_COUNT of the steps has as much or more.
+    """
     falls_seldom = (np.diff(series) >= 0).mean() >= SAME_COUNT
     return _goes_on(series) and bool(falls_seldom)
 
 
 def is_usual_gap(gap: int, gaps: np.ndarray) -> bool:
-    """Whether a gap, in steps, is hardly longer than most of ``gaps``."""
-    return bool(
-        gap <= LONGEST_GAP * np.median(gaps) + 1
-    )  # one step may be the running one
+    """Whether a gap between two steps that keep something is hardly longer than usual: at most
+    LONGEST_GAP times the median of ``gaps``, and one step, since the running one may keep something
+    still.
+    """
+    return bool(gap <= LONGEST_GAP * np.median(gaps) + 1)
 
 
 def _with_inputs(site: int, asks_for_more: dict[int, bool]) -> bool:
-    """Whether half of the other call sites, too, ask for more from step to step: then the inputs of
-    the steps grow, and nothing is kept.
+    """Whether at least half of the other call sites, and at least one, ask for more from step to
+    step as well. Then the inputs of the steps grow, and nothing is kept.
+
+    ``asks_for_more``: as _sites_that_ask_for_more returns it.
     """
     others = [more for other, more in asks_for_more.items() if other != site]
     return sum(others) >= max(1, len(others) / 2)

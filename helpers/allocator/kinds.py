@@ -1,6 +1,7 @@
 """What is live at the peak by kind: parameters, gradients, activations and the like.
 
-The kind follows from who asked and how long it stays.
+The kind follows from who asked for it and how long it stays. A mask says of each request of a trace
+whether it belongs to a set.
 """
 
 from __future__ import annotations
@@ -40,19 +41,22 @@ _MODULES = (
 
 
 def bytes_by_kind(requests: Requests) -> dict[str, int]:
-    """Live bytes at the peak by kind.
+    """Live bytes at the peak by kind. A request is of the first of these kinds that takes it:
 
-    What the optimizer's code asks for and keeps is its state; what a backward pass asks for and
-    outlives it, a gradient; what is there when a backward pass begins and not to the end, an
-    activation; what stays to the end beside those, a parameter or buffer where the code of a
-    model asked for it before the first step, else kept; a block of cuBLAS's size that stays and
-    that an operation asked for after its result, its workspace. A request is of the first kind
-    in ``masks`` that takes it.
+    - workspaces: it stays to the end, has the size that cuBLAS asks for, and follows a request of
+      the same stack, which was for the result of the operation;
+    - optimizer state: the optimizer's code asks for it, and it stays;
+    - gradients: a backward pass asks for it, and it outlives the pass or stays;
+    - parameters, or buffers: the code of a model asked for it before the first step, and it stays;
+    - kept: it stays, for no known purpose;
+    - activations: it is there when a backward pass makes its next request;
+    - temporaries: all others.
     """
     by_optimizer = _asked_in(requests, OPTIMIZER)
     by_model = asked_by_model(requests)
     before_steps = requests.at < _first_step(requests)
-    # A program that ends may free everything, but it asks for nothing any more then.
+    # A program that ends may free everything before the trace does. So what is there at the last
+    # request counts as staying to the end.
     last_request = requests.at.max(initial=0)
     stays = requests.until > last_request
     outlives_backward = _is_there_at_next(requests, ~requests.backward)
@@ -75,14 +79,15 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
 
 
 def _workspaces(requests: Requests, stays: Mask) -> Mask:
-    """Which of the requests that stay are cuBLAS's workspaces.
+    """Which of the requests that stay (``stays``) are cuBLAS's workspaces, as a mask.
 
-    A matrix product asks for its result first, so the request before a workspace has the same
-    stack, and is no workspace itself.
+    A matrix product asks for its result first. So the request right before that for a workspace has
+    the same stack, and is no workspace itself.
     """
     of_their_size = stays & np.isin(requests.size, BLAS_BYTES)
     of_same_stack = requests.stack[1:] == requests.stack[:-1]
-    # The first request follows none. Cut, since without requests the mask would have one entry.
+    # The first request follows none, hence the False. Without any request the mask has only that
+    # entry, one too many, and is cut below.
     follows_result: Mask = np.append(False, of_same_stack & ~of_their_size[:-1])
     return of_their_size & follows_result[: len(requests)]
 
@@ -100,8 +105,8 @@ def _asked_in(requests: Requests, folders: tuple[str, ...]) -> Mask:
 
 
 def _is_there_at_next(requests: Requests, mask: Mask) -> Mask:
-    """Which requests are still live when the next one of ``mask`` is made, or at the end where
-    none follows.
+    """Which requests are still live when the next request of ``mask`` is made, or at the end of the
+    trace where no such request follows; as a mask.
     """
     alloc_at = np.append(np.sort(requests.at[mask]), len(requests.trace))
     following = alloc_at[np.searchsorted(alloc_at, requests.at, "right")]
@@ -109,8 +114,8 @@ def _is_there_at_next(requests: Requests, mask: Mask) -> Mask:
 
 
 def _first_step(requests: Requests) -> int:
-    """The operation with which the steps begin; where none are seen, the first of a backward
-    pass, else the end.
+    """The operation with which the first step begins. Where the trace shows no steps it is the
+    first request of a backward pass; without one, as in inference, the end of the trace.
     """
     try:
         main_loop = loops_of(requests)[0]

@@ -9,7 +9,7 @@ from numba import njit
 
 def compile_and_keep(body: Any, helpers: Sequence[Any] = (), **options: Any) -> Any:
     """A function compiled by numba with these options of njit. Its machine code is kept for other
-    processes where there is a folder to write to.
+    processes where there is a folder to write to, else it is made anew in each process.
 
     ``helpers``: the functions of its module that it calls, which are compiled with it.
     """
@@ -22,5 +22,5 @@ def compile_and_keep(body: Any, helpers: Sequence[Any] = (), **options: Any) -> 
         body = FunctionType(body.__code__, names, body.__name__)
     try:
         return njit(body, cache=True, **options)
-    except RuntimeError:  # numba finds no such folder
+    except RuntimeError:  # numba finds no folder that it may write to
         return njit(body, **options)

@@ -2,7 +2,8 @@
 free, but in a segment or page of which another part is in use.
 
 All figures are bytes, and come from the table of blocks that a replay leaves
-(outcome.BLOCK_COLUMNS).
+(outcome.BLOCK_COLUMNS). A segment is what one cudaMalloc gave; a page is the unit in which memory
+is mapped into an expandable segment, and can be given back.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ MISLEADS = (
 class Metrics:
     """What the reserved memory is made of.
 
-    ``active_bytes``: of blocks that are allocated or await their free; ``requested_bytes``: what
-    was asked for in these. ``releasable_bytes``: whole free segments of cudaMalloc, and whole
-    free pages of expandable ones, of the default pools. Tables name fields and properties
+    ``active_bytes``: of blocks that are allocated, or freed and await events of other streams;
+    ``requested_bytes``: what the program asked for in these blocks. ``releasable_bytes``: whole
+    free segments of cudaMalloc, and whole free pages of expandable ones, of the default pools;
+    private pools keep theirs for the graphs that use them. Tables name fields and properties
     (views.studies.metrics_table, by tell/words.json).
     """
 
@@ -41,7 +43,7 @@ class Metrics:
 
     @property
     def awaiting_free_bytes(self) -> int:
-        """What was freed, but awaits events."""
+        """Of blocks that the program has freed, and that still await events of other streams."""
         return self.active_bytes - self.allocated_bytes
 
     @property
@@ -63,7 +65,9 @@ class Metrics:
 
 
 def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
-    """The figures of a block table."""
+    """The figures of a block table, as a replay under ``settings`` leaves it; the settings say how
+    large a page of the large pool is.
+    """
     column = dict(zip(BLOCK_COLUMNS, blocks.T, strict=True))
     size = column["size"]
     reserved = column["mapped"] == 1
@@ -76,6 +80,7 @@ def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
     is_malloc = column["kind"] == CUDA_MALLOC
     whole_segments = free & is_malloc & of_default_pool & is_alone
     with_pages = free & ~is_malloc & of_default_pool
+    # Of a free block in an expandable segment only the pages that lie in it as a whole.
     is_small = column["small"] == 1
     page = np.where(is_small, SMALL_SEGMENT_BYTES, settings.large_segment_bytes)
     begin = column["offset"]
@@ -96,9 +101,11 @@ def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
 def stranded_over_time(
     study: Study, conf: str, samples: int
 ) -> list[tuple[int, Metrics]]:
-    """(operation, figures after it) at evenly spaced points, the last operation among them.
+    """(operation, figures after it) at up to ``samples`` evenly spaced operations, of which the
+    last one is the trace's last.
 
-    Each point is a replay of its own up to there: half a replay of the whole on average.
+    Each point takes a replay of its own up to that operation, so on average half a replay of the
+    whole trace.
     """
     stops = np.linspace(0, len(study.trace), samples + 1).astype(int)
     after_first = np.unique(stops)[1:]  # at 0 there is no operation yet

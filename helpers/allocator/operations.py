@@ -67,10 +67,13 @@ most a few, for which this is ample.
 
 
 def has_room(a: Allocator) -> bool:
-    """Whether the tables hold all that one operation can make.
+    """Whether the tables have room for all that one operation can add to them. If not, they are
+    made larger before the operation begins, since it cannot be interrupted.
 
-    Unmapping leaves up to two new blocks beside each block. The driver log has up to four calls
-    for each: it is unmapped, its range is given up, and pages are mapped before and after that.
+    The most is added where all cached memory goes back. Unmapping the middle of a block leaves up
+    to two new blocks, so there can be three in place of each one. The driver log gets up to four
+    calls for each block: its pages are unmapped, its range is given up, and pages are mapped before
+    and after that. An operation adds at most one Use.
     """
     blocks = 3 * a.block_count + EDGE <= a.block_room
     calls = not a.logs or a.call_count + 4 * a.block_count + EDGE <= a.call_room
@@ -78,8 +81,11 @@ def has_room(a: Allocator) -> bool:
 
 
 def advance(a: Allocator, timeline: np.ndarray, begin: int, stop: int) -> int:
-    """Carry out the operations from ``begin`` on, up to before ``stop``. Returns which one comes
-    next: ``stop``, or the one at which a.status says why it cannot go on.
+    """Carry out the operations from ``begin`` on, up to before ``stop``.
+
+    Returns the number of the next operation: ``stop`` if all were carried out. Otherwise a.status
+    says why not: with GROW the returned operation has not begun and can be continued with larger
+    tables; with EXHAUSTED or BROKEN it failed half-way, and the replay is over.
 
     ``begin``: -1 to put up the starting state first. ``timeline``: has a row for each operation
     if the replay logs.
@@ -103,7 +109,7 @@ def advance(a: Allocator, timeline: np.ndarray, begin: int, stop: int) -> int:
 
 def step(a: Allocator, operation: Operation) -> tuple[int, int]:
     """Carry out one operation. Returns what came of it (an index into OUTCOMES), and the place of
-    the block that it handed out.
+    the block that it handed out, NONE where it handed out none.
     """
     op = operation.op
     if op == Op.ALLOC:
@@ -127,8 +133,10 @@ def step(a: Allocator, operation: Operation) -> tuple[int, int]:
 
 
 def set_conf(a: Allocator, place: int) -> int:
-    """Let other settings hold from here on, by their place in the table of settings; a place k
-    that torch refuses, after it has taken over some of them, is given as -1 - k.
+    """Let other settings hold from here on. ``place`` is their place in the table of settings.
+
+    A text that torch refuses can change settings, too: those that stand before the wrong one hold.
+    Their place k in the table is then given as -1 - k, which is below 0, and ERROR is returned.
     """
     is_refused = place < 0
     if is_refused:
@@ -143,8 +151,9 @@ def set_conf(a: Allocator, place: int) -> int:
 
 
 def set_circumstance(a: Allocator, op: int, size: int) -> None:
-    """What happens around the program: a limit, bytes that others hold, a number of calls that are
-    made to fail, events.
+    """What happens around the program: a memory limit (``size`` bytes), bytes that others hold of
+    the card, a number of calls that are made to fail, or events that are held back (1 or 0) or
+    complete. Other operations, such as SNAPSHOT, change nothing.
     """
     if op == Op.SET_FRACTION:
         a.allowed_bytes = size
@@ -154,19 +163,23 @@ def set_circumstance(a: Allocator, op: int, size: int) -> None:
         a.fail_next = size
     elif op == Op.EVENTS_HOLD:
         a.events_held = size
+    # Both complete all events, also while events are held back.
     completes = op == Op.EVENTS_COMPLETE or op == Op.SYNCHRONIZE
     if completes or not a.events_held:
         a.events_done = a.events
 
 
 def allocate_for(a: Allocator, operation: Operation) -> tuple[int, int]:
-    """A request: OK or OOM, and the place of the block that it got."""
+    """Carry out a request. Returns OK and the place of its block, or OOM and NONE.
+
+    The replay goes on after an OOM. The first one of a replay is noted with its rounded size.
+    """
     place = NONE  # of a request of 0 bytes, which does not reach the allocator
     size = operation.size
     if size:
         place = malloc(a, size, operation.stream, operation.pool).at
         if place == NONE:
-            if not a.ooms:
+            if not a.ooms:  # the first
                 a.first_oom = a.operation
                 a.first_oom_bytes = round_size(size, conf(a).roundup_divisions)
             a.ooms += 1
@@ -176,8 +189,9 @@ def allocate_for(a: Allocator, operation: Operation) -> tuple[int, int]:
 
 
 def use_or_free(a: Allocator, operation: Operation) -> int:
-    """Another stream uses a block, or the program frees it: OK, or SKIPPED where the request for
-    it failed or it was freed before.
+    """Carry out an operation by which another stream uses a block, or the program frees it. Returns
+    OK, or SKIPPED where the block is not there: the request for it failed in this replay, or it
+    was freed before. For a request of 0 bytes, which has no block, there is nothing to do: OK.
     """
     entry = ident_at(a, operation.ident)
     place = entry.block
@@ -226,14 +240,15 @@ def note(a: Allocator, row: np.ndarray, out: int, place: int) -> None:
 
 
 def restore(a: Allocator) -> None:
-    """Put the allocator into the state in which a recording starts; segments get their ordinals in
-    the order of the parts.
+    """Put the allocator into the state in which a recording starts. It is given as parts, each a
+    block of that state (records.Part), segment by segment and in the order of addresses. Segments
+    get their ordinals in this order.
     """
     segment = segment_at(a, NONE)
     before = NONE
     for place in range(a.part_count):
         part = part_at(a, place)
-        if part.begins:
+        if part.begins:  # a new segment; else the part lies behind the one before
             segment = restore_segment(a, part)
             before = NONE
         address = part.base + part.offset
@@ -246,8 +261,9 @@ def restore(a: Allocator) -> None:
 
 
 def restore_segment(a: Allocator, part: Part) -> Segment:
-    """The segment that begins with this part; the card's memory of a cudaMalloc segment is counted
-    here, that of mapped pages with each block.
+    """The segment that begins with this part. The memory that a cudaMalloc segment takes from the
+    card is counted here; of an expandable segment the mapped blocks are counted one by one, in
+    restore_state.
     """
     segment = new_segment(a, part.base, part.span, part.page_bytes)
     if not segment.expandable:
@@ -257,13 +273,13 @@ def restore_segment(a: Allocator, part: Part) -> Segment:
 
 
 def restore_state(a: Allocator, block: Block, part: Part) -> None:
-    """Make a block of the starting state free, live or awaiting its free, and count it."""
-    if part.page_bytes and part.mapped:
+    """Make a block of the starting state unmapped, free, live or awaiting its free. Count it."""
+    if part.page_bytes and part.mapped:  # in an expandable segment, with memory
         a.used += part.size
         count_reserved(a, is_small(a, block), segments=0, size=part.size)
     if not part.mapped or part.state == INACTIVE:
         insert(a, block)
-        if not part.whole:
+        if not part.whole:  # a free part of a segment
             count_split(a, block, 1, part.size)
         return
     count_active(a, block, 1)
@@ -271,5 +287,5 @@ def restore_state(a: Allocator, block: Block, part: Part) -> None:
         block.allocated = 1
         count_allocated(a, block, 1)
         ident_at(a, part.ident).block = block.at
-    else:
+    else:  # PENDING: the trace has a FREE_COMPLETED for it
         wait_for(a, block, part.ident)

@@ -1,5 +1,10 @@
-"""A trace as the oracle's JSON lines: operations that a program asks for, or their results. The
-oracle is torch's own compiled allocator, run on such lines (tests/oracle).
+"""A trace as the oracle's JSON lines. The oracle is torch's own compiled allocator, run on such
+lines (tests/oracle).
+
+There are two kinds of lines. Operation lines say what a program asks for, one object a line.
+Result lines repeat each operation with what came of it, between a first line with ``job`` and a
+last one with ``final``. A block has an id of the file, any number or text, and in a Trace a dense
+id: the number of its allocation, counted from 0.
 """
 
 from __future__ import annotations
@@ -31,7 +36,9 @@ WORDS = {
 _HEAD = ("torch", "trace", "build", "label", "notes", "live_before")
 """Fields of a result's first line that belong to the trace's header, beside those of its job."""
 _RESULT_LINES = frozenset(("job", "config_error", "final"))
-"""Each names a line of a result that is no operation: its first, an error, its last."""
+"""Each is a key of a line of a result that is no operation: of its first line, of an error, and of
+its last line.
+"""
 _LARGEST = {"stream": LARGEST // STREAM_STEP, "pool": 1 << 31}
 """The first number that is too large: a stream is multiplied by STREAM_STEP, and the pools of a
 trace are 32-bit numbers.
@@ -43,11 +50,11 @@ _LONGEST_VALUE = 40
 
 def from_oracle(lines: Iterable[str | bytes]) -> Trace:
     """The trace in the oracle's operation lines or result lines; a result's first line gives
-    the header.
+    the header. Empty lines are left out.
 
-    Every allocation gets an id of its own, so an id of the file may be used again after it was
-    freed. Raises TraceError naming the line: unknown operation, a size that is no whole number
-    of bytes, an id freed or used before it was allocated.
+    Every allocation gets a dense id of its own, so an id of the file may be used again after it
+    was freed. Raises TraceError naming the line, for example for an unknown operation, a size that
+    is no whole number of bytes, or an id that is freed or used before it was allocated.
     """
     reader = _Reader()
     for number, text in enumerate(lines, 1):
@@ -60,7 +67,7 @@ def _object(number: int, text: str | bytes) -> dict[str, Any]:
     """The JSON object in a line of the file, by the line's number. Raises TraceError."""
     try:
         row = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # the latter for "[[[[..."
         reason = str(error)[:_LONGEST_REASON]
         raise TraceError(
             f"line {number} is not JSON ({reason}): expected one object a line"
@@ -78,13 +85,19 @@ def _quoted(value: object) -> str:
 
 
 class _Line(NamedTuple):
-    """One line by its number, and what its fields hold; TraceError where that is not possible."""
+    """One line of the file, its ``number`` counted from 1, and the JSON object in it (``row``).
+
+    The methods return what its fields hold, and raise TraceError, which names the line, for a
+    field that is missing or of another type.
+    """
 
     number: int
     row: dict[str, Any]
 
     def op(self) -> Op:
-        """The operation. Those of a recorded free, which a program does not ask for, are none."""
+        """The operation. FREE_REQUESTED and FREE_COMPLETED are refused: they are what an allocator
+        records of a free, and no operations that a program asks for.
+        """
         kind = self.row.get("op")
         op = None
         if type(kind) is str:
@@ -108,7 +121,9 @@ class _Line(NamedTuple):
         )
 
     def number_at(self, key: str, default: int | None = None) -> int:
-        """The whole number of a field, ``default`` where there is no such field."""
+        """The whole number of a field, from 0 up and below the field's limit in _LARGEST;
+        ``default`` where there is no such field. Without a default the field has to be there.
+        """
         value = self.row.get(key, default)
         if type(value) is int and 0 <= value < _LARGEST.get(key, LARGEST):
             return value
@@ -118,7 +133,9 @@ class _Line(NamedTuple):
         )
 
     def setting(self, op: Op) -> float | str:
-        """The value of an operation that sets one: a text of SET_CONF, a number of SET_FRACTION."""
+        """The value of an operation that sets one: the text of a SET_CONF, or the number of a
+        SET_FRACTION.
+        """
         key = WORDS[op]
         value = self.row.get(key)
         expected = "a number"
@@ -142,19 +159,24 @@ class _Line(NamedTuple):
 
 
 class _Reader:
-    """Collects the operations of the trace."""
+    """Collects the operations of the trace.
+
+    ``rows``: the columns of Trace for each operation. ``values``: as in Trace. ``stacks``: the
+    number of each stack. ``names``: the id of the file of each dense id. ``latest``: the dense id
+    that an id of the file has now. ``live``: the ids of the file that are not freed yet.
+    """
 
     def __init__(self) -> None:
         self.header: dict[str, Any] = {"label": "oracle"}
         self.rows: list[tuple[int, ...]] = []  # op id size stream pool time frame
         self.values: list[float | str] = []
         self.stacks: dict[tuple[str, ...], int] = {}
-        self.names: list[int | str] = []  # id of the file of each dense id
-        self.latest: dict[int | str, int] = {}  # id of the file -> dense id
+        self.names: list[int | str] = []
+        self.latest: dict[int | str, int] = {}
         self.live: set[int | str] = set()
 
     def read(self, line: _Line) -> None:
-        """Take a line: an operation, or what a result says beside them."""
+        """Take a line: an operation, or a line of a result that is no operation."""
         if "op" not in line.row and line.row.keys() & _RESULT_LINES:
             self._read_header(line.row)
             return
@@ -172,14 +194,16 @@ class _Reader:
         if op in (Op.ALLOC, Op.EMPTY_CACHE):
             pool = line.pool()
         time = line.row.get("time_ns")
-        if type(time) is not int:
+        if type(time) is not int:  # the line has no time
             time = -1
         stack = self._stack(line.row.get("frames"))
         size = self._size(line, op)
         self.rows.append((op, ident, size, stream * STREAM_STEP, pool, time, stack))
 
     def _read_header(self, row: dict[str, Any]) -> None:
-        """Take over what the first line of a result says of the trace."""
+        """Take over what the first line of a result says of the trace. The lines of an error and of
+        the final figures say nothing of it, and are left out.
+        """
         job = row.get("job")
         if type(job) is dict:
             self.header |= job
@@ -192,21 +216,26 @@ class _Reader:
         return self.stacks.setdefault(tuple(map(str, frames)), len(self.stacks))
 
     def _allocated(self, line: _Line) -> int:
-        """The dense id of the block that a line allocates."""
+        """The dense id of the block that a line allocates. Raises TraceError where the id of the
+        file is still that of a live block.
+        """
         name = line.name()
         if name in self.live:
             raise TraceError(
                 f"line {line.number} allocates id {name!r}, which is still live: free "
                 "it first or use a new id"
             )
-        if line.row.get("out", "ok") == "ok":  # a result says "oom" where there is none
+        # In a result, a request that got no block has another "out"; its id may be used again.
+        if line.row.get("out", "ok") == "ok":
             self.live.add(name)
         self.names.append(name)
         self.latest[name] = len(self.names) - 1
         return self.latest[name]
 
     def _used(self, line: _Line, op: Op) -> int:
-        """The dense id of the block that a line uses or frees."""
+        """The dense id of the block that a line uses or frees. Raises TraceError where nothing was
+        allocated under that id. A second free is no error: a replay skips it.
+        """
         name = line.name()
         if name not in self.latest:
             raise TraceError(
@@ -219,7 +248,9 @@ class _Reader:
         return self.latest[name]
 
     def _size(self, line: _Line, op: Op) -> int:
-        """The value of an operation as Trace.size has it: bytes, a count, or a place in values."""
+        """The value of an operation as Trace.size has it: bytes, a count, 1 or 0 of EVENTS_HOLD, or
+        a place in ``values``; 0 for an operation without a value.
+        """
         if op == Op.ALLOC:
             return line.number_at("size")
         if op == Op.EVENTS_HOLD:
@@ -234,7 +265,9 @@ class _Reader:
         return 0
 
     def trace(self) -> Trace:
-        """The trace of the lines that were read."""
+        """The trace of the lines that were read. It has times only if every line has one, and
+        stacks only if any line has one.
+        """
         columns = np.array(self.rows, np.int64).reshape(-1, 7).T
         op, ids, sizes, streams, pools, times, frames = map(
             np.ascontiguousarray, columns
@@ -248,7 +281,7 @@ class _Reader:
         notes = self.header.pop("notes", ())
         if not isinstance(notes, list):
             notes = ()
-        names: tuple[int | str, ...] = ()
+        names: tuple[int | str, ...] = ()  # where the file counts as the trace does
         if self.names != list(range(len(self.names))):
             names = tuple(self.names)
         return Trace(
@@ -268,7 +301,9 @@ class _Reader:
 
 
 def _value_of(trace: Trace, op: int, size: int) -> object:
-    """The value of an operation that WORDS names, as a line has it; ``size``: as in Trace.size."""
+    """The value of an operation that WORDS names, as a line has it: a number, a text or a bool.
+    ``size``: as in Trace.size.
+    """
     if op in (Op.SET_FRACTION, Op.SET_CONF):
         return trace.values[size]
     if op == Op.EVENTS_HOLD:
@@ -277,7 +312,9 @@ def _value_of(trace: Trace, op: int, size: int) -> object:
 
 
 def _stream_of(handle: int) -> int:
-    """The oracle's number of a stream; the handle of a recording, which has none, unchanged."""
+    """The oracle's number of a stream, from its handle. A handle that is no multiple of STREAM_STEP
+    is that of a recorded stream, and stays as it is.
+    """
     number, rest = divmod(handle, STREAM_STEP)
     if rest:
         return handle
@@ -285,8 +322,11 @@ def _stream_of(handle: int) -> int:
 
 
 def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The operations of a trace as lines for the oracle. Operations that it does not know, those of
-    a recorded free, have the names of Op.
+    """The operations of a trace as lines for the oracle, in the file's own ids where the trace has
+    them (``names``).
+
+    FREE_REQUESTED and FREE_COMPLETED, which the oracle does not know, get lines with these names in
+    lower case; program_lines changes them.
     """
     columns = (trace.op, trace.id, trace.size, trace.stream, trace.pool)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -310,7 +350,8 @@ def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The lines as a program asks: a recorded free is one "free", where it was requested.
+    """The operations of a trace as lines that a program can ask for: the two parts of a recorded
+    free become one "free" where the free was requested.
 
     Raises ValueError where the trace begins in the middle of a program: what was there first
     cannot be asked for again.

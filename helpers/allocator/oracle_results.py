@@ -1,5 +1,5 @@
 """A replay as the oracle (tests/oracle/worker.py) writes its results: one JSON line an operation,
-then the final figures and layout.
+then the final figures and layout. So a replay and torch's own allocator are compared line by line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _BASES = {
 
 
 def _call(call: int, ordinal: int, address: int, size: int) -> list[str | int]:
-    """A call of the driver log as a result line has it: its name, and what the oracle tells of it."""
+    """A call of the driver log as a result line has it: its name, and of its ordinal, address and
+    size those that the oracle tells, too. Addresses count from the begin of their arena, since a
+    driver puts that where it likes.
+    """
     name = driver.CALLS[call]
     if call in _BASES:
         return [name, ordinal, address - _BASES[call], size]
@@ -44,16 +47,18 @@ def _segment(kind: int, ordinal: int) -> str:
 
 
 def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
-    """The block table in the oracle's words: one entry per segment, or per contiguous mapped
-    range of an expandable one.
+    """The block table in the oracle's words: one entry for each segment, or for each contiguous
+    mapped range of an expandable segment.
 
-    An entry's ``blocks`` are lists of offset in it, size, requested size and state.
+    An entry has the segment's name, offset (of a range in its segment), size in bytes, stream and
+    pool, and ``blocks``: for each block its offset in the entry, size, requested size and state.
     """
     entries: list[dict[str, Any]] = []
     last_end: tuple[int, int, int] | None = None
     is_mapped = block_column(blocks, "mapped") == 1
     for row in blocks[is_mapped].tolist():
         kind, ordinal, _, offset, size, requested, state, stream, small, *_ = row
+        # A block that does not begin where the last one ends begins an entry of its own.
         if last_end != (kind, ordinal, offset):
             entry = {
                 "seg": _segment(kind, ordinal),
@@ -84,8 +89,13 @@ _FIGURES = {
 
 
 def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """The oracle's result lines (one an operation, then the final figures and layout) of a
-    replay with a timeline.
+    """The oracle's result lines of a replay with a timeline: one for each operation, then one with
+    the final figures and layout.
+
+    ``ops``: the operation lines (oracle_lines.op_lines), which the result lines repeat. A result
+    line adds ``i``, the operation's number; ``out``, what came of it; ``seg``, ``off`` and
+    ``bsize``, the block that it handed out; the figures after it; ``n``, counts of blocks and
+    segments; ``c``, counters; and ``drv``, the calls of the driver that it made.
     """
     assert outcome.timeline is not None and outcome.calls is not None, (
         "replay with timeline=True"
@@ -97,17 +107,17 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
     first_count = COLUMNS.index("allocations")
     first_counter = COLUMNS.index(COUNTERS[0])
     for index, (op, row) in enumerate(zip(ops, outcome.timeline.tolist(), strict=True)):
-        of = dict(zip(COLUMNS, row, strict=True))
-        out = OUTCOMES[of["out"]]
-        if of["out"] == ERROR:
+        columns = dict(zip(COLUMNS, row, strict=True))
+        out = OUTCOMES[columns["out"]]
+        if columns["out"] == ERROR:
             out = f"error: {errors[index]}"
         line = {**op, "i": index, "out": out}
         if "n" in op:
             line["count"] = op["n"]  # of fail_next: a result's own "n" is below
-        if of["kind"] >= 0:  # a block was handed out
-            segment = _segment(of["kind"], of["ordinal"])
-            line.update(seg=segment, off=of["offset"], bsize=of["size"])
-        line |= {word: of[name] for word, name in _FIGURES.items()}
+        if columns["kind"] >= 0:  # a block was handed out
+            segment = _segment(columns["kind"], columns["ordinal"])
+            line.update(seg=segment, off=columns["offset"], bsize=columns["size"])
+        line |= {word: columns[name] for word, name in _FIGURES.items()}
         line["n"] = row[first_count:first_counter]
         line["c"] = row[first_counter:]
         if index in called:
@@ -117,8 +127,9 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
 
 
 def final(outcome: Outcome) -> dict[str, Any]:
-    """Every counter and statistic at the end, by the names of torch.cuda.memory_stats; a figure has
-    a list of outcome.STATISTICS for each pool.
+    """Every counter and statistic at the end, by the names of torch.cuda.memory_stats. A counter is
+    a number; a figure has for each of POOLS a list of outcome.STATISTICS; the oversize statistics,
+    which torch does not divide by pools, have one such list.
     """
     figures = [dict(zip(POOLS, rows, strict=True)) for rows in outcome.figures.tolist()]
     words = (*COUNTERS, *NAMES, "oversize_allocations", "oversize_segments")

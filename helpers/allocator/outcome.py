@@ -14,17 +14,19 @@ COLUMNS = (
     "out kind ordinal offset size address allocated reserved active requested inactive_split allocations actives "
     "segments inactive_splits " + " ".join(COUNTERS)
 ).split()
-"""Of a row of the timeline: out is an index into operations.OUTCOMES; kind that of the segment of
-the block that was handed out, -1 for none; size is that of the block; the figures in bytes or
-counts are those after the operation.
+"""Of a row of the timeline, one for each operation. ``out``: what came of it, an index into
+operations.OUTCOMES. ``kind`` and ``ordinal``: of the segment of the block that was handed out; ``offset``
+(in the segment), ``size`` and ``address``: of that block; all -1 where none was. The others are
+figures (in bytes, from ``allocations`` on counts) and counters after the operation.
 """
 CUDA_MALLOC, EXPANDABLE = range(2)
 """The kind of a segment."""
 
 CALL_COLUMNS = ("event", "call", "ordinal", "address", "size")
-"""Of a row of the driver log: the operation during which, an index into CALLS, and what that
-call has of the rest: address is an offset for map and unmap; create_fail has the pages made
-before it as ordinal; -1 where a call has none.
+"""Of a row of the driver log. ``event``: the operation during which the call was made. ``call``: an
+index into driver.CALLS. ``ordinal``: of the segment; for create_fail the number of pages that were
+made before it. ``address``: for map and unmap the offset in the range. ``size``: in bytes. -1
+stands for what a call does not have.
 """
 
 BLOCK_COLUMNS = (
@@ -46,8 +48,8 @@ def block_column(blocks: np.ndarray, name: str) -> np.ndarray:
 
 
 def segments_of(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each block of a table the number of its segment, and for each segment how many blocks
-    it has.
+    """For each block of a table the number of its segment, counted from 0; and for each segment, by
+    that number, how many blocks it has.
     """
     # An ordinal counts the segments of its kind, of which there are two.
     key = 2 * block_column(blocks, "ordinal") + block_column(blocks, "kind")
@@ -67,11 +69,12 @@ class ReplayError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One trace under one setting, version and card.
+    """What the replay of one trace gave, under one setting, on one release and card.
 
-    first_oom is the index of the first request that failed and first_oom_bytes its rounded
-    size; the replay goes on after it as a program would that catches the error. timeline and
-    calls are there when asked for.
+    ``events``: how many operations were carried out. ``ooms``: how many requests failed; the replay
+    goes on after each, like a program that catches the error. ``first_oom``: the index of the first
+    request that failed, None for none; ``first_oom_bytes``: its rounded size. ``timeline`` and
+    ``calls``, the driver log, are there when asked for. ``engine``: "plain" or "compiled".
     """
 
     events: int
