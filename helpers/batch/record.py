@@ -98,6 +98,7 @@ def read_run(path: Path) -> Run:
     except ValidationError as error:
         if error.errors()[0]["type"] != "json_invalid":
             raise RecordUnreadable(one_line(error, str(path))) from error
+        # The file is torn, and pydantic's own words about it say less.
         raise RecordUnreadable(
             f"{path}: no whole JSON; expected a record; its run counts as unknown"
         ) from error

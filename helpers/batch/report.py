@@ -202,7 +202,7 @@ def _page(report: Report, up: str = "") -> str:
     """
     sections = report.sections
     answers = answers_of(sections)
-    if not report.is_large and not up:
+    if not report.is_large and not up:  # the page of a run has its notebook already
         sections = _with_notebooks(sections, answers)
         answers = answers_of(sections)  # with the machines that the notebooks name
     kinds = troubles(sections)
@@ -372,6 +372,7 @@ def _with_last_words(sections: list[Section], kinds: list[Sections]) -> list[Sec
     changed = []
     for section in sections:
         if section.anchor in first:
+            # ``few`` has it shown unfolded, on this large page, too.
             last = section.run.last_words[-LAST_WORDS:]
             section = replace(
                 section, few=True, last_words=last, notes=_notes_on(section)

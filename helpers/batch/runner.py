@@ -96,7 +96,7 @@ def execute_run(folder: Path, job: Job) -> Run:
         traceback.print_exc()
         state = "failed"
         cause = f"its runner broke: {in_words(error)}"
-    if state == "interrupted":
+    if state == "interrupted":  # records have no such state: shapes.State
         state = "failed"
         changes["stopped_by"] = "interrupt"
     answer, why_not = read_back(folder)

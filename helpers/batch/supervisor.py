@@ -170,7 +170,9 @@ class _Supervisor:
         )
 
     def _start_what_may(self) -> None:
-        """Start the next runs until one has to wait, and skip those that must not start."""
+        """Start the next runs in the order of the plan until one has to wait, which no later run
+        overtakes; skip those that must not start, which need not wait for that.
+        """
         while self.waiting:
             number = self.waiting[0]
             run = self.journal.runs[number]
@@ -268,6 +270,7 @@ class _Supervisor:
         run = self.journal.runs[number]
         folder = self.journal.folder / run.run_id
         earlier = None
+        # A person may want this attempt to begin at its start: journal._from_its_start.
         if step.resumes and run.from_start != run.attempt:
             earlier = earlier_attempt(folder, run)
         run_s = step.run_s
@@ -297,6 +300,7 @@ class _Supervisor:
         box = step.box
         if box == "live" and self.live:
             box = self.live
+        # The outputs that are kept of that attempt are about its bundle.
         if earlier and _wants_live(step):
             box = earlier_box(earlier, batch) or box
         offered = {
@@ -318,7 +322,7 @@ class _Supervisor:
         """Keep the records of runs that ended; if no run is under way any more, look at the box."""
         for number, run in runs.items():
             self.journal.put(run)
-            if run.state != "skipped":
+            if run.state != "skipped":  # else it has done nothing to the box
                 self.unlooked.append(number)
         if self.unlooked and not self.going:
             ended = [self.journal.runs[number] for number in self.unlooked]

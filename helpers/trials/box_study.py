@@ -86,7 +86,7 @@ def _place_of_card(card: GpuCard) -> _Place:
 def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
     """A box with its largest card, or one of CPU_BYTES; ``capacity`` replaces its size."""
     listed = gpus(bundle)
-    build = "cuda"
+    build = "cuda"  # also without a GPU, where a card is assumed (CPU_BYTES)
     if any(gpu.driver == "amdgpu" for gpu in listed):
         build = "rocm"
     kinds = ["cpu"]
@@ -105,7 +105,7 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
         build=build,
         recorded=not is_this_box(bundle),
         kinds=tuple(kinds),
-        gfx="".join(targets[:1]),
+        gfx="".join(targets[:1]),  # the first, or empty
     )
 
 

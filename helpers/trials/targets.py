@@ -136,6 +136,7 @@ def _held_by(holders: Sequence[Holder]) -> str:
 def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
     """(the GPUs of a box that torch can use and nobody else uses now, why there is none)."""
     targets = targets_of(bundle)
+    # The CPU, which is a target if there is no GPU that torch can use, has no such variable.
     free = [
         target for target in targets if target.visible_variable and not target.refused
     ]

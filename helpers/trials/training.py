@@ -120,7 +120,10 @@ def child(python: str, spec: Mapping[str, Any]) -> Transcript:
     if spec.get("ranks"):
         each_rank = f"--nproc-per-node={spec['ranks']}"
         argv = [python, *TORCHRUN, each_rank, "--no-python", *argv]
-    then_s = {"ready": LIMIT_S, "end": END_S}
+    then_s = {
+        "ready": LIMIT_S,
+        "end": END_S,
+    }  # until the next row or the end, after each
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 
 

@@ -121,7 +121,7 @@ class PreparedTrial:
             ended = self._watch(listener, group, mark)
         except BaseException:
             # An interrupt, too, must not leave processes or the cgroup behind.
-            list(mark.swept())
+            list(mark.swept())  # kills what it lists
             group.remove()
             raise
         finally:

@@ -236,13 +236,15 @@ class _Supervisor:
                 return None
             self.study.sampler = sampler(self.settings.seed + trial.number)
             trial = Trial(self.study, trial._trial_id)  # with the new sampler
+            # Draws each parameter; of an unfinished trial the ones that were drawn before stay.
             for name, distribution in self.space.items():
                 trial._suggest(name, distribution)
             return trial
 
     def _evaluated(self, trial: Trial) -> tuple[str, Mapping[str, Any]]:
-        """Run a trial: (its outcome, the row that it told). If its process dies, the trial is run
-        again, up to TRIES times in all.
+        """Run a trial: (its outcome, the row that it told). If its process dies without a result,
+        the trial is run again, up to TRIES times in all, and then it is "crashed". One that passes
+        its limit is "timed_out" and not run again, nor is one whose process SIGKILL does not end.
         """
         ending = ""
         for _ in range(TRIES):

@@ -100,7 +100,7 @@ def ddp(spec: Row) -> Answer:
     if spec["device"] != "cpu":
         torch.cuda.set_device(rank)
     _, answer = yield from trained(spec, partial(Replicated, rank=rank))
-    peaks = [0, 0]
+    peaks = [0, 0]  # of the two ranks; the larger is the answer
     distributed.all_gather_object(peaks, answer["peak_bytes"])
     distributed.destroy_process_group()
     return in_words({**answer, "peak_bytes": max(peaks)}, f"two ranks over {backend}")
