@@ -64,9 +64,9 @@ class EditComparison:
 
 
 def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
-    """The what-if without the edits and with all of them, each made to the result of the one before.
-
-    Raises ValueError in one line.
+    """The what-if without the edits and with all of them, each made to the result of the one before;
+    without any edit the two are the same. Raises ValueError in one line for an edit that cannot be
+    made.
     """
     results: list[Edited] = []
     trace = study.trace
@@ -86,11 +86,13 @@ def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
 def lines_that_save(
     study: Study, answer: WhatIf, verdict: Verdict
 ) -> tuple[list[LineEdit], list[str]]:
-    """The lines whose change saves the run, ranked, where the default settings fail; and notes on
-    why they are not ranked: the trace is too long, or the program keeps more with each step.
+    """The lines whose change saves the run, ranked; and a note on why none are ranked, if the trace is
+    too long or the program keeps more with each step. Both are empty where the default settings pass,
+    and where the trace has no line of the program. ``answer`` and ``verdict``: of the study.
     """
     if verdict.cause == "user-leak":
         return [], [PUT_OFF]
+    # Without a row of the default settings nothing is known to fail under them.
     default = [row for row in answer.rows if not row.settings]
     if all(row.passes for row in default):
         return [], []
@@ -100,6 +102,7 @@ def lines_that_save(
     if len(study.trace) > most_events:
         return [], [TOO_LONG]
     confs = [""]
+    # No setting passes alone, but the one that needs least may together with an edit.
     if answer.needs_bytes and answer.needs_settings:
         confs.append(answer.needs_settings)
     try:

@@ -83,7 +83,7 @@ def parse(text: str) -> Edit:
 
 
 def _refusal(text: str) -> str:
-    """Why a text is no edit, in one line."""
+    """Why a text is no edit, in one line. Edits of earlier releases are told what to do instead."""
     old = _NO_LONGER_PREDICTED.fullmatch(text.strip())
     if old is not None:
         return (

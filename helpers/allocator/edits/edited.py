@@ -36,8 +36,9 @@ class Edited:
 def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited:
     """The trace of the edited program.
 
-    ``requests``: those of ``asked_again(trace)``, where they are known already. Raises ValueError
-    where the line asks for nothing, LinesError for a trace without lines of the program.
+    ``requests``: those of ``asked_again(trace)``, where the caller has them already. Raises
+    ValueError where the edited line asks for nothing, LinesError for a trace without lines of the
+    program.
     """
     if requests is None:
         requests = requests_with_lines(asked_again(trace)[0])
@@ -53,7 +54,7 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
         rewrite.smaller = made_smaller(requests, calls)
     elif edit.kind == DROP:
         rewrite.dropped = set(mask.nonzero()[0].tolist())
-    else:
+    else:  # CHECKPOINT
         checkpoint(requests, calls, rewrite)
     return Edited(
         trace=rewrite.trace(edit.chunks),
@@ -64,8 +65,8 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
 
 
 def _nearest_lines(requests: Requests, edit: Edit) -> str:
-    """The program's own lines that ask for something in a forward pass, the three nearest to the
-    edited one.
+    """The three of the program's own lines that ask for something outside of backward passes and whose
+    numbers are nearest to the edited line's, of whatever file, as "train.py:80, train.py:85".
     """
     numbers = set(requests.site[~requests.backward].tolist())
     sites = [requests.sites[number] for number in numbers]

@@ -24,7 +24,7 @@ LEAST_SHARE = 0.02
 would hardly change the peak.
 """
 MOST_LINES = 8
-"""Each costs up to eight replays under each of the settings."""
+"""Lines that are tried: each costs up to eight replays under each of the settings."""
 CHUNKS_TRIED = (2, 3, 4, 6, 8, 12, 16)
 """The fewest that save the run count, so small numbers are close together."""
 NOT_IN_CHUNKS = 1 << 10
@@ -49,11 +49,12 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     stream, origin, _ = prepared(trace, study.card)
 
     def first_oom(stream: Trace, conf: str) -> int | None:
+        """The operation at which a trace runs out on the study's card; None where it passes."""
         return replace(study, trace=stream).replay(conf).first_oom
 
     def saving_conf(edit: Edit) -> str | None:
-        """The first of the settings under which the edited program passes; None also where the
-        edit cannot be replayed.
+        """The first of the settings under which the edited program passes; None where it passes under none
+        of them, and where it cannot be replayed.
         """
         changed = edited(trace, edit, requests).trace
         try:
@@ -67,6 +68,7 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     first = next((failure for failure in failures if failure is not None), None)
     if first is None:
         return []
+    # The lines are compared by what they hold just before the first failure.
     before_failure = max(int(origin[first]) - 1, 0)
     first_step = growth_of_recording(study.trace, study.path).steps_begin_at
     live = requests.alive(before_failure) & (requests.at >= 0) & ~requests.backward
@@ -82,7 +84,9 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         edits: list[Edit] = []
         if not is_built and not _is_kept_for_good(requests, of_line):
             edits = _edits_of(site)
-            if saving_conf(edits[-2]) is None:  # in the most chunks: fewer do not help
+            # The last but one is in the most chunks: if that does not help, fewer do not either, and
+            # only the checkpoint is left.
+            if saving_conf(edits[-2]) is None:
                 edits = edits[-1:]
         row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
         for edit in edits:
@@ -104,7 +108,9 @@ def _edits_of(site: CallSite) -> list[Edit]:
 
 
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
-    """The numbers of the program's call sites that hold most, the largest first."""
+    """The numbers of the program's call sites that hold most, the largest first: at most MOST_LINES, none
+    below LEAST_SHARE of the largest.
+    """
     largest = requests.largest_lines(held_bytes)[:MOST_LINES]
     return [
         number
@@ -114,7 +120,9 @@ def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
 
 
 def _is_kept_for_good(requests: Requests, mask: np.ndarray) -> bool:
-    """Whether an optimizer's state or a weight is among the requests of a mask."""
+    """Whether an optimizer's state or a weight is among the requests of a mask, by the frames that asked
+    for it inside the program's innermost own line (KEPT_FOR_GOOD).
+    """
     for stack in set(requests.stack[mask].tolist()) - {-1}:
         frames = _up_to_own_line(requests.trace.frames[stack])
         if any(map(KEPT_FOR_GOOD.match, frames)):

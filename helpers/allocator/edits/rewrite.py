@@ -50,11 +50,13 @@ class Rewrite:
         self._rows.append(_Row(operation, Op.FREE, ident, request))
 
     def ask_again(self, call: list[int], saved: list[int], operation: int) -> None:
-        """The requests of a call are made again before that operation, and freed in the recorded
-        order. ``saved``: those that are freed only where the recorded program freed them.
+        """The requests ``call`` of one run of a line are made again just before ``operation``, as a
+        checkpoint does, in the recorded order. Each is freed there too, in its turn, except those of
+        ``saved``: the backward pass needs these until the recorded program freed them.
         """
         at = self.requests.at
         until = self.requests.until
+        # (recorded operation, what it does, request)
         steps = [(int(at[request]), Op.ALLOC, request) for request in call]
         steps += [(int(until[request]), Op.FREE, request) for request in call]
         ids = {request: self._next_id + number for number, request in enumerate(call)}
@@ -74,6 +76,7 @@ class Rewrite:
         smaller = self.requests.at[[*self.smaller]]
         chunk_sizes = np.ceil(sizes[smaller] / parts).astype(np.int64)
         sizes[smaller] = np.maximum(chunk_sizes, 1)
+        # Recorded operations that stay: none of a dropped request, of a moved one not its free.
         dropped = np.isin(old.id, self.requests.id[[*self.dropped]])
         moved = np.isin(old.id, self.requests.id[[*self.moved]])
         kept = np.flatnonzero(~dropped & (~moved | (old.op == Op.ALLOC)))
@@ -98,8 +101,9 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
     are freed when the line is done, and asked for again when the backward pass reaches the line.
     Its output, the last request that outlives it, stays.
 
-    A recording that ends before the backward pass shows no free of such a tensor: it is one if
-    another request of its stack is freed by a backward pass.
+    ``calls``: the requests of the line, a list for each of its runs. A tensor is kept for the backward
+    pass if a backward pass frees it. Where the recording ends before that, no free shows it; it then
+    counts as such a tensor if a backward pass frees another request of its stack.
     """
     until = requests.until
     freed_by_backward = requests.freed_in_backward
@@ -108,6 +112,7 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
     for call in calls:
         call_end = requests.asked_at(call[-1] + 1)
         outlive = [request for request in call if until[request] > call_end]
+        # All but the output. First the tensors whose backward pass was not recorded any more.
         for request in outlive[:-1]:
             is_never_freed = until[request] == len(requests.trace)
             if is_never_freed and requests.stack[request] in kept_stacks:
@@ -121,13 +126,15 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
             continue
         for request in kept:
             rewrite.free_before(request, call_end)
+        # It computes again only up to the last tensor that is needed, as torch does unless it is told
+        # otherwise (set_checkpoint_early_stop in torch/utils/checkpoint.py, 2.6).
         again = [request for request in call if request <= kept[-1]]
         rewrite.ask_again(again, kept, begin)
 
 
 def _step_at(requests: Requests, operation: int) -> int:
-    """The first operation of the part of a backward pass that frees something at ``operation``: it
-    begins with requests that follow each other without a free between them.
+    """The operation at which the step of a backward pass begins that frees something at ``operation``.
+    Such a step first makes its requests, without a free between them: it is the first of these.
     """
     at = requests.at
     number = int(np.searchsorted(at, operation)) - 1

@@ -29,7 +29,9 @@ Rows = list[tuple[int, int, int]]
 
 
 def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
-    """Candidates for a smaller trace that fails like this one, those with the fewest requests first."""
+    """Candidates for a smaller trace that fails like this one, those with the fewest requests first. For
+    "capacity" it is one program that fills the card; else programs with layouts of holes, maybe none.
+    """
     target = search.target
     assert target is not None, "the search knows how candidates have to fail"
     if target.kind == "capacity":
@@ -42,8 +44,8 @@ def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
 
 
 class _Layout(NamedTuple):
-    """``segments`` segments of ``segment`` bytes, in each of which ``live`` bytes are in use and the
-    rest is a hole.
+    """A layout of equal segments: there are ``segments`` of them, each has ``segment`` bytes, of which
+    ``live`` bytes are in use and the rest is a hole.
     """
 
     segment: int
@@ -56,8 +58,9 @@ class _Layout(NamedTuple):
 
 
 def _layouts(outcome: Outcome, target: RefusedRequest) -> Iterator[_Layout]:
-    """Layouts of equal segments whose holes are too small for the request one by one, and large
-    enough together. Only segments as at the failure that a single request makes.
+    """Layouts of equal segments. Each hole is too small for the refused request, and all holes together
+    are large enough. A segment has the size and the bytes in use of one at the failure; only sizes that
+    a single request of at most the largest size makes are taken. ``outcome``: of the whole trace.
     """
     size = block_column(outcome.blocks, "size")
     in_use = block_column(outcome.blocks, "state") != INACTIVE
@@ -65,6 +68,7 @@ def _layouts(outcome: Outcome, target: RefusedRequest) -> Iterator[_Layout]:
     segments = np.bincount(segment_of, size).astype(np.int64).tolist()
     used = np.bincount(segment_of, np.where(in_use, size, 0)).astype(np.int64).tolist()
     for segment, used_bytes in set(zip(segments, used, strict=True)):
+        # In whole granules of the driver, so that no rounding of the allocator changes it.
         live = max(round_up(used_bytes, GRANULE_BYTES), GRANULE_BYTES)
         too_small = 0 < segment - live < target.rounded_bytes
         if segment > target.largest_bytes or not too_small:
@@ -89,7 +93,9 @@ def _rows_of(layout: _Layout, target: RefusedRequest) -> Rows:
         rows += [(Op.ALLOC, ident, layout.segment), (Op.FREE, ident, 0)]
         rows.append((Op.ALLOC, len(rows), layout.live))
         next_would_fit = layout.live <= layout.hole
-        if next_would_fit:  # so the hole stays filled until all segments are there
+        if next_would_fit:
+            # The next segment's live bytes would go into this hole, so it stays filled until all
+            # segments are there; a request may not be larger than the largest.
             parts = ceil(layout.hole / largest)
             size = round_down(layout.hole // parts, MIN_BLOCK_BYTES)
             for _ in range(parts):
@@ -99,8 +105,8 @@ def _rows_of(layout: _Layout, target: RefusedRequest) -> Rows:
 
 
 def _filling(size: int, largest: int) -> Rows:
-    """Requests that take so many bytes of the card in whole segments, with as few requests as the
-    largest size allows.
+    """Requests that take ``size`` bytes of the card, as far as whole segments go, with as few requests as
+    the ``largest`` size allows. They are never freed. Their ids count from 0.
     """
     sizes: list[int] = []
     if largest >= MIN_LARGE_BYTES:  # each request gets a segment of its own
@@ -120,11 +126,14 @@ def _filling(size: int, largest: int) -> Rows:
 
 
 def round_down(size: int, unit: int) -> int:
+    """The largest multiple of ``unit`` up to ``size``."""
     return size // unit * unit
 
 
 def _program(rows: Rows, like: Trace) -> Trace:
-    """The rows without stacks, and then the last request of another trace with its stack."""
+    """A trace of ``rows``, which get no stacks, and then of the refused request: the last operation of the
+    trace ``like``, with its stack.
+    """
     stack = -1
     if like.frame is not None:
         stack = int(like.frame[-1])

@@ -22,7 +22,7 @@ from helpers.settings.releases import behaviour
 
 @dataclass(frozen=True)
 class RefusedRequest:
-    """A request that is refused, and the memory at that moment.
+    """A request that is refused, and the memory at that moment; sizes in bytes.
 
     ``index``: its operation. ``kind``: "fragmentation" where the live bytes and the request fit the
     room together, else "capacity". ``room_bytes``: the most that the allocator may take of the
@@ -86,7 +86,7 @@ class ReplaySearch:
         return replace(self.study, trace=trace).replay(conf, stop=stop)
 
     def failure(self, trace: Trace, outcome: Outcome) -> RefusedRequest | None:
-        """The first request of a replayed trace that is refused; None where none is."""
+        """The first request of a trace that is refused, by its replay ``outcome``; None where none is."""
         index = outcome.first_oom
         if index is None:
             return None
@@ -116,8 +116,9 @@ class ReplaySearch:
         )
 
     def _room_bytes(self, foreign: np.ndarray) -> int:
-        """The most that the allocator may take of the card. ``foreign``: the bytes that others held
-        of it, one number for each change.
+        """The most bytes that the allocator may take of the card: what others leave of it, or a memory
+        fraction allows, whichever is less. ``foreign``: the bytes of the card that others hold, a number
+        for each change, the last one in force; without any it is as the study's card says.
         """
         card = self.study.card
         held_bytes = card.held_bytes
@@ -140,10 +141,11 @@ class ReplaySearch:
             if target.saved and self.outcome(trace, target.saved).first_oom is not None:
                 return False
             failure = self.failure(trace, outcome)
-        except ReplayError:
+        except ReplayError:  # the model cannot carry it out
             return False
         if failure is None or failure.kind != target.kind:
             return False
+        # If free bytes in segments were enough in one piece, they have to be in the candidate, too.
         return failure.stranded or not target.stranded
 
     @property
@@ -158,8 +160,9 @@ def without(trace: Trace, ids: list[int]) -> Trace:
 
 
 def fewest(search: ReplaySearch, trace: Trace) -> Trace:
-    """The trace without the allocations that the failure does not need. They are left out in chunks
-    of half the size each time, then one by one until no more can be left out.
+    """The trace without the allocations that the failure does not need. They are tried in chunks, with
+    their frees; the chunks get half as long each round, down to single allocations. Rounds of single
+    ones go on until none can be left out, or the time is over: the answer is then what was reached.
     """
     chunk = max(len(trace) // 4, 1)  # operations: about half of the allocations
     left_out_some = True
@@ -187,13 +190,13 @@ def on_smaller_card(search: ReplaySearch, trace: Trace) -> Trace:
     sizes = round_up(trace.size[allocations], GRANULE_BYTES).tolist()
     for ident, size in zip(trace.id[allocations].tolist(), sizes, strict=True):
         study = search.study
-        if study.card.capacity_bytes <= size:
+        if study.card.capacity_bytes <= size:  # nothing would be left of the card
             continue
         search.study = replace(study, card=Card(study.card.capacity_bytes - size))
         smaller = without(trace, [ident])
         if search.fails_alike(smaller):
             trace = smaller
-        else:
+        else:  # the failure needs this request: it stays, and so does the card
             search.study = study
     return trace
 

@@ -108,7 +108,10 @@ def shrink(
 
 
 def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
-    """The requests up to the first that is refused, that failure, and notes on what was changed."""
+    """The requests up to the first that is refused, that failure, and notes on what was changed in the
+    recording. Raises ValueError where nothing fails, and where it fails in another way, or not at all,
+    once what was live at the start is allocated anew.
+    """
     study = search.study
     stream, _, notes = prepared(study.trace, study.card)
     outcome = search.outcome(stream)
@@ -134,8 +137,11 @@ def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
 
 
 def _saving(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> str:
-    """The study's settings with expandable segments, if every request is met under them; else "".
-    So a smaller trace shows that its failure is one that expandable segments prevent.
+    """The study's settings with expandable segments added, if every request is met under these. A smaller
+    trace then has to pass under them too, so that it shows a failure that they prevent.
+
+    "" where the requests fail under them as well, where the release has none or they are on already,
+    and for a card that is too small, which no layout helps.
     """
     conf = search.study.conf
     usable = grid(behaviour(search.study.torch, search.study.build))
@@ -152,9 +158,10 @@ def _saving(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> str
 
 
 def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> Trace:
-    """The simplest form of the requests that fails alike, and its card as that of the search's
-    study: allocations and frees on one stream and a card of just the room, without a fraction; or
-    on the streams and the card that there were; or with every operation but looks at statistics.
+    """The simplest form of the requests that fails alike. Sets the study of ``search`` to the card of that
+    form. Forms are tried in this order: allocations and frees on one stream, on a card of just the
+    room and without a fraction; the same on the recorded streams and card; every operation except
+    looks at statistics; all of ``stream``.
     """
     study = search.study
     search.study = replace(study, card=Card(failure.room_bytes), fraction=None)
@@ -162,13 +169,16 @@ def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> T
     if search.fails_alike(on_one_stream):
         return on_one_stream
     search.study = study
+    # RESET_PEAK and SNAPSHOT are the last of Op.
     without_probes = rearranged(stream, np.flatnonzero(stream.op < Op.RESET_PEAK))
     forms = (_plain(stream, stream.stream), without_probes, stream)
     return next(filter(search.fails_alike, forms), stream)
 
 
 def _smallest(search: ReplaySearch, simple: Trace) -> tuple[Trace, str]:
-    """The smallest trace found, and how it was found."""
+    """The smallest trace found, and how it was found: ANEW or RECORDED. A layout that was built anew is
+    compared with the requests of the recording only where these are few (MOST_ALLOCATIONS).
+    """
     built = next(filter(search.fails_alike, rebuilt(search, simple)), None)
     if built is None:
         return fewest(search, simple), RECORDED
@@ -204,4 +214,5 @@ def _plain(trace: Trace, stream: np.ndarray) -> Trace:
 
 
 def _allocations(trace: Trace) -> int:
+    """How many requests a trace makes."""
     return int((trace.op == Op.ALLOC).sum())

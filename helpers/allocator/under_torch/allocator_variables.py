@@ -42,13 +42,15 @@ def note(name: str, value: str, frame: FrameType) -> None:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line of the program itself that led here; else that of a library."""
+    """The innermost line of the program itself that led to ``frame``; without one the innermost line of
+    an installed library, and "" where only Python's own code is in the stack.
+    """
     library_line = ""
     while frame is not None:
         file = frame.f_code.co_filename
         line = f"{os.path.basename(file)}:{frame.f_lineno}"
         if INSTALLED.search(file):
-            if not library_line:
+            if not library_line:  # keep the innermost
                 library_line = line
         elif not file.startswith(OF_PYTHON):
             return line

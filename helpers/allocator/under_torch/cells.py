@@ -10,11 +10,14 @@ def cells() -> dict[str, int]:
     """The number of each cell that ran, by the name that IPython gave to the file of its code
     (CachingCompiler._filename_map in IPython/core/compilerop.py); empty outside of IPython.
     """
+    # IPython is never imported here: a program that runs in it has done so.
     ipython = sys.modules.get("IPython")
     shell = getattr(ipython, "get_ipython", lambda: None)()
     compiler = getattr(shell, "compile", None)
     numbers = getattr(compiler, "_filename_map", None)
-    if not isinstance(numbers, dict):
+    if not isinstance(
+        numbers, dict
+    ):  # not IPython, or a release that keeps no such table
         return {}
     return dict(numbers)
 

@@ -15,8 +15,8 @@ from .private_files import replacing
 
 
 def start_history(torch: ModuleType, max_events: int, stacks: bool = True) -> str:
-    """Turn torch's memory history on. Returns an empty text, or why this torch has none: before 2.1
-    the function is missing, or takes other parameters and keeps no events of segments.
+    """Turn torch's memory history on. Returns an empty text if it is on, else why this torch has none:
+    before 2.1 the function is missing, or takes other parameters and keeps no events of segments.
 
     ``max_events``: the length of each device's ring buffer; ``stacks``: events have Python stacks.
     """

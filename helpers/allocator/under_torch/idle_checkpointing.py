@@ -23,10 +23,12 @@ EVALUATION = re.compile(r"\.(?:eval\(\)|train\(False\)|train\(mode=False\))")
 def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
     """The model whose checkpointing is on and has no effect, and the line that may be the reason.
 
-    ``model``: the name of its class. ``where``: the one line of the program that switches to
-    evaluation, empty where there are none or several. An empty dictionary where checkpointing has
-    an effect or could have none: gradients are not recorded now, no model has it on, a model that
-    has is in training mode, or its parameters are frozen.
+    ``model``: the name of the model's class. ``where``: the one line of the program that switches to
+    evaluation, "" where there are none or several.
+
+    Returns an empty dictionary where checkpointing works, because a model that has it on is in
+    training mode; and where it could save nothing: gradients are not recorded now, no model has it
+    on, or all parameters of the model are frozen.
     """
     if not _gradients_are_recorded(torch):
         return {}
@@ -34,7 +36,7 @@ def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
     checkpointed = [module for module in modules if _has_checkpointing(module)]
     if not checkpointed or any(module.training for module in checkpointed):
         return {}
-    # The model itself: the parts of it have the switch, too.
+    # The one with most modules is the model itself: its parts have the switch, too.
     model = max(checkpointed, key=lambda module: len(list(module.modules())))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return {}
@@ -42,10 +44,10 @@ def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
 
 
 def _gradients_are_recorded(torch: ModuleType) -> bool:
-    """Whether this is a forward pass that records a graph, or a backward pass."""
+    """Whether a forward pass that records a graph runs now, or a backward pass."""
     if torch.is_grad_enabled():
         return True
-    # Since torch 2.0; -1 where no backward pass runs.
+    # A backward pass runs with gradients off. Since torch 2.0; -1 where no backward pass runs.
     graph_task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     return bool(graph_task_id() >= 0)
 

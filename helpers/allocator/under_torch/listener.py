@@ -45,9 +45,10 @@ class Listener:
 
     def listen(self) -> str:
         """Begin to hear signals. Returns an empty text, or why that is not possible."""
-        if self._pipe != NO_PIPE:
+        if self._pipe != NO_PIPE:  # it listens already
             return ""
         if threading.current_thread() is not threading.main_thread():
+            # Python sets handlers of signals in its main thread only.
             return (
                 "signals are not listened to: torch was not started in the main thread"
             )
@@ -59,12 +60,15 @@ class Listener:
             # A process has one such descriptor: leave it to its owner.
             signal.set_wakeup_fd(earlier)
         for number in SIGNALS:
+            # A handler of the program's stays: its signals are heard through the pipe all the same.
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._handle)
         return ""
 
     def owners(self) -> dict[str, str]:
-        """Who handles each signal now, by its name; empty before ``listen``. record.py reads it."""
+        """Who handles each signal now, in words, by the name of the signal; empty before ``listen``. record.py
+        looks for "recorder" there.
+        """
         if self._pipe == NO_PIPE:
             return {}
         owners = {}
@@ -104,7 +108,9 @@ class Listener:
         self._thread = None
 
     def _handle(self, number: int, _frame: object) -> None:
-        """The handler in Python."""
+        """The handler in Python. Without the second thread it does here what the signal asks for; else it
+        writes the number for that thread (``_heard``).
+        """
         if self._thread is None:
             self._act(number)
         else:
@@ -126,7 +132,7 @@ class Listener:
             watch = tick()
             watch.arm()
             heard = self._heard(watch.poll_s)
-            if heard:
+            if heard:  # what follows may take long, and is no wait
                 watch.disarm()
             for number in heard:
                 self._act(number)
@@ -138,7 +144,9 @@ class Listener:
         second one counts only where the first went elsewhere, as the program has set a descriptor of
         its own (asyncio does).
         """
-        if self._pipe == NO_PIPE:
+        if (
+            self._pipe == NO_PIPE
+        ):  # no signals, only the watch: it recorded a block, or could not listen
             time.sleep(wait_s)
             return []
         readable, _, _ = select.select([self._pipe[0]], [], [], wait_s)

@@ -31,7 +31,7 @@ def files_of_the_program() -> set[str]:
             files.add(file)
     own_files = set()
     for file in filter(is_own, files):
-        if not file.startswith("<"):
+        if not file.startswith("<"):  # "<stdin>" is no path
             file = os.path.abspath(file)
         own_files.add(file)
     return own_files
@@ -81,7 +81,8 @@ def _recorders_folders() -> tuple[str, ...]:
     """The folders of our code that runs beside the user's: the recorder, a rehearsal, a notebook's
     extension.
     """
-    # sitecustomize.own_module made it, with the folders of a rehearsal in its path.
+    # In a recorded program sitecustomize.own_module made this package, and put the folders of a
+    # rehearsal into its path.
     package = sys.modules[__package__]
     helpers = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     beside = ("ground", "magics", os.path.join("rehearse", "under_torch"))
@@ -104,7 +105,9 @@ def _libraries() -> tuple[str, ...]:
 
 @functools.cache
 def is_own(file: str) -> bool:
-    """Whether a file is the program's own: neither installed, nor Python's, nor the recorder's."""
+    """Whether a file is the program's own: neither installed, nor Python's, nor the recorder's. Of names
+    such as "<stdin>", which are no files, those of typed code are (TYPED).
+    """
     if file.startswith("<"):
         return file.startswith(TYPED)
     path = os.path.abspath(file)

@@ -17,7 +17,9 @@ class PeaksBeforeReset:
         self.by_device: dict[int, dict[str, int]] = {}
 
     def watch(self, torch: ModuleType) -> None:
-        """From now on note the counters before each reset."""
+        """From now on note the counters before each reset. A torch without one of RESETS has no such reset
+        to watch.
+        """
         for name in RESETS:
             reset = getattr(torch._C, name, None)
             if reset is not None:
@@ -37,7 +39,9 @@ class PeaksBeforeReset:
         return note_and_reset
 
     def highest(self, device: int, stats: Mapping[str, int]) -> dict[str, int]:
-        """Each peak among these counters, or the higher one that was noted at a reset."""
+        """The peaks among these counters of a card (names that end in ".peak"), each the higher one of its
+        value now and the value noted at resets so far.
+        """
         noted = self.by_device.get(device, {})
         return {
             name: max(value, noted.get(name, 0))

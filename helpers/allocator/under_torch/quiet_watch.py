@@ -55,14 +55,15 @@ class QuietWatch:
             self._timer_file = open_text(f"{base}-stuck.stacks")
 
     def newly_quiet(self, torch: ModuleType | None) -> dict[str, Any] | None:
-        """The hang that began since the last call: what it ``says``, its file of ``stacks``, and when
-        (``at``). None where there is none, and where it was reported before.
+        """A hang that has not been reported: what it ``says``, its file of ``stacks``, and ``at``, the time
+        of now. None where the process is not quiet for ``after_s`` seconds, where this quiet spell was
+        reported before, and after MOST_REPORTS.
 
         ``torch`` is None where the process has used no GPU.
         """
         self.arm()
         written = written_bytes()
-        allocations = -1
+        allocations = -1  # not counted
         if torch is not None:
             allocations = allocation_count(torch)
         if (written, allocations) != (self._written, self._allocations):
@@ -74,7 +75,7 @@ class QuietWatch:
         quiet_s = time.monotonic() - self._quiet_since
         if quiet_s < self.after_s or self._reported or self.reports >= MOST_REPORTS:
             return None
-        self.disarm()
+        self.disarm()  # this report has the stacks that the timer would write
         self._reported = True
         self.reports += 1
         signs = []
@@ -82,7 +83,7 @@ class QuietWatch:
             signs.append("allocation on the GPU")
         if written is not None:
             signs.append("output")
-        if not signs:
+        if not signs:  # nothing can be counted here, so any process looks quiet
             signs.append("sign of life that could be seen")
         says = f"no {' and no '.join(signs)} for {quiet_s:.1f} s"
         reason = "hang"
@@ -112,7 +113,7 @@ class QuietWatch:
             self._armed = False
 
     def end(self) -> None:
-        """Watch no more."""
+        """Watch no more: after_s 0 tells the recorder to ask no more."""
         self.after_s = 0
         self._timer_file = None
         self.disarm()
@@ -136,7 +137,9 @@ def written_bytes() -> int | None:
         with open("/proc/self/io", "rb") as fields:
             for line in fields:
                 name, _, count = line.partition(b":")
-                if name == b"wchar":
+                if (
+                    name == b"wchar"
+                ):  # bytes passed to write(2), whatever they were written to
                     return int(count)
     except (OSError, ValueError):
         return None

@@ -50,9 +50,10 @@ def words(error: BaseException) -> str:
 class Recorder:
     """The recorder of one process.
 
-    ``base``: the path with which its files begin. ``facts``: the content of ``base``.json, for
-    recorded_processes.py. ``whole_program``: else it records a block, and leaves signals and the end
-    of the process alone. ``open``: it has not finished. ``history``: torch keeps events.
+    ``base``: the path with which the names of its files begin. ``facts``: the content of ``base``.json,
+    which recorded_processes.py reads. ``whole_program``: False where it records only a block of the
+    program; it then leaves signals and the end of the process alone. ``open``: the recording has not
+    finished. ``history``: torch keeps events.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Recorder:
             self.facts["argv"] = list(getattr(sys, "orig_argv", sys.argv))
         os.register_at_fork(after_in_child=self._forked)
         self._rehearsed = "CASEBOOK_REHEARSE" in os.environ
-        if self._rehearsed:
+        if self._rehearsed:  # its counters are written at each look (_write_peaks)
             self._hang.poll_s = min(REHEARSAL_POLL_S, self._hang.poll_s)
         if hang_after_s:
             self._listener.attend(self._tick)
@@ -112,7 +113,9 @@ class Recorder:
         """The program has imported torch: prepare to record it, once."""
         if self.torch is not None:
             return
-        self.torch = sys.modules.get("torch", module)
+        self.torch = sys.modules.get(
+            "torch", module
+        )  # a module may replace itself there
         try:
             self._attach()
         except Exception as error:  # noqa: BLE001 - private calls of torch; the program must run whatever they raise
@@ -142,7 +145,7 @@ class Recorder:
             torch.cuda._lazy_call(self._start_history)
 
     def _start_history(self) -> None:
-        """Start torch's memory history at the first use of a GPU; notes why where that fails."""
+        """Start torch's memory history at the first use of a GPU, once; where that fails, note why."""
         if not self.open or self.history:
             return
         self.facts["allocator_variables"]["start"] = allocator_variables.present()
@@ -156,6 +159,7 @@ class Recorder:
                 self._peaks.watch(self.torch)
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
+            # The history is on where the call that failed came after it: snapshots are still kept.
             if self.history:
                 self.note(f"out-of-memory cannot be observed: {words(error)}")
             else:
@@ -168,8 +172,9 @@ class Recorder:
     def _out_of_memory(
         self, device: int, size: int, device_total: int, device_free: int
     ) -> None:
-        """torch calls it when a request has failed, before it raises; sizes are in bytes. At the first
-        one the objects of the program are looked at, while they still have what they keep.
+        """torch calls this when a request has failed, before it raises; sizes are in bytes. At the first
+        out-of-memory it looks at the objects of the program, while they still have what they keep, and
+        keeps a snapshot. Later ones are only counted: the program may catch any number.
         """
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
@@ -195,7 +200,9 @@ class Recorder:
         self._look("cells", cells, why_not)
 
     def _look(self, fact: str, look: Callable[[], object], why_not: str) -> None:
-        """Keep as a fact what ``look`` finds in the program's own objects and sources."""
+        """Keep as a fact what ``look`` finds in the program's own objects and sources. Where it raises, a
+        note says why; ``why_not`` begins the note.
+        """
         try:
             self.facts[fact] = look()
         except Exception as error:  # noqa: BLE001 - these are of any kind; the program must go on
@@ -237,16 +244,18 @@ class Recorder:
             )
 
     def _devices(self) -> list[dict[str, Any]]:
-        """Each device with the allocator's counters: of all pools together, and the ``num_`` ones."""
+        """A row for each device, with the allocator's counters: those over all pools (".all." in torch's
+        names) and those that begin with "num_". Peaks include the ones that the program has reset.
+        """
         cuda = self.torch.cuda
-        # Older releases have no such function.
+        # Older releases have no such function: the fraction is None then.
         fraction = getattr(cuda, "get_per_process_memory_fraction", lambda index: None)
         devices = []
         for index in range(cuda.device_count()):
             card = cuda.get_device_properties(index)
             stats = cuda.memory_stats(index)
             stats.update(self._peaks.highest(index, stats))
-            kept = {
+            shown = {
                 name: value
                 for name, value in stats.items()
                 if ".all." in name or name.startswith("num_")
@@ -257,13 +266,15 @@ class Recorder:
                     "name": card.name,
                     "total_bytes": card.total_memory,
                     "fraction": fraction(index),
-                    "stats": kept,
+                    "stats": shown,
                 }
             )
         return devices
 
     def finish(self, reason: str) -> None:
-        """End the recording, once, and keep what there is; ``reason``: how the process ends."""
+        """End the recording, once, and keep what there is; ``reason``: how the process ends, one of
+        recorded_processes.ORDER. A forked child that has used no GPU itself has nothing to keep.
+        """
         if not self.open or (self._is_fork and not self.history):
             return
         self.open = False
@@ -282,8 +293,11 @@ class Recorder:
     def _finishing(
         self, leave: Callable[..., NoReturn], reason: str
     ) -> Callable[..., NoReturn]:
-        """``leave``, a function that ends the program in this process, so that it finishes the
-        recording first. An exec of what cannot be run returns to the program, so it does not.
+        """A function that finishes the recording and then calls ``leave``, a function of ``os`` that ends
+        the program in this process. ``reason``: "os._exit" or "exec".
+
+        An exec of a file that cannot be run raises, and the program goes on, so that the recording is
+        not finished then.
         """
 
         @functools.wraps(leave)
@@ -295,7 +309,9 @@ class Recorder:
         return finish_first
 
     def _on_signal(self, number: int, ends: bool) -> None:
-        """Keep what a signal asks for; ``ends``: the process ends after it."""
+        """Keep what a signal asks for: SIGUSR1 stacks and a snapshot, SIGTERM a snapshot. ``ends``: the
+        process ends after this SIGTERM, since the program does not handle it, so the recording ends, too.
+        """
         if ends:
             self.finish("SIGTERM")
             return
@@ -308,7 +324,7 @@ class Recorder:
         """Called by the recorder's thread: keep a snapshot if the program hangs now, and in a rehearsal
         the counters. Returns the watch, which may have ended.
         """
-        torch = None
+        torch = None  # without a history no GPU was used, and nothing is counted there
         if self.history:
             torch = self.torch
         hang = None
@@ -329,7 +345,9 @@ class Recorder:
         return self._hang
 
     def _write_peaks(self) -> None:
-        """Keep the counters so far: a process that is killed cannot write them at its end."""
+        """Keep the counters so far: a process that is killed cannot write them at its end. Does nothing
+        while another thread keeps a snapshot, which writes them itself.
+        """
         if self.open and self.history and self._lock.acquire(blocking=False):
             try:
                 self.facts["devices"] = self._devices()
@@ -343,13 +361,16 @@ class Recorder:
     def _forked(self) -> None:
         """In a forked child: begin anew, with files of its own.
 
-        A child cannot use a GPU that its parent has used, so there is nothing to record then.
+        A child cannot use a GPU that its parent has used. So the child of a process with a history
+        records nothing; any other may use the GPU first, and then has a history of its own.
         """
         self._listener.forget()
         self.open = self.open and not self.history
         self._is_fork = True
         self.history = False
-        self._lock = threading.RLock()
+        self._lock = (
+            threading.RLock()
+        )  # a thread of the parent may have held the old one
         self.base = own_base(os.path.dirname(self.base))
         self._hang = QuietWatch(self.base, 0)
         forked = "forked from a recorded process; its quiet spells are not watched"

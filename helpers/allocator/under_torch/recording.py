@@ -17,12 +17,15 @@ OF_A_RANK = ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")
 
 
 def command_of_this_run() -> list[str]:
-    """The command that started this program, or its launcher's; empty in a notebook."""
+    """The words of the command that started this program; for a rank that a launcher started, those of
+    the launcher's command, if that can be read. Empty in a notebook, whose kernel has no command of the
+    user's.
+    """
     words = list(getattr(sys, "orig_argv", [sys.executable, *sys.argv]))
     if any("ipykernel" in word for word in words):
         return []
     if any(name in os.environ for name in OF_A_RANK):
-        return _launcher() or words
+        return _launcher() or words  # no launcher above: the rank's own command
     return words
 
 
@@ -76,7 +79,9 @@ class BlockRecording:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Finish, and choose the trace: the first snapshot at an out-of-memory, else at the end."""
+        """Finish, and choose the trace: the first snapshot that was kept at an out-of-memory, else the one
+        at the end of the block; None where neither could be written.
+        """
         self._recorder.finish("exit")
         # The history goes on if the whole program is being recorded.
         if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:

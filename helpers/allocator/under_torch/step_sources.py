@@ -27,8 +27,9 @@ SUITES = ("body", "orelse", "finalbody")
 
 
 class PartOfStep(NamedTuple):
-    """A backward pass and the lines that belong to it. ``backward``: the line of its call; ``lines``:
-    those that compute the tensors for it, and its own; ``loops``: those of them that are in loops.
+    """A backward pass and the lines that belong to it. ``backward``: the line of its call. ``lines``: the
+    lines that compute the tensors for it, and the lines of the call itself. ``loops``: those of
+    ``lines`` that are in loops.
     """
 
     backward: int
@@ -37,22 +38,27 @@ class PartOfStep(NamedTuple):
 
 
 def running_part_of_step() -> dict[str, Any]:
-    """The part of a step that runs now, with the fields of PartOfStep as "train.py:12 step"; of several
-    functions with one the innermost. Empty where no backward pass follows.
+    """The part of a step that runs now: a dictionary with the fields of PartOfStep, lines written as
+    "train.py:12 step". If several running functions have a part of a step, the innermost counts. Empty
+    where no backward pass follows.
 
-    Where a library runs the step, such as a trainer, the function of the program that it calls
-    belongs to the step as a whole.
+    Where a library such as a trainer runs the step, the function of the program that it calls belongs
+    to the step as a whole: ``lines`` are then all lines of that function.
     """
-    called: types.CodeType | None = None  # the program's function that was called last
+    called: types.CodeType | None = (
+        None  # the outermost of the program's functions passed so far
+    )
     for frame in running_frames():
         code = frame.f_code
         part = _part_that_runs(frame)
         if is_own(code.co_filename):
             called = code
-        if part is None or called is None:
+        if (
+            part is None or called is None
+        ):  # or a library's step that runs no function of the program
             continue
         lines = part.lines
-        if called is not code:
+        if called is not code:  # a library runs the step
             lines = tuple(line for _, line in dis.findlinestarts(called) if line)
         return {
             "backward": _place(code, part.backward),
@@ -63,8 +69,8 @@ def running_part_of_step() -> dict[str, Any]:
 
 
 def _part_that_runs(frame: types.FrameType) -> PartOfStep | None:
-    """The part of a step that runs in a function; None in torch, which runs backward passes but no
-    steps.
+    """The part of a step that runs in a function, by its source; None where the function calls no
+    backward pass, and in torch, which runs backward passes but no steps.
     """
     code = frame.f_code
     is_torch = os.sep + "torch" + os.sep in code.co_filename
@@ -79,12 +85,14 @@ def _is_backward(name: str) -> bool:
 
 
 def _place(code: types.CodeType, line: int) -> str:
+    """A line of a function, as "train.py:12 step"."""
     return f"{place(code.co_filename, line)} {code.co_name}"
 
 
 def part_of_step(source: str, line: int) -> PartOfStep | None:
-    """The part of a step that runs at a line: a backward pass over what the line computes follows in the
-    same pass of the same loop. None where none follows, and where the source is no Python.
+    """The part of a step that runs at a line. That is so if the line itself calls a backward pass, or if
+    one follows in the same pass of the same loop and goes through what the line computes. None
+    elsewhere, and where the source is no Python.
     """
     try:
         tree = ast.parse(source)
@@ -92,6 +100,7 @@ def part_of_step(source: str, line: int) -> PartOfStep | None:
         return None
     for suite, running in _suites_around(tree, line):
         for number, statement in enumerate(suite[running:], running):
+            # From the running statement on: the first backward pass that the line belongs to.
             for call in _backward_calls(statement):
                 makers = _makers(suite[:number], _read_in(call))
                 runs_now = number == running and line in lines_of(call)
@@ -116,8 +125,8 @@ def _loops_in(statements: list[ast.stmt]) -> list[ast.For | ast.AsyncFor | ast.W
 
 
 def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], int]]:
-    """The suites around a line in its function, the innermost first, each with the place in it of the
-    statement that has the line.
+    """The suites around a line within its innermost function, the innermost suite first, as pairs of the
+    suite and the index in it of the statement that has the line. Empty where no statement has it.
     """
     around: list[tuple[list[ast.stmt], int]] = []
     suites = [tree.body]
@@ -147,7 +156,7 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
     if isinstance(statement, (*LOOPS, *FUNCTIONS)):
         return
     suites = _suites_of(statement)
-    if suites:
+    if suites:  # an if, a with, a try: what its suites call
         for inner in itertools.chain(*suites):
             yield from _backward_calls(inner)
         return
@@ -159,7 +168,9 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _keeps_graph(call: ast.Call) -> bool:
-    """Whether a backward pass keeps its graph, as another one follows: then it ends no step."""
+    """Whether a backward pass is called with create_graph=True or retain_graph=True. It keeps its graph
+    because another backward pass follows, and so ends no step.
+    """
     for word in call.keywords:
         is_true = isinstance(word.value, ast.Constant) and bool(word.value.value)
         if word.arg in ("create_graph", "retain_graph") and is_true:
@@ -168,8 +179,8 @@ def _keeps_graph(call: ast.Call) -> bool:
 
 
 def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
-    """The statements that compute the values of some names, or values from which these are computed; the
-    last statement first.
+    """Those of ``statements`` that compute the values of some names, or other values from which these are
+    computed; the last statement first. Names are texts such as "loss" and "self.scale".
     """
     makers = []
     for statement in reversed(statements):
@@ -187,18 +198,20 @@ def _bound_in(statement: ast.stmt) -> set[str]:
     """The names that a statement binds, or to whose collections it adds."""
     bound = set()
     for node in ast.walk(statement):
-        if isinstance(getattr(node, "ctx", None), ast.Store):
+        if isinstance(
+            getattr(node, "ctx", None), ast.Store
+        ):  # x = 1, x[0] = 1, for x in y
             bound.add(_written(node))
             continue
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        if node.func.attr in ADDING:
+        if node.func.attr in ADDING:  # such as losses.append(loss)
             bound.add(_written(node.func.value))
     return bound
 
 
 def _read_in(node: ast.AST) -> set[str]:
-    """The names and attributes that are read, such as "loss" and "self.scale"."""
+    """The names and attributes that a node reads, such as "loss" and "self.scale"."""
     read = set()
     for part in ast.walk(node):
         if not isinstance(part, (ast.Name, ast.Attribute)):

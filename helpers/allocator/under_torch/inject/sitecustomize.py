@@ -55,13 +55,16 @@ class AtTorch:
         """
         if name != "torch" or self.busy:
             return None
+        # The search below asks all finders, this one too: it then answers None.
         self.busy = True
         try:
             spec = importlib.util.find_spec("torch")
         finally:
             self.busy = False
         loader = getattr(spec, "loader", object())
-        if not hasattr(loader, "exec_module"):
+        if not hasattr(
+            loader, "exec_module"
+        ):  # no torch, or a loader of a kind that cannot be changed
             return None
         execute = loader.exec_module
 
@@ -107,8 +110,8 @@ def own_module(name: str) -> types.ModuleType:
 
 
 def start_recorder() -> "Recorder | None":
-    """The recorder of this process; None where it cannot start, which a file then says. It never raises
-    into the program.
+    """The recorder of this process; None where it cannot start: a file PID-VERSION.failed then says why.
+    Nothing is raised into the program.
     """
     try:
         recorder = own_module("recorder").from_environment()  # type: Recorder
@@ -138,10 +141,11 @@ def start_witness(witness: types.ModuleType, module: types.ModuleType) -> None:
 
 
 def announce(ending: str, text: str = "") -> bool:
-    """Writes a small file into the folder of the recording, named by the process, its Python and
-    ``ending``: recorded_processes.collect reads it.
+    """Writes a small file into the folder of the recording, which recorded_processes.collect reads. Its
+    name is the process id, the version of its Python, and ``ending``, or ".too-old" in place of that.
 
-    Returns whether the process can be recorded: there is a recording, and its Python is new enough.
+    Returns whether the process can be recorded: there is a recording whose folder can be written to,
+    and the Python is new enough.
     """
     if not os.environ.get("CASEBOOK_RECORD"):
         return False
@@ -196,7 +200,9 @@ def run_the_programs_own() -> None:
 
 
 def begin() -> None:
-    """Watch this process until it imports torch."""
+    """Watch this process until it imports torch. A Python that cannot be recorded (``announce``) stays as
+    it is.
+    """
     global WITNESS
     if announce(".reached"):
         watch_the_allocators_variables()
