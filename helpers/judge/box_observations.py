@@ -308,8 +308,10 @@ def _of_holder(
     """A zombie or a stopped process that holds memory, or one that is not the failing program and
     holds most of ``total``.
 
-    ``failing``: the ranges of holders.expected_range. ``is_rank``: it may be another rank of the
-    job that failed. One that is numbered by the host may be the failing program itself.
+    ``failing``: the sizes that the failing program may have had (holders.expected_range).
+    ``is_rank``: the holder may be another rank of the job that failed. A holder that is numbered
+    by the host may be the failing program itself, which has another number in its container, so
+    its size is not compared with the total.
     """
     size = holder.memory.bytes
     if holder.state == "Z" and size > ownership.UNEXPLAINED_BYTES:

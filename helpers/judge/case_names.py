@@ -181,12 +181,15 @@ def _missing(account: Account) -> str:
     lacking = account.lacking_with_cache
     if message.requested is None or lacking is None:
         return ""
+    # More is missing than the printed digits leave open; else the cache would have been enough.
     if lacking.bytes > lacking.precision_bytes:
         joined = ""
         if message.free and plus(account.stranded).bytes > lacking.precision_bytes:
             joined = ", even if PyTorch could use all that it has cached"
         size = about(lacking)
-        if message.free is None:
+        if (
+            message.free is None
+        ):  # others may leave less room than the card's size shows
             size += " or more"
         return f"{size} is missing{joined}"
     sizes = (("free", message.free), ("cached", account.stranded))

@@ -363,7 +363,7 @@ def _fraction_row(bundle: Bundle) -> Ceiling | None:
     captured = {variable.name: variable for variable in variables(bundle)}
     environ = {name: variable.value for name, variable in captured.items()}
     share, name = memory_fraction(environ, version, torch.build)
-    if share is None or not 0 < share < 1:
+    if share is None or not 0 < share < 1:  # a share of 1 limits nothing
         return None
     value = not_available("torch's total is not known", "bytes", "")
     totals = [device.total.bytes for device in torch.devices if device.total.ok]

@@ -120,6 +120,7 @@ def may_be_likely(
         return False
     if sufficient:
         return True
+    # Two of one name may be one fact that two texts repeat.
     measured = {observation.name for observation in _hard(speaking)}
     return len(measured) >= 2 and failure.base != "hint"
 

@@ -30,6 +30,7 @@ def card_of(message: Message, cards: Sequence[Gpu]) -> Gpu | None:
     """The GPU that a message is about: by torch's index, else the only one that it can be; None
     where several can.
     """
+    # By its vendor, where the message tells that.
     fitting = [card for card in cards if vendor_of((message,)) in ("", card.vendor)]
     if message.device is not None:
         index = str(message.device)

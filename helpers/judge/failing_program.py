@@ -70,6 +70,7 @@ def of_another(message: Message, evidence: CaseEvidence) -> bool:
     """Whether a pasted line of the kernel names a process that is not the program which failed
     in the same text. Where no program failed in it, the person asks about that line.
     """
+    # Only the kernel's lines name processes that may be any on the machine.
     names_somebody = message.program == KERNEL and bool(message.pids)
     of_programs = [other for other in evidence.messages if other.program != KERNEL]
     if not names_somebody or all(

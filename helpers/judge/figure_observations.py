@@ -164,11 +164,13 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
 
 
 def _of_host(figures: list[Figure]) -> Iterator[Observation]:
-    """Whether the host's memory is nearly full, who holds most of it, and what the kernel holds."""
+    """Whether the host's RAM or its control group is nearly full, who holds most of it, and
+    whether the kernel itself holds too much of it.
+    """
     total = bytes_of(_largest(figures, "total", ("ram",)))
     available = [figure for figure in figures if figure.pool == "available"]
     if available and bytes_of(available[-1]) < total // RAM_PART:
-        latest = available[-1]
+        latest = available[-1]  # of several readings the one that was printed last
         says = f"Available of {show_bytes(total)} of RAM"
         process = _largest(figures, "used", ("process-ram", "process-rss"))
         if process is not None:
@@ -244,6 +246,7 @@ def _above_the_named_card(
         return
     for message in evidence.messages:
         requested = message.requested
+        # A message with the card's total is compared with that (account_observations).
         if not requested or message.capacity or message.side != "device":
             continue
         if requested.bytes > largest:
@@ -315,7 +318,7 @@ def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]
     if bytes_of(reserved) <= IDLE_TIMES * bytes_of(allocated):
         return
     name = "reserved-far-above-allocated"
-    if not allocated.bytes:
+    if not allocated.bytes:  # after a failure, as the tensors of the step are gone
         name = "reserved-and-nothing-live"
     words = f"allocated {allocated.text}, reserved {reserved.text}"
     yield make_observation(name, words, "torch's statistics", "tool")
@@ -335,7 +338,7 @@ def _of_steps(text: str) -> Iterator[Observation]:
     rises = [later.bytes - earlier.bytes for earlier, later in zip(sizes, sizes[1:])]
     if len(rises) < LEAST_RISES or min(rises) <= 0:
         return
-    half = len(rises) // 2
+    half = len(rises) // 2  # of an odd number the rise in the middle is in neither half
     if sum(rises[-half:]) >= sum(rises[:half]) / 2:
         words = ", ".join(size.text for size in sizes[:MOST_SHOWN])
         yield make_observation("series-grows", words, "error text", "message")

@@ -104,8 +104,10 @@ def _numbers(speaking: Sequence[Observation], evidence: CaseEvidence) -> dict[st
 
 
 def _account(speaking: Sequence[Observation], evidence: CaseEvidence) -> Account | None:
-    """The account with most numbers, of the messages that speak for the failure, or of all where
-    only sums speak; numbers of another message belong to another failure. None for none.
+    """The account whose numbers a title may have: the one with most numbers, of the messages that
+    speak for the failure. Where none of them does but a size speaks, of all messages, since the
+    size was computed from one of them. Numbers of another message belong to another failure.
+    None for none.
     """
     names = {observation.name for observation in speaking}
     accounts = [
@@ -140,6 +142,7 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
     for name, value in (*vars(account).items(), *vars(message).items()):
         if isinstance(value, Quantity) and value.bytes > 0:
             yield name, show_bytes(value.bytes)
+    # Then the title is about this program: what it has, and what it lacks.
     if account.own_comes_first:
         yield from _of_shortfall(account)
     for name in ("tokens", "fits_tokens"):

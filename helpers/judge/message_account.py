@@ -139,7 +139,10 @@ def _contradictions(sums: MessageSums) -> Iterator[str]:
 
 
 def _shares(sums: MessageSums) -> Iterator[str]:
-    """Sums of the memory in use: how much, what PyTorch has of it, this process, and others."""
+    """Sums of the memory in use, a sentence each: how much, what PyTorch has of it, which process
+    is this one and what it has beside PyTorch, the others, and the rest. A sum whose result is
+    below zero is not said here, as _contradictions has it.
+    """
     message = sums.message
     if sums.used and sums.used.bytes >= 0 and message.capacity and message.free:
         in_use = (
@@ -269,6 +272,7 @@ def _why_refused(sums: MessageSums) -> Iterator[str]:
                 "device"
             )
             return
+    # Nothing to explain where the request was larger than what was free.
     if free is None or message.event != "refused" or above(requested, free):
         return
     enough = f"free {free.text} looks enough for {requested.text}"

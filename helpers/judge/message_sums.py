@@ -76,10 +76,11 @@ class MessageSums:
 
     @property
     def own_comes_first(self) -> bool:
-        """Whether a smaller batch is the first thing to try.
+        """Whether a smaller batch is the first thing to try, before others are asked to go.
 
-        Half of the batch would have to free what is missing; and this process has more than the
-        others, or little is missing and the others do not have far more.
+        What is missing is at most half of what the program needs, so half of the batch may do;
+        and this process has more than the others, or little is missing and the others do not have
+        far more. False where one of these sizes is not known.
         """
         lacking = self.lacking_with_cache
         requested = self.message.requested
@@ -195,6 +196,7 @@ def is_beyond(
     need = plus(allocated, requested)
     if above(need, limit):
         return True
+    # Without what is allocated the need may be larger still.
     if allocated and above(limit, need):
         return False
     return None
@@ -261,6 +263,8 @@ def _own_process(
     )
     process = message.process
     own_pid = None
+    # First to find the driver's figure of this process among the others, then, where that figure
+    # is known, to take the process out of the others.
     if process is None:
         position = _position_of_itself(message, others, None, reserved)
         if position is not None:
@@ -295,7 +299,7 @@ def _position_of_itself(
     sizes = [size for _, size in others]
     used = minus(message.capacity, message.free)
     if not above(plus(counted, *sizes), used):
-        return None
+        return None  # all have room beside each other: this process is none of them
     if process is not None:
         texts = [size.text for size in sizes]
         if process.text not in texts:

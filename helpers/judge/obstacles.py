@@ -158,11 +158,12 @@ class _Obstacles:
         the bus whose nodes are all there, else all.
         """
         on_bus = sorted(self.drivers)
-        if not vendor:
+        if not vendor:  # the message tells none: torch's build does, if it is there
             by_build = {data["torch_build"]: name for name, data in VENDORS.items()}
             vendor = by_build.get(framework.framework(self.bundle).build, "")
         if vendor in VENDORS and (vendor in on_bus or not on_bus):
             return (vendor,)
+        # A vendor whose nodes are all there was meant to be used; another may be only on the bus.
         complete = [name for name in on_bus if not self.lacking(name)]
         if not complete:
             return tuple(VENDORS)
@@ -338,6 +339,7 @@ def _mode_allows(node: Node, who: Identity, bits: int) -> bool:
     """
     if who.uid == 0 and node.gid != OVERFLOW_GID:
         return True
+    # The owner's bits count for the owner alone, the group's for members, the rest for others.
     needed = READ_AND_WRITE
     if node.uid == who.uid:
         needed = READ_AND_WRITE << 6

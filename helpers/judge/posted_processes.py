@@ -148,6 +148,7 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     """The largest holder, a holder without a name, processes of equal size (ranks of one job), and
     a list in which no process has a size above 0.
     """
+    # A display server has little and always runs: it is never the answer.
     programs = [row for row in holders if not form("display").search(row.name)]
     large = [row for row in programs if _bytes(row) > GIB]
     if large:
@@ -187,7 +188,9 @@ def _bytes(row: PostedProcess | Figure) -> int:
 
 
 def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
-    """A zombie, a stopped process, an orphan of Python, and processes that have a device open."""
+    """The first zombie, the first stopped process, the first orphan where that one is Python's,
+    and processes that have a device open.
+    """
     for name, states in STATES.items():
         yield from _first_listed(name, [row for row in rows if row.state in states])
     orphan = next((row for row in rows if is_orphan(row, rows)), None)
@@ -219,6 +222,7 @@ def _of_left_over(
     for account in evidence.accounts:
         sizes.update({pid: size.bytes for pid, size in account.others if pid})
     own_pids = {account.own_pid for account in evidence.accounts}
+    # ps prints the state and the parent, and no memory of the GPU.
     of_ps = [row for row in rows if row.bytes is None]
     for row in of_ps:
         size = sizes.get(row.pid, 0)
@@ -273,6 +277,7 @@ def _of_outside(
         if failing is None or account.outside is None:
             continue
         measured = [row for row in holders if row.bytes]
+        # Without those that may be the failing program itself.
         others = [row for row in measured if not is_within(_bytes(row), [failing])]
         by_others = sum(map(_bytes, others))
         if by_others >= NAMED_SHARE * account.outside.bytes > 0:

@@ -36,6 +36,7 @@ def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
         says += ", each entry with the graph of its step"
     elif grower.through_graph:
         says += ", with the graphs of all steps before it"
+    # Where it is kept is the line to change; where it was allocated helps to find the tensor.
     if grower.asked_at and grower.asked_at != grower.line:
         says += f", allocated at {grower.asked_at}"
     others = len(growth.growers) - 1

@@ -71,6 +71,7 @@ def _title(facts: ProgramFacts) -> str:
         )
     if facts.exit_code == 0:
         return f"The program finished; at its peak it used {peak}"
+    # Without an exit code of 0 the fit proves only what was recorded.
     if not facts.recording_is_whole:
         return (
             f"The recorded part fits on this card (peak {peak}), but the recording ends where the "

@@ -73,6 +73,7 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return _of_shared_card(facts, shared)
     if refusal is None:
         return _without_refusal(facts)
+    # The program ended well: it caught the refusal. One that only the replay has was no error.
     if facts.exit_code == 0 and not refusal.fails_in_replay:
         return went_on(facts, refusal)
     if passes_with_another_setting(facts, refusal):

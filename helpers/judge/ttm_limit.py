@@ -117,6 +117,7 @@ def plan(
             why=f"before Linux 6.10 compute programs get the carve-out alone (this is "
             f"{major}.{minor}), and TTM's limit does nothing for them",
         )
+    # No limit above the default is safe: one that is set may even have to go.
     if pages <= space.default_pages:
         not_set = _not_above_default(space, reserve, limit, target_bytes)
         return _at_the_default(space, replace(leave, why=not_set))
@@ -187,7 +188,7 @@ def check_wish(
     """Raises ValueError for a reserve or a target that the box cannot give, or that was meant in
     another unit.
     """
-    if reserve_bytes:
+    if reserve_bytes:  # a reserve of 0 is allowed
         _check_unit("reserve", reserve_bytes)
     if target_bytes is not None:
         _check_unit("target", target_bytes)

@@ -140,8 +140,8 @@ def planned_step(
 def _warnings(
     bundle: Bundle, stack: Stack, ttm_plan: TtmPlan, space: Room | None, name: str
 ) -> Iterator[str]:
-    """What on this box speaks against the plan or changes it, each in one line; ``name`` is what
-    the limit is called.
+    """What on this box speaks against the plan or changes it, each in one line. ``name`` is what
+    the limit is called: "the target" where a person gave it, else "the limit".
     """
     if space is not None and ttm_plan.bytes is not None:
         yield from _of_the_reserve(space, ttm_plan, ttm_plan.bytes, name)
@@ -152,6 +152,7 @@ def _warnings(
             "and the commands are for the host"
         )
     yield from _of_settings(bundle, stack)
+    # It lifts KFD's limit; the kernel prints a switch that is on as Y, modprobe.d as 1.
     switch = [row for row in stack.rows if row.key == "no_system_mem_limit"]
     if any(row.native.upper() in ("Y", "1") for row in switch):
         yield (
@@ -194,6 +195,7 @@ def _of_settings(bundle: Bundle, stack: Stack) -> Iterator[str]:
         if odd.meant:
             says += f"; {odd.meant} was meant"
         yield says
+    # A pages_limit without a layer is of a module that amdgpu does not use.
     if any(row.layer is None for row in limits):
         yield (
             "two TTM modules are here: set the limit for both, "
@@ -217,7 +219,7 @@ def _neighbours(bundle: Bundle) -> Iterator[str]:
             f"{box.zram_used.show()} of swap lies in RAM itself (zram): "
             "swapping frees less than it seems"
         )
-    if box.swap_total.ok and not box.swap_total.value:
+    if box.swap_total.ok and not box.swap_total.value:  # read, and 0
         yield "there is no swap: when the RAM is full a program is killed at once"
     if not box.ram_total.bytes:
         return

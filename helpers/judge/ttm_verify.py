@@ -192,8 +192,11 @@ def _took(layer: str, now: Reading, intended: Reading) -> bool | None:
 def _reasons(
     earlier: Bundle, now: Bundle, stack: Stack, rows: dict[str, Layered]
 ) -> dict[str, str]:
-    """Why each layer is not what was intended, by layer: the first reason that the evidence
-    supports. A layer above another that failed follows that one.
+    """Why each layer is not what was intended, by layer; without those that are.
+
+    Every layer follows TTM's limit, so where that failed it is the reason for all others. Else
+    GTT has its own setting, the KFD bank the reason that binds, and what is above the bank
+    depends on the bank.
     """
     reasons: dict[str, str] = {}
     failed = [layer for layer in LAYERS if rows[layer].took is False]
@@ -231,6 +234,8 @@ def _above_the_bank(bank_took: bool | None) -> str:
 
 def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     """Why the live limit is not the intended one."""
+    # The causes in the order in which they exclude the later ones: not booted, not written,
+    # written for another module, written and not read.
     boot = _boot(now)
     if boot and boot == _boot(earlier):
         return "the box was not rebooted since the earlier bundle"
@@ -276,7 +281,7 @@ def _why_not_read(now: Bundle, setting: Setting, live: int) -> str:
     if not re.fullmatch(r"[0-9]{1,19}", value):
         return f"{source}:{setting.line} says {value!r}, which is no number of pages"
     on_command_line = source == "/proc/cmdline"
-    if int(value) * page == live:
+    if int(value) * page == live:  # it was read, and is not what was intended
         if on_command_line:
             return (
                 f"the kernel command line says {value}, and it wins over modprobe.d and over "
@@ -332,6 +337,7 @@ def _unlike(
         warnings.append(
             f"the bundles show different GPUs ({pair}): are they of one box?"
         )
+    # Firmware takes the carve-out before Linux counts its RAM.
     ram = before.numbers.ram
     ram_now = after.numbers.ram
     if ram and ram_now and not near(ram, ram_now, SAME_RAM):

@@ -53,7 +53,7 @@ def visible_count(
     or ends the list. Sources: torch/cuda/__init__.py, _parse_visible_devices, and ROCR-Runtime
     core/runtime/amd_filter_device.cpp.
     """
-    if value.startswith("MIG-") and mig:
+    if value.startswith("MIG-") and mig:  # a process gets the first one alone
         word = value.split(",")[0].strip()
         return int(any(uuid.startswith(word) for uuid in mig))
     if "MIG-" in value or ("GPU-" in value and not all(uuids)):
@@ -63,6 +63,7 @@ def visible_count(
         index = _index(word.strip(), uuids)
         if index in chosen and repeats_hide_all:
             return 0
+        # The GPUs before a repeat or an unknown one stay visible.
         if index in chosen or not 0 <= index < len(uuids):
             break
         chosen.append(index)

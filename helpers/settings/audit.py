@@ -211,7 +211,7 @@ def _behaviours(
     release or build where one of the two is not known.
     """
     versions = [dotted(torch)]
-    if not torch:
+    if not torch:  # not known
         versions = [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
     builds = ["cuda", f"rocm{dotted(rocm)}"]
     fitting = [word for word in builds if build and word.startswith(build)]

@@ -155,6 +155,7 @@ def _warnings(
         options["per_process_memory_fraction"] = str(fraction)
     if settings.throw_on_oom:
         options["throw_on_cudamalloc_oom"] = "True"
+    # The rules need the options as a text has them, of which only those that are on matter.
     facts = replace(facts_of({}, behaviour.torch, behaviour.build), options=options)
     verdicts = {}
     for key, value in options.items():

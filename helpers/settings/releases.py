@@ -180,7 +180,10 @@ def _known_options(facts: ProcessFacts) -> list[Option]:
 
 
 def _note(torch: str, facts: ProcessFacts, expandable_rules: list[Rule]) -> str:
-    """What else a reader must know of a release and build, in words; empty: nothing."""
+    """What else a reader must know of a release and build, in words; empty for nothing: that it
+    runs as an older or newer one, that ROCm's version is missing, and what is not known of
+    expandable segments on ROCm.
+    """
     notes = []
     if facts.torch < OLDEST:
         notes.append(SAYS["older"].format(torch=torch, oldest=dotted(OLDEST)))

@@ -247,6 +247,7 @@ class Finding:
     why: str = ""
 
     def __post_init__(self) -> None:
+        """Fill in ``cause`` and ``why`` from the verdict, where they are not given."""
         usual = VERDICTS[self.verdict]
         if self.cause is None:
             object.__setattr__(self, "cause", usual["cause"])
