@@ -42,8 +42,8 @@ are cut; chosen so that most are shown whole.
 
 
 def machine_line(bundle: Bundle) -> str:
-    """``box_line`` for a notebook. A bundle of another machine, or of this one before it was
-    started again, has a warning above it, which says how to look at this machine.
+    """``box_line`` for a notebook. Above it stands a warning, with how to look at this machine,
+    where the bundle is of another machine, or of this one before it was started again (kind live).
     """
     line = box_line(bundle)
     if is_this_box(bundle):
@@ -99,8 +99,8 @@ def _counted(names: Iterable[str]) -> list[str]:
 
 
 def facts(bundle: Bundle) -> list[tuple[str, str]]:
-    """The facts of a box under the headline of a page: the name and the value of each one that
-    is known.
+    """The facts of a box under the headline of a page, as pairs of a name and a value. A fact that
+    is not known has no pair.
     """
     # A recorded box may say in parentheses why its name is not known; that is too long here.
     names = _counted(name.partition(" (")[0] for name in _gpu_names(bundle))
@@ -136,7 +136,8 @@ def _driver(bundle: Bundle) -> str:
 
 
 def _limit(bundle: Bundle) -> str:
-    """How much memory a program can have, and what sets that limit; empty where nothing is
+    """How much memory a program can have, and in brackets what sets that limit: the layer that
+    decides (judge/ceilings.py), else the cards, the control group, the RAM. Empty where nothing is
     known.
     """
     decision = ceilings(bundle)[0].decision
@@ -149,6 +150,7 @@ def _limit(bundle: Bundle) -> str:
     sizes = _counted(size.show() for size in card_sizes if size.ok)
     if sizes:
         listed = ", ".join(sizes)
+        # A message does not name its card, so it tells only where there is one.
         offered_bytes = _offered_bytes(bundle)
         if len(card_sizes) == 1 and 0 < offered_bytes < card_sizes[0].bytes:
             offered = show_bytes(offered_bytes)
@@ -163,8 +165,8 @@ def _limit(bundle: Bundle) -> str:
 
 
 def _offered_bytes(bundle: Bundle) -> int:
-    """What the runtime offers of a card, as the program's error message says it; the driver
-    keeps the rest. 0 where no message says it.
+    """The bytes of a card that its runtime offers to programs, as an error message says it; the
+    driver keeps the rest. Of several messages the largest counts; 0 where none says it.
     """
     accounts = evidence_from_bundle(bundle).accounts
     capacities = [account.message.capacity for account in accounts]
@@ -189,7 +191,7 @@ def _show_or(reading: Reading, otherwise: str) -> str:
 
 def stack_table(bundle: Bundle) -> Shown:
     """The software between a program and the card, top down: framework build, runtime, driver,
-    kernel.
+    kernel. Rows of one vendor are left out where all GPUs are the other's.
     """
     build = framework.framework(bundle)
     rows: list[tuple[str, Reading]] = [("torch", build.version)]
@@ -263,8 +265,8 @@ def preset_table(name: str) -> Shown:
 
 
 def access_table(bundle: Bundle) -> Shown:
-    """Each device node and what open() says of it; below them each obstacle with the line that
-    removes it, and the process that looked.
+    """Each device node and what open() says of it; below them each obstacle (what keeps this user
+    from a GPU) with the command line that removes it, and the process that looked.
     """
     nodes = access(bundle)
     rows = [
@@ -393,8 +395,8 @@ def _holders_are_fine(gpu: Gpu) -> bool:
 
 
 def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
-    """Each ledger's rows, then its sum beside what its source says is in use; below them the
-    contradictions and the notes.
+    """The rows of each ledger: who holds memory of a GPU by one source. After its rows comes their
+    sum beside what the source says is in use; below all are the contradictions and the notes.
     """
     rows = []
     notes = []

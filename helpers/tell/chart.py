@@ -53,7 +53,8 @@ _COLUMN = re.compile(r"(?:-?\d{1,19}(?: -?\d{1,19})*)?")
 class Chart(Shape):
     """Blocks of memory over a run (``timeline``) or in the order of their addresses (``map``).
 
-    Text fields are columns. With a number for each block:
+    Text fields behind ``length`` are columns (see the head of this file). Time is counted in
+    operations of the allocator. With a number for each block:
 
     - ``start``: the operation that allocated it; of a map the reserved bytes before it
     - ``size`` in bytes; ``state``, an index into STATES; ``stack``, an index into ``stacks``, -1
@@ -110,8 +111,8 @@ class Chart(Shape):
             _expect(numbers(getattr(self, name)), 0, MOST_BYTES - 1, name)
 
     def _check_lengths(self) -> None:
-        """Raises ValueError where a column has another number of entries than what it belongs
-        to.
+        """Raises ValueError where columns that belong together have different numbers of entries:
+        those of the blocks, the times and values of a curve, and the stacks and their own lines.
         """
         blocks = len(numbers(self.start))
         _expect([blocks], 0, MOST_BLOCKS, "blocks")

@@ -31,9 +31,9 @@ the harmful first. Folk remedies are passed on, but nothing shows that they help
 class Claim:
     """One claim in this project's words; ``case`` is its case's number.
 
-    ``verdict``: true, false, unsupported, depends or harmful, as the head of the file says.
-    ``advises``: it recommends a remedy; ``in_vain``: the case itself tried that remedy, and it
-    did nothing.
+    ``verdict``: true, false, unsupported, depends or harmful; the head of claims.yaml explains
+    each. ``advises``: whether it recommends a remedy; ``in_vain``: whether the case itself tried
+    that remedy, and it did nothing.
     """
 
     id: str
@@ -46,7 +46,9 @@ class Claim:
 
     @property
     def worth(self) -> str:
-        """What following it is worth: harmful, folk, depends or right."""
+        """What following it is worth: harmful, folk, depends or right. A remedy that did nothing in
+        its own case is folk, whatever is known of it elsewhere.
+        """
         if self.in_vain:
             return "folk"
         return WORTH[self.verdict]
@@ -130,6 +132,7 @@ def wrong_statements(case: str) -> Shown:
 
 
 def _remedies(advised: Iterable[Claim]) -> Shown:
+    """A table of claims as remedies, in the order of WORTH: the harmful ones first."""
     order = list(WORTH.values())
     ranked = sorted(advised, key=lambda claim: order.index(claim.worth))
     return _table("remedies", "worth", [(claim.worth, claim) for claim in ranked])

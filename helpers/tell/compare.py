@@ -129,8 +129,8 @@ def is_trace(path: Path) -> bool:
 
 
 def _pair(title: str, compared: Iterable[BoxChange]) -> ComparedBundle:
-    """The rows that differ, their values cut for a terminal, and the names of those that are
-    equal on both sides.
+    """What was compared, in two parts: the changes whose sides differ, their values cut for a
+    terminal, and the names of those whose sides are equal.
     """
     moved = []
     same = []
@@ -144,7 +144,9 @@ def _pair(title: str, compared: Iterable[BoxChange]) -> ComparedBundle:
 
 
 def _of_bundles(before: Bundle, after: Bundle) -> Iterator[BoxChange]:
-    """The verdict, the box and the memory pools of two bundles, compared."""
+    """The verdicts, the names of the boxes and the memory pools of two bundles compared, equal ones
+    too.
+    """
     old_verdict = diagnose(evidence_from_bundle(before))
     new_verdict = diagnose(evidence_from_bundle(after))
     yield from _verdicts(old_verdict, new_verdict)
@@ -153,8 +155,8 @@ def _of_bundles(before: Bundle, after: Bundle) -> Iterator[BoxChange]:
 
 
 def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
-    """Two verdicts compared: their causes, the readings that both rest on, and the evidence that
-    only one has.
+    """Two verdicts compared, equal parts too: their causes, the readings that both rest on, and the
+    evidence that only one of them has.
     """
     yield BoxChange("verdict", "verdict", _cause(before), _cause(after))
     old = {row.id: row for row in (*before.evidence, *before.against)}
@@ -186,8 +188,8 @@ def _cause(verdict: Verdict) -> str:
 
 
 def _said(row: Evidence) -> str:
-    """A piece of evidence with the value that was read. A sum stands alone: the value of every
-    sum is the whole message.
+    """The sentence of a piece of evidence with the value that was read. A sum (a line of arithmetic
+    on a message) has its sentence alone, since its value is the whole message.
     """
     says = _sentence(row).rstrip(".")
     if row.id.startswith(SUM):
@@ -218,7 +220,9 @@ def _readings(
 
 
 def _reading_words(kind: str, reading: Reading | None) -> str:
-    """A reading in words; empty for a build that is not there."""
+    """A reading in words. Where a side has none: "not read" for memory, and empty for a build,
+    whose absence is an answer, as of a driver that is not installed.
+    """
     if reading is not None:
         return reading.show()
     if kind == "reading":
@@ -227,7 +231,9 @@ def _reading_words(kind: str, reading: Reading | None) -> str:
 
 
 def _moved_by(old: Reading | None, new: Reading | None) -> str:
-    """By how much a number moved, with its sign; empty unless both sides have it in one unit."""
+    """By how much a number moved, with its sign; empty unless both sides are numbers in the same
+    unit.
+    """
     if old is None or new is None or old.unit != new.unit:
         return ""
     if not isinstance(old.value, (int, float)):
@@ -237,7 +243,7 @@ def _moved_by(old: Reading | None, new: Reading | None) -> str:
     step = new.value - old.value
     if new.unit != "bytes":
         return f"{step:+g}"
-    if step > 0:
+    if step > 0:  # show_bytes writes the minus of the others
         return f"+{show_bytes(int(step))}"
     return show_bytes(int(step))
 
@@ -307,7 +313,9 @@ def _line(change: BoxChange) -> str:
 
 
 def _still(same: tuple[str, ...]) -> str:
-    """The names of what did not move; the long ones and those above the limit are counted."""
+    """The line about what did not move: up to MOST_SAME short names, and how many more there are;
+    *nothing* where everything moved.
+    """
     if not same:
         return "nothing"
     short = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]

@@ -15,10 +15,10 @@ def display(
     view: object, data: dict[str, object] | None = None, again: bool = False
 ) -> None:
     """Show a view or words as one output of a cell. ``data`` holds the words in other forms, by
-    MIME type.
+    MIME type; without it they are also HTML, and their first line is the main result (``says``).
 
     ``again`` marks what stands elsewhere on a page of the batch as well, so that the page leaves
-    it out. Where there is no notebook, the view is printed, and of a figure its alt text.
+    it out. Where there is no notebook, the view is printed; of a view with a figure its alt text.
     """
     if not _in_notebook():
         if isinstance(view, Shown) and view.draw is not None:

@@ -70,9 +70,11 @@ def on_dark(colour: str) -> str:
 
 
 def _dark_rules() -> str:
-    """Rules of CSS for the SVG that matplotlib writes: ``style="fill: #1c2126; stroke: #5c6670"``.
+    """Rules of CSS that replace colours in an SVG of matplotlib, which writes them as
+    ``style="fill: #1c2126; stroke: #5c6670"`` or ``fill="#1c2126"``.
 
-    The end of a property's name is enough to find it: no other one has a colour.
+    A rule looks for ``l: #1c2126``, the end of fill, or ``e: #1c2126``, the end of stroke: shorter,
+    and enough, as no other property has a colour.
     """
     rules = []
     for light, dark in _DARK_OF_LIGHT.items():

@@ -37,7 +37,7 @@ MOST_BARS = 24
 MOST_PIECES = 8
 """Pieces of a ledger's bar: more cannot be told apart. The smallest processes share the last."""
 GAP = 0.1
-"""Inches below a group of bars."""
+"""Inches between a group of bars and the next."""
 
 
 def pools(items: Iterable[Gpu | Pool]) -> Shown:
@@ -109,6 +109,8 @@ def _pool_bar(pool: Pool) -> sheet.Bar:
     fills.append((used, look))
     readings = [reading for reading in (pool.total, pool.used) if reading.ok]
     total_words = pool.total.show()
+    # Small letters below the bar: the one source of what was read, then why the rest was not. The
+    # same reason for both is said once.
     small = []
     if readings:
         small.append(tables.one_source(readings))
@@ -122,7 +124,9 @@ def _pool_bar(pool: Pool) -> sheet.Bar:
 
 
 def _pool_words(pool: Pool) -> str:
-    """What a bar's end says: how much of the pool is used, or why that is not known."""
+    """The words at the end of a pool's bar: how much of it is used, or only its total where that is
+    not known.
+    """
     total = size(pool.total)
     used = used_of(pool)
     total_words = cell(pool.total).words
@@ -155,10 +159,10 @@ def out_of(part: int, total: int) -> str:
 
 
 def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
-    """The colour of each process of a box, by its process id. The processes that hold most have
-    different colours, as many as SERIES has.
+    """The colour of each process of a box, by its process id. As many processes as SERIES has
+    colours have one of their own, those that hold most; any further process shares one.
 
-    Id 0 is the process of a message that no ledger names.
+    Id 0 stands for the process of an error message, which may name none.
     """
     most_bytes = {0: 0}
     for book in books:
@@ -179,7 +183,7 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
 
 
 def _remaining_processes(readings: list[Reading]) -> sheet.BarPiece:
-    """One piece for the processes that have none of their own."""
+    """One piece for all processes that have none of their own: how many they are, and their sum."""
     name = f"{len(readings)} more processes"
     unknown = [reading for reading in readings if size(reading) is None]
     if unknown:
@@ -203,8 +207,9 @@ class _LedgerBar:
 
 
 def with_bars(view: Shown) -> Shown:
-    """A view with a figure of its sizes, one bar for each row: its first size is the outline, the
-    second one is filled.
+    """A view with a figure of its sizes, one bar for each row that has any. The first size of a row
+    is the outline and the second one is filled; a single one is both. A view without sizes comes
+    back as it was.
     """
     bars = []
     most_bytes = 0
@@ -226,7 +231,9 @@ def with_bars(view: Shown) -> Shown:
 def _words_and_sizes(
     row: Sequence[object], columns: Sequence[Column]
 ) -> tuple[list[str], list[int]]:
-    """The words of a table's row, without its source, and its sizes in bytes."""
+    """The cells of a table's row that are words, without its source, and those that are sizes in
+    bytes; other numbers are in neither.
+    """
     words = []
     sizes = []
     for value, column in zip(row, columns):
@@ -241,6 +248,7 @@ def _words_and_sizes(
 
 
 def _draw_bars(bars: list[sheet.Bar], most_bytes: int) -> sheet.Drawing:
+    """Draw the figure of ``with_bars``."""
     page = sheet.FigurePage()
     page.bars(bars, most_bytes)
     return page.done()
@@ -331,12 +339,12 @@ def _in_use(book: GpuLedger) -> str:
 
 
 def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.BarPiece]:
-    """The pieces of one ledger's bar, in order: its rows, with the smallest processes as one
-    piece behind the other processes, then what is free.
+    """The pieces of one ledger's bar, in order: its rows, then what is free. The smallest processes
+    are one piece together, which comes behind those of the other processes.
 
     A negative piece says how much was counted too often; it takes no room in the bar.
-    ``colour_of`` has the colour of each process by its id, under 0 that of the process of a
-    message.
+    ``colour_of`` has the colour of each process by its id, and under 0 that of the process of an
+    error message.
     """
     without_piece = _smallest_processes(book)
     pieces = []
@@ -362,7 +370,7 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.BarPi
 
 def _row_look(row: LedgerRow, colour_of: Mapping[int, str], pieces_before: int) -> Look:
     """How the piece of a ledger's row looks. Pieces of one process have its colour and differ by
-    their hatch: ``pieces_before`` counts those that were drawn.
+    their hatch: ``pieces_before`` is how many pieces the process has already.
     """
     if size_or_zero(row.bytes) < 0:
         return PALETTE["too much"]
@@ -373,8 +381,9 @@ def _row_look(row: LedgerRow, colour_of: Mapping[int, str], pieces_before: int) 
 
 
 def _smallest_processes(book: GpuLedger) -> list[LedgerRow]:
-    """The rows that have no piece of their own: the smallest of the other processes, where the
-    ledger has more than MOST_PIECES rows.
+    """The rows without a piece of their own, in a ledger with more than MOST_PIECES rows: the
+    smallest of the processes other than the failing one. Rows of all other kinds keep theirs, and
+    at least one process does.
     """
     if len(book.rows) <= MOST_PIECES:
         return []

@@ -1,4 +1,8 @@
-"""A notebook as folds of a page: sections of one line each, which a reader unfolds."""
+"""A notebook as folds of a page: sections of one line each, which a reader unfolds.
+
+A label is the title that a view gives itself (``Shown.label``). A digest is a hash of an output, by
+which one that a page shows already is recognised.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ class Fold:
     """A section of a page: one line, and under it prose, the outputs of some cells, and the
     ``cells`` that did not run well, with their code or state.
 
-    ``lead`` is the first sentence or the heading of the prose ``whole``, ``rest`` what follows.
+    ``whole`` is its prose, ``lead`` the first sentence of that, or its heading where no sentence is
+    first, and ``rest`` what follows ``lead``.
     """
 
     lead: str = ""
@@ -57,7 +62,9 @@ class Fold:
 
     @property
     def is_words(self) -> bool:
-        """Whether it is a sentence or two, without a table, a figure or a cell to look at."""
+        """Whether it is only a sentence or two: it has no label, and no table, figure or cell to
+        look at.
+        """
         if self.cells or self.label:
             return False
         kinds = {output.kind for output in self.outputs}
@@ -66,7 +73,9 @@ class Fold:
 
     @property
     def applies(self) -> bool:
-        """Whether its views say anything about the box, or a cell has to be looked at."""
+        """Whether it is about this box: all its outputs say something of the box (see
+        ``shown.ABOUT``), or a cell has to be looked at.
+        """
         return bool(self.cells) or all(output.applies for output in self.outputs)
 
     @property
@@ -82,8 +91,9 @@ class Fold:
 
     @property
     def views(self) -> list[tuple[str, list[PageOutput]]]:
-        """Its outputs under their headings. A figure and the table of the same numbers are two
-        views, of which a reader sees one at a time.
+        """Its outputs in pairs of a heading and the outputs under it. A figure and the table of the
+        same numbers are two pairs, of which a reader sees one at a time; otherwise there is one
+        pair with an empty heading.
         """
         pictures = [output for output in self.outputs if output.kind == "picture"]
         rest = [output for output in self.outputs if output.kind != "picture"]
@@ -102,12 +112,14 @@ def folds(
     shown_digests: set[str],
     only_what_applies: bool = False,
 ) -> list[Fold]:
-    """The cells of a notebook as folds; prose begins one, and the cells below it belong to it.
+    """The cells of a notebook as folds. Prose begins a fold, and the cells of code below it belong
+    to it.
 
-    ``shown_digests`` are those of the outputs that the page shows already; they are left out, and
-    the digests of the new ones are added. Left out are also code that ran well, and the parts
-    that the head of the page says. Words that follow a view with a label belong to its fold.
-    ``only_what_applies`` leaves out folds that say nothing about the box.
+    ``shown_digests`` are the digests of the outputs that the page shows already: these outputs are
+    left out, and the digests of the new ones are added to the set. Left out are also code that ran
+    well, and the parts that the head of the page says. A fold of words alone joins the fold before
+    it where that has a label. ``only_what_applies`` leaves out folds that say nothing about the
+    box.
     """
     folding = _Folding(shown_digests)
     for piece in pieces:
@@ -117,7 +129,7 @@ def folds(
             folding.add_code(piece)
     listed: list[Fold] = []
     for fold in (*folding.closed, folding.fold):
-        if not (fold.outputs or fold.cells):
+        if not (fold.outputs or fold.cells):  # prose about something that is left out
             continue
         if listed and listed[-1].label and fold.is_words:
             prose = PageOutput("prose", html=fold.whole)
@@ -143,7 +155,9 @@ class _Folding:
         """Whether a cell of code followed the last prose, even one that had nothing to show."""
 
     def add_prose(self, piece: ProseCell) -> None:
-        """Add prose to the fold; begin another where code followed the prose in it."""
+        """Add prose to the open fold; where code followed the prose in that, close it and begin
+        another one.
+        """
         if self.fold.outputs or self.fold.cells or self.code_passed:
             self.closed.append(self.fold)
             self.fold = Fold()
@@ -160,11 +174,13 @@ class _Folding:
             self.fold.lead = PARTS.get(piece.heading, piece.heading)
 
     def add_code(self, piece: CodeCell) -> None:
-        """Add the new outputs of a cell, and the cell itself where it did not run well. A table of
-        the numbers of the figure before it joins that figure's fold.
+        """Add the new outputs of a cell to the open fold, and the cell itself where it did not run
+        well. A table with the numbers of the figure before it joins that figure's fold, without the
+        prose between them.
         """
         self.code_passed = True
         outputs = piece.outputs
+        # Of a cell that did not run to its end everything is shown, even once more.
         if not piece.state:
             outputs = self._new_outputs(piece)
             if piece.outputs and not outputs and not self.fold.outputs:
@@ -197,8 +213,9 @@ class _Folding:
 
 
 def _are_twins(figures: list[PageOutput], tables: list[PageOutput]) -> bool:
-    """Whether tables show the numbers of the figures before them: they have one label, or more
-    than half of the sizes of either are in the other.
+    """Whether ``tables`` show the numbers of ``figures``, the outputs before them: all have the
+    same label, or more than half of the sizes are in both. False where the outputs before are not
+    all figures.
     """
     rows = _table_rows(tables)
     if any(output.kind != "picture" for output in figures):
@@ -214,8 +231,8 @@ def _are_twins(figures: list[PageOutput], tables: list[PageOutput]) -> bool:
 
 
 def _says(output: PageOutput) -> str:
-    """The main result of an output in a line: its own words for it, its alt text, its first row,
-    or a line of its text.
+    """The main result of an output in a line: its own words for it, else its alt text, the first
+    row of its table, or a line of its text; empty for a verdict and where there is none of these.
     """
     if output.kind == "verdict":  # it has a headline
         return ""

@@ -36,7 +36,9 @@ def table_html(
     above: Iterable[str],
     below: Iterable[str],
 ) -> str:
-    """A table with its title and the lines above and below it."""
+    """A table with its title and the lines above and below it. Numbers stand at the right, and each
+    column keeps the room that ``_room`` gives it.
+    """
     number_columns = are_numbers(rows, short_too=True)
     headings = ""
     for place, name in enumerate(heads):
@@ -102,6 +104,7 @@ def _heading(words: str, is_number: bool, room: int) -> str:
 
 
 def _cell(words: str, is_number: bool) -> str:
+    """A cell of a table; its alignment is in the element itself, as ``_heading`` says."""
     attributes = " style='text-align:left'"
     if is_number:
         attributes = " class=number"
@@ -109,7 +112,9 @@ def _cell(words: str, is_number: bool) -> str:
 
 
 def _room(letters: int) -> int:
-    """Letters for which a column keeps room, when its longest cell has ``letters``."""
+    """Letters for which a column keeps room, when its longest cell has ``letters``. A column of
+    prose gets so much that its longest cell has about PROSE_LINES lines.
+    """
     if letters < PROSE_LETTERS:
         return min(letters, WORDS_ROOM)
     least, most = PROSE_ROOM

@@ -1,4 +1,8 @@
-"""An error text in words: what it says, the sums of its numbers, and which notebook comes next."""
+"""An error text in words: what it says, the sums of its numbers, and which notebook comes next.
+
+A form is how messages.json describes the wording of a message: words, fields (numbers, names),
+gaps, and choices between branches (ground/grammar.py). A message has the fields that were read.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,9 @@ def books(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
 
 
 def _kind(message: Message) -> str:
-    """What happened, and to whose memory: ``refused: device``."""
+    """What happened, and to whose memory: ``refused: device``; only the first where a message is
+    about nobody's memory (side none).
+    """
     if message.side == "none":
         return message.event
     return f"{message.event}: {message.side}"
@@ -111,8 +117,8 @@ def printed_anew(message: Message) -> str:
     """A message as its program prints it, made only from its form and the fields that were read,
     so that nothing else of a user's text is in it.
 
-    Of several forms it is the one that the message has. A part that is not read, such as a
-    name, is an ellipsis.
+    Of several forms of a program it is the one that fits the message. A part that is not read, such
+    as a name, is an ellipsis. Without a form it is what the message means.
     """
     form = form_of(message.row, squeeze(message.words))
     if not form:
@@ -138,7 +144,9 @@ def _printed(nodes: Sequence[Node], message: Message) -> str:
 
 
 def _printed_field(field: Field, message: Message) -> str:
-    """What a message gives for a field of its form, in the unit that follows it there."""
+    """What a message gives for a field of its form. A size is written as the message has it, but
+    where the form has a unit behind the field, only the number in that unit.
+    """
     value = _read(field, message)
     if isinstance(value, Quantity) and field.unit:
         amount, _, printed_unit = value.text.partition(" ")
@@ -154,9 +162,11 @@ def _printed_field(field: Field, message: Message) -> str:
 def _branch(
     choice: Alternatives, message: Message, before: Node, after: Node
 ) -> list[Node]:
-    """The branch of a choice that a message has, between the nodes before and after the choice.
-    Where none is found: nothing if the choice is optional, else the first, which forms have the
-    program's usual words in.
+    """The branch of a choice that a message has. ``before`` and ``after`` are the nodes of the form
+    around the choice: a branch counts if the words of the message have it between these.
+
+    Where none is found it is an empty branch if the choice is optional, else the first branch, in
+    which forms have the program's usual words.
     """
     backend: list[Node] = [message.backend.upper()]  # CUDA or HIP, read apart
     if backend in choice.branches:
@@ -170,8 +180,8 @@ def _branch(
 
 
 def _is_printed(nodes: Iterable[Node], message: Message) -> bool:
-    """Whether a message has the words of these nodes, adjacent ones in one piece, and their
-    fields.
+    """Whether a message has what these nodes stand for: their words, those of adjacent nodes as one
+    piece of text, and a value for each of their fields.
     """
     squeezed = squeeze(message.words)
     words = ""
@@ -188,8 +198,8 @@ def _is_printed(nodes: Iterable[Node], message: Message) -> bool:
 
 
 def _read(field: Field, message: Message) -> object:
-    """What a message gives for a field of its form; NOT_READ where it gives nothing, and for a
-    name, which is a user's own.
+    """What a message gives for a field of its form; NOT_READ where it gives nothing. It is
+    NOT_READ, too, for a name: names are a user's own and stay with the user.
     """
     if field.name == "name":
         return NOT_READ
@@ -221,8 +231,9 @@ def anew_table(evidence: CaseEvidence) -> Shown:
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
-    """The parts of a text or a log that could not be used, in words. Where the verdict rests on
-    the text, it is not said that the text names nothing known.
+    """The parts of a text or a log that could not be used, in words; empty where all were used.
+    That the text names nothing known (NOTHING_KNOWN) is left out where the verdict rests on the
+    text nevertheless.
     """
     parts = []
     if evidence.unused:

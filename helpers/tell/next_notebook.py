@@ -37,8 +37,8 @@ RECORD = f"casebook record --out {RECORDING} -- python train.py"
 
 
 class NextNotebook:
-    """A notebook with the parameters for its run. ``first`` is a command that is typed before it,
-    empty where none is needed.
+    """A notebook with the parameters for its run. ``first`` is a command that is typed before the
+    notebook is run, such as one that records a trace; empty where none is needed.
     """
 
     def __init__(self, name: str, parameters: dict[str, str], first: str = "") -> None:
@@ -64,8 +64,9 @@ class NextNotebook:
     def link(self) -> str:
         """The name of the file to open, which is in the folder of the notebook that asks.
 
-        In the folder of `make lab` it is a copy with the parameters filled in. It is written only
-        where it does not exist yet: from then on it is the user's, who may have changed it.
+        Elsewhere it is the notebook itself. Where a person sits in the folder of `make lab`, it is
+        a copy with the parameters filled in. The copy is written only where it does not exist yet:
+        from then on it is the user's, who may have changed it.
         """
         if not is_interactive() or Path.cwd() != LAB:
             return f"{self.name}.ipynb"
@@ -107,7 +108,9 @@ class NextNotebook:
 
 
 def filled(source: str, parameters: dict[str, str]) -> str:
-    """The source of a cell of parameters with other values; the comment of each line stays."""
+    """The source of a cell of parameters with other values; the comment of each line stays, and so
+    does a line whose name is not among the ``parameters``.
+    """
     lines = []
     for line in source.split("\n"):
         name = line.partition(":")[0]
@@ -130,6 +133,7 @@ def after(verdict: Verdict, box: str, here: str = "") -> NextNotebook:
     name = BY_CAUSE.get(verdict.cause, PROBE)
     if name == here:
         name = REPORT
+    # That notebook reads a recording of the program, which has to be made first.
     if name == "02_allocator_stress":
         return NextNotebook(name, {"box": box, "trace": RECORDING}, RECORD)
     return NextNotebook(name, {"box": box})

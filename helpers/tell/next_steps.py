@@ -26,8 +26,8 @@ class TypedStep(NamedTuple):
 
 
 def lead(verdict: Verdict) -> str:
-    """The sentence above the steps that says what they are for; empty where there is only one
-    command, which then has this sentence beside it.
+    """The sentence above the steps that says what they are for. It is empty where there is at most
+    one command: that is then a step itself, with this sentence as its words.
     """
     if len(_commands(verdict.next_step.command)) < 2:
         return ""
@@ -35,7 +35,9 @@ def lead(verdict: Verdict) -> str:
 
 
 def steps(verdict: Verdict) -> list[TypedStep]:
-    """The next step of a verdict with one command each; then how to check and to undo it."""
+    """The next step of a verdict as single steps with at most one command each; after them a reboot
+    where one is needed, the check, and how to undo it, each where the verdict has it.
+    """
     step = verdict.next_step
     listed = [TypedStep(flat(step.what), step.command)]
     if lead(verdict):  # there are several commands, each with words of its own
@@ -50,14 +52,15 @@ def steps(verdict: Verdict) -> list[TypedStep]:
 
 
 def _commands(text: str) -> list[TypedStep]:
-    """The commands of a text, each with the comment above it or in its line as its words.
-
-    Comments below the last command stay with it.
+    """The commands of a text as steps. The words of a step are the comments above its command and
+    in its line. Comments below the last command stay with that command; a text of comments alone
+    has no steps.
     """
     listed: list[TypedStep] = []
     comments: list[str] = []
     for line in text.splitlines():
         command, comment = parted(line)
+        # After a comment a new command begins, even where its line is indented.
         if listed and not comments:
             last = listed[-1]
             # An indented line, or one below a backslash, belongs to the command before it.
@@ -93,7 +96,7 @@ def typed_steps(verdict: Verdict, listed: list[TypedStep]) -> list[str]:
         if row.says:
             indent_below = "  " + " " * len(mark)
             lines += wrapped(mark + row.says, "  ", indent_below, SCREEN)
-        elif mark:
+        elif mark:  # without words, its number stands before the command
             commands[0] = f"  {mark}{commands[0].lstrip()}"
         lines += commands
     if harm(step):

@@ -28,7 +28,7 @@ def question(notebook: NotebookNode) -> str:
             heading = re.match(r"\s*# +([^\n]+)", cell.source)
             if heading:
                 return uncoloured(heading[1]).strip()
-            break
+            break  # only the first cell of prose is asked
     return ""
 
 

@@ -32,7 +32,7 @@ def notebook_html(
 
     ``cells`` explains ``last_words`` and ``failing_cell``, ``folds`` the last two parameters.
     """
-    if shown_digests is None:
+    if shown_digests is None:  # a page of one notebook: nothing is shown elsewhere
         shown_digests = set()
     # It grows with each notebook of a page, so ids of HTML made from it occur once on the page.
     mark = len(shown_digests)

@@ -42,8 +42,9 @@ _MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)|[*`]")
 class ProseCell:
     """A cell of Markdown: its heading and its first sentence as plain words, the rest as HTML.
 
-    ``lead`` is the first sentence in one line. ``rest`` is what follows it, or all but the heading
-    where the line could not hold the sentence. ``whole`` is all but the heading.
+    ``lead`` is the first sentence in one line, cut where it is too long. ``whole`` is all but the
+    heading. ``rest`` is what follows the first sentence; where that was cut it is ``whole``, so
+    that nothing is lost.
     """
 
     heading: str
@@ -54,8 +55,9 @@ class ProseCell:
 
 @dataclass
 class CodeCell:
-    """A cell of code: its source, why it did not run to its end (empty where it did), what a page
-    calls it, its outputs, and what the kernel wrote last on stderr.
+    """A cell of code: its source (``code``); why it did not run to its end (``state``, empty where
+    it did); what a page calls it where no prose does (``label``); its outputs; and, for the cell
+    that failed, what the kernel wrote last on stderr (``last_words``).
     """
 
     code: str
@@ -86,7 +88,7 @@ def cells(
         if BANNER_TAG in tags:
             continue
         is_injected = INJECTED in tags
-        if not is_injected:
+        if not is_injected:  # papermill added that cell, so it has no place
             place += 1
         if cell.cell_type == "markdown":
             source = clipped(uncoloured(cell.source), room)
@@ -94,6 +96,7 @@ def cells(
         elif cell.cell_type == "code":
             piece = _code_cell(cell, room, prose)
             pieces.append(piece)
+            # A cell that papermill noted as failed counts before the one that the record names.
             is_named = failed is None and place == failing_cell and not is_injected
             if is_named or piece.state == UNFINISHED["failed"]:
                 failed = piece
@@ -115,7 +118,9 @@ def _prose_cell(source: str, prose: Prose) -> ProseCell:
 
 
 def _code_cell(cell: NotebookNode, room: PageRoom, prose: Prose) -> CodeCell:
-    """A cell of code with the state that papermill noted, and its outputs that can be shown."""
+    """A cell of code with the state that papermill noted, and its outputs that can be shown. A cell
+    without a note was not run by papermill, and counts as one that ran to its end.
+    """
     status = cell.metadata.get("papermill", {}).get("status", "")
     label = "Code"
     for tag in cell.metadata.get("tags", []):

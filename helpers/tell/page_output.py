@@ -45,12 +45,14 @@ NO_WORDS = "A figure without a description"
 
 @dataclass(frozen=True)
 class PageOutput:
-    """What a page shows of an output.
+    """What a page shows of an output. Its ``kind`` says which of the other fields are filled:
 
-    ``kind`` is stdout, stderr or error for a ``text``; table, prose or verdict for ``html``; or
-    picture. A ``picture`` is a MIME type and data, as a data URL takes them, with its ``alt`` text
-    and its ``width`` and ``height`` in pixels. ``phone`` is the picture for a narrow screen,
-    ``chart`` its data for the page's script, ``note`` what the chart leaves out.
+    - stdout, stderr or error: ``text``
+    - table, prose or verdict: ``html``
+    - picture: ``picture``, a MIME type and data as a data URL takes them, with its ``alt`` text and
+      its ``width`` and ``height`` in pixels; ``phone``, the picture for a narrow screen; ``chart``,
+      its data for the page's script, and ``note``, what the chart leaves out
+
     ``shown.ABOUT`` explains ``says``, ``again``, ``label`` and ``applies``.
     """
 
@@ -125,7 +127,8 @@ def _displayed(
     output: NotebookNode, alt: str | None, room: PageRoom, prose: Prose
 ) -> PageOutput | None:
     """What a cell displayed: the first kind of its data, in the order of KINDS, that is safe and
-    for which the page has room; else the names of the data that it cannot show.
+    for which the page has room. Where there is none, it is a line for each kind that no page shows,
+    and None where there is none of these either.
     """
     data = output.get("data", {})
     verdict = _verdict(data.get(VERDICT_MIME))
@@ -154,9 +157,11 @@ def _displayed(
 def _picture(
     output: NotebookNode, alt: str | None, words: str, room: PageRoom
 ) -> PageOutput | None:
-    """The picture of an output, or words that say why it is not shown; None where it has none.
+    """The picture of an output, or words that say why it is not shown; None where it has none. An
+    SVG that is not harmless or too large gives way to the PNG.
 
-    ``words`` is the output as text.
+    ``words`` is the output as text. The alt text is the first one there is: that of the output, the
+    cell's (``alt``), ``words``.
     """
     data = output.get("data", {})
     about = output.get("metadata", {}).get("image/png", {})
@@ -181,7 +186,8 @@ def _with_phone_and_chart(
     drawing: PageOutput, data: object, room: PageRoom
 ) -> PageOutput:
     """A drawing with the one for a phone and with its chart, where ``data`` of FIGURE_MIME has
-    them and the page has room.
+    them and the page has room. A chart without room is named in a note; one of another form is left
+    out.
     """
     if not isinstance(data, dict):
         return drawing
@@ -251,13 +257,15 @@ def png_size(encoded: str) -> tuple[int, int] | None:
 
 
 def _table(data: Mapping[str, object], room: PageRoom) -> PageOutput | None:
-    """The HTML of an output, cleaned; None where it has none, or too much of it."""
+    """The HTML of an output, cleaned; None where it has none, no word of it is left, or it is too
+    long: then the output is shown as text.
+    """
     if "text/html" not in data:
         return None
     source = _without_warning(_text(data["text/html"]))
     try:
         html = plain(clean_html(source), keep="\n\t")
-    except ValueError:  # too long: the same as text is shown
+    except ValueError:  # longer than HTML_LIMIT_BYTES
         return None
     # Counted twice, so that tables leave room for the text and pictures of a page.
     if not html or not room.take(2 * len(html.encode())):

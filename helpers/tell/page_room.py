@@ -34,7 +34,9 @@ class PageRoom:
 
 
 def clipped(text: str, room: PageRoom, end: bool = False) -> str:
-    """Text as ``cut_text`` cuts it, or a note where the page has no room for it."""
+    """Text as ``cut_text`` cuts it (``end``: keep its end), or a note where the page has no room
+    for it. The room is taken from ``room``, twice the bytes of the text for its escapes.
+    """
     short = cut_text(text.strip("\n"), end)
     if not short or room.take(2 * _bytes_of(short) + MARKUP_BYTES):
         return short
@@ -54,7 +56,7 @@ def cut_text(text: str, end: bool = False, limit: int = TEXT_LIMIT) -> str:
     else:
         kept = text[:room]
         whole_lines = kept.rpartition("\n")[0]
-    if whole_lines:
+    if whole_lines:  # none where one line is longer than all that is shown
         kept = whole_lines
     kept = kept.strip("\n")
     note = (

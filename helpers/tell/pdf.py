@@ -46,10 +46,10 @@ def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
     ) as folder:
         printed = Path(folder, "page.pdf")
         command = [program, *PRINTING]
-        if os.getuid() == 0:  # Chromium's sandbox refuses root
+        if os.getuid() == 0:  # Chromium refuses to start as root with its sandbox
             command.append("--no-sandbox")
         command += [
-            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--host-resolver-rules=MAP * ~NOTFOUND",  # no name has an address: no network
             f"--user-data-dir={folder}/profile",
             f"--print-to-pdf={printed}",
             html.resolve().as_uri(),

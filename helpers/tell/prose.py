@@ -52,10 +52,11 @@ def one_line(words: str) -> str:
 
 
 def within(text: str, columns: int = 0) -> str:
-    """Text wrapped to so many columns (0: the terminal's); wrapped lines are indented further.
+    """Text wrapped to so many columns (0: the terminal's); the lines after the first of a wrapped
+    one are indented further.
 
-    Not wrapped are what a reader pastes, a command of this program or a line that ends with a
-    backslash, and a label with a path, which may have blanks in it.
+    Left as they are: what a reader pastes (a command of this program, a line that ends with a
+    backslash), a label with a path, which may have blanks in it, and lines of at most two words.
     """
     if not columns:
         columns = shutil.get_terminal_size().columns
@@ -85,11 +86,11 @@ def wrapped(
     columns: int = WIDE,
     most: int | None = None,
 ) -> list[str]:
-    """Prose in lines of so many columns, control characters spelt out; one line, the indent, where
-    there are no words.
+    """Prose in lines of so many columns, control characters spelt out. Where there are no words it
+    is one line, the indent alone. Words are never broken, so a long one may be wider than its line.
 
-    ``later_indent`` is that of the lines after the first, where it differs from ``indent``. Beyond
-    ``most`` lines the text is cut and ends with "...".
+    ``later_indent`` is the indent of the lines after the first; None: the same. Beyond ``most``
+    lines (None: any number) the text is cut and ends with "...".
     """
     if later_indent is None:
         later_indent = indent
@@ -133,14 +134,17 @@ def parted(line: str) -> tuple[str, str]:
 
 
 def _ends_its_quotations(command: str) -> bool:
-    """Whether every quotation of a command ends in it: then its words are all of it but blanks."""
+    """Whether every quotation that begins in a command also ends in it. A quotation without an end
+    is no word of _SHELL_WORDS: only without one do the words have all letters of the command.
+    """
     words = "".join(_SHELL_WORDS.findall(command))
     return "".join(words.split()) == "".join(command.split())
 
 
 def _typed_line(line: str) -> list[str]:
-    """A line of a command in lines of SCREEN columns; commands after a semicolon begin lines of
-    their own.
+    """A line of a command in lines of SCREEN columns, each but the last with a backslash. A comment
+    comes before it, and a command after a semicolon begins a line of its own. A line that fits, or
+    has a quotation without an end, stays as it is.
     """
     command, comment = parted(line)
     if columns_of(line) <= SCREEN or not _ends_its_quotations(command):

@@ -45,8 +45,9 @@ def readings_table(bundle: Bundle) -> Shown:
 
 
 def _numbers_of(fact: DataclassInstance) -> Iterator[list[object]]:
-    """The fields of a fact that are numbers, and the ids of a device, which are numbers kept as
-    text. Each is a row: the GPU's PCI address, what was read, the reading, its source.
+    """A row for each field of a fact that is a reading of a number, or an id of a device, which is
+    a number kept as text: the GPU's PCI address (empty for none), what was read, the value, its
+    source.
     """
     address = getattr(fact, "pci", "")
     if isinstance(address, Reading):

@@ -28,7 +28,9 @@ def render(name: str, **values: object) -> Markup:
 
 @cache
 def _environment() -> jinja2.Environment:
-    """What all templates share: the functions and filters that they name."""
+    """The environment of Jinja that all templates share, with the functions and filters that they
+    name. A value that a template names and nobody gave is an error (StrictUndefined).
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -62,6 +64,7 @@ def _harmless(value: object) -> object:
 
 
 def _breakable(text: str) -> Markup:
+    """Text as HTML in which long words may break."""
     return Markup(breakable(plain(text)))
 
 
@@ -72,8 +75,8 @@ def _source(reading: Reading) -> Markup:
 
 @cache
 def asset(*names: str) -> tuple[Markup, str]:
-    """The style or the script of a page, and its hash: the page's Content-Security-Policy allows
-    what has this hash and nothing else.
+    """The named files as the style or the script of a page, and the hash of it as the page's
+    Content-Security-Policy has it: browsers then run nothing but what has this hash.
     """
     text = template(*names)
     digest = hashlib.sha256(text.encode()).digest()
@@ -87,8 +90,9 @@ def verdict_html(
     facts: Sequence[tuple[str, str]] = (),
     titled: bool = True,
 ) -> Markup:
-    """The verdict as HTML. ``hero`` makes its headline that of the page; ``facts`` are names and
-    values of the machine; ``titled`` is False where the page has the headline above it already.
+    """The verdict as HTML. ``hero`` makes its headline the headline of the page, ``facts`` are
+    pairs of a name and a value about the machine, and ``titled`` is False where the page shows the
+    headline of the verdict above it already.
     """
     # How many of three bars are filled: 3 for confirmed, 1 for weak, none for no answer.
     strength = 0

@@ -33,9 +33,9 @@ _BLOCK = re.compile(
 
 
 def _kept_attribute(_tag: str, name: str, value: str) -> str | None:
-    """The value of an attribute of a table's cell; None takes it out.
+    """The value of an attribute of a table's cell as it is kept; None takes the attribute out.
 
-    Kept are how far a cell spans, and the class of cells with numbers.
+    Kept are how far a cell spans (colspan, rowspan), and the class of cells with numbers.
     """
     if name == "class":
         is_kept = value == "number"

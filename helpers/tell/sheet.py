@@ -67,8 +67,8 @@ def page_width(width: float) -> Iterator[None]:
 
 
 class Bar(NamedTuple):
-    """A line of words with their value, and a bar below it. ``fills`` are amounts with their
-    looks, drawn one over the other from the left edge.
+    """A line with ``words`` at its left and ``value`` at its right, and a bar below it. ``fills``
+    are amounts with their looks, drawn one over the other from the left edge.
 
     An amount that is not known (None) is a stub. ``small`` are lines below the bar. ``weight`` and
     ``tone`` are the font weight and the colour of the words.
@@ -159,7 +159,7 @@ class FigurePage:
     def box(
         self, x: float, width: float, height: float, look: Look, dy: float = 0.0
     ) -> None:
-        """A rectangle: its upper edge is at the pen, ``dy`` below it, its left one at ``x``."""
+        """A rectangle: its left edge is at ``x``, its upper one ``dy`` inches below the pen."""
         y = self.y + dy
         self._lowest = max(self._lowest, y + height)
         hatch_colour = "#8a929b"
@@ -202,8 +202,9 @@ class FigurePage:
         weight: str = "normal",
         color: str = INK,
     ) -> None:
-        """Words from ``x`` on, wrapped at MOST_LINES, where the right end of their first line has
-        ``taken`` inches of other words; the pen goes down to the last line.
+        """Words from ``x`` on beside other words, which take ``taken`` inches at the right end of
+        the first line. They are wrapped, and cut after MOST_LINES; the pen goes down to their
+        last line.
         """
         lines = wrap(words, self.right - x - taken - 0.2, BODY, weight)
         if len(lines) > MOST_LINES:
@@ -299,7 +300,9 @@ class FigurePage:
 
 
 def _length(amount: float | None, scale: float) -> float:
-    """Inches of the bar of an amount."""
+    """Inches of the bar of an amount: STUB for one that is not known, 0 for nothing, and at least
+    SHORTEST for any other.
+    """
     if amount is None:
         return STUB
     if not amount:

@@ -129,8 +129,8 @@ class Shown:
         )
 
     def data(self) -> dict[str, list[object]]:
-        """The columns that may leave this machine, as JSON: ``columns`` with their fields, and
-        ``cells``, in which a reading is an object.
+        """The columns with a rule for leaving this machine (``Column.passes``), as JSON:
+        ``columns`` with the fields of each, and ``cells``, in which a reading is an object.
         """
         places = [place for place, column in enumerate(self.columns) if column.passes]
         cells: list[object] = []
@@ -141,7 +141,7 @@ class Shown:
 
     @staticmethod
     def of_data(data: Mapping[str, Any], title: str) -> Shown:
-        """The view of which ``data`` is the JSON. Raises ValueError where it is none."""
+        """The view that ``data`` has as JSON. Raises ValueError where it is no view's."""
         try:
             columns = []
             for name, unit, _, passes in data["columns"]:
@@ -154,11 +154,11 @@ class Shown:
             raise ValueError(f"no view as JSON: {type(error).__name__}") from error
 
     def passing(self, rules: Mapping[str, Rule]) -> Shown:
-        """The view for others: its columns that name one of ``rules``, each cell as the rule returns
-        it.
+        """The view for others: the columns whose rule is among ``rules``, each cell as that rule
+        returns it.
 
-        Left out are also columns whose heading the rule ``heading`` refuses, and the lines above
-        and below the table.
+        Left out are all other columns, those whose heading the rule ``heading`` refuses, the
+        lines above and below the table, the result and the chart.
         """
         columns = []
         passed = []
@@ -218,8 +218,8 @@ class Shown:
     def _written(
         self, cut_cells: bool = True
     ) -> tuple[list[list[WrittenValue]], list[str]]:
-        """The cells in words, and the lines that are due below them: how many rows are not shown,
-        and each reason why a cell has no value, with its letter.
+        """The cells in words, and the lines to stand below them: how many rows are not shown, and
+        each reason why a cell has no value, with its letter. ``cut_cells``: to their ``widest``.
         """
         marks: dict[str, str] = {}
         body = []
@@ -261,12 +261,12 @@ class Shown:
     def _repr_mimebundle_(
         self, **_options: object
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a notebook shows of the view, and its metadata, both by MIME type; ABOUT is a key of
-        the metadata, too.
+        """What a notebook shows of the view by MIME type, and its metadata by MIME type, where
+        ABOUT is a key, too.
 
         A view without a figure is a table. A figure is an SVG, and a PNG for front ends that may
-        not show one, such as JupyterLab with a notebook that nobody has trusted yet. Where a person
-        sits at the notebook, it is also HTML that fits a narrow screen and has its chart.
+        not show an SVG, such as JupyterLab with a notebook that nobody has trusted yet. Where a
+        person sits at the notebook, it is also HTML that fits a narrow screen and has its chart.
         """
         about: dict[str, object] = {"says": self.says, "again": self.again}
         if self.label:
@@ -394,7 +394,7 @@ class Shown:
         return plain(one_line(says))
 
     def _spoken_rows(self, most: int) -> list[str]:
-        """The first rows in words. Where a row has several numbers, each has its heading."""
+        """The first rows in words. Where several columns have numbers, each has its heading."""
         body, _ = self._written(cut_cells=False)
         columns_of_numbers = 0
         for column in zip(*body):
@@ -403,7 +403,7 @@ class Shown:
         return [self._spoken(row, columns_of_numbers > 1) for row in body[:most]]
 
     def _spoken(self, row: list[WrittenValue], name_numbers: bool) -> str:
-        """A row in words, without its source and without the letters of its reasons."""
+        """A row in words, without empty cells, its source and the letters of its reasons."""
         words = ""
         separator = ""
         for written, column in zip(row, self.columns):
@@ -416,7 +416,7 @@ class Shown:
             if is_named:
                 value = f"{column.name} {value}"
             words += separator + value
-            # A comma between numbers, a blank between the words before them.
+            # A blank between words; a comma behind a number, and between all that follows it.
             if is_named:
                 separator = ", "
             elif not separator:

@@ -42,7 +42,8 @@ _OUTSIDE = re.compile(
 def clean_svg(text: str) -> tuple[str, int, int] | None:
     """The SVG with only what draws, and its width and height in pixels.
 
-    None where the text is no SVG, or nothing in it draws.
+    None where the text is no SVG, where nothing in it draws, and where it has no size or too large
+    a one.
     """
     from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped, unused-ignore]
     from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped, unused-ignore]
@@ -65,7 +66,10 @@ def clean_svg(text: str) -> tuple[str, int, int] | None:
 def _drawing(
     element: ElementTree.Element, depth: int = 0
 ) -> ElementTree.Element | None:
-    """A copy of an element with the elements in it that draw; None where it does not draw itself."""
+    """A copy of an element with its harmless attributes and the elements in it that draw; None
+    where it does not draw itself, or lies deeper than DEEPEST. The style of our own figures is
+    kept, too, if it is exactly that.
+    """
     # ElementTree writes a name with its namespace in front: {http://www.w3.org/2000/svg}path.
     space, _, name = str(element.tag).rpartition("}")
     if space not in ("", "{" + SVG) or depth > DEEPEST:

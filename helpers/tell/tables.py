@@ -34,8 +34,9 @@ if (
 
 
 def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Pool]]]:
-    """The pools of each PCI address, in the order given: its GPU (None where only a pool names the
-    address), the address (empty for pools of the host), and its pools.
+    """The pools by PCI address, in the order given: for each address its GPU (None where only pools
+    name the address), the address (empty for the host), and all its pools, with the parts of a
+    GPU's memory (Gpu.parts) behind those of the whole.
     """
     from helpers.look.gpus import Gpu
 
@@ -52,8 +53,8 @@ def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Po
 
 
 def one_source(readings: Iterable[Reading]) -> str:
-    """Where readings came from, in one phrase; files of one folder as
-    ``/sys/.../{mem_info_vram_total, mem_info_vram_used}``.
+    """Where readings came from, in one phrase, each source once; files of one folder as
+    ``/sys/.../{mem_info_vram_total, mem_info_vram_used}``; empty where no reading has a source.
     """
     sources: list[str] = []
     for reading in readings:
@@ -162,8 +163,8 @@ def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
 
 
 def holders_table(gpus: Iterable[Gpu]) -> Shown:
-    """Each process that holds memory of a GPU, and the memory that no process accounts for; below
-    them what could not be seen.
+    """Each process that holds memory of a GPU, and for each GPU the memory that no process accounts
+    for; below them what could not be seen. The result is the row that holds most.
     """
     rows: list[list[object]] = []
     notes = []
@@ -200,11 +201,11 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
 
 
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
-    """What the kernel log says about GPUs and memory: a row for each event, or for many equal ones
-    in a row. Boot 0 is this boot, -1 the one before.
+    """What the kernel log says about GPUs and memory: a row for each event, or for equal ones that
+    follow each other. Boot 0 is this boot, -1 the one before.
 
-    ``log`` says where it was read, or why it was not. Where there are more than MOST_EVENTS, the
-    worst kinds are first.
+    ``log`` says where the log was read, or why it was not. Events keep their order; but of more
+    than MOST_EVENTS the worst kinds come first, as only so many are shown.
     """
     kinds = kind_words()
     listed = list(events)
@@ -226,7 +227,7 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     if log is not None:
         notes.append(f"The log of this boot: {plain(log.show())}")
     result = _counted_errors(listed)
-    if rows and not result:
+    if rows and not result:  # all of them are harmless
         result = "No error of a GPU or of memory"
     if not rows and log is not None and not log.ok:
         result = log.why[:1].upper() + log.why[1:]

@@ -26,9 +26,10 @@ def aligned(
 ) -> list[str]:
     """The lines of a table with its header, numbers at the right of their column.
 
-    ``columns`` is the width of the terminal; None: the table is as wide as its longest cells. A
-    wider table has its long cells wrapped; where there is no room for that, each cell has a line
-    of its own.
+    ``columns`` is the width of the terminal. A table that is wider has its long cells wrapped
+    between words; where that is not enough, within words; and where there is no room for that
+    either, each cell has a line of its own. With None or 0 the table is as wide as its longest
+    cells.
     """
     number_columns = are_numbers(rows)
     body = [[cell.words for cell in row] for row in rows]
@@ -72,7 +73,8 @@ def _unbroken_widths(
         else:
             for words in cells:
                 parts += _PARTS.findall(words)
-            # Cells of several words, all longer than LEAST, keep at least that.
+            # A column of words keeps LEAST letters, or as many as its shortest cell has: narrower,
+            # its cells would be towers of short words.
             least = min(LEAST, *map(columns_of, cells))
         widths.append(max([least, *map(columns_of, parts)]))
     return widths
@@ -81,8 +83,10 @@ def _unbroken_widths(
 def _fitting_widths(
     widths: list[int], least: list[int], columns: int
 ) -> list[int] | None:
-    """Widths with which a table fits: the widest column becomes narrower, one step at a time,
-    none below ``least``. None where that is not enough.
+    """Widths with which a table fits the columns of a terminal; None where none are narrow enough.
+
+    Whichever column is the widest becomes narrower by one, again and again, but none below its
+    number in ``least``.
     """
     widths = list(widths)
     gaps = len(GAP) * (len(widths) - 1)
@@ -110,7 +114,9 @@ def _line_for_each_cell(
 
 
 def filled(text: str, columns: int) -> list[str]:
-    """Text in lines of so many columns, broken as _PARTS says; a longer word is broken anywhere."""
+    """Text in lines of at most so many columns, broken between the parts that _PARTS finds; a part
+    that is longer than a line is broken anywhere.
+    """
     if columns_of(text) <= columns:
         return [text]
     pieces: list[str] = []
@@ -128,9 +134,10 @@ def filled(text: str, columns: int) -> list[str]:
 
 
 def are_numbers(rows: list[list[WrittenValue]], short_too: bool = False) -> list[bool]:
-    """For each column whether it has numbers and nothing else but cells without a value.
+    """For each column whether it is one of numbers: it has at least one, and all other cells have
+    none or no value.
 
-    With ``short_too`` short words that begin with a number count as one.
+    With ``short_too`` a short text that begins with a number counts as a number (see SHORT).
     """
     answers = []
     for column in zip(*rows):
@@ -141,6 +148,7 @@ def are_numbers(rows: list[list[WrittenValue]], short_too: bool = False) -> list
 
 
 def _is_number(cell: WrittenValue, short_too: bool) -> bool:
+    """Whether a cell counts as a number, as ``are_numbers`` explains it."""
     if cell.number or not short_too:
         return bool(cell.number)
     return len(cell.words) < SHORT and _NUMBER.match(cell.words) is not None

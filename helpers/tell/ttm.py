@@ -83,7 +83,7 @@ def as_text(answer: Ttm) -> str:
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:
     """Which layer decides and what would raise its limit, the plan, and the warnings. Where TTM
-    does not limit the GPU, the table is empty and says so.
+    does not limit the GPU, the table is empty and the sentence in its place says why.
     """
     decision = stack.decision
     binds = "none is known"
@@ -113,8 +113,8 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
 
 
 def _plan_rows(answer: Ttm) -> list[list[str]]:
-    """The plan, its size in every unit, and the warnings about it: rows of what it is, in short,
-    and why.
+    """The plan, its size in every unit where it sets one, and the warnings: a row for each, of what
+    it is, its words in short, and why.
     """
     planned = answer.plan
     rows = [["plan", planned.action, planned.why]]
@@ -157,8 +157,8 @@ def mistaken_table() -> Shown:
 
 
 def ceilings_table(stack: Stack) -> Shown:
-    """Every row of a stack: its value, how its source writes it, the value that is configured and
-    not live yet, and whether it decides.
+    """Every row of a stack: its value, how its source writes it, the value that is configured but
+    not live yet, and its state: that it decides, or limits nothing ("no ceiling").
     """
     rows = []
     notes = []
@@ -198,9 +198,9 @@ def _binds(stack: Stack, row: Ceiling) -> bool:
 
 
 def states_table(bundles: Iterable[Bundle]) -> Shown:
-    """Several states of one box, a row for each: the value of every layer, and which one decided.
+    """Several states of one box, a row for each: the value of every layer, and which layer decided.
 
-    The result names what torch had in the first and in the last one.
+    The result names what torch had in the first and in the last state.
     """
     rows = []
     for_torch = []
@@ -254,9 +254,9 @@ def four_states() -> list[Bundle]:
 
 def ceilings_bars(stack: Stack) -> Shown:
     """The ceilings from the RAM upwards as bars on one scale; a line marks the one that decides,
-    and its name says so.
+    and the name of its bar says so.
 
-    A value that is configured, or would follow from a reserve, is a lighter piece.
+    A value that is pending (configured, or would follow from a reserve) is a lighter piece.
     """
     rows = [row for row in stack.rows if _is_drawn(row)]
     cells = []
@@ -279,8 +279,8 @@ def ceilings_bars(stack: Stack) -> Shown:
 
 
 def _bars_title(stack: Stack, rows: list[Ceiling], most_bytes: int) -> str:
-    """The title of a figure of ceilings: the last layer that would change, which is the nearest to
-    torch, else the one that decides.
+    """The title of a figure of ceilings: the last layer with a pending value, which is the nearest
+    to torch, else the layer that decides, else why none does.
     """
     from .figures import (
         out_of,
@@ -298,8 +298,8 @@ def _bars_title(stack: Stack, rows: list[Ceiling], most_bytes: int) -> str:
 
 
 def _is_drawn(row: Ceiling) -> bool:
-    """Whether a row is a bar: a layer between the RAM and torch, a control group that has a limit,
-    or a card's own memory; ulimit limits no GPU.
+    """Whether a row has a bar: a layer between the RAM and torch does, a control group with a
+    limit, and a card's own memory; ulimit, which limits no GPU, does not.
     """
     if row.layer == "cgroup":
         return row.value.ok
@@ -327,8 +327,8 @@ def _draw_ceilings(
 
 
 def _ceiling_bar(row: Ceiling, binds: bool) -> sheet.Bar:
-    """A layer's bar, marked where it is the one that decides. What a change that is not live yet
-    would add or take away is a lighter piece.
+    """A layer's bar, in another colour where it is the one that decides. What a pending value would
+    add or take away is a lighter piece; a layer that is not known is a stub with the reason.
     """
     from . import sheet
 
@@ -355,8 +355,8 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> sheet.Bar:
 
 
 def following(stack: Stack, limit_bytes: int) -> Stack:
-    """The stack with another TTM limit pending, and the same for every layer that passes the
-    present one on.
+    """The stack with another TTM limit pending, in TTM and in each layer of FOLLOW that has the
+    present limit now; a layer with another value was set by itself and stays.
     """
     ttm = stack.row("ttm")
     live_bytes = None
@@ -402,7 +402,7 @@ class ReserveChoice:
 
 
 def choice(space: Room, reserve_gib: float) -> ReserveChoice | None:
-    """What a reserve would leave; None where the box has not that much RAM, or no limit to set."""
+    """What a reserve would leave; None where the RAM is no larger, or there is no limit to set."""
     reserve = int(reserve_gib * GIB)
     if not 0 < reserve < space.ram_bytes:
         return None
@@ -415,7 +415,7 @@ def choice(space: Room, reserve_gib: float) -> ReserveChoice | None:
 
 def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
     """Each reserve with the limit and the largest model that it leaves; the result is about the
-    reserve that the plan advises. ``space`` is None where there is no limit to choose.
+    reserve that the plan advises. Empty where there is no limit to choose (``space`` is None).
     """
     rows: list[list[object]] = []
     result = "No reserve to choose here"

@@ -19,7 +19,9 @@ MOST_SECONDS = 1e12
 
 
 def size(reading: Reading) -> int | None:
-    """The bytes of a reading; None where it has no value, is no size, or is an impossible one."""
+    """The bytes of a reading; None where it has no value, is not in bytes, or has MOST_BYTES or
+    more, which no machine has.
+    """
     value = reading.value
     if not reading.ok or reading.unit != "bytes":
         return None
@@ -37,7 +39,7 @@ def duration(seconds: float) -> str:
     """Seconds as a person says them: ``0.8 s``, ``42 s``, ``4 min 05 s``, ``3 h 07 min 21 s``,
     ``2 d 06 h 10 min``.
     """
-    if not abs(seconds) < MOST_SECONDS:
+    if not abs(seconds) < MOST_SECONDS:  # written so, it is true for NaN, too
         return plain(seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -59,6 +61,7 @@ def percent(share: float) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
+    """Seconds in milliseconds; from one second on as ``duration`` writes them."""
     if seconds >= 1:
         return duration(seconds)
     return f"{1e3 * seconds:.1f} ms"
@@ -96,8 +99,8 @@ class Column(NamedTuple):
 
 
 def columns(heads: str, widest: int | None = WIDEST) -> list[Column]:
-    """Columns from ``heading:rule:unit`` with commas between them, of which rule and unit may be
-    missing: ``GPU:pci, note, pending:number:bytes``.
+    """Columns from a text like ``GPU:pci, note, pending:number:bytes``: for each its heading, the
+    rule by which its cells may leave this machine, and its unit; rule and unit may be missing.
     """
     listed = []
     for column in heads.split(", "):
@@ -120,7 +123,10 @@ class WrittenValue(NamedTuple):
 
 
 def cell(value: object, unit: str = "") -> WrittenValue:
-    """How a value of a table is written; ``unit`` is the one of its column."""
+    """How a value of a table is written. ``unit`` is the one of its column, in which plain numbers
+    are written; a reading has a unit of its own. A reading without a value is the name of the
+    reason.
+    """
     if isinstance(value, Reading):
         if not value.ok:
             status = value.status.replace("_", " ")
@@ -140,8 +146,9 @@ def cell(value: object, unit: str = "") -> WrittenValue:
 
 
 def bare_values(column: Iterable[object]) -> list[object]:
-    """The values of a column for a frame: a reading as what was read, and all values as text
-    unless all are numbers, or all are true or false.
+    """The values of a column for a frame: of a reading what was read. Values of mixed types all
+    become text; only where all are numbers, or all are true or false, they stay as they are, and an
+    empty text becomes None.
     """
     values = []
     for value in column:

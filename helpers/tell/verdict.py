@@ -1,5 +1,8 @@
 """A verdict in words, for a terminal and as Markdown; ``show`` puts both and the verdict's data
 into one output of a notebook, so that a program reads back exactly what a person saw.
+
+A row is a piece of evidence: a sentence with the reading behind it. The ids of some rows begin with
+SUM (a line of arithmetic on a message) or with BESIDE (something that has another cause).
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ LINES = 25
 
 
 def label(verdict: Verdict) -> str:
-    """How sure the verdict is, in words; in place of that, that nothing failed, or that nothing is
-    decided.
+    """How sure the verdict is, in words; for a healthy box that nothing failed, and for a cause
+    that cannot be told that nothing is decided.
     """
     if verdict.label == "healthy":
         return FINE
@@ -57,7 +60,9 @@ def label(verdict: Verdict) -> str:
 
 
 def tagged(verdict: Verdict) -> str:
-    """The answer in a line: its headline, then in brackets its name and how sure it is."""
+    """The answer in a line: its headline, then in brackets its name and how sure it is. Healthy and
+    undecided answers are not more or less sure, and one of another cause (other) has no name.
+    """
     if verdict.label in ("healthy", "cannot-tell"):
         return f"{verdict.headline} [{verdict.name}]"
     if verdict.label == "other":
@@ -85,7 +90,9 @@ def rows(verdict: Verdict) -> list[Evidence]:
 
 
 def why(verdict: Verdict) -> list[Evidence]:
-    """The evidence to look at first: sizes, each once, then the rest, in their order."""
+    """The MOST_REASONS pieces of evidence to look at first: sizes, each once, then the rest, both
+    in the order of the verdict; neither sums nor what has another cause.
+    """
     sizes: dict[object, Evidence] = {}
     others = []
     for row in rows(verdict):
@@ -104,9 +111,9 @@ def beside(verdict: Verdict) -> list[str]:
 
 
 def quoted(row: Evidence, above: str = "") -> str:
-    """The value of a piece of evidence as it is quoted beside its sentence: a size, or the words of
-    a log. Empty where a text is one word, which is a code of ours, or is in the sentence or
-    ``above`` already.
+    """The value of a piece of evidence as it is quoted beside its sentence: a number, or the words
+    of a log. A text is not quoted (empty) where it is one word, which is a code of ours, or where
+    it stands in the sentence or in ``above`` already.
     """
     value = plain(row.reading.show())
     if row.reading.unit != "text":
@@ -144,7 +151,9 @@ def brief(verdict: Verdict, more: str = "") -> str:
 def _screen(
     verdict: Verdict, reasons: list[Evidence], listed: list[TypedStep], more: str
 ) -> list[str]:
-    """The lines of ``brief`` with these reasons and these steps."""
+    """The lines of ``brief`` with these reasons and these steps, however many they are. ``more``
+    are its last lines; empty for the usual ones about what is missing and about ``--wide``.
+    """
     lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
     lines += _error_lines(verdict, MOST_OF_AN_ERROR)
@@ -174,7 +183,9 @@ def _reasons(verdict: Verdict) -> list[Evidence]:
 
 
 def _why_lines(verdict: Verdict, reasons: list[Evidence]) -> list[str]:
-    """The heading and these reasons; the summary where there are none."""
+    """The heading *Why* and these reasons, the summary where there are none, and the first thing
+    that was also seen and has another cause.
+    """
     lines = [bold("Why")]
     quotes = [verdict.error]  # _reason adds what it quotes
     for row in reasons:
@@ -195,10 +206,10 @@ def _error_lines(verdict: Verdict, most: int | None = None) -> list[str]:
 
 def _more(verdict: Verdict, is_check_left_out: bool) -> list[str]:
     """The last lines of a screen: what is missing, which causes stay possible, and what ``--wide``
-    shows.
+    shows; with the check of the next step, where that was left out above.
     """
     lines = []
-    # The next step may be the command that gets what is missing.
+    # The next step may be the command that gets what is missing: then it is not said again.
     next_commands = set(verdict.next_step.command.splitlines())
     missing = [
         row.reading
@@ -217,9 +228,11 @@ def _more(verdict: Verdict, is_check_left_out: bool) -> list[str]:
 
 
 def _reason(row: Evidence, says: str, quotes: list[str]) -> list[str]:
-    """A piece of evidence in lines of a terminal; ``says`` is its sentence.
+    """A piece of evidence in lines of a terminal: a number before its sentence ``says``, the words
+    of a log below it.
 
-    ``quotes`` are the texts that are quoted above, which are not quoted again; its own is added.
+    ``quotes`` are the texts that are quoted above. None of them is quoted again, and the list gets
+    the one that is quoted here.
     """
     value = quoted(row, " ".join(quotes))
     if row.reading.unit != "text":
@@ -333,6 +346,7 @@ def _items(items: list[Evidence], none: str) -> list[str]:
 
 
 def _prose(text: str, indent: str = "  ") -> list[str]:
+    """A text as one paragraph in lines of a terminal."""
     return wrapped(flat(text), indent)
 
 
@@ -352,7 +366,9 @@ def _listed(title: str, lines: Iterable[str], none: str) -> str:
 
 
 def _how(text: str) -> str:
-    """How to get a missing reading, in Markdown: a sentence, or lines of commands and comments."""
+    """How to get a missing reading, in Markdown: one line is a sentence, of several lines each is a
+    command (in code) or a comment.
+    """
     lines = text.split("\n")
     if len(lines) == 1:
         return _escaped(text)

@@ -25,6 +25,7 @@ def drawable(words: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_in_font(char: str) -> bool:
+    """Whether the font of all figures has a letter."""
     font = get_font(findfont("DejaVu Sans"))
     return font.get_char_index(ord(char)) != 0  # 0: the sign for a missing letter
 
@@ -41,7 +42,9 @@ def inches(words: str, points: float, weight: str = "normal") -> float:
 
 
 def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
-    """The words, or as much of their start as fits in ``room`` inches, with an ellipsis."""
+    """The words where they fit in ``room`` inches, else as much of their start as fits there with
+    an ellipsis; the ellipsis alone where nothing does.
+    """
     words = drawable(words)
     if inches(words, points, weight) <= room:
         return words
@@ -52,9 +55,8 @@ def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
 
 
 def wrap(words: str, room: float, points: float, weight: str = "normal") -> list[str]:
-    """Words in lines of ``room`` inches, broken at spaces; a word that is longer is cut.
-
-    One empty line where there are no words.
+    """Words in lines of ``room`` inches, broken at spaces; a word that is longer than a line is
+    cut. Where there are no words it is one empty line.
     """
     lines = [""]
     for word in drawable(words).split():

@@ -1,6 +1,9 @@
 """What every panel has: a line about what it does, errors at the fields that caused them, a static
 twin for a notebook at which nobody sits, and an end.
 
+A twin is the panel's first answer as words and views without controls. A field is a control with a
+label, in which a person types or picks something.
+
 Opening a panel closes the one that is open under the same name and stops its threads, so that a
 cell may be run again. The threads are daemons, so they end with the kernel.
 """
@@ -80,8 +83,9 @@ class Frame:
         self.line.value = _message(words, colour, "status")
 
     def guarded(self, act: Callable[[], object]) -> Callable[..., None]:
-        """``act`` as a function for a widget to call. The panel's line says that it works, then
-        that it is ready, unless ``act`` wrote the line itself; an error is said in one line.
+        """``act`` as a function for a widget to call. While ``act`` runs, the panel's line says
+        that it works, and then that it is ready, unless ``act`` wrote the line itself. An error of
+        ``act`` is said in one line, at the field whose change called it.
         """
 
         def call(change: object = None) -> None:
@@ -106,9 +110,11 @@ class Frame:
     def _refuse(
         self, act: Callable[[], object], field: Widget | None, words: str
     ) -> None:
-        """Show an error at the field that caused it, or in the panel's line where no field did.
+        """Show an error of ``act`` at the field that caused it, or in the panel's line where no
+        field did (None).
 
-        The same error again stays at the field where it was shown first.
+        The same error again stays at the field where it was shown first: a change of another field
+        calls ``act``, too, and did not cause it.
         """
         first_field, first_words = self.refusals.get(act, (None, ""))
         if words == first_words:
@@ -120,8 +126,8 @@ class Frame:
         self.say(words, WRONG)
 
     def _show_errors(self) -> None:
-        """Show each error at its field; where there is one, fade the answers and say above them
-        that they are of an earlier input.
+        """Show each error at its field, and remove those that are gone. Where there is an error,
+        fade the answers and say above them that they are of an earlier input.
         """
         words_of_field = dict(self.refusals.values())
         for field, place in self.errors.items():
@@ -144,8 +150,9 @@ class Frame:
         return answer
 
     def laid_out(self, controls: Iterable[Widget]) -> list[Widget]:
-        """Controls below each other, each with the element for its error; above the first answer
-        the element that says that answers are of an earlier input.
+        """Controls to be shown below each other, each followed by the elements for the errors of
+        its fields. Before the first answer comes the element that says that answers are of an
+        earlier input.
         """
         parts: list[Widget] = []
         for control in controls:
@@ -159,8 +166,8 @@ class Frame:
     def changed(
         self, act: Callable[[], object], *controls: Widget
     ) -> Callable[..., None]:
-        """Call ``act``, guarded, whenever the value of a control changes. Returns what is called,
-        for the first answer.
+        """Call ``act``, guarded, whenever the value of a control changes. Returns the guarded
+        function, which the caller calls once for the first answer.
         """
         call = self.guarded(act)
         for control in controls:
@@ -184,6 +191,7 @@ class Frame:
         A field of text acts when it is left or Enter is pressed, not at every letter.
         """
         make = getattr(self.widgets, kind)
+        # Fields of text and sliders have this trait.
         if make.class_traits().get("continuous_update"):
             more["continuous_update"] = False
         width = "32em"
@@ -205,8 +213,8 @@ class Frame:
         return self.widgets.HBox(controls, layout={"flex_flow": "row wrap"})
 
     def close(self) -> None:
-        """Stop the panel's threads and close all its controls but the line. Closing it again does
-        nothing.
+        """Stop the panel's threads and close all its controls but the line, which says why. Closing
+        it again does nothing.
         """
         if self.closed:
             return
@@ -232,7 +240,9 @@ def _message(words: str, colour: str, role: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, in one line. Those of wrong input say all; of others the type is named."""
+    """What an error says, in one line. Errors of wrong input (ValueError, OSError) have sentences
+    of their own; before those of any other type its name stands.
+    """
     reason = " ".join(str(error).split())
     if not reason:
         reason = NO_REASON
@@ -260,8 +270,8 @@ class Panel:
     ``state`` makes a state of the arguments of ``show``: a question with its first answer, whose
     ``parts()`` are the static twin. ``build`` returns the controls and answers for a state.
 
-    ``again`` is true where the twin shows what its notebook or a page has elsewhere; a sentence
-    then replaces the twin.
+    ``again`` is true where the twin shows what its notebook or a page has elsewhere: a page then
+    leaves it out. As a sentence it means the same, and the sentence is shown in place of the twin.
     """
 
     name: str

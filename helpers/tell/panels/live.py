@@ -55,6 +55,7 @@ def shares_of(samples: Sequence[Row]) -> dict[str, list[float | None]]:
     A line has for each sample the share that is in use, from 0 to 1; None where it is not known.
     """
     shares_by_sample = [_vram_shares(sample) for sample in samples]
+    # A GPU may be missing in some samples, so its name comes from any of them.
     lines: dict[str, list[float | None]] = {}
     for vram_shares in shares_by_sample:
         lines.update(dict.fromkeys(vram_shares, []))
@@ -68,7 +69,7 @@ def shares_of(samples: Sequence[Row]) -> dict[str, list[float | None]]:
         process = sample["process"] or {}
         anonymous.append(_share(process.get("rss_anon"), total))
     lines["host RAM"] = host
-    if any(anonymous):
+    if any(anonymous):  # a process is watched, and what it holds was read
         lines["the process, anonymous"] = anonymous
     return lines
 
@@ -83,7 +84,9 @@ def _vram_shares(sample: Row) -> dict[str, float | None]:
 
 
 def chart(samples: Sequence[Row]) -> str:
-    """The shares over the last two minutes as one small SVG, the newest at the right."""
+    """The shares over the last DRAWN samples as one small SVG, the newest at the right, and below
+    it a legend with the newest shares. A moment of which a share is not known has no point.
+    """
     from helpers.tell.figure_style import SERIES
 
     lines = []
@@ -115,21 +118,23 @@ def chart(samples: Sequence[Row]) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in words."""
+    """A share of 1 in whole percent, or that it is not known."""
     if share is None:
         return "not known"
     return f"{100 * share:.0f} %"
 
 
 def _share(part: int | None, total: int | None) -> float | None:
-    """A part of a total, at most 1: the two may be read at different moments."""
+    """The share that a part has of a total, at most 1, as the two may be read at different moments;
+    None where either is not known.
+    """
     if part is None or not total:
         return None
     return min(1.0, part / total)
 
 
 def _host_used(sample: Row) -> int | None:
-    """Bytes of RAM in use: all but what programs can still get."""
+    """Bytes of RAM in use: all but what programs can still get; None where that is not known."""
     host = sample["host"]
     if not {"MemTotal", "MemAvailable"} <= host.keys():
         return None
@@ -148,7 +153,9 @@ def _cells(row: Row, *names: str) -> list[object]:
 
 
 def views(sample: Row) -> list[str | Shown]:
-    """One sample as tables: the pools, the watched process, and the largest holders."""
+    """One sample as tables: the pools, the watched process, and the largest holders. In place of
+    the process is a sentence where it could not be read, and nothing where none is watched.
+    """
     tables: list[str | Shown] = [_pools(sample)]
     process = sample["process"]
     if process and "why" in process:

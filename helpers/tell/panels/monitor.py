@@ -34,7 +34,9 @@ class Watch:
         return self.bundle is None or is_this_box(self.bundle)
 
     def parts(self) -> list[Part]:
-        """One sentence: a page has no live monitor."""
+        """One sentence, as a page has no live monitor: that it runs in an open notebook, or that
+        the box is not this machine.
+        """
         if self.bundle is None or self.is_here:
             return [
                 "The live monitor samples this machine twice a second while a notebook is open."
@@ -45,7 +47,9 @@ class Watch:
 
 
 def build(frame: Frame, watch: Watch) -> Sequence[object]:
-    """A field for the process, the chart and the tables, which follow the samples."""
+    """A field for the process, the chart and the tables, which follow the samples; for a box that
+    is not this machine only the sentence that says so.
+    """
     make = frame.widgets.HTML
     if not watch.is_here:
         frame.say("")

@@ -28,7 +28,9 @@ EMPTY = (
 
 @dataclass(frozen=True)
 class Reader:
-    """An error text, the name of a box, or both; an empty one was not given."""
+    """What is read: an error text, the name of a box, or both. Either is empty where it was not
+    given.
+    """
 
     text: str = ""
     box: str = ""
@@ -71,6 +73,7 @@ def build_reader(frame: Frame, reader: Reader) -> Sequence[object]:
     answered: dict[Reader, float] = {}
 
     def read() -> None:
+        # A press of the button reads once when the field is left, and once for the press.
         reader = Reader(text.value, box.value.strip())
         if reader in answered and monotonic() - answered[reader] < AT_ONCE_S:
             return
@@ -113,8 +116,8 @@ class ReserveQuestion:
         return ttm.following(self.stack, choice.limit_bytes)
 
     def says(self) -> str:
-        """What the reserve leaves, compared with what torch gets now; or why there is nothing to
-        choose.
+        """What the reserve leaves, compared with what torch gets now, if that is known; or why
+        there is nothing to choose.
         """
         choice = self.choice
         decision = self.stack.decision

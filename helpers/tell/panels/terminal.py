@@ -86,7 +86,9 @@ def _samples(queue: SimpleQueue[Row | str], count: int | None) -> Iterator[Row]:
 
 
 def _print_lines(samples: Iterator[Row], as_json: bool) -> None:
-    """Print each sample as a line; a note about what cannot be seen only once."""
+    """Print each sample as a line of words, or of JSON; before lines of words a note about what
+    cannot be seen, each note only once.
+    """
     printed: set[str] = set()
     for sample in samples:
         if as_json:
@@ -100,7 +102,9 @@ def _print_lines(samples: Iterator[Row], as_json: bool) -> None:
 
 
 def line_of(sample: Row) -> str:
-    """One sample in one line: the time, the pools, the watched process, the holders."""
+    """One sample in one line: the time, the pools, the watched process, the holders, with
+    semicolons between them. Each value has its heading before it; empty ones are left out.
+    """
     parts = [f"{datetime.fromtimestamp(sample['at']):%H:%M:%S}"]
     for view in views(sample):
         if isinstance(view, str):
@@ -139,7 +143,7 @@ def picture(sample: Row) -> RenderableType:
     bars = Table.grid(padding=(0, 2))
     for name, (share,) in shares_of([sample]).items():
         completed = share
-        if completed is None:
+        if completed is None:  # not known, as the words beside the bar say
             completed = 0.0
         bar = ProgressBar(total=1.0, completed=completed)
         bars.add_row(name, percent(share), bar)
