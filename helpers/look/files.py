@@ -231,9 +231,8 @@ def json_of(path: str | Path) -> object:
     in one line.
     """
     content = read_whole(path, JSON_LIMIT_BYTES)
-    if (
-        content.count(b",") > MOST_VALUES
-    ):  # commas part them; counted before they take RAM
+    # Commas part the values, which are counted before parsing them takes RAM.
+    if content.count(b",") > MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES:,} values")
     try:
         parsed: object = json.loads(content.decode("utf-8", "replace"))

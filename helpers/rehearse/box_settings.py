@@ -28,7 +28,10 @@ def conf_name(variables: Mapping[str, str]) -> str:
 
 
 def settings_of(box: str, conf: str | None = None) -> BoxSettings:
-    """The allocator's settings ``conf``, else those that the recorded ``box`` had (empty: no box)."""
+    """The allocator's settings ``conf`` where it is given, else those that the recorded ``box`` had
+    (empty: no box, so nothing is taken over). The other variables of the box
+    that decide what torch allocates are taken over in both cases.
+    """
     if not box:
         return BoxSettings(conf, {})
     on_box = {row.name: row.value for row in variables(open_box(box))}

@@ -85,6 +85,7 @@ def build(torch: Torch, folder: Path) -> list[Path]:
         with tempfile.TemporaryDirectory(dir=folder, prefix="device-") as scratch:
             try:
                 _build_all(libraries, Path(scratch))
+                # What an interrupted copy left, which lacks the list of names.
                 shutil.rmtree(place, ignore_errors=True)
                 shutil.copytree(scratch, place, symlinks=True)
             except OSError as error:
@@ -129,7 +130,9 @@ def _vendor_symbols(libraries: Sequence[Path]) -> dict[str, str]:
 
 
 def _vendor_libraries(libraries: Sequence[Path]) -> list[str]:
-    """The vendor's libraries that torch's need, without the driver's: device.c is that one."""
+    """The names of the vendor's libraries that torch's own libraries need, sorted. The driver's,
+    libcuda.so.1, is not among them: device.c is built as that one.
+    """
     needed = {"libnvidia-ml.so.1"}  # torch opens this one by name
     for library in libraries:
         headers = "\n".join(_lines("objdump", "-p", library))
@@ -156,7 +159,9 @@ def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
 
 
 def _build_empty(name: str, folder: Path, versioned: bool) -> None:
-    """Build a library of that name without a function: with it the loader loads the stand-ins."""
+    """Build a library of that name without a function. It needs libvendor.so, so that the loader also
+    loads the stand-ins. ``versioned``: torch asks for symbols with the library's name as version.
+    """
     argv = [*SHARED, f"-Wl,-soname,{name}", "-o", f"{folder / name}"]
     argv += ["-x", "c", "/dev/null", "-Wl,--no-as-needed", *_beside(folder)]
     argv.append("-l:libvendor.so")
@@ -177,6 +182,7 @@ def _stand_in(name: str) -> str:
     """A generated function in C: it notes that it was called, writes what "outputs" in words.json
     has for it, and returns what "answers" has for its library.
     """
+    # These return a pointer to text: a code in its place would be read as an address.
     if name.endswith(TEXT_OF_ERROR):
         return f'const char *{name}(void) {{ return "not part of a rehearsal"; }}'
     code = 1  # a failure in the codes of all these libraries

@@ -102,14 +102,15 @@ def rehearsed(
     folder: Path,
     out: Path,
 ) -> Path:
-    """The trace of the command, run in that folder. ``run`` rehearses a command, with its trace at a
-    path.
+    """The trace of the command, rehearsed in ``folder``. ``run`` rehearses a command and writes its
+    trace to the path that it is given, which is ``out``.
 
     Raises CommitError where the program failed for another reason than memory.
     """
     program, *words = command
     if os.path.dirname(program):  # a path from here
         program = os.path.abspath(program)
+    # env -C changes the folder for the program alone, and not for this process.
     done = run(["env", "-C", str(folder), program, *words], out)
     if done.trace is None or done.failed_otherwise:
         whys = (done.error, done.why_no_trace, f"it ended with {done.exit_code}")

@@ -108,6 +108,7 @@ def why_no_repeats(first: Rehearsal, folder: Path) -> str:
         return "it caught its out-of-memory error and ended well"
     if first.exit_code in ENDED_FROM_OUTSIDE:
         return "it was ended from outside"
+    # One repeat takes about as long as the first run.
     if 2 * first.seconds > BUDGET_S:
         return f"with one more run it would take more than {BUDGET_S:.0f} s"
     return why_not_copied(folder)
@@ -177,7 +178,9 @@ class Repeats:
         )
 
     def _expandable(self, left_s: float) -> Rehearsal:
-        """The repeat with expandable segments. Raises NoRepeat."""
+        """The repeat with expandable segments beside the settings of the first run, in at most
+        ``left_s`` seconds. Raises NoRepeat.
+        """
         if self.first.expandable:
             raise NoRepeat("not needed, the first run had them")
         conf = self.conf
@@ -215,6 +218,7 @@ class Repeats:
                     ends_after_s=seconds + GRACE_S,
                 )
             why_not = _why_another_run(self.first, again)
+            # It was asked for expandable segments, and the allocator had others.
             if again.conf.endswith(EXPANDABLE) and not again.expandable:
                 why_not = "it did not run: the program's own settings took their place"
         except (OSError, ValueError) as error:

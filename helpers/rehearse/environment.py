@@ -76,8 +76,9 @@ def environment(
 
 
 def _of_compiling(folder: Path) -> dict[str, object]:
-    """The variables with which torch.compile compiles, into caches below ``folder``: it chooses
-    kernels by their times, and those of a rehearsal must not come into the user's own caches.
+    """The variables with which torch.compile compiles, into caches below ``folder``. It chooses
+    kernels by the times that they take; on the simulated card these mean nothing, so the choices
+    must not come into the user's own caches.
     """
     return {
         "TORCHDYNAMO_DISABLE": "",

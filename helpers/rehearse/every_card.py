@@ -68,7 +68,7 @@ def _fitting(
             if last is not None and last.allocated_bytes > usable_bytes:
                 break  # no allocator could fit that into this card, nor into a smaller one
             last = run(card)
-            if last.exit_code == STOPPED:
+            if last.exit_code == STOPPED:  # somebody wants the whole search to end
                 raise SearchError(
                     f"SIGTERM ended it on {card.name}; the other cards were not tried"
                 )
@@ -77,7 +77,7 @@ def _fitting(
                 if last.error:
                     why = last.error
                 raise SearchError(f"on {card.name} the program failed: {why}")
-            if not last.fits:
+            if not last.fits:  # the cards that follow are smaller
                 break
         fitting.append(Fitting(name, card, last))
     return fitting

@@ -26,7 +26,10 @@ OF_LAUNCHERS = {"ChildFailedError", "CellExecutionError", "PapermillExecutionErr
 
 
 def whose_fault(recording: Recording, reports: Reports, torch: str = "") -> str:
-    """Whose fault it is, and why: "the program: it asked ...". ``torch``: the release that ran."""
+    """Whose fault a failure is, and why, as "the program: it asked ...". In this order it follows from
+    a setting that torch refused, from a function without a stand-in that an error names, from the
+    errors, from the signal that ended the program. ``torch``: the release that ran.
+    """
     for process in recording.processes:
         trouble = refused_setting(process, torch)
         if trouble is not None:
@@ -76,7 +79,7 @@ def _fault_of_end(errors: str, signal_of_end: str, reports: Reports) -> dict[str
     if errors and is_exact(reports):
         kind = "other"
     elif errors:
-        kind = "sizes"
+        kind = "sizes"  # a size that was only assumed may be what the program failed at
     elif signal_of_end:
         kind = "crash"
     elif unanswered(reports):

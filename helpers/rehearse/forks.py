@@ -81,10 +81,12 @@ class Forks:
         """
         if self.process is not None or not _is_script(argv):
             return
+        # The program itself is this process's child; the others that reported are its children.
         children = [report for report in reports if report["parent"] == os.getpid()]
         if not children or not children[0]["imports_torch_as_started"]:
             return
         modules = ["torch"]
+        # Its import takes seconds, too; a program that did not import it gets the same without.
         if children[0]["has_compiler"]:
             modules.append("torch._dynamo")
         self.python = argv[0]

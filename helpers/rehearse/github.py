@@ -105,6 +105,7 @@ def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
         place = PLACE.match(change.name)
         if place is None or change.by <= 0:
             continue
+        # The name of a line has no folder, and a note at a wrong file would mislead.
         file = _only_file(folder, place[1])
         if file is None:
             continue
@@ -112,7 +113,7 @@ def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
         sizes = f"{_size(change.before)} before, {_size(change.after)} now"
         says = f"{show_bytes(change.by)} more at the peak: {sizes}"
         lines.append(f"::{kind} file={path},line={place[2]}::{says}")
-        kind = "notice"
+        kind = "notice"  # one error is enough to mark the check
     return lines[:MOST_NOTES]
 
 

@@ -97,6 +97,7 @@ def _side_by_side(
     groups = []
     for newest in holders:
         siblings = [row for row in holders if row.parent == newest.parent]
+        # Those that ran at the moment when ``newest`` began.
         group = [row for row in siblings if row.born <= newest.born <= row.last]
         groups.append(group)
     return max(groups, key=lambda group: sum(holder.peaks[index] for holder in group))

@@ -196,6 +196,7 @@ class Rehearsal:
         """
         filled_the_card = self.expandable and self.retries > 0
         counted = self.devices
+        # What several processes held still counts: torch has no peak of their sum.
         if filled_the_card:
             counted = tuple(use for use in counted if len(use.peak_bytes) > 1)
         together_bytes = max((use.sum_bytes for use in counted), default=0)
@@ -215,6 +216,7 @@ class Rehearsal:
         """It ended well, without an out-of-memory or although memory ran out, and the processes that
         share a card fit on it together.
         """
+        # A process may end with an error, although the program that started it ends with 0.
         went_on = self.ooms == 0 or not self.error
         return self.exit_code == 0 and went_on and not self.too_much
 
@@ -225,7 +227,9 @@ class Rehearsal:
 
     @property
     def between(self) -> bool:
-        """It fits with the least workspaces that its libraries may take, and not with the most."""
+        """It fits with the least that workspaces, or DistributedDataParallel's buckets, may take, and
+        not with the most (``more_bytes``).
+        """
         return self.fits and self.most_reserved_bytes > self.usable_bytes
 
     @property

@@ -176,6 +176,7 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
     row = replace(row, measured=measured_words(control, treated))
     peak = _decided_peak(treated)
     control_peak = _decided_peak(control)
+    # Runs that a limit ended differently did different work, so their peaks do not compare.
     is_settled = row.audited or control.stopped != treated.stopped
     if is_settled or peak is None or control_peak is None:
         if row.verdict == "not_enough_evidence":

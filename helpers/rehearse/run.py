@@ -133,6 +133,7 @@ def rehearse(
         devices=[asdict(use) for use in rehearsal.devices],
         limits=asdict(rehearsal.limits),
     )
+    # Only a program that ran out of memory is run again.
     if forks is not None and rehearsal.ooms:
         forks.learn(argv, variables, reports, same_addresses())
     return rehearsal
@@ -194,16 +195,14 @@ def _rehearsal(
     stopped = next((row["stopped"] for row in reports if row["stopped"]), "")
     exit_code = recording.exit_code
     if stopped and only_a_kernel_died(reports):
-        exit_code = (
-            0  # a limit ended a notebook's kernel well, and the notebook complains
-        )
+        exit_code = 0  # a limit ended the kernel well, and only the notebook complains
     fault = ""
     if exit_code:
         fault = whose_fault(recording, reports, torch.version)
     torches = filter(None, (row.get("torch") for row in recording.processes))
     releases = [about["version"] for about in torches]
     ooms = sum(process["ooms"] for process in recording.processes)
-    if not ooms:
+    if not ooms:  # where the recorder counted none, the last errors may still say so
         ooms = ran_out_in_words(reports)
     step_peaks = chain.from_iterable(report["step_peaks"] for report in reports)
     return Rehearsal(
@@ -256,9 +255,8 @@ def _peaks(recording: Recording) -> RunPeaks:
     """The peaks by torch's own counters. Of a process that died before it could report them, the
     card still knows what it held: where that is more, the peak was at least so high.
     """
-    counters: list[
-        Mapping[str, int]
-    ] = []  # torch.cuda.memory_stats() of each process and card
+    # torch.cuda.memory_stats() of each process and card.
+    counters: list[Mapping[str, int]] = []
     for process in recording.processes:
         counters += [card["stats"] for card in process.get("devices", ())]
     highest = max(counters, key=lambda counted: counted[RESERVED_PEAK], default={})

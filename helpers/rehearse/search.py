@@ -83,6 +83,7 @@ def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Value
     # It fits a card of what it reserved on an ample one, and no card of which others hold all.
     high = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes
     low = held_bytes
+    # 0 where there is no guess: it is not above ``low``, so no run is spent on it.
     guess = _modelled(ample, held_bytes)
     # Where the guess is right, these two runs are the answer.
     for size in (guess, guess - GRANULE_BYTES):

@@ -82,7 +82,7 @@ def interpreter(command: Sequence[str], python: str = "") -> str:
     """
     first = python
     if not first:
-        first = "".join(command[:1])
+        first = "".join(command[:1])  # empty for an empty command
     if os.path.basename(first).startswith("python") and shutil.which(first):
         return first
     return torch_interpreter()
@@ -104,9 +104,8 @@ def find_torch(python: str, version: str, folder: Path) -> tuple[Torch | None, P
     CUDA torch where that is of the ``version`` (empty: any), else the installed one, None where it
     is still to be installed. Raises NotReady where ``python`` does not run.
     """
-    origin, tag = torch_files(
-        python
-    )  # its file torch/__init__.py, and a tag such as cp311
+    # The path of its torch/__init__.py, and a tag such as cp311; both empty where it does not run.
+    origin, tag = torch_files(python)
     if not tag:
         why = "it does not run; expected a Python; give one with --torch-python"
         raise NotReady(f"{python}: {why}")

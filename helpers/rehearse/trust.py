@@ -126,7 +126,7 @@ def _counts(reports: Reports, streams: int) -> dict[str, int]:
         # Each report has the number of the whole rehearsal.
         "forked": max((report["forked"] for report in reports), default=0),
     }
-    if streams == 1:
+    if streams == 1:  # the sentence is about work that several streams do at once
         counts["streams"] = 0
     return counts
 
@@ -167,7 +167,7 @@ def _most_bytes(row: Mapping[str, Any], count: int, cudnn_bytes: int) -> int:
     """
     most_mib = int(row["most_mib"])
     cap = os.environ.get(row["cap"], "")  # the user's own limit
-    if most_mib and cudnn_bytes:
+    if most_mib and cudnn_bytes:  # the user said how much each call takes
         return 0
     if most_mib and cap.isdigit():
         most_mib = int(cap)

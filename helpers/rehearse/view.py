@@ -19,10 +19,8 @@ from helpers.tell.verdict import label, why_lines
 
 UNEVEN = 1.25
 """The cards of a job are compared where the fullest has more than so many times what the emptiest
-has: a smaller difference costs no larger card.
+has. Our choice: a smaller difference hardly decides which card is bought.
 """
-
-
 NAME_COLUMNS = 70
 """Columns of a terminal for the name of a rehearsal, such as a preset with its settings."""
 
@@ -61,7 +59,9 @@ def will_run_out(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
 
 
 def _is_why(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
-    """Whether a verdict on the recording says why a program does not fit."""
+    """Whether a verdict on the recording says why a program does not fit: it is one on a failure, and
+    memory ran out, or will run out.
+    """
     if verdict is None or verdict.state:  # healthy, or aside: no cause of a failure
         return False
     ran_out = bool(rehearsal.ooms) or rehearsal.too_much is not None
@@ -101,7 +101,7 @@ def _fits_or_not(rehearsal: Rehearsal, verdict: Verdict | None) -> str:
     if rehearsal.peak_reserved_bytes is None:
         return f"Does not fit in {usable}"
     peak = show_bytes(rehearsal.peak_reserved_bytes)
-    if not rehearsal.exit_code:  # it reached its whole peak
+    if not rehearsal.exit_code:  # it went on, and reached its whole peak
         peak = peak_in_words(rehearsal)
     if rehearsal.at_least:
         return f"Does not fit in {usable}. The peak was at least {peak}"
@@ -226,7 +226,9 @@ def may_not_fit(rehearsal: Rehearsal) -> bool:
 
 
 def next_step(rehearsal: Rehearsal) -> str:
-    """What to do after a rehearsal that ended well."""
+    """What to do after a rehearsal that ended well. The first that applies: to see its end, to leave
+    no range of the peak, to use the GPU, to count the GPU context.
+    """
     if rehearsal.stopped:
         return f"run it to its end, without {rehearsal.stopped}"
     if rehearsal.between and rehearsal.has_buckets:
@@ -241,7 +243,9 @@ def next_step(rehearsal: Rehearsal) -> str:
 
 
 def notes(rehearsal: Rehearsal) -> list[str]:
-    """What was taken for granted, what the recorder says, and why nothing was recorded."""
+    """The notes below the answer: what its processes held of each card, what was taken for granted,
+    what the recorder says, and, where there is no trace, why nothing was recorded.
+    """
     # The last line is about the GPU context, of which outside_in_words says more.
     lines = [*_cards(rehearsal), *rehearsal.trust[:-1]]
     if rehearsal.trace:

@@ -68,6 +68,7 @@ def main() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal_number)
 
+    # The recorder sends it to the program itself, at whose end this process ends.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for passed in PASSED_ON:
         signal.signal(passed, pass_on)

@@ -35,7 +35,7 @@ def next_run(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """
     while True:
         ready, _, _ = select.select([server, sys.stdin], [], [])
-        if sys.stdin in ready:
+        if sys.stdin in ready:  # closed: the process that started this one has ended
             os._exit(0)
         asking, _ = server.accept()
         if os.fork() == 0:

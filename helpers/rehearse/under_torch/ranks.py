@@ -199,6 +199,8 @@ def scatter_object_list(
     *args: Value,
     **kwargs: Value,
 ) -> None:
-    """The first object, where this rank has them."""
+    """The first of the objects where this rank has them, as the others would get one each. Without
+    them the list stays as it is: nobody else sends one.
+    """
     if scatter_object_input_list:
         scatter_object_output_list[0] = scatter_object_input_list[0]

@@ -182,8 +182,9 @@ class ShadowComputation:
     def before(self, call: Call, unknown: bool) -> tuple[Value, bool]:
         """Before the operator runs: tell the witness how to answer the reads to come.
 
-        ``unknown``: whether values of its inputs are. Returns its result where that is computed already
-        (else None), and whether that is unknown.
+        ``unknown``: whether values of its inputs are unknown. Returns two things: the result of the
+        operator where it had to be computed for its size, else None; and whether the values of the
+        result are unknown.
         """
         if call.kind == "sizes" and call.inputs:
             return self.before_sizes(call, unknown)
@@ -192,6 +193,7 @@ class ShadowComputation:
             self.witness.collective = self.collective_behind(call)
         elif call.kind == "masks":
             self.before_masks(call)
+        # Only in a backward pass is it read how many elements of the mask are true.
         elif call.kind == "scatters" and self.torch.is_grad_enabled():
             target, mask, source = call.args[:3]
             if source.requires_grad:
@@ -211,10 +213,9 @@ class ShadowComputation:
             result = None
         coming = self.witness.coming
         coming.append((self.size(call, result), not size_is_unknown))
+        # repeat_interleave reads once more, whether no repeat is negative: true.
         if "repeat" in call.name:
-            coming.append(
-                (1, not size_is_unknown)
-            )  # repeats must not be negative: true
+            coming.append((1, not size_is_unknown))
         return result, size_is_unknown
 
     def before_masks(self, call: Call) -> None:
@@ -288,6 +289,7 @@ class ShadowComputation:
         kind = call.kind
         if kind == "scatters" and call.in_place:
             kind = "writes"
+        # Computed before the operator ran only where values decide the size of its result.
         if result is None:
             result = self.recompute_on_cpu(call, kind, outputs)
         else:

@@ -136,7 +136,7 @@ class Witness:
             answer, is_known = self.coming.pop(0)
         elif sizes and self.later:
             answer, is_known = self.later.pop()
-        if is_known:
+        if is_known:  # no assumption, so nothing is noted
             return answer
         # Solvers read their error code, where 0 is success; linalg_eig also reads whether its input
         # is finite, where 1 is yes.
@@ -158,7 +158,7 @@ class Witness:
         self.reads[key] = times
         if times & (times - 1) == 0:  # a power of two: a loop must not write each time
             self.write()
-        if sizes:
+        if sizes:  # no size can be AS_IN_MEMORY, which is below 0
             return max(answer, 0)
         if times == ENDLESS:
             warn_of_endless(where)
