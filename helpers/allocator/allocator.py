@@ -235,7 +235,7 @@ def alloc_found_block(a: Allocator, block: Block, size: int, requested: int) -> 
     block.requested = requested
     count_allocated(a, block, 1)
     count_active(a, block, 1)
-    if block.size >= conf(a).max_split_bytes:
+    if block.size >= conf(a).max_split_bytes:  # oversize in torch's statistics
         add_to_stat(a, OVERSIZE_ALLOCATIONS, 1)
     return block
 
@@ -268,7 +268,7 @@ def list_blocks(a: Allocator, pool: int) -> int:
     count = 0
     block = after_in_set(a, block_at(a, pool_at(a, pool).free))
     while block.at != NONE:
-        block_at(a, count).listed = block.at
+        block_at(a, count).listed = block.at  # entry ``count`` of the list
         count += 1
         block = after_in_set(a, block)
     return count
@@ -326,7 +326,7 @@ def release_available_cached_blocks(
     limit = conf(a).max_split_bytes
     if limit >= UNLIMITED:  # the option is not set
         return False
-    wanted = max(size, limit)
+    wanted = max(size, limit)  # no smaller block is freed, even for a smaller request
     first = 0
     count = list_blocks(a, pool)
     while first < count and precedes_size(listed(a, first), stream, wanted):

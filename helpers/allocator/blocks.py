@@ -55,7 +55,7 @@ ALLOCATION, ACTIVE, SEGMENTS, INACTIVE_SPLIT = range(5, len(NAMES))
 POOLS = ("all", "small_pool", "large_pool")
 OVERSIZE_ALLOCATIONS, OVERSIZE_SEGMENTS = range(3 * len(NAMES), 3 * len(NAMES) + 2)
 """Rows of the table of statistics, behind those of the figures: each figure has a row for each
-of POOLS.
+of POOLS. torch counts blocks and segments of max_split_size_mb or more as oversize.
 """
 LARGE, SMALL = range(2)
 """Places of the two default pools; those of private pool k are at 2 * k + LARGE and + SMALL."""
@@ -120,8 +120,9 @@ def add_to_figure(a: Allocator, small: int, figure: int, amount: int) -> None:
 
 
 def segment_size(rounded: int, large_segment_bytes: int) -> int:
-    """get_allocation_size: the small pool's 2 MiB, the large pool's, or from 10 MiB up the size
-    in steps of 2 MiB.
+    """get_allocation_size: the bytes of a new segment for a request of ``rounded`` bytes. A segment
+    of the small pool has 2 MiB. One of the large pool has ``large_segment_bytes``, or for a request
+    of 10 MiB or more the request's size rounded up to 2 MiB.
     """
     if rounded <= SMALL_MAX_BYTES:
         return SMALL_SEGMENT_BYTES
@@ -182,9 +183,8 @@ def new_segment(a: Allocator, address: int, size: int, page_bytes: int) -> Segme
     """
     segment = fresh(a, segment_at)
     a.segment_last = max(a.segment_last, segment.at)
-    segment.number = (
-        0  # the same for all, so that addresses decide (releases up to 2.11)
-    )
+    # Up to 2.11 all have the number 0, so that among blocks of one size addresses decide.
+    segment.number = 0
     if a.order != BY_ADDRESS:
         a.numbers += 1
         segment.number = a.numbers

@@ -206,7 +206,7 @@ def requests_of(trace: Trace) -> Requests:
     allocated = [block for _, block in trace.live_at_start if block.state == "A"]
     ids_before = np.array([block.id for block in allocated], np.int64)
     sizes_before = np.array([block.size for block in allocated], np.int64)
-    # Unless refused below.
+    # Requests that got a block: all but those that were refused.
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
     served[np.array(trace.refused, np.int64)] = False
     alloc_at = np.flatnonzero(served)

@@ -227,6 +227,7 @@ class Runs:
         """Whether the trace passes on a card of that size, under every rule for addresses that
         matters.
         """
+        # What is reserved at the start has to fit first; no replay is needed to tell.
         if capacity_bytes < self.card.held_bytes + start_bytes(self.of(conf).start):
             return False
         return not any(outcome.ooms for outcome in self.replays(conf, capacity_bytes))
@@ -294,7 +295,7 @@ def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None)
     # that is smaller than the floor is taken to fail, and the bisection begins there.
     fails = held_bytes + round_up(floor - held_bytes, GRANULE_BYTES) - GRANULE_BYTES
     smaller: int | None = held_bytes + round_up(below - held_bytes, GRANULE_BYTES)
-    while smaller is not None:
+    while smaller is not None:  # each smaller card that passes begins another bisection
         passes = partial(runs.passes, conf)
         size, _ = halved(passes, smaller, fails, GRANULE_BYTES)
         smaller = _passing_neighbour(runs, conf, size, floor)

@@ -104,7 +104,9 @@ def _object_in(path: Path) -> Fields:
 
 
 def add_to_record(trace: Path, **fields: object) -> None:
-    """Add what was found out later to the record beside a trace, by the names of its fields."""
+    """Add what was found out later to the record beside a trace, by the names of its fields. The
+    record has to be there; a field that it has already is overwritten.
+    """
     path = _record_file(trace)
     record = json.loads(path.read_text(encoding="utf-8"))
     text = json.dumps({**record, **fields}, indent=1, default=str)
@@ -169,7 +171,8 @@ def circumstances(trace: Trace) -> Circumstances:
         notes.append(how)
     elif not torch:
         torch = NEWEST_CHECKED
-        # A trace that patterns.generate made was not recorded, so it lacks nothing.
+        # A trace that patterns.generate made, or other code without giving it a label, was not
+        # recorded, so nothing is missing.
         if header.get("label") not in ("generated", None):
             notes.append(f"the recording does not name its torch: {torch} is taken")
     policy = str(header.get("policy", "firstfit"))
@@ -259,11 +262,12 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     recorded = trace.address[:stop][compared]
     expandable = outcome.column("kind")[compared] == EXPANDABLE
     ordinal = outcome.column("ordinal")[compared]
+    # Where the recorded range begins, by the address and the replayed offset of each allocation.
     range_begin = recorded - outcome.column("offset")[compared]
     same = outcome.column("address")[compared] == recorded
     for number in np.unique(ordinal[expandable]):
         in_range = expandable & (ordinal == number)
-        # The recorded range begins where most of its allocations say, by their offsets.
+        # It begins where most of its allocations say; the others lie at another offset.
         begins, counts = np.unique(range_begin[in_range], return_counts=True)
         same[in_range] = range_begin[in_range] == begins[counts.argmax()]
     return Agreement(

@@ -43,7 +43,7 @@ def free(a: Allocator, block: Block, pending: int) -> None:
     """
     block.allocated = 0
     count_allocated(a, block, -1)
-    if block.size >= conf(a).max_split_bytes:
+    if block.size >= conf(a).max_split_bytes:  # oversize in torch's statistics
         add_to_stat(a, OVERSIZE_ALLOCATIONS, -1)
     if pending != NONE:
         wait_for(a, block, pending)

@@ -107,7 +107,7 @@ def _extrapolated_step(
     half = copies // 2
     grown = int(reserved[-1] - reserved[-1 - half * len(period.op)])
     bytes_per_step = grown / (half * period.steps)
-    if grown < LEAST_REACH_BYTES:
+    if grown < LEAST_REACH_BYTES:  # too little to measure a pace by
         bytes_per_step = growth.bytes_per_step
     left = study.card.capacity_bytes - study.card.held_bytes - int(reserved[-1])
     steps_that_fit = int(left / bytes_per_step)
@@ -158,13 +158,16 @@ class _Period:
     def _larger_bytes(
         self, requests: Requests, growth: Growth, inside: Mask
     ) -> np.ndarray:
-        """For each row by how many bytes its request grows with each copy; 0 for other rows."""
+        """For each row of a copy by how many bytes its request grows from one copy to the next: 0
+        unless its call site is a grower that asks for larger blocks each step (LARGER).
+        """
         more_of_site = np.zeros(len(requests.sites))
         for grower in growth.growers:
             if grower.how == LARGER:
                 number = requests.sites.index(grower.site)
                 more_of_site[number] = grower.bytes_per_step * self.steps
         more_of_block = more_of_site[requests.site[inside]]
+        # A row without a block (place -1) finds any entry; only requests take what they find.
         return np.where(self.op == Op.ALLOC, more_of_block[self.place], 0.0)
 
     def _rows(self, requests: Requests, growth: Growth, inside: Mask) -> list[_Row]:

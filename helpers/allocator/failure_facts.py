@@ -55,7 +55,7 @@ def recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, 
     if not refused or is_another_card:
         return None, len(trace)
     call = trace.driver[refused[-1]]
-    allocated_bytes = 0
+    allocated_bytes = 0  # where the trace has a refusal and no operation
     if len(trace):
         allocated_bytes = int(requests.live[call.event])
     refusal = Refusal(
@@ -76,7 +76,7 @@ def replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
     first = replayed.replay().first_oom
     if first is None:
         return None, len(study.trace)
-    before = replayed.replay(stop=first)
+    before = replayed.replay(stop=first)  # up to right before that request
     reserved = before.figure("reserved_bytes")
     operation = int(origin[first])
     refusal = Refusal(
@@ -167,9 +167,12 @@ def more_to_come(
     rises = []
     for step in range(1, running_step):
         in_step = step_of_earlier == step
-        alike = earlier[in_step][order:]
-        if len(alike) and trace.size[alike[0]] <= refusal.request_bytes:
-            until_end = live[alike[0] : begins[step]]
+        same_and_later = earlier[in_step][order:]  # the same request comes first
+        if not len(same_and_later):
+            continue
+        same = same_and_later[0]
+        if trace.size[same] <= refusal.request_bytes:
+            until_end = live[same : begins[step]]
             rises.append(int(until_end.max() - until_end[0]))
     return min(rises, default=0)
 
@@ -231,7 +234,10 @@ def growth_facts(
 def _grower_facts(
     row: KeptGrower, growers: Sequence[KeptGrower], kept_bytes: int
 ) -> GrowerFacts:
-    """One of the growers of a program, and who keeps it."""
+    """The facts about one of the growers of a program, and about its keeper if one is known.
+
+    ``kept_bytes``: what the grower has kept up to the refused request.
+    """
     facts = GrowerFacts(
         line=row.line,
         asked_at=row.grower.site.name,
@@ -288,6 +294,7 @@ def _rest_by_step(
     begun = growth.steps_at(operation)
     if begun < 2 or operation >= len(requests.live):
         return 0, 0
+    # By operation: the bytes asked for there that the growers still hold at the refused request.
     kept_since = np.zeros(len(requests.live), np.int64)
     for row in recorded.growers:
         kept = live_requests_of(row.grower, requests, operation)

@@ -159,7 +159,8 @@ class _Search:
         self.asked_in = np.searchsorted(steps.begins, requests.at, "right") - 1
         freed_in = np.searchsorted(steps.begins, requests.until, "right") - 1
         self.freed_in = np.minimum(freed_in, self.count - 1)
-        # The first third is a start, in which caches fill; of few steps only the first is.
+        # The first third counts as a start, in which caches fill. Where there are few steps, only
+        # the first one does, since the others are needed.
         self.first = 1
         if self.count > FEWEST_STEPS:
             self.first = self.count // 3

@@ -244,7 +244,7 @@ def restore(a: Allocator) -> None:
     block of that state (records.Part), segment by segment and in the order of addresses. Segments
     get their ordinals in this order.
     """
-    segment = segment_at(a, NONE)
+    segment = segment_at(a, NONE)  # until the first part begins one
     before = NONE
     for place in range(a.part_count):
         part = part_at(a, place)
@@ -278,7 +278,7 @@ def restore_state(a: Allocator, block: Block, part: Part) -> None:
         a.used += part.size
         count_reserved(a, is_small(a, block), segments=0, size=part.size)
     if not part.mapped or part.state == INACTIVE:
-        insert(a, block)
+        insert(a, block)  # into the set of free blocks, or that of unmapped ones
         if not part.whole:  # a free part of a segment
             count_split(a, block, 1, part.size)
         return

@@ -157,7 +157,7 @@ def sum_of(parts: Sequence[Reading]) -> Reading:
     for part in parts:
         if not part.ok:
             return part
-    if len(parts) == 1:  # which keeps its own unit
+    if len(parts) == 1:  # returned as it is, with its own unit
         return parts[0]
     source = " + ".join(dict.fromkeys(part.source for part in parts))
     return seen(sum(part.bytes for part in parts), "bytes", source, parts[0].item)

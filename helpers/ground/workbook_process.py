@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
         # Behind what is inherited, so that these win.
         "PYTHONPATH": str(CHECKOUT),
         "CASEBOOK_OUTPUTS": str(OUTPUTS),
-        "PYTHONNOUSERSITE": "1",
-        "JUPYTER_PREFER_ENV_PATH": "1",
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "PYTHONNOUSERSITE": "1",  # no packages of ~/.local
+        "JUPYTER_PREFER_ENV_PATH": "1",  # kernels of this environment before the user's
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no warning of the kernel's debugger
     }
