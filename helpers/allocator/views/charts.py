@@ -33,9 +33,9 @@ class _Stacks:
     """The stacks of some operations as columns of a chart, each stack and each frame once.
 
     ``numbers``: for each operation the place of its stack in ``texts``, -1 where it has none or the
-    chart has no room for it; ``left_out``: how many operations found no room. ``texts``: for each
-    stack its frames, as numbers. ``frames``: the number of each frame. ``program_frames``: for each
-    stack the place of the program's innermost frame in it, -1 for none.
+    chart has no room for it. ``left_out``: how many operations found no room. ``texts``: for each
+    stack a column of the numbers of its frames. ``frames``: by the text of each frame its number.
+    ``program_frames``: for each stack the place in it of the program's innermost frame, -1 for none.
     """
 
     def __init__(self, trace: Trace, events: list[int]):
@@ -48,7 +48,9 @@ class _Stacks:
         self.numbers = list(map(self._number, events))
 
     def _number(self, event: int) -> int:
-        """The place in ``texts`` of an operation's stack, which is added if it is new."""
+        """The place in ``texts`` of an operation's stack, which is added if it is new; -1 for no stack, no
+        operation (-1), or no room. ``left_out`` counts the operations without room.
+        """
         if self.trace.frame is None or event < 0:
             return -1
         stack = int(self.trace.frame[event])
@@ -73,16 +75,17 @@ def timeline(
     capacity_bytes: int,
     stranded: tuple[np.ndarray, np.ndarray],
 ) -> Chart:
-    """The chart of the blocks in use over a replay; of very many blocks it has the largest.
+    """The chart of the blocks in use over a replay; of more than MOST_BLOCKS it has the largest.
 
-    ``stranded``: operations, and the bytes stranded after each.
+    ``stranded``: two arrays, some operations and the bytes that are stranded after each of them.
+    ``capacity_bytes``: of the card, AMPLE_BYTES where that is not known.
     """
     blocks, left_out = _largest(_lives(trace, outcome), by=2)
     starts, ends, sizes, events = blocks.T.tolist()
     stacks = _Stacks(trace, events)
     states = np.where(blocks[:, 2] <= SMALL_MAX_BYTES, SMALL_USE, IN_USE)
     reserved_at, reserved = _changes(outcome.column("reserved"))
-    fails_at = -1
+    fails_at = -1  # it does not
     if outcome.first_oom is not None:
         fails_at = outcome.first_oom
     if capacity_bytes >= AMPLE_BYTES:  # not known: no line is drawn
@@ -112,11 +115,12 @@ def timeline(
 
 
 def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
-    """A row for each block that was in use, in order of time: the first operation at which it is,
-    the one that frees it (the number of operations for none), its bytes, and the operation that
-    allocated it (-1 for a block of the start).
+    """A row for each block that was in use, in order of time, with four numbers: the operation from which
+    on it is in use, the operation that frees it (the number of operations for none), its bytes, and
+    the operation that allocated it (-1 for a block of the start).
     """
     freed_at = trace.freed_at
+    # A row of the outcome has kind -1 where no block was handed out.
     was_served = (trace.op == Op.ALLOC) & (outcome.column("kind") >= 0)
     events = np.flatnonzero(was_served)
     sizes = outcome.column("size")[events]
@@ -127,8 +131,9 @@ def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
 
 
 def _changes(values: np.ndarray) -> tuple[list[int], list[int]]:
-    """The operations at which a figure changed, and its value from then on. Of more than MOST_CHANGES
-    several neighbours become one, with the highest value of them.
+    """The operations at which a figure changed, and its value from then on. Where there are more than
+    MOST_CHANGES, neighbours become one change, at the first of them and with their highest value, so
+    that no peak is lost.
     """
     at = np.flatnonzero(np.diff(values, prepend=-1))
     step = ceil(len(at) / MOST_CHANGES)
@@ -168,8 +173,8 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
 
 
 def _largest(blocks: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest blocks, for which a chart has room, in their order; and the others. ``by``: the
-    column of the size.
+    """The MOST_BLOCKS largest blocks, in the order in which they are given, and the other blocks. ``by``:
+    the column of their bytes.
     """
     largest = np.sort(np.argsort(-blocks[:, by], kind="stable")[:MOST_BLOCKS])
     return blocks[largest], np.delete(blocks, largest, axis=0)

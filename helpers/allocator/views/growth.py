@@ -40,8 +40,8 @@ DECIMALS_WRITTEN = 4
 
 
 def growing(study: Study) -> Shown:
-    """What grows in a study's trace, and the step in which it runs out on its card; else why that is
-    not known.
+    """What grows in a study's trace, and the step in which it runs out on the study's card. Where the
+    trace has no lines of the program it is a table without rows that says so.
     """
     recorded = growth_of_recording(study.trace, study.path)
     try:
@@ -55,14 +55,15 @@ def growing(study: Study) -> Shown:
 def runs_out_on(
     study: Study, recorded: RecordedGrowth
 ) -> tuple[Exhaustion | None, int]:
-    """The step in which the growth runs out on the study's card, None where it does not, and the
-    bytes of that card, 0 where no card was named.
+    """How the growth ends on the study's card, and the bytes of that card, 0 where its size is not known.
+    The first is None where that is so, where growth could not be seen, and where it does not run out.
     """
     capacity = study.card.capacity_bytes
     if capacity >= AMPLE_BYTES:
         return None, 0
     if recorded.growth is None:
         return None, capacity
+    # The growth may be that of a longer repeat of the program (RecordedGrowth.is_longer).
     longer = replace(study, trace=recorded.requests.trace)
     return exhaustion(recorded.requests, recorded.growth, longer), capacity
 
@@ -70,7 +71,8 @@ def runs_out_on(
 def growth_table(
     recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
 ) -> Shown:
-    """A row for each grower, with its keeper, and above them what that means.
+    """A row for each grower, with its keeper, and above the rows what they mean. Where growth could not
+    be seen it has no rows and says why.
 
     ``capacity_bytes``: of the card on which ``runs_out`` was computed; 0 where none was named.
     Raises LinesError where no request has a line of the program.
@@ -101,7 +103,9 @@ def growth_table(
         )
     head = columns(GROWERS, widest=WIDEST)
     rows = [_grower_cells(row) for row in recorded.growers]
-    if not any(row.keeper for row in recorded.growers):
+    if not any(
+        row.keeper for row in recorded.growers
+    ):  # an empty first column is left out
         head = head[1:]
         rows = [row[1:] for row in rows]
     none = "No line keeps more memory from one step to the next."
@@ -157,7 +161,9 @@ def _too_early(recorded: RecordedGrowth) -> str:
 
 
 def _result(recorded: RecordedGrowth, growth: Growth) -> str:
-    """The answer in a sentence: what grows by how much, or the smallest growth that would show."""
+    """The answer in a sentence: what grows by how much, and whether that is a leak; where nothing grows,
+    the smallest growth that would have shown.
+    """
     if recorded.growers:
         size = show_bytes(round(growth.bytes_per_step))
         first = recorded.growers[0]
@@ -177,7 +183,7 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
 
 
 def _notes(growth: Growth) -> list[str]:
-    """Live bytes at the beginning of some steps, so that a reader can check the growth."""
+    """A note with the live bytes at the beginning of some steps, so that a reader can check the growth."""
     steps = len(growth.live)
     shown = sorted({0, 1, steps // 2, steps - 1})
     live = [show_bytes(growth.live[step]) for step in shown]
@@ -209,7 +215,9 @@ def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
 def growth_json(
     recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
 ) -> dict[str, Any]:
-    """The same as JSON: ``growers[].where`` names the line that keeps, then the one that asked."""
+    """What ``growth_table`` shows, as JSON. ``growers[].where`` names the line that keeps, then the line
+    that asked. Where growth could not be seen it has the fields up to ``runs_out`` alone, and 0 bytes per step.
+    """
     runs_out_json = None
     if runs_out is not None:
         runs_out_json = runs_out._asdict()

@@ -22,7 +22,7 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     before, after = peaks.live
     reserved_before, reserved_after = peaks.reserved
     result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share_words})"
-    # Lines are in order of their change; those count that changed in the direction of the peak.
+    # The line with the largest change in the direction in which the peak moved; lines are in order.
     same_way = [line for line in peaks.lines if line.by * (after - before) > 0]
     if same_way:
         result += f", most at {same_way[0].name}"

@@ -39,7 +39,9 @@ def replay_text(
     check: Agreement | None,
     notes: Sequence[str],
 ) -> Shown:
-    """One replay; ``check``: how it compares with the recording, where it can be compared."""
+    """One replay in words and figures. ``check``: how it compares with the recording, None where it cannot
+    be compared. ``notes``: of the study.
+    """
     end = "every request succeeds"
     if row.first_oom is not None:
         size = show_bytes(row.first_oom.size_bytes)
@@ -82,7 +84,9 @@ def where_it_ends(row: Replay) -> str:
 
 
 def _agreement_words(check: Agreement) -> str:
-    """How many addresses of the replay are as recorded, and the bytes reserved at its end."""
+    """How the replay agrees with the recording: how many of its addresses are as recorded, and the bytes
+    reserved at its end beside the recorded ones.
+    """
     exact = "exact" if check.exact else "not exact"
     addresses = f"{check.same_address} of {check.allocations} addresses"
     if check.by_offset:
@@ -96,8 +100,9 @@ def _agreement_words(check: Agreement) -> str:
 
 
 def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
-    """The settings of a what-if: the one to use, then the best, up to ``rows`` and the default
-    settings in any case; below them what was live, and warnings. ``path``: of the trace.
+    """The settings of a what-if: the one to use, then the others, the best first, up to ``rows``; the
+    default settings are shown in any case. Below them what was live, and warnings. ``path``: of the
+    trace, for commands that a reader may run.
     """
     size = show_bytes(answer.capacity_bytes)
     sentences = [_use(answer)]
@@ -125,8 +130,9 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
 
 
 def setting_to_use(answer: WhatIf) -> str:
-    """The setting that the command of the verdict sets, if it passes here; else the one that the
-    what-if recommends, empty for the default settings or where none passes.
+    """The setting that the next command of the verdict sets, if the verdict is on fragmentation and that
+    setting passes here: the page then names one setting, and not two. Else the setting that the
+    what-if recommends, "" for the default settings and where none passes.
     """
     verdict = answer.verdict
     if verdict is None or verdict.label != FRAGMENTED:
@@ -134,7 +140,8 @@ def setting_to_use(answer: WhatIf) -> str:
     command = verdict.next_step.command
     passing = [row.settings for row in answer.rows if row.passes and row.settings]
     named = [conf for conf in passing if conf in command]
-    return max(named, key=len, default=answer.use)  # one may be a part of another
+    # Several may be found, as the text of one may be a part of another's: the longest is meant.
+    return max(named, key=len, default=answer.use)
 
 
 def _use(answer: WhatIf) -> str:
@@ -142,7 +149,7 @@ def _use(answer: WhatIf) -> str:
     verdict = answer.verdict
     if answer.needs_bytes and len(answer.rows) > 1:
         return "no setting helps"
-    if answer.needs_bytes:
+    if answer.needs_bytes:  # only one setting was asked about
         setting = answer.rows[0].settings or "the default"
         return f"{setting} is not enough"
     setting = answer.use or "the default settings"
@@ -168,6 +175,7 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
         notes.append("To see which lines keep memory, and in which step it runs out:")
         notes.append(f"    casebook leaks {word(path)}")
     notes += [f"note: {warning}" for warning in answer.warnings]
+    # Otherwise what it says is among the warnings (whatif.py).
     if answer.proved == "oracle":
         notes.append(f"proof: {answer.proved_on}")
     for row in shown:
@@ -179,8 +187,8 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
 
 
 def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
-    """A line for each place in the program, with the bytes that it holds, the most first; stacks with
-    the same words are one place.
+    """A line for each place in the program, with the bytes and allocations that it holds, the most bytes
+    first. Stacks that ``place_in_words`` gives the same words are one place.
     """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -201,16 +209,21 @@ def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
-    """The rows of a what-if with the one to use first, which need not be the best (whatif.py)."""
-    if answer.needs_bytes:
+    """The rows of a what-if, the one to use first, which need not be the best (whatif.recommended); the
+    others in their order, the best first.
+    """
+    if (
+        answer.needs_bytes
+    ):  # none is to be used; ``use`` is "", as for the default settings
         return list(answer.rows)
     return sorted(answer.rows, key=lambda row: row.settings != answer.use)
 
 
 def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
-    """A row for each setting. Those of max_split_size_mb that end alike share one, such as
-    "max_split_size_mb:64, 128".
+    """A row of cells for each setting. Values of max_split_size_mb with the same figures share a row, such
+    as "max_split_size_mb:64, 128".
     """
+    # By a setting, of max_split_size_mb without its value, and its figures: the name in its cell.
     names: dict[tuple[object, ...], str] = {}
     for row in rows:
         setting, _, value = row.settings.partition(":")
@@ -225,8 +238,8 @@ def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
 
 
 def _league_figures(row: Replay) -> tuple[object, ...]:
-    """Where it runs out, its peak, which may depend on the driver's addresses, retries and slow
-    calls.
+    """The figures of a setting, in the order of LEAGUE: where it runs out; the peak reserved, from the
+    lowest to the highest where it depends on the driver's addresses; retries; slow calls.
     """
     peak = show_bytes(row.peak_reserved_low_bytes)
     highest = show_bytes(row.peak_reserved_high_bytes)
@@ -250,7 +263,7 @@ def sweep_table(answers: Sequence[WhatIf]) -> Shown:
 
 
 def _default_end(answer: WhatIf) -> str:
-    """How the run ends under the default settings."""
+    """How the run ends under the default settings; "not tried" where the what-if did not include them."""
     default = next((row for row in answer.rows if not row.settings), None)
     if default is None:
         return "not tried"

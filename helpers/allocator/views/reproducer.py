@@ -21,7 +21,7 @@ LINE_COLUMNS = 96
 MOST_LINES = 40
 """Lines of a program: more belong into a file beside a report."""
 LONGEST_PERIOD = 8
-"""Steps that may repeat together: a loop that allocates and frees a few tensors."""
+"""Steps that may repeat together, as in a loop that allocates and frees a few tensors."""
 OPERATIONS = {"alloc", "free", "empty_cache"}
 """The operations that a program of torch can ask of the allocator."""
 
@@ -91,6 +91,7 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
     header = trace.header
     others = {Op(op).name.lower() for op in trace.op} - OPERATIONS
     needs = ", ".join(sorted(others))
+    # The program makes its requests on one stream, in the default pools, with all of the card.
     has_others = trace.pool.any() or trace.stream.any() or header.get("fraction")
     if has_others and not needs:
         needs = "private pools, several streams or a memory fraction"
@@ -140,10 +141,13 @@ def _steps(trace: Trace) -> list[int]:
 
 
 def _repeated(steps: list[int]) -> str:
-    """The steps as text "(times, [steps]), ...": from the first one on, the longest repetition."""
+    """The steps as text of the program's list, "(times, [steps]), ...". From the first step on, each group
+    is the longest repetition that begins there; steps that do not repeat share a group of one time.
+    """
     groups: list[tuple[int, list[int]]] = []
     while steps:
         times, period = _longest_repetition(steps)
+        # A step that does not repeat goes into the group before it, if that is of one time, too.
         last_is_single = bool(groups) and groups[-1][0] == 1
         if times == 1 and last_is_single:
             groups[-1][1].append(steps[0])
@@ -157,8 +161,9 @@ def _repeated(steps: list[int]) -> str:
 
 
 def _longest_repetition(steps: list[int]) -> tuple[int, int]:
-    """(times, period): the first ``period`` steps follow each other ``times`` times. The one that
-    covers most steps; of several the shortest period.
+    """The repetition that ``steps`` begin with, as (times, period): the first ``period`` steps come
+    ``times`` times in a row. Of several repetitions the one that covers most steps is taken, and of
+    these the one with the shortest period. (1, 1) where nothing repeats.
     """
     best = (1, 1)
     for period in range(1, LONGEST_PERIOD + 1):

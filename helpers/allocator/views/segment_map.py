@@ -50,10 +50,10 @@ EDGE = 0.1  # above the first row and below the last
 
 
 class _Blocks:
-    """The mapped blocks of an outcome in address order. ``sizes``: their bytes. ``kinds``: their
-    states, as ``kinds_of`` says. ``places``: a row for each: kind and ordinal of its segment, and the
-    offset there. ``starts``: the reserved bytes before each. ``begins``: the first block of each
-    segment.
+    """The mapped blocks of an outcome in address order, as arrays. ``sizes``: their bytes. ``kinds``: their
+    states (``kinds_of``). ``places``: a row for each block with the kind and the ordinal of its segment
+    and its offset there, which together name an address. ``starts``: the reserved bytes before each
+    block. ``begins``: the number of the first block of each segment.
     """
 
     def __init__(self, table: np.ndarray) -> None:
@@ -65,14 +65,17 @@ class _Blocks:
         self.places = np.stack(place, axis=1)
         self.sizes = block_column(mapped, "size")
         self.starts = np.cumsum(self.sizes) - self.sizes
+        # A segment begins where kind or ordinal changes; no kind is -1, so the first block begins one.
         segment_changes = np.diff(self.places[:, :2], axis=0, prepend=-1)
         self.begins = np.flatnonzero(segment_changes.any(axis=1))
 
     def bytes_of(self, kind: int) -> int:
+        """The bytes of all blocks in a state."""
         return int(self.sizes[self.kinds == kind].sum())
 
     @property
     def total(self) -> int:
+        """All reserved bytes."""
         return int(self.sizes.sum())
 
 
@@ -82,7 +85,7 @@ def kinds_of(blocks: np.ndarray) -> np.ndarray:
     """
     state = block_column(blocks, "state")
     small = block_column(blocks, "small") == 1
-    segment, count = segments_of(blocks)
+    segment, count = segments_of(blocks)  # of each block; blocks in each segment
     is_expandable = block_column(blocks, "kind") == 1
     is_whole_segment = (count[segment] == 1) & ~is_expandable
     in_use = np.where(small, SMALL_USE, IN_USE)
@@ -95,7 +98,7 @@ def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown
     """The map of every reserved byte ``at`` a moment, and as a table a row for each segment, the one
     with most stranded bytes first, with the lines whose blocks keep it in use.
 
-    ``replay``: that of the whole trace, with a timeline.
+    ``replay``: that of the whole trace, with a timeline. ``at``: one that stops at the moment.
     """
     blocks = _Blocks(at.blocks)
     allocated_at = _allocated_at(trace, replay, at.events)
@@ -119,6 +122,8 @@ def _chart(
     segments = np.cumsum(begins_segment)  # numbered from 0
     places = map(tuple, blocks.places.tolist())
     events = np.array([allocated_at.get(place, -1) for place in places], np.int64)
+    # The states before STRANDED are those in use. A free block is no longer of the operation that
+    # allocated at its address.
     in_use = blocks.kinds < STRANDED
     events = np.where(in_use, events, -1)
     columns = (blocks.starts, blocks.sizes, blocks.kinds, segments, events)
@@ -142,7 +147,9 @@ def _allocated_at(
     events = np.flatnonzero(allocates & served)
     parts = [replay.column(name)[events] for name in ("kind", "ordinal", "offset")]
     places = map(tuple, np.stack(parts, axis=1).tolist())
-    return dict(zip(places, events.tolist(), strict=True))
+    return dict(
+        zip(places, events.tolist(), strict=True)
+    )  # of equal places the last one stays
 
 
 def _rows(
@@ -156,7 +163,7 @@ def _rows(
         is_used = kinds < STRANDED
         stranded = int(sizes[kinds == STRANDED].sum())
         kept_by = ""
-        if stranded:
+        if stranded:  # else nothing is gained by knowing who keeps it
             used = begin + np.flatnonzero(is_used)
             kept_by = _names(_lines_of(trace, blocks, allocated_at, used))
         total = int(sizes.sum())
@@ -185,7 +192,7 @@ def _lines_of(
 
 
 def _names(lines: Sequence[str]) -> str:
-    """The first two different lines, and how many more there are."""
+    """The first two of the different lines, and how many more there are; "" for none."""
     names = list(dict.fromkeys(lines))
     words = ", ".join(names[:2])
     if len(names) > 2:
@@ -233,8 +240,8 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
 
 
 def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
-    """The boxes of spans of bytes, (from, to), on the map as one shape; a span has one in each row
-    that it is in.
+    """The boxes of some spans of bytes, (from, to), on the map, as one shape. The map is folded, so a span
+    has a box in each row in which some of its bytes are.
     """
     above, below = STRIP
     boxes = []

@@ -63,8 +63,9 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A replay of a study under one setting. ``moment``: the operation of its first out-of-memory,
-    else where most was reserved; ``at``: the replay up to there, and ``metrics`` its figures.
+    """A replay of a study under one setting. ``outcome``: the whole replay. ``moment``: the operation of its
+    first out-of-memory, else the one after which most was reserved. ``at``: the replay up to and with
+    that operation; ``metrics``: the figures then. ``stranded``: sampled over the run.
     """
 
     study: Study
@@ -139,8 +140,8 @@ def words(study: Study) -> str:
 
 
 def memory(*views: View) -> Shown:
-    """Reserved, allocated and stranded bytes over the run, of one setting, or of several under each
-    other on one scale. One that is not too long has a chart to point at.
+    """Reserved, allocated and stranded bytes over the run, under one setting, or under several below each
+    other on one scale. A single one has a chart to point at, if its trace is not too long for that.
     """
     size = show_bytes(views[0].study.card.capacity_bytes)
     rows = []
@@ -174,8 +175,8 @@ def _chart(seen: View, title: str) -> Chart:
 
 
 def pair(seen: View, answer: WhatIf) -> Sequence[View]:
-    """The run as it is and under the setting to use; where that is the setting it has, under the best
-    of the others.
+    """The run as it is, and the run under the setting to use. Where it has that setting already, the second
+    is under the best of the other settings that may be recommended; without any it is the same again.
     """
     other = answer.use
     if other == seen.conf:
@@ -233,6 +234,7 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
     highest of those that it stands for.
     """
     points = round(sheet.width_of(axes) * POINTS)
+    # Each point stands for ``step`` values; the last ones, too few for a point, are left out.
     step = max(1, len(curve.at) // points)
     end = len(curve.at) // step * step
     at = curve.at[:end:step]
@@ -278,6 +280,7 @@ def league(answer: WhatIf) -> Shown:
 def _draw_league(answer: WhatIf, title: str) -> sheet.Drawing:
     """Draws the first LEAGUE_ROWS settings, the default settings among them."""
     rows = ranked(answer)
+    # The default settings take the last place if they would not be among those drawn.
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     drawn = [*rows[: LEAGUE_ROWS - len(default)], *default]
     top = max([answer.capacity_bytes, *(row.peak_reserved_bytes for row in drawn)])
@@ -297,6 +300,7 @@ def _league_bar(row: Replay, answer: WhatIf) -> sheet.Bar:
     """The bar of a setting, over a pale one as long as the card."""
     name = row.settings.replace(",", ", ") or "default settings"
     weight = "normal"
+    # Where no setting helps, ``use`` is "", as for the default settings.
     if row.settings == answer.use and not answer.needs_bytes:
         name = f"use {name}"
         weight = "bold"
@@ -305,5 +309,6 @@ def _league_bar(row: Replay, answer: WhatIf) -> sheet.Bar:
     if not row.passes:
         value = f"fails {row.ooms}x, {value}"
         look = PALETTE["fails"]
+    # The later fill is drawn over the earlier.
     fills = [(answer.capacity_bytes, PALETTE["free"]), (row.peak_reserved_bytes, look)]
     return sheet.Bar(name, value, fills, (), weight)
