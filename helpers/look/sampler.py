@@ -1,7 +1,7 @@
 """Prints as JSON lines how much memory a box and one of its processes use: a program of its own, which
 takes no GPU context.
 
-A sample has the host's memory, VRAM and GTT of each amdgpu card (Linux 5.14), NVIDIA cards by NVML,
+A sample has the host's memory, VRAM and GTT of each amdgpu card, NVIDIA cards by NVML,
 the processes that hold memory of them, and the watched process. A number on standard input is the
 next process to watch; the end of standard input ends the program. Listing the open files of processes
 costs most, so each sample lists those of a few processes, new ones first; then it reads one fdinfo

@@ -47,7 +47,8 @@ def dotted(version: tuple[int, ...]) -> str:
 def rocm_release(version: str) -> tuple[int, ...]:
     """Major and minor of the ``+rocm6.3`` part of torch's version; empty where there is none.
 
-    AMD's own builds have more before it: 2.6.0+gitb5d5987.rocm6.3.
+    Up to 80 characters between the plus sign and it are passed over, should a build put its commit
+    there: a choice of ours.
     """
     number = r"([0-9]{1,4})"
     mark = re.search(rf"\+[^+]{{0,80}}?rocm-?v?{number}\.{number}", version)
