@@ -227,8 +227,8 @@ def _beside_torch(account: Account, total: Quantity) -> Iterator[Decided]:
 def _of_named_others(
     account: Account, outside_bytes: int, process_bytes: int
 ) -> Iterator[Decided]:
-    """Other processes that the message names: whether they explain what is in use outside this
-    process, and whether two or more are of its size.
+    """Other processes that the message names: whether they have nearly all that is in use outside
+    this process, and whether two or more have this one's size, as the ranks of one job have.
     """
     sizes = [size for _, size in account.others]
     named_bytes = plus(*sizes).bytes

@@ -174,7 +174,7 @@ def _above_the_driver(numbers: Numbers) -> Decision | None:
 
 
 def _carve_out(numbers: Numbers) -> Decision | None:
-    """The driver's pool is the firmware's carve-out."""
+    """The driver's pool is the firmware's carve-out; odd where TTM's limit is larger."""
     pool = numbers.driver
     if not numbers.is_carve_out or pool is None:
         return None
@@ -224,7 +224,7 @@ def _below_the_carve_out(numbers: Numbers, limit: int) -> Decision:
 
 
 def _set_limit(numbers: Numbers, limit: int) -> Decision:
-    """A limit of TTM that somebody set: raised, lowered, or beyond what KFD gives."""
+    """A limit of TTM that somebody set: lowered, beyond what KFD gives, or raised."""
     ram = numbers.any_ram
     if ram is None:
         return answer("raised", numbers, limit, "weak")
@@ -276,7 +276,7 @@ def _posted_total(numbers: Numbers) -> Decision | None:
 
 
 def _far_below_the_carve_out(numbers: Numbers, torch: int) -> Decision:
-    """torch's total is half the RAM by the rule before Linux 6.15, or follows another limit."""
+    """torch's total is half the RAM by the rule before Linux 6.15, else by another limit."""
     is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
     if is_half_of_linux or _is_half_of_rest(numbers, torch):
         return answer("old_kernel_half", numbers, torch, "likely")

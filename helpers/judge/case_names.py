@@ -187,9 +187,7 @@ def _missing(account: Account) -> str:
         if message.free and plus(account.stranded).bytes > lacking.precision_bytes:
             joined = ", even if PyTorch could use all that it has cached"
         size = about(lacking)
-        if (
-            message.free is None
-        ):  # others may leave less room than the card's size shows
+        if message.free is None:  # others may leave less room than this
             size += " or more"
         return f"{size} is missing{joined}"
     sizes = (("free", message.free), ("cached", account.stranded))

@@ -237,7 +237,7 @@ def _host_rows(bundle: Bundle, kind: str) -> list[Ceiling]:
 
 
 def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
-    """The module parameters that are ceilings or that people take for one."""
+    """The module parameters that are ceilings or that people take for one; others have no row."""
     page = page_size(bundle)
     for parameter in ttm.parameters(bundle):
         if parameter.name not in table("ceilings")["rows"]:

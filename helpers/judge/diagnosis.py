@@ -197,7 +197,9 @@ def rank(observations: Iterable[Observation]) -> Ranking:
 def verdict_of(
     observations: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDENCE
 ) -> Verdict:
-    """The verdict that these observations support."""
+    """The verdict that these observations support: the first cause where one decides; that nothing
+    is wrong, of a box alone on which nothing failed; else what is still possible.
+    """
     ranking = rank(observations)
     if ranking.decides:
         return _decided(ranking, observations, evidence)

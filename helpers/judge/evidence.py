@@ -186,9 +186,8 @@ def evidence_from_message(text: str) -> CaseEvidence:
     shown = _cut(text, reading.messages)
     rest, printed = split_printed(shown)  # with blanks in place of each table
     messages = reading.messages
-    if (
-        shown == text
-    ):  # else the places of messages are not those of the text that is shown
+    # Of a text that was cut, the places of messages are no longer those in ``rest``.
+    if shown == text:
         # No word inside a printed table is a message of a program.
         messages = tuple(m for m in messages if text[m.start] == rest[m.start])
     # A command that was pasted and printed nothing, such as fuser where nobody has a device open.

@@ -45,9 +45,8 @@ class FailingProgram:
 @once
 def failing_program(evidence: CaseEvidence) -> FailingProgram | None:
     """The program that the text is about; None where the text is the kernel's alone, or empty."""
-    from helpers.look import (
-        kernel_log,
-    )  # loading it takes longer than reading a message
+    # Loading it takes longer than reading a message.
+    from helpers.look import kernel_log
 
     printed = []
     for line in evidence.error_text.splitlines():
@@ -102,9 +101,8 @@ def went_on(message: Message, evidence: CaseEvidence) -> bool:
     if any(other.event not in NEUTRAL_EVENTS for other in later):
         return True
     error = last_error(text)
-    if (
-        error is None
-    ):  # one line of progress may have been on its way; a second one was not
+    # One line of progress may have been on its way; a second one was not.
+    if error is None:
         counts_on = form("progress").search(text, progress.end())
         return counts_on is not None
     return error.start() > progress.start()

@@ -265,10 +265,12 @@ def _beyond_row(by_host: Sequence[Holder], beyond: int) -> LedgerRow:
 
 
 def _bytes_of(holders: Sequence[Holder]) -> int:
+    """What the holders have together; one that was not measured counts as 0."""
     return sum(holder.memory.bytes for holder in holders)
 
 
 def _name_of_process(process: Holder | Figure) -> str:
+    """A process as it is shown, with its number: "python (4711)"."""
     name = process.name
     if not name:
         name = "process"

@@ -54,9 +54,8 @@ def _of_parameters(text: str) -> Iterator[tuple[int, str]]:
     """The bytes that the parameters take in the type that is printed with them, and a sentence;
     nothing where the text does not say both, or speaks of quantisation.
     """
-    counts = form("parameters").findall(
-        text
-    )  # each: a number and a word, or two forms of it
+    # Each count: a number and a word, or two forms of it.
+    counts = form("parameters").findall(text)
     types = form("type of weights").findall(text)
     if not counts or len(set(types)) != 1 or form("fewer bits").search(text):
         return

@@ -86,7 +86,9 @@ def _without_failure(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _fault_then_others(accounts: list[Account]) -> Iterator[Observation]:
-    """A fault or an assertion beside other failures, which may follow from it."""
+    """The first fault or assertion, where failures of another kind are in the text as well: they
+    may follow from it.
+    """
     messages = [account.message for account in accounts]
     events = {message.event for message in messages} - set(NEUTRAL_EVENTS)
     broken = [message for message in messages if message.event in BROKEN]
@@ -122,9 +124,8 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
     messages of several ranks name one device, or its engine that sleeps, where vLLM said how much
     memory was still in use as it fell asleep and another process has about so much.
     """
-    ranks: dict[
-        int, set[str]
-    ] = {}  # by device, where much of it is used outside the rank
+    # The ranks of each device of which much is in use outside the rank.
+    ranks: dict[int, set[str]] = {}
     used_asleep = [
         account.message.used for account in accounts if account.message.row == SLEEPS
     ]

@@ -123,9 +123,8 @@ def _remedy_for_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
         only_a_tool_names_it = "pid" in names and not account.others
         # Both remedies say how much room the program has: torch's reserved memory and the free.
         if account.fits_alone and account.reserved and not only_a_tool_names_it:
-            if (
-                account.own_comes_first
-            ):  # by the sizes of both: MessageSums has the rule
+            # By the sizes of both: MessageSums has the rule.
+            if account.own_comes_first:
                 return "own-or-holder"
             return "holder-or-own"
     return name

@@ -114,7 +114,9 @@ class Numbers:
 
     @property
     def _kernel_takes_ttm(self) -> bool | None:
-        """Whether the kernel takes TTM's limit and not the carve-out; None: not known."""
+        """Whether the kernel takes TTM's limit and not the carve-out: by its release and, from
+        GTT_IF_LARGER on, by whether GTT is larger than the carve-out. None: not known.
+        """
         if self.kernel is None or self.gtt is None:
             return None
         if self.kernel < GTT_AS_VRAM:

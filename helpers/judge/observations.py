@@ -36,9 +36,8 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     observations += version_observations(evidence)
     observations += container_observations(evidence)
     if evidence.bundle is not None:
-        from helpers.judge.box_observations import (
-            box_observations,
-        )  # reads every layer of a box
+        # It reads every layer of a box.
+        from helpers.judge.box_observations import box_observations
 
         observations += box_observations(evidence, evidence.bundle)
     failed = _something_failed(evidence, observations)

@@ -116,9 +116,8 @@ def _need_in_words(facts: ProgramFacts, refusal: Refusal, need: _Need) -> str:
             f"The program needs {needed} at once and then {to_come} more, as it did at this place "
             f"before; it can use {usable}"
         )
-    if requests_pass(
-        facts
-    ):  # under some setting the replay finds a piece for each request
+    # Under some setting the replay finds a piece for each request.
+    if requests_pass(facts):
         live = show_bytes(refusal.allocated_bytes)
         return (
             f"{live} of the {usable} that the program can use is in use, and {request} more did "

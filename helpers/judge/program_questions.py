@@ -136,10 +136,9 @@ def is_mostly_unused(refusal: Refusal) -> bool:
 
 def others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether others hold so much of the card that the request would fit without them."""
+    # A replay knows of no others, and the program's own limit needs none.
     if refusal.fails_in_replay or refusal.is_limited:
-        return (
-            False  # a replay knows of no others, and the program's own limit needs none
-        )
+        return False
     others_bytes = facts.capacity_bytes - refusal.room_bytes
     if others_bytes < ANOTHERS_BYTES:
         return False
@@ -205,9 +204,8 @@ def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
         return True
     if is_mostly_unused(refusal):
         return True
-    if (
-        facts.growth is not None
-    ):  # there are steps, so one that was as full may be chance
+    # There are steps, so one that was as full may be chance.
+    if facts.growth is not None:
         return facts.steps_as_full >= STEADY_STEPS
     needed = refusal.allocated_bytes + refusal.request_bytes
     return facts.most_live_before_bytes >= needed

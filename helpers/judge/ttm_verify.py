@@ -310,7 +310,9 @@ def _why_not_read(now: Bundle, setting: Setting, live: int) -> str:
 
 
 def _image_is_older(now: Bundle, source: str) -> bool:
-    """Whether the booted kernel's initramfs was made before a file was last written."""
+    """Whether the booted kernel's initramfs was made before a file was last written; False where
+    one of the times was not captured.
+    """
     times = parameters.file_times(now)
     kernel = kernel_of(now)
     written = [time.mtime_s for time in times if time.path == source]

@@ -61,9 +61,8 @@ def undecided(
         deciding.append(deciding_reading("message"))
     if evidence.bundle is None and len(deciding) < ENOUGH_READINGS:
         deciding.append(deciding_reading("look"))
-    if (
-        not deciding
-    ):  # all was handed over: only a look at the moment of the failure is left
+    # All was handed over: only a look at the moment of the failure is left.
+    if not deciding:
         deciding.append(deciding_reading("moment"))
     missing = missing_readings(deciding, evidence)
     speaking = tuple(chain.from_iterable(row.speaks_for for row in near))

@@ -21,7 +21,8 @@ VENDORS = ("AMD", "Intel", "NVIDIA")
 
 @once
 def worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
-    """The rows of worlds.json that the texts, the messages or the box show, in the file's order.
+    """The rows of worlds.json that the texts, the messages or the box show, in the file's order:
+    servers first, then systems and vendors, so that the first with a remedy is the nearest.
 
     A row that is ``not_beside`` another counts only without that one: programs print CUDA's names
     on AMD's GPUs, too.

@@ -96,6 +96,7 @@ def parse(text: str, name: str) -> Preset:
     fields: dict[str, str] = {}
     environ: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
+        # Comments with another word than those of FIELDS are for people only.
         comment = re.match(r"#\s*(\w+):(.*)", line)
         if comment and comment[1] in FIELDS:
             fields[comment[1]] = comment[2].strip()

@@ -122,6 +122,7 @@ def holds(rule: Rule, value: str, facts: ProcessFacts) -> bool | None:
     """
     if rule.value and not re.fullmatch(rule.value, value):
         return False
+    # Each is True, False or None (not known); one that is False decides.
     answers = [
         _neighbour_holds(rule, facts),
         _build_holds(rule, facts),
