@@ -120,12 +120,14 @@ def of_cell(ledgers: Mapping[str, Ledger]) -> Notice:
     largest = max(ledger.peak for ledger in ledgers.values())
     if not largest:
         return Notice("This cell made no tensors.")
-    least = min(largest, LEAST_WORTH_SAYING)
+    least = min(
+        largest, LEAST_WORTH_SAYING
+    )  # the device with the largest peak always shows
     used = {
         device: ledger for device, ledger in ledgers.items() if ledger.peak >= least
     }
     peaks = _by_device({device: ledger.peak for device, ledger in used.items()})
-    kept = _by_device({device: ledger.total for device, ledger in used.items()})
+    still_held = _by_device({device: ledger.total for device, ledger in used.items()})
     rows: list[Row] = []
     for device, ledger in used.items():
         for line, at_peak, now in ledger.lines()[:MOST_LINES]:
@@ -133,7 +135,7 @@ def of_cell(ledgers: Mapping[str, Ledger]) -> Notice:
     heads = ("on", "at the peak", "kept", "line")
     return Notice(
         title=f"At its peak this cell had {peaks} more than before.",
-        sentences=[f"Of that it keeps {kept}."],
+        sentences=[f"Of that it keeps {still_held}."],
         table=Table(heads, rows, numbers=frozenset([1, 2])),
     )
 
@@ -174,6 +176,7 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
     """The holders, on one device or on all; ``lets_go``: with what lets go of each."""
     sizes = [(holder, holder.total) for holder in holdings.holders]
     if device:
+        # A counter: a holder without bytes on the device has 0 there.
         on_device = [(holder, holder.bytes[device]) for holder in holdings.holders]
         sizes = [(holder, size) for holder, size in on_device if size]
     rows: list[Row] = []
@@ -193,7 +196,8 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
 
 
 def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
-    """What a holder is, which part of it has most of the memory, and which line put that there.
+    """What a holder is, its part with most of the memory, and the line that put that part there; for
+    an error the largest variables of its calls, and for tensors without a name why they have none.
 
     ``after_free``: `%vram free` has just let go of what it could.
     """
@@ -211,7 +215,7 @@ def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     part = holder.main_part
     # A weight of a model, or a state of an optimizer, is not named: all of them are needed.
     names_the_part = holder.may_grow
-    if part.collection:
+    if part.collection:  # a collection with one tensor is as good as the tensor itself
         names_the_part = part.tensors > 1
     if names_the_part and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
@@ -223,7 +227,11 @@ def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
 
 
 def _nameless(holder: Holder, holdings: Holdings, after_free: bool) -> str:
-    """What tensors are that no name leads to, by the kind of their holder."""
+    """What tensors are that no name leads to, by the kind of their holder: library, graph or circle.
+
+    ``after_free``: `%vram free` has just collected all circles, so those that are left have a
+    library's reference.
+    """
     tensors = _tensors(holder.tensors)
     if holder.kind == "library":
         return f"{tensors} that no known object refers to"
@@ -237,7 +245,9 @@ def _nameless(holder: Holder, holdings: Holdings, after_free: bool) -> str:
 
 
 def _graph(holder: Holder) -> list[str]:
-    """What the graphs of a holder keep, as one phrase; none where it has no graph."""
+    """What the graphs of a holder keep, as one phrase, without the size where torch does not show
+    which graph keeps a tensor (before 2.13); none where it has no graph.
+    """
     size = sum(holder.graph_bytes.values())
     if size:
         return [f"graphs of autograd keep {show_bytes(size)} of that"]
@@ -253,8 +263,8 @@ def _tensors(count: int) -> str:
 
 
 def _owners_of_graphs(holdings: Holdings) -> str:
-    """The names of which one has the graphs, joined by "or": torch before 2.13 does not
-    show which.
+    """The names of the holders with a graph, at most MOST_OWNERS: one of them has the graphs without
+    an owner, and torch before 2.13 does not show which. A variable, where no holder has a graph.
     """
     owners = [holder.name for holder in holdings.holders if holder.has_graph]
     if not owners:

@@ -53,7 +53,11 @@ class _HostStorages:
                 self._add(result.untyped_storage())
 
     def _add(self, storage: Any) -> None:
-        """Add a storage that is not known yet, under the line of the cell that runs now."""
+        """Add a storage that is not known yet, under the line of the cell that runs now.
+
+        An address is known while its storage is alive: views and operations in place return a
+        storage that was added before.
+        """
         key = storage._cdata
         if key in self._alive and not self._alive[key].expired():
             return
@@ -121,6 +125,7 @@ def _followed_on_gpus(torch: ModuleType) -> Iterator[dict[str, Ledger]]:
     if is_cpu_build:
         yield ledgers
         return
+    # Events before the cell, by the index of the device. Any event shows that a history is on.
     lengths_before: dict[int, int] = {}
     if initialised(torch):
         lengths_before = dict(enumerate(map(len, _events(torch))))
@@ -129,7 +134,7 @@ def _followed_on_gpus(torch: ModuleType) -> Iterator[dict[str, Ledger]]:
         # torch calls this at the first use of a GPU, or now (_lazy_call of torch/cuda/__init__.py).
         torch.cuda._lazy_call(lambda: start_history(torch, MOST_EVENTS))
     yield ledgers
-    if not initialised(torch):
+    if not initialised(torch):  # the cell used no GPU
         return
     for index, events in enumerate(_events(torch)):
         new = events[lengths_before.get(index, 0) :]
@@ -145,7 +150,9 @@ def _events(torch: ModuleType) -> list[list[AllocatorEntry]]:
 
 
 def _read(events: list[AllocatorEntry]) -> Ledger:
-    """What the events of one device add up to. A free of an earlier block changes nothing."""
+    """What the events of one device add up to. A free of a block from before the cell changes
+    nothing. Other actions are left out: ``free_completed`` repeats a free, and segments are no blocks.
+    """
     ledger = Ledger()
     for event in events:
         if event["action"] == "alloc":

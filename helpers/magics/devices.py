@@ -98,7 +98,7 @@ def other_processes(question: WorkbookCommand | None) -> list[OtherProcess]:
     processes = {}
     for holder in question.answer().get("holders", ()):
         pid = holder.get("pid")
-        if pid != os.getpid():
+        if pid != os.getpid():  # this kernel's own memory is told by torch's counters
             name = str(holder.get("name", ""))
             processes[pid] = OtherProcess(pid, name, _size(holder))
     return list(processes.values())

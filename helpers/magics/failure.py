@@ -85,11 +85,15 @@ class CellFailure:
         return sizes.get(self.device, 0)
 
     def is_worth_a_step(self, size: int) -> bool:
-        """Whether letting go of so many bytes would help the request."""
+        """Whether letting go of so many bytes would help the request: any size does, where the
+        error's text does not say how much was requested.
+        """
         return size > SHARE_WORTH_A_STEP * self.requested
 
     def is_large(self, size: int) -> bool:
-        """Whether so many bytes are much of what all tensors took."""
+        """Whether so many bytes are much of what all tensors took; any size is, where the error's
+        text does not say that, as an error of host memory does not.
+        """
         return size > LARGE_SHARE * self.allocated
 
 
@@ -119,7 +123,7 @@ def explained(
     """
     text = _text(error)
     device = _device(text)
-    is_on_gpu = device != "cpu"
+    is_on_gpu = device != "cpu"  # also where the error does not say the device
     question = None
     if is_on_gpu:
         question = question_of_others()
@@ -151,8 +155,8 @@ def explained(
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error: its first argument that is one. A __str__ of the person's is not
-    called.
+    """The text of an error: its first argument that is a string; empty where none is. A __str__ of
+    the person's is not called.
     """
     return next((part for part in error.args if isinstance(part, str)), "")
 
@@ -176,8 +180,11 @@ def _device(text: str) -> str:
 
 
 def _line_of(error: BaseException) -> tuple[str, str]:
-    """Where the innermost line of the notebook's own code is that an error came through, in words,
-    and the text of that line.
+    """The innermost line of the notebook's own code that an error came through.
+
+    Returns its place in words, such as ``cell 3, line 2, in step()``, and its text. Where the error
+    came through no such line, as one of IPython's own does, the place is the cell and the text is
+    empty.
     """
     calls = [
         (frame.f_code, line)

@@ -100,7 +100,7 @@ def holdings_of(
             holders.append(holder)
             tensors = [storages[key] for key in reached if storages[key].has_graph]
             with_graphs.append((holder, tensors))
-    is_complete = walk.complete
+    is_complete = walk.complete  # whether the time sufficed for all roots
     # Counted here, before add_graphs adds to the storages.
     progress = f"{len(walk.reached):,} of {len(storages):,} tensors"
     ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
@@ -126,8 +126,11 @@ def _holder(
     counted: set[int],
     torch: ModuleType,
 ) -> Holder:
-    """The holder for a root and the tensors that it ``reached``, by their ids, without those whose
-    storage is already ``counted``.
+    """The holder for a root.
+
+    ``reached``: the references at which the root's tensors were found, by the ids of the tensors.
+    ``counted``: the addresses of storages that an earlier root's holder has; tensors of these are
+    left out.
     """
     new = {
         key: reference
@@ -152,7 +155,8 @@ def _holder(
             if issubclass(type(storages[key].tensor), torch.nn.Parameter)
         ),
     )
-    # A reference into an optimizer reads so; one into a dictionary of the person's may do so too.
+    # A reference into an optimizer has this in its name, and one into a dictionary of the person's
+    # may have it too. Asking all optimizers takes time, so they are asked only then.
     may_be_states = [key for key in new if ".state[" in new[key].name]
     if may_be_states:
         states = states_of_optimizers(torch)

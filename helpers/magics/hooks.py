@@ -73,6 +73,7 @@ class Extension:
         traceback.
         """
         following = None
+        # Of a cell inside the running one, such as by run_cell, the outer cell's is not ended.
         if result.info is self._running:
             self._running = None
             following = self._following
@@ -115,7 +116,7 @@ class Extension:
         if is_inner or not lines or not MEASURED.match(lines[0]):
             return lines
         rest = lines[1:]
-        first = next((line for line in rest if line.strip()), "")
+        first = next((line for line in rest if line.strip()), "")  # that is not blank
         if first.startswith("%%"):
             return rest
         return ["\n", *rest]
@@ -136,7 +137,7 @@ class Extension:
             return
         if torch is None:
             print(NO_TORCH)
-            if cell is not None:
+            if cell is not None:  # the cell below %%vram runs, unmeasured
                 self.shell.run_cell(cell, store_history=False)
             return
         try:

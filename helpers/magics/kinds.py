@@ -85,7 +85,9 @@ def _tensor(tensor: Any) -> str:
 
 
 def _is_small_part(tensor: Any) -> bool:
-    """Whether a tensor is a view of less than half of its storage."""
+    """Whether a tensor is a view of less than half of its storage; False for a tensor without one,
+    such as a sparse one, which raises an error.
+    """
     try:
         size = tensor.numel() * tensor.element_size()
         return bool(size < tensor.untyped_storage().nbytes() / 2)

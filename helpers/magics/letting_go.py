@@ -81,7 +81,8 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     gone = {
         address for address, storage in followed.items() if storage.reference.expired()
     }
-    left = _left(holdings, dropped, gone, frozenset(followed) - gone)
+    alive = frozenset(followed) - gone
+    left = _left(holdings, dropped, gone, alive)
     if left is None:  # then look again, in what is left of the same time
         with looking(torch):
             left = holdings_of(large_storages(torch), torch, shell, began)
@@ -89,9 +90,10 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
     tensors: collections.Counter[str] = collections.Counter()
     for address in gone:
         tensors[followed[address].device] += followed[address].bytes
-    # On a GPU torch's own count is exact, and replaces the sum.
+    # On a GPU torch's own count is exact, and replaces the sum; that of host memory stays.
     for device, size in allocated_bytes(torch).items():
         tensors[device] = allocated_before[device] - size
+    # Another thread may have reserved more meanwhile.
     returned = max(0, reserved_before - _reserved_bytes(torch))
     return LetGo(tensors, returned, dropped, left)
 
@@ -146,10 +148,14 @@ def _followed(
 def _left(
     holdings: Holdings, dropped: list[str], gone: set[int], alive: frozenset[int]
 ) -> Holdings | None:
-    """Who holds the rest, from the holdings before; None where these cannot tell, because something
-    that was let go of is still alive, so another name keeps it.
+    """Who holds the rest: the holders of before that are whole and were not dropped. A second look,
+    which takes a second, is saved so.
 
-    ``gone`` and ``alive``: addresses of the storages that were freed, and that might have been.
+    None where a holder was dropped, or lost a storage, and has another storage that is still alive:
+    then some other name keeps that storage, and only a new look finds the name.
+
+    ``gone``: addresses of the storages that were freed; ``alive``: those of the storages that were
+    expected to be freed and were not.
     """
     left = []
     for holder in holdings.holders:

@@ -36,9 +36,9 @@ MOST_NAMED = 3
 
 
 def next_steps(failure: CellFailure) -> Iterator[str]:
-    """What to do, the surest first."""
+    """What to do, one text for each step, the surest first; none where nothing is known to help."""
     yield from _let_go_of_leftovers(failure)
-    steps = {}
+    steps = {}  # by the name of the holder; Holdings has the holders most bytes first
     with_a_name = ("variable", "module", "error", "thread", "widgets")
     for holder in failure.holdings.of_kind(*with_a_name):
         most_bytes = failure.on_device(holder.bytes)
@@ -95,7 +95,7 @@ def _step_of_part(holder: Holder, part: Keeper, failure: CellFailure) -> str:
     """What to change about a part that keeps frames, gradients with graphs, states of optimizers, a
     collection of results, or a running sum; empty for other parts.
     """
-    if part.name in holder.with_parameters:
+    if part.name in holder.with_parameters:  # a model needs its parameters
         return ""
     if part.kind in KEEPING_FRAMES:
         return _about_frames(holder, part, failure)
@@ -112,23 +112,29 @@ def _step_of_part(holder: Holder, part: Keeper, failure: CellFailure) -> str:
 
 
 def _grows(holder: Holder, failure: CellFailure) -> bool:
-    """Whether a collection grows: with each run of the cell, or by a line that adds to it."""
+    """Whether a collection grows: it got longer with each run of the cell, or a known line adds to
+    it and it is large.
+    """
     if holder.name in failure.growth.entries_each:
         return True
     part = holder.parts[0]
     is_collection = part.collection and part.tensors > 1
+    # The variables of a function (of a closure, or its defaults) may grow as a collection does.
     if not is_collection and part.kind != "function":
         return False
     if not part.lines or part.name in holder.with_parameters:
         return False
     size = part.bytes
+    # A list or a dict grows as a whole; of an object only the part that has a line.
     if holder.is_mutable:
         size = failure.on_device(holder.bytes)
     return failure.is_large(size)
 
 
 def _about_collection(holder: Holder, part: Keeper, failure: CellFailure) -> str:
-    """A collection that keeps results of each step."""
+    """The step for a collection that keeps results of each step; ``part`` is its largest, or one
+    with graphs.
+    """
     name = part.name
     if part.collection:
         name = part.collection
@@ -206,13 +212,13 @@ def _about_sum(holder: Holder, part: Keeper, failure: CellFailure) -> str:
     most = _most_in_graphs(holder, failure)
     if most:
         size = f"up to {show_bytes(most)}"
-    cut = f"use {part.name}.detach()"
+    without_graph = f"use {part.name}.detach()"
     if part.bytes <= LARGEST_NUMBER:
-        cut = "add the number alone, with .item()"
+        without_graph = "add the number alone, with .item()"
     return (
         f"{part.name} is computed from its own previous value "
         f"({in_a_sentence(part.lines[0])}), so it keeps the graph of every step, {size}: "
-        f"at that line {cut}, unless a backward pass goes through all of them."
+        f"at that line {without_graph}, unless a backward pass goes through all of them."
     )
 
 
@@ -224,7 +230,9 @@ def _added_at(part: Keeper) -> str:
 
 
 def how_to_empty(holder: Holder) -> str:
-    """A statement that lets go of what a module's variable, ``module.variable``, holds."""
+    """A statement that lets go of what a module's variable, ``module.variable``, holds: clear() for
+    a collection, None in its place for any other value.
+    """
     module, _, _ = holder.name.rpartition(".")
     if holder.is_mutable:
         return f"import {module}; {holder.name}.clear()"
@@ -254,6 +262,7 @@ def _shrink_the_pass(failure: CellFailure, besides: Collection[str]) -> Iterator
     ``besides``: the names that have a step of their own; their graphs are not counted.
     """
     size = 0
+    # Where a name has a step, the graphs of unknown owner may be those that its step frees.
     if not besides:
         size = _in_graphs_of_unknown_owner(failure)
     for holder in failure.holdings.holders:
@@ -288,51 +297,57 @@ def _join_the_pieces(failure: CellFailure) -> Iterator[str]:
 
 
 def _delete_variables(failure: CellFailure, besides: Collection[str]) -> Iterator[str]:
-    """The step that names the largest variables, ``besides`` those that have a step of
-    their own.
+    """The step that names at most MOST_NAMED variables to delete: the first of Holdings, which has
+    the variables of most bytes first.
+
+    ``besides``: the names that have a step of their own, and are not named again. Where no variable
+    is large enough and no name has a step, the step says so; where only a name has one, there is no
+    step here.
     """
     variables = failure.holdings.of_kind("variable")
     sizes = {holder.name: failure.on_device(holder.bytes) for holder in variables}
     least = SHARE_WORTH_A_STEP * max([*sizes.values(), failure.requested])
     others = [holder for holder in variables if holder.name not in besides]
-    named = [
-        _named(holder, failure)
+    to_delete = [
+        _with_details(holder, failure)
         for holder in others[:MOST_NAMED]
         if sizes[holder.name] > least
     ]
-    smaller = "make the batch or the model smaller"
-    if not named and not besides:
-        yield (
-            "No variable holds much, compared with what was asked for. If the cell itself needs "
-            f"more than there is, {smaller}."
-        )
-    if not named:
+    last_resort = "make the batch or the model smaller"
+    if not to_delete:
+        if not besides:
+            yield (
+                "No variable holds much, compared with what was asked for. If the cell itself needs "
+                f"more than there is, {last_resort}."
+            )
         return
     which = "largest"
     if besides:
         which = "next largest"
     subject = f"The {which} variable is"
-    if len(named) > 1:
+    if len(to_delete) > 1:
         subject = f"The {which} variables are"
     yield (
-        f"{subject} {', '.join(named)}. %vram free NAME deletes one that you no longer "
-        f"need; if you need them all, {smaller}."
+        f"{subject} {', '.join(to_delete)}. %vram free NAME deletes one that you no longer "
+        f"need; if you need them all, {last_resort}."
     )
 
 
-def _named(holder: Holder, failure: CellFailure) -> str:
+def _with_details(holder: Holder, failure: CellFailure) -> str:
     """A variable with its size, who else reaches it, and since when no cell has named it."""
     words = [show_bytes(failure.on_device(holder.bytes))]
     if holder.other_variables:
         words.append(f"also reached from {' and '.join(holder.other_variables)}")
     last = failure.last_named.get(holder.name, 0)
-    if last:
+    if last:  # 0: this cell names it, or none does, such as a variable of %run
         words.append(f"no cell after cell {last} names it")
     return f"{holder.name} ({', '.join(words)})"
 
 
 def _let_go_of_failed_call(failure: CellFailure) -> Iterator[str]:
-    """The last step, because the next try needs as much again as the failed call still has."""
+    """The step that frees the variables of the failed call. It is the last one: their memory is
+    what the next try needs again, so to free it does not make the cell fit.
+    """
     errors = failure.holdings.of_kind("error")
     size = sum(failure.on_device(holder.bytes) for holder in errors)
     if failure.is_worth_a_step(size):
@@ -343,10 +358,11 @@ def _let_go_of_failed_call(failure: CellFailure) -> Iterator[str]:
 
 
 def _most_in_graphs(holder: Holder, failure: CellFailure) -> int:
-    """The most bytes that the graphs of a holder may keep.
+    """The most bytes that the graphs of a holder may keep beyond those that are counted for it.
 
     Torch before 2.13 does not show which graph keeps a tensor, so any holder with a graph may keep
-    all of them. An error's graphs are those that were counted for it.
+    all tensors of graphs without an owner. 0 for a holder without a graph, and where torch shows
+    the owners: then the holder has its ``graph_bytes``. Of an error these are returned.
     """
     if holder.kind == "error":
         return failure.on_device(holder.graph_bytes)

@@ -87,7 +87,9 @@ class CellRuns:
 
 
 def _steps(values: list[int | None]) -> list[int]:
-    """The differences from each value to the next; empty where one is missing."""
+    """The differences from each value to the next; empty where a value is None, as the length is of
+    a collection that did not exist after one of the runs.
+    """
     present = [value for value in values if value is not None]
     if len(present) < len(values):
         return []

@@ -43,7 +43,7 @@ class _Watch:
         self.recording = None
         if ended is None:
             return
-        atexit.unregister(self.end)
+        atexit.unregister(self.end)  # else it would keep this object until the exit
         ended.__exit__()
         if ended.facts["ooms"] and ended.trace:
             command = [sys.executable, "-I", str(PROGRAM), "diagnose", ended.trace]

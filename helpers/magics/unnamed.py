@@ -21,7 +21,9 @@ MOST_LINES = 3
 
 
 def add_unnamed(torch: ModuleType, holdings: Holdings) -> None:
-    """Add a holder for the allocated blocks that no other holder's tensors use."""
+    """Add a holder for the allocated blocks that no other holder's tensors use, at its place among
+    the others by size. Nothing is added where there is no such block, or no GPU is in use.
+    """
     if not initialised(torch):
         return
     of_tensors = frozenset().union(*(holder.addresses for holder in holdings.holders))
