@@ -155,10 +155,9 @@ class Requests:
         return sums.astype(np.int64)
 
     def largest_lines(self, held_bytes: Numbers) -> list[int]:
-        """The numbers of the call sites in the program's own files, those with most ``held_bytes``
-        first.
+        """The numbers of the call sites in the program's own files, those with most bytes first.
 
-        ``held_bytes``: of each call site.
+        ``held_bytes``: the bytes of each call site, by its number, as ``by_site`` returns them.
         """
         largest_first = np.argsort(-held_bytes).tolist()
         return [number for number in largest_first if self.sites[number].in_program]

@@ -143,8 +143,8 @@ def with_record(trace: Trace, path: Path) -> Trace:
     if report.get("rehearsed"):
         notes.append(report["rehearsed"])
     trust = map(str, report.get("trust", ()))
-    # Of what it takes for granted only values that were not computed can change sizes (the
-    # sentences "sizes" and "values" in rehearse/words.json).
+    # A rehearsal lists what it takes for granted. Only the sentences about values that it did not
+    # compute name something that can change sizes ("sizes" and "values" in rehearse/words.json).
     notes += [line for line in trust if "values" in line]
     return replace(trace, header=header, notes=tuple(notes))
 

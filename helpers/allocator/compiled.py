@@ -86,7 +86,9 @@ def accessor(name: str) -> Any:
     @intrinsic
     def record_at(_context: Any, a: Any, _place: Any) -> Any:
         def build(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            """LLVM instructions: read the table's address, add the record's offset to it."""
+            """The address of the record, as LLVM instructions: read the table's address from the
+            allocator's record, and add to it the place times the bytes of a record.
+            """
             allocator_pointer, place = arguments
             word = ir.IntType(64)
             begin = builder.ptrtoint(allocator_pointer, word)

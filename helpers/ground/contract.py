@@ -245,8 +245,8 @@ def _read_shape(kind: type, value: object, where: str) -> object:
 
 
 def _check_keys(kind: type, value: Mapping[str, object], before_key: str) -> None:
-    """Raises ValueError for a key that the shape lacks, or a field without a default that has no
-    key.
+    """Raises ValueError for a key of ``value`` that is no field of the shape, and for a field
+    without a default that has no key in ``value``.
     """
     assert is_dataclass(kind)
     names = [field.name for field in fields(kind)]
