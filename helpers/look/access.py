@@ -142,7 +142,7 @@ def collect_identity() -> list[JsonRow]:
     memberships = []
     for name, gid, members in _group_lines():
         names[gid] = name
-        if name == user and gid >= FIRST_USER_GID:
+        if name == user and gid >= FIRST_USER_GID:  # a group of one person has its name
             names[gid] = "(the user's own)"
         if user and user in members:
             memberships.append(names[gid])
@@ -198,6 +198,7 @@ def _selinux() -> tuple[str, str]:
         return "enforcing", label
     if enforcing == "0":
         return "permissive", label
+    # selinuxfs is not mounted here, as in a container, but processes have labels.
     if label:
         return "unknown", label
     return "disabled", ""

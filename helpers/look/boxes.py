@@ -25,10 +25,11 @@ def recorded_names() -> list[str]:
 
 
 def open_box(box: str) -> Bundle:
-    """The bundle of this box, captured now, if ``box`` is ``live``; of a recorded box by its name;
-    or at a path.
+    """The bundle of a box. ``box`` is ``live`` for this box, which is captured now; the name of a
+    recorded box; or the path of a bundle.
 
-    Raises BundleError; for an unknown name it lists the names that exist.
+    Raises BundleError; for a word without a slash that is neither a name nor a file here, the error
+    lists the names that exist.
     """
     if box == "live":
         return _captured_now()

@@ -140,7 +140,9 @@ class Collection:
 
 
 def _status(name: str, rows: list[JsonRow]) -> tuple[str, str]:
-    """The status of the item of a table with these rows, and why it has no value."""
+    """The status of the item of a table with these rows, and why it has no value: "ok" and an empty
+    text, unless the only row of one of ANSWERS is the reason of the program that was asked.
+    """
     if name in ANSWERS and len(rows) == 1:
         status = rows[0].get("status")
         if status in ("not_available", "not_allowed"):

@@ -93,6 +93,7 @@ def run(
             feed(data)
         elif len(kept) <= limit_bytes:
             kept.extend(data)
+        # One piece more than the limit tells output that was cut off from output that just fits.
         if len(kept) > limit_bytes:
             return 0.0  # no seconds are left
         return None
@@ -149,7 +150,7 @@ def _remark(ended: child.Ended, name: str, program: str) -> str:
     """
     if ended.signal:
         return f"killed by {ended.signal}"
-    if program != shutil.which(name):
+    if program != shutil.which(name):  # it was found in one of TOOL_FOLDERS
         return f"ran {program}"
     return ""
 

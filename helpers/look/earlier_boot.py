@@ -40,7 +40,8 @@ def last_lines(boot_id: str, since_s: float, root: str = "") -> list[str]:
     if not refused:
         refused = ["the kernel left no log there since the run began"]
     why = f"pstore: {'; '.join(refused)}"
-    boot = boot_id.replace("-", "")
+    boot = boot_id.replace("-", "")  # as journalctl writes it
+    # The journal is this box's own, so it says nothing of a file tree.
     if not root and re.fullmatch("[0-9a-f]{32}", boot):
         lines, silence = _from_journal(boot)
         if lines:

@@ -70,6 +70,7 @@ def sounds_secret(name: str) -> bool:
         words.pop()
     if any(re.fullmatch(_KNOWN["secret anywhere"], word) for word in words):
         return True
+    # The last two words, of which a short name lacks one or both.
     word_before, last = ["", "", *words][-2:]
     if last in ("keys", "tokens"):
         return word_before in _KNOWN["of secrets"].split()
@@ -84,7 +85,7 @@ def without_names(value: str) -> str:
     value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     value = value[:VALUE_LIMIT]
     home = os.path.expanduser("~")
-    if len(home) > 1:
+    if len(home) > 1:  # the home folder / would be in every path
         value = re.sub(re.escape(home) + r"(?=[/:;,=\s]|$)", "~", value)
     return re.sub(r"://[^/@\s]+@", "://", value)
 

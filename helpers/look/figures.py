@@ -140,6 +140,7 @@ class _StatedText:
         for form in figure_forms():
             if not form.among(lower) or not form.is_of(source):
                 continue
+            # The form reads the same pools, and those of the CPU with them.
             if agents and form.id == "rocminfo-pool":
                 continue
             yield from self._matches(form, body)
@@ -196,6 +197,7 @@ class _StatedText:
         for size in form.sizes:
             if match[size.group + "printed"] is None:
                 continue
+            # Words for "not measured" fill the group that has all of it, and not the number's.
             printed_size = None
             if match[size.group] is not None:
                 printed_size = self._quantity(form, match, size)

@@ -156,7 +156,7 @@ def _below(top: str, folder: FoundPath, part: str, rest: str) -> list[FoundPath]
     ``rest`` is the pattern from this component on.
     """
     base = folder.source
-    if folder.status != "ok":  # the search ended here already
+    if folder.status != "ok":  # the search ended here at an earlier component
         return [folder]
     try:
         if not _WILD.search(part):

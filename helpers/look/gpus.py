@@ -197,8 +197,11 @@ def _pool(
     used: Reading | None = None,
     free: Reading | None = None,
 ) -> Pool:
-    """A pool of which a layer gives the total and what is in use, or free, or neither; the other is
-    computed. On a GPU used is not the rest of free: a driver also keeps some for itself.
+    """A pool of which a layer gives the ``total``, and what is ``used`` or ``free``, or neither.
+
+    ``free`` is computed from ``used`` where a layer does not give it. ``used`` is computed from
+    ``free`` only for a pool of the host (empty ``pci``): on a GPU a driver also keeps some memory
+    for itself, which is neither.
     """
     if used is None and free is not None and not pci:
         used = _less(total, free)

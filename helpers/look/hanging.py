@@ -62,8 +62,9 @@ def read_each(
             return True
         return group is not None and lost_of_group[group(key)] >= GROUP_LIMIT
 
-    # Each child reads all keys that are left, until it is lost with one of them.
-
+    # Each child reads all keys that are left, until it is lost with one of them. The counts of lost
+    # reads change only between two children, so the loop below skips the keys that a child did not
+    # get.
     while left:
         pid, pipe = _fork([key for key in left if not is_given_up(key)], read)
         why = ""

@@ -82,9 +82,11 @@ def _entry(folder: str, path: str) -> str:
 
 
 def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
+    """The node with that number. ``card_addresses``: the PCI addresses of DRM cards (see _address)."""
     folder = f"{_NODES}/{number}"
     gpu_id = bundle.number(folder + "/gpu_id", "count")
     properties = bundle.read(folder + "/properties")
+    # In a container both files of a GPU that was not passed in are refused; the refusal counts.
     if properties.status == "not_allowed" and not gpu_id.ok:
         gpu_id = properties.missing(unit="count")
     values = _properties(properties.text)

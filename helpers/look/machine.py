@@ -205,7 +205,8 @@ class _Group:
         limits = [n for n in (*numbers, *more) if n.ok and n.bytes < _NO_LIMIT_BYTES]
         if limits:
             return min(limits, key=lambda limit: limit.bytes)
-        # The root group does not have the file, so its absence alone means nothing.
+        # No limit is set if a file could be read. The root group does not have the file, so its
+        # absence alone means nothing.
         for folder in self.folders:
             text = self._bundle.read(f"{folder}/{name}")
             if text.text.strip():

@@ -181,6 +181,7 @@ class _Reader:
         """Keep the messages that begin in a stretch of the text, and behind the last one so far."""
         is_last = stop == len(self.text)
         mentions = len(self.kept) + self.repeats + self.over
+        # The end is read in any case, since a failure is often there.
         if mentions > MENTIONS_LIMIT and not is_last:
             self.passed += stop - start
             return
@@ -191,6 +192,7 @@ class _Reader:
             return
         squeezed = Squeezed(self.text, first, last)
         for failure in self._failures(squeezed, self.text[first:last], first):
+            # Others begin in the margins of the stretch, or within a message that was kept.
             if not max(start, self.read_until) <= failure.start < stop:
                 continue
             self.read_until = max(self.read_until, failure.end)

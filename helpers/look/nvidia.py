@@ -192,8 +192,9 @@ def _with_processes(bundle: Bundle) -> Listing | None:
 
 
 def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]:
-    """The readings of a GPU's fields from what a source has for them: words, numbers in ``unit``, or
-    readings. A field that it lacks reads as not available.
+    """The readings of a GPU's fields, by the names of fields of NvidiaGpu. ``raw`` has for each field
+    what a source printed: words or a number, whose unit is ``unit`` if it is a size; or a reading
+    already, which stays. A field that it lacks reads as not available.
     """
     readings = {}
     for name in ("index", "name", *SIZES, "cuda"):
@@ -375,7 +376,7 @@ def _of_driver(bundle: Bundle) -> Listing:
         model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
         if not address:
             continue
-        raw: JsonRow = {**unread}
+        raw: JsonRow = {**unread}  # no size is in that file
         if model:
             raw["name"] = model[1].strip()
         readings[address] = _readings(raw, text)

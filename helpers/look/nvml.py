@@ -183,7 +183,7 @@ class Nvml:
             try:
                 row.update(zip(fields, read(handle)))  # noqa: B905 - Python 3.8
             except NvmlError as error:
-                row.update(dict.fromkeys(fields))
+                row.update(dict.fromkeys(fields))  # null
                 row["unread"].update(dict.fromkeys(fields, error.unread))
         return row
 

@@ -159,6 +159,7 @@ def gpu_kind(
         for part in mentioned_parts:
             if part.kind == CARD:
                 sizes += part.gib
+        # The named cards cannot show this total, so the program runs on the APU.
         if sizes and not is_card_size(total_bytes, "", sizes):
             return APU
     for kind in (CARD, APU):
@@ -185,7 +186,9 @@ def _parts_in(texts: Iterable[str]) -> list[Part]:
 
 
 def _kinds_of_box(bundle: Bundle) -> set[str]:
-    """The kinds of a box's GPUs."""
+    """The kinds of a box's GPUs. A GPU of which no layer says whether it is integrated adds none,
+    unless it is NVIDIA's and its name is that of a part that shares the RAM.
+    """
     from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
 
     kinds = set()
@@ -257,6 +260,7 @@ def device_list(text: str) -> tuple[Listed, ...]:
         mentioned = mentions(line)
         if not indices or not mentioned:
             continue
+        # A line has either its indices before the names, or behind them; what comes first tells.
         index_leads = indices[0].start() < mentioned[0].start
         for mention in mentioned:
             if index_leads:

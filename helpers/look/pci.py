@@ -77,6 +77,7 @@ def collect_pci(root: Path) -> list[JsonRow]:
         # An AMD security processor shares its PCI device only with a GPU inside the CPU package.
         device = name.rpartition(".")[0]
         row["with_security_processor"] = device in with_security_processor
+        # Of bridges only the switch of an AMD card has a link that somebody asks for (pcie.py).
         if row["vendor"] == AMD or not code.startswith(BRIDGE):
             row.update(_link(top, folder))
         rows.append(row)

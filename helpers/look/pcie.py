@@ -41,7 +41,9 @@ class PcieLink:
 
 
 def pcie_links(bundle: Bundle) -> tuple[PcieLink, ...]:
-    """The links of all GPUs that are cards and whose link is known."""
+    """The links of all GPUs that are not integrated and whose link is known, by sysfs where that has
+    all its numbers, else by NVML.
+    """
     devices = _by_address(bundle, "pci_devices")
     nvml = _by_address(bundle, "nvml")
     links = []

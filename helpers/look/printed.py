@@ -191,6 +191,7 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
             printed = PrintedLine(tool=next(iter(tools), "a table"), sizes=pools)
         elif columns:
             printed = _row(line, columns, is_csv)
+        # Before the first head no table is open, so misses mean nothing there.
         misses += 1
         if printed:
             misses = 0
@@ -303,7 +304,7 @@ def _row(
         if not column.pool:
             continue
         size = _SIZE.fullmatch(cell)
-        if size is None:
+        if size is None:  # text below the table, which happens to have as many words
             return None
         measure_and_pool = (column.means, column.pool)
         if column.pool == "row":

@@ -163,6 +163,7 @@ def _totals_of_one_thing(stated: _StatedFigures) -> Related:
 def _shares_of_ram(stated: _StatedFigures) -> Related:
     """A total that is half of the RAM, which is TTM's default, or half of what a carve-out leaves."""
     ram = stated.ram
+    # A card has memory of its own, and NVIDIA's parts that share the RAM have no TTM.
     if ram is None or stated.kind in (CARD, UNIFIED):
         return
     pools = ["runtime", "hsa", "kfd"]
@@ -209,6 +210,7 @@ def _free(stated: _StatedFigures) -> Related:
 
 
 def _free_though_used(stated: _StatedFigures, free: Figure, total: Figure) -> Related:
+    """A pool of which all is free, although a source has something in use there: the first of these."""
     # More than free can hide by its rounding.
     least = max(LEAST_USED_BYTES, 4 * free.precision_bytes)
     for used in stated.of("used", total.pool, "vram", "process", "gtt"):
@@ -229,6 +231,7 @@ def _between_sources(stated: _StatedFigures) -> Related:
 
 
 def _is_far_below(low: Figure, high: Figure) -> bool:
+    """Whether one size is far below another (FAR_FACTOR and FAR_BYTES)."""
     return high.size > FAR_FACTOR * low.size and high.size - low.size > FAR_BYTES
 
 

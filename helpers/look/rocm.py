@@ -142,6 +142,7 @@ def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
     for text in (bundle.read(POSTED), lines, answer):
         for index, pools in parse_memory(text).items():
             memory.setdefault(index, {}).update(pools)
+    # A recorded box may have only the lines, which then say why there is nothing.
     if lines.text and not answer.text:
         answer = lines
     nothing = why_nothing(answer, "rocm-smi", "memory pools").missing(unit="bytes")
@@ -356,7 +357,9 @@ def _agent(printed: _PrintedAgent, text: Text) -> Agent:
 
 
 def _address_of_agent(kind: str, bdf: Reading, text: Text) -> Reading:
-    """The PCI address in a GPU's BDFID: 8 bits of bus, 5 of device, 3 of function."""
+    """The PCI address in a GPU's BDFID: 8 bits of bus, 5 of device, 3 of function. Other agents have
+    none, and 0 or more than 16 bits is no address.
+    """
     if not bdf.ok:
         return text.refused("", bdf.why)
     if kind == "gpu" and 0 < bdf.bytes < 1 << 16:

@@ -170,7 +170,7 @@ class Sampler:
             path = f"{folder}/fdinfo/{name}"
             info = parse_fdinfo(read(path).decode("utf-8", "replace"))
             client = info.client_id
-            if not client:
+            if not client:  # then each descriptor counts as a client
                 client = f"fd {name}"
             files[info.pci, client] = path
         self.files[pid] = files

@@ -191,7 +191,7 @@ def _with_clauses(
         clause_end = start + clause.end()
         if clause_start - end > LONGEST_REACH:
             break
-        if clause_start < match.end():
+        if clause_start < match.end():  # a part of the form itself
             continue
         is_free = claims.are_free_of(clause_start, clause_end)
         if is_free and fields.take(clause_template, clause):

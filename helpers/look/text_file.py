@@ -59,7 +59,7 @@ def read_text(path: str, descriptor: int | None = None) -> TextFile:
         if stat.S_ISREG(state.st_mode) and state.st_size:
             return _of_file(file, state.st_size)
         stream = _Stream(file)
-        if descriptor is None:
+        if descriptor is None:  # opened by its path here, so nobody waits for hours
             is_fifo = stat.S_ISFIFO(state.st_mode)
             if is_fifo:
                 stream.begin()

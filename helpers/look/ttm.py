@@ -208,7 +208,7 @@ def _value(word: str) -> int | str:
 
 def ttm_module(bundle: Bundle) -> Reading:
     """Which TTM module amdgpu uses ("ttm", "amdttm"). Both can be loaded; the one in use lists amdgpu
-    as its user.
+    as its user. Without a value if none is loaded, or if that does not tell which of several.
     """
     modules = bundle.read("/proc/modules")
     loaded = parse_modules(modules.text)

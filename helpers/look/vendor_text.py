@@ -69,7 +69,7 @@ def why_nothing(text: Text, tool: str, expected: str) -> Text:
     if reasons:
         why = "; ".join(dict.fromkeys(reasons))[:LONGEST_WHY]
         return replace(text, status=statuses[0], why=why)
-    if not text.ok and text.why:
+    if not text.ok and text.why:  # the tool did not run, or not to its end
         return text
     if not text.ok:
         return replace(text, why=text.status)
