@@ -83,7 +83,8 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
 def from_parquet(path: str | Path) -> Trace:
     """The trace that ``to_parquet`` wrote.
 
-    Raises TraceError where the file is another one, or holds what cannot have happened.
+    Raises TraceError where the file is no trace of ours, is damaged or too large, or holds a trace
+    that cannot have happened.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

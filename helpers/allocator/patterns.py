@@ -184,7 +184,9 @@ def growing_batches(tape: Tape, p: SimpleNamespace) -> None:
 
 
 def _layer_activations(tape: Tape, state: int) -> list[int]:
-    """The ids of what the forward pass of a layer makes; ``state``: bytes of a hidden state."""
+    """Asks for the activations that the forward pass of a layer makes, and returns their ids. ``state``:
+    the bytes of a hidden state; each activation is a multiple of it.
+    """
     widths = {"qkv": 3, "attention_output": 1, "mlp_hidden": 4, "mlp_activation": 4}
     return [tape.alloc(tensor, state * width) for tensor, width in widths.items()]
 

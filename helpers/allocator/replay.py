@@ -52,9 +52,10 @@ def replay(
     """What the allocator of that torch does with the trace under `conf` (a
     PYTORCH_CUDA_ALLOC_CONF string) on that card.
 
-    fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline
-    keeps a row an operation and the log of driver calls. engine "compiled" is the allocator as
-    machine code, "plain" the same in Python, "auto" the quicker of the two. Raises SettingsError
+    fraction: of set_per_process_memory_fraction, None where the program sets none. stop: ends after
+    so many operations. timeline: keeps a row for each operation and the log of driver calls. engine:
+    "compiled" is the allocator as machine code, "plain" the same in Python, "auto" the quicker of
+    the two. Raises SettingsError
     where torch would refuse the settings, ReplayError where the allocator's own state would be
     torn, OverflowError where the modelled addresses are used up, ValueError for columns that are
     no trace.

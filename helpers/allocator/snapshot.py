@@ -345,8 +345,9 @@ def _cells(numbers: object) -> dict[str, int]:
 
 @lru_cache(1 << 16)
 def _may_hold_a_loop(frame: str) -> bool:
-    """Whether the loop over steps may be in a frame (steps.py): in the program's own files, in what
-    runs a part of it, or in a library such as a trainer, except in the forward pass of a module.
+    """Whether the loop over steps may be in a frame (steps.py). It may be in the program's own files, in
+    torch's code that runs a part of the program (CALLS), and in a library such as a trainer; but not in
+    a library's forward of a module.
     """
     is_of_library = library_line(frame) and not frame.endswith(" forward")
     return own_line(frame) or bool(CALLS.search(frame)) or is_of_library
@@ -404,7 +405,9 @@ class _Events:
         )
 
     def _stack_number(self, frames: list[object]) -> int:
-        """The place in ``frames`` of the kept frames of a stack; -1 where none is kept."""
+        """The place in ``self.frames`` of the kept frames of a stack, which are added if they are new; -1
+        where none is kept. ``frames``: the stack as torch wrote it.
+        """
         if id(frames) not in self._number_of_list:
             stack = self._kept_frames(frames)
             if stack not in self._numbers:
@@ -414,7 +417,9 @@ class _Events:
         return self._number_of_list[id(frames)]
 
     def _kept_frames(self, frames: list[object]) -> tuple[str, ...]:
-        """The innermost Python frames of a stack, and those further out that may hold a loop."""
+        """The FRAMES_KEPT innermost Python frames of a stack, and further out up to MORE_KEPT of those that
+        may hold a loop.
+        """
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
             if id(frame) not in self._text_of_frame:

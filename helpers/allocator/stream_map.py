@@ -86,6 +86,8 @@ def attempt(a: Allocator, m: Map, queue: int) -> int:
 def put(a: Allocator, m: Map, queue: int) -> None:
     """Put a queue into a map. A map without room is doubled, and its queues are put again in
     order, as rehash does.
+
+    The map TODO is the list of queues to put: ``count`` of them, ``done`` of which have a slot.
     """
     todo = map_at(a, TODO).first
     count = 1

@@ -161,7 +161,8 @@ def starting_state(
     pools: list[int],
     room: int,
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The tables of the allocator by name, and those of its fields that are not 0.
+    """Two dictionaries: the tables of the allocator by name, and by name the values of those of its own
+    fields (records.Allocator) that are not 0 before the first operation.
 
     ``pools``: the numbers of the pools, 0 for the default ones first. ``room``: for so many blocks
     beside those of the start.

@@ -101,25 +101,26 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
     walk.run(roots())
     keepers = keepers_in(walk.reached, storages)
     reached = sum(keeper.bytes for keeper in keepers)
-    left = {storage.address: storage.bytes for storage in storages.values()}
+    not_reached = {storage.address: storage.bytes for storage in storages.values()}
     for keeper in keepers:
         for address in keeper.addresses:
-            del left[address]
+            del not_reached[address]
     # A collector that is on would have freed circles; a walk that was cut short may have missed a
     # name that leads to them.
     if walk.complete and not gc.isenabled():
         unreached = [
-            storage for storage in storages.values() if storage.address in left
+            storage for storage in storages.values() if storage.address in not_reached
         ]
         keepers += _in_circles(referred_to(unreached))
     keepers.sort(key=lambda keeper: -keeper.bytes)
+    # Beside the largest others with a graph, which may keep more than their own bytes.
     smaller = [keeper for keeper in keepers[MOST_KEEPERS:] if keeper.graphs]
     named = keepers[:MOST_KEEPERS] + smaller[:MOST_KEEPERS]
     find_lines(named)
     return {
         "keepers": [asdict(keeper) for keeper in named],
         "reached": reached,
-        "not_reached": sum(left.values()),
+        "not_reached": sum(not_reached.values()),
         "complete": walk.complete,
     }
 
