@@ -220,6 +220,7 @@ def _fits_by_the_sum(sheets: Mapping[str, Sheet]) -> bool | None:
     """Whether the sum fits: yes where the most of it does, no where the least does not, None
     between them or where too little is known.
     """
+    # What is left may be unknown at either end: then it proves neither a yes nor a no.
     if sheets[HIGH].value_or("spare", -1) >= 0:
         return True
     if sheets[LOW].value_or("spare", 0) < 0:

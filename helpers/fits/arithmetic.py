@@ -76,12 +76,15 @@ def fullest_card(
     count: int,
     off: int,
 ) -> float:
-    """The bytes that ``count`` layers of ``layer`` bytes leave on the card with the least room.
+    """The bytes that ``count`` layers of ``layer`` bytes leave on the card with the least room;
+    below 0 where they do not fit. Cards without a layer do not count.
 
-    ``cards`` are the bytes of each card, of which it keeps ``fixed``. A layer goes to the first
-    card whose share, added to those before it, is beyond the layer's place among all; each card is
-    then counted with ``off`` layers fewer, or more where ``off`` is below 0.
+    ``cards`` are the bytes of each card, of which it keeps ``fixed`` for other things. The layers
+    are dealt in their order: each card gets a run of them that is as long as its part of all
+    ``shares``. Then each card is counted with ``off`` layers fewer (more, where ``off`` is below
+    0).
     """
+    # A layer's place from 0 to 1 is compared with where each card's run ends, from 0 to 1, too.
     ends = [share / sum(shares) for share in accumulate(shares)]
     layers_on: Counter[int] = Counter()
     for number in range(count):

@@ -51,6 +51,7 @@ def _yes_or_no(answer: FitsAnswer) -> str:
 
 
 def _does_not_fit(answer: FitsAnswer) -> str:
+    """That the model does not fit; that it likely does not, where the answer is not certain."""
     if answer.fits is False:
         return "The model does not fit"
     return "The model likely does not fit"

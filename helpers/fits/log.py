@@ -47,7 +47,9 @@ class LogReader:
     def __init__(self) -> None:
         self.rows = table("logs")
         self.forms = []
-        """For each row its words, which are quick to look for, and its form."""
+        """For each row of logs.json the words that its lines have, which are quick to look for, its
+        form, and the row itself.
+        """
         for row in self.rows["lines"]:
             self.forms.append((row["has"], re.compile(row["form"]), row))
         self.runs = re.compile(self.rows["runs"])

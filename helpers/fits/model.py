@@ -258,9 +258,8 @@ def _config(config: dict[str, Any], path: Path) -> ServerFacts:
     if kind in models["one_shared_expert"]:
         header.setdefault("n_expert_shared", 1)
     types = _types_of_layers(text, header)
-    if isinstance(
-        text.get("moe_layer_freq"), list
-    ):  # for each layer 1: experts, 0: dense
+    # for each layer 1: experts, 0: dense
+    if isinstance(text.get("moe_layer_freq"), list):
         header["n_dense"] = text["moe_layer_freq"].count(0)
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True

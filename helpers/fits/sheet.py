@@ -121,9 +121,8 @@ def checked(inputs: Mapping[str, Any]) -> dict[str, Figure]:
             figures = value
         if isinstance(value, str) and name in kinds["words"]:
             sound[name] = value
-            if name.startswith(
-                "kv_type"
-            ):  # types of a cache, which tables have in lower case
+            # types of a cache, which tables have in lower case
+            if name.startswith("kv_type"):
                 sound[name] = value.lower()
         elif all(isinstance(n, (int, float)) and least <= n <= most for n in figures):
             sound[name] = value

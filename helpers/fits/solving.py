@@ -44,7 +44,7 @@ def slots(sheet: Sheet) -> int | None:
     """The most requests of the same context that fit at once, as the pool holds them (slots_held),
     else at most MOST_SLOTS; None where it is not known.
     """
-    slots_held = _whole_number(sheet, "slots_held")
+    slots_held = _whole_or_zero(sheet, "slots_held")
     if slots_held is not None or not knows_a_token(sheet):
         return slots_held
     share = sheet.value("request_tokens")
@@ -60,7 +60,7 @@ def layers_on_gpu(sheet: Sheet) -> int | None:
     (layers_held) or by trying; None where it is not known, and for servers that leave no layer with
     the host.
     """
-    layers_held = _whole_number(sheet, "layers_held")
+    layers_held = _whole_or_zero(sheet, "layers_held")
     if layers_held is not None or not sheet.is_ggml:
         return layers_held
     layers = sheet.value("n_layer")
@@ -132,7 +132,7 @@ def _fits(sheet: Sheet, changed: Mapping[str, float]) -> bool | None:
     return spare >= 0
 
 
-def _whole_number(sheet: Sheet, name: str) -> int | None:
+def _whole_or_zero(sheet: Sheet, name: str) -> int | None:
     """A figure without its fraction, at least 0; None where it is not known."""
     number = whole(sheet.value(name))
     if number is None:
@@ -142,7 +142,7 @@ def _whole_number(sheet: Sheet, name: str) -> int | None:
 
 def tokens(sheet: Sheet) -> int | None:
     """The tokens that the pool of a server holds; None for a server without a pool."""
-    return _whole_number(sheet, "tokens_held")
+    return _whole_or_zero(sheet, "tokens_held")
 
 
 UNKNOWNS: dict[str, Callable[[Sheet], float | None]] = {

@@ -45,7 +45,7 @@ def stored_weights(folder: Path) -> Stored:
         files = without_copies(sorted(folder.glob(form)))
         indexes = without_copies(sorted(folder.glob(form + INDEX_SUFFIX)))
         if indexes:
-            return _indexed(indexes[0], files)
+            return _weights_of_index(indexes[0], files)
         if files:
             return of_files(files, absent_parts([file.name for file in files]))
     return Stored(0)
@@ -59,7 +59,7 @@ def without_copies(files: Sequence[Path]) -> list[Path]:
     return plain
 
 
-def _indexed(index_path: Path, files: Sequence[Path]) -> Stored:
+def _weights_of_index(index_path: Path, files: Sequence[Path]) -> Stored:
     """The weights that an index names; all, some or none of their ``files`` are here.
 
     Where the index has no size, what is here is counted, and parts that are not here make it

@@ -182,9 +182,8 @@ def _draw(answer: FitsAnswer) -> Drawing:
     """Draw the figure of ``bar``. Where the card is larger than the sum, the last piece is what is
     left of it; where it is smaller, a line marks its end within the bar.
     """
-    from helpers.tell import (
-        sheet,
-    )  # here: it loads matplotlib, which a terminal does not need
+    # here: it loads matplotlib, which a terminal does not need
+    from helpers.tell import sheet
 
     page = sheet.FigurePage(headline(answer))
     names = words("fits")["parts"]

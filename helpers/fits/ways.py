@@ -61,7 +61,7 @@ class FitsQuestion:
         return self.contexts.asked or self.contexts.least
 
     def changed(self, changes: Sequence[OptionChange]) -> dict[str, Sheet]:
-        """The sheets with these changes."""
+        """The sheets by the ends of their ranges, with these changes and the context asked for."""
         inputs: dict[str, Figure | None] = {"n_ctx": self.contexts.asked}
         for change in changes:
             inputs.update(change.inputs)
@@ -207,9 +207,8 @@ def _with_a_shorter_context(question: FitsQuestion) -> Iterator[Way]:
         if change.kind not in ("cache", "quantisation") or change.kind in done:
             continue
         if _suffices(question, (change,)):
-            done.add(
-                change.kind
-            )  # with it the whole context fits, which is another way
+            # With it the whole context fits, which is another way.
+            done.add(change.kind)
             continue
         way = shorter.way((change,))
         if way.context is not None and way.context >= least:

@@ -71,9 +71,8 @@ def claims() -> tuple[Claim, ...]:
         # An id is the case's number and the claim's place in it: 003-12.
         number, _, place = row["id"].partition("-")
         case = content()["cases"][number]
-        verdict = str(
-            row["verdict"]
-        ).lower()  # YAML reads true and false as truth values
+        # YAML reads true and false as truth values.
+        verdict = str(row["verdict"]).lower()
         listed.append(
             Claim(
                 id=row["id"],
@@ -128,17 +127,21 @@ def wrong_statements(case: str) -> Shown:
     """Each claim of a case study that advises nothing and is not right, with the reason."""
     listed = [row for row in claims() if row.case == case and not row.advises]
     wrong = [(row.verdict, row) for row in listed if row.verdict != "true"]
-    return _table("statements", "verdict", wrong)
+    return _judged_claims("statements", "verdict", wrong)
 
 
 def _remedies(advised: Iterable[Claim]) -> Shown:
     """A table of claims as remedies, in the order of WORTH: the harmful ones first."""
     order = list(WORTH.values())
     ranked = sorted(advised, key=lambda claim: order.index(claim.worth))
-    return _table("remedies", "worth", [(claim.worth, claim) for claim in ranked])
+    return _judged_claims(
+        "remedies", "worth", [(claim.worth, claim) for claim in ranked]
+    )
 
 
-def _table(subject: str, heading: str, rows: Sequence[tuple[str, Claim]]) -> Shown:
+def _judged_claims(
+    subject: str, heading: str, rows: Sequence[tuple[str, Claim]]
+) -> Shown:
     """A table of pairs of a judgement and its claim; the title counts the claims by judgement.
 
     ``subject`` names the claims in the title, ``heading`` is that of the judgements.

@@ -118,8 +118,10 @@ def compare(a: Path | str, b: Path | str) -> BoxComparison:
         a=str(a),
         b=str(b),
         boxes=(before.box, after.box),
-        builds=(_pair(title, _readings("build", _builds(before), _builds(after))),),
-        pairs=(_pair(title, _of_bundles(before, after)),),
+        builds=(
+            _moved_and_same(title, _readings("build", _builds(before), _builds(after))),
+        ),
+        pairs=(_moved_and_same(title, _changes_of_bundles(before, after)),),
     )
 
 
@@ -128,7 +130,7 @@ def is_trace(path: Path) -> bool:
     return path.is_file() and path.name.endswith(TRACES)
 
 
-def _pair(title: str, compared: Iterable[BoxChange]) -> ComparedBundle:
+def _moved_and_same(title: str, compared: Iterable[BoxChange]) -> ComparedBundle:
     """What was compared, in two parts: the changes whose sides differ, their values cut for a
     terminal, and the names of those whose sides are equal.
     """
@@ -143,7 +145,7 @@ def _pair(title: str, compared: Iterable[BoxChange]) -> ComparedBundle:
     return ComparedBundle(title, tuple(moved), tuple(same))
 
 
-def _of_bundles(before: Bundle, after: Bundle) -> Iterator[BoxChange]:
+def _changes_of_bundles(before: Bundle, after: Bundle) -> Iterator[BoxChange]:
     """The verdicts, the names of the boxes and the memory pools of two bundles compared, equal ones
     too.
     """
@@ -158,7 +160,9 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
     """Two verdicts compared, equal parts too: their causes, the readings that both rest on, and the
     evidence that only one of them has.
     """
-    yield BoxChange("verdict", "verdict", _cause(before), _cause(after))
+    yield BoxChange(
+        "verdict", "verdict", _cause_in_words(before), _cause_in_words(after)
+    )
     old = {row.id: row for row in (*before.evidence, *before.against)}
     new = {row.id: row for row in (*after.evidence, *after.against)}
     # Sums of different messages have the same ids, so they are compared by their words.
@@ -172,22 +176,26 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[BoxChange]:
     yield from _readings("reading", old_readings, new_readings)
     # The side whose verdict does not rest on a reading may still read the same value, so this is
     # a change of evidence and not of a reading.
-    only_old = {_said(row): "there" for key, row in old.items() if key not in both}
-    only_new = {_said(row): "there" for key, row in new.items() if key not in both}
+    only_old = {
+        _with_its_value(row): "there" for key, row in old.items() if key not in both
+    }
+    only_new = {
+        _with_its_value(row): "there" for key, row in new.items() if key not in both
+    }
     for text in {**only_old, **only_new}:
         yield BoxChange(
             "evidence", text, only_old.get(text, ""), only_new.get(text, "")
         )
 
 
-def _cause(verdict: Verdict) -> str:
+def _cause_in_words(verdict: Verdict) -> str:
     """A verdict's cause and its confidence; the whole answer where its cause is ``other``."""
     if verdict.label == "other":
         return verdict.short
     return f"{verdict.label} ({verdict.confidence})"
 
 
-def _said(row: Evidence) -> str:
+def _with_its_value(row: Evidence) -> str:
     """The sentence of a piece of evidence with the value that was read. A sum (a line of arithmetic
     on a message) has its sentence alone, since its value is the whole message.
     """
@@ -293,7 +301,8 @@ def as_text(comparison: BoxComparison) -> str:
             lines += ["", heading, *(f"    {line}" for line in changes)]
     lines += ["", "What did not move"]
     lines += [
-        f"    {_still(pair.same)}" for pair in (*comparison.builds, *comparison.pairs)
+        f"    {_what_did_not_move(pair.same)}"
+        for pair in (*comparison.builds, *comparison.pairs)
     ]
     return "\n".join(map(plain, lines))
 
@@ -312,7 +321,7 @@ def _line(change: BoxChange) -> str:
     return line
 
 
-def _still(same: tuple[str, ...]) -> str:
+def _what_did_not_move(same: tuple[str, ...]) -> str:
     """The line about what did not move: up to MOST_SAME short names, and how many more there are;
     *nothing* where everything moved.
     """

@@ -73,7 +73,7 @@ def books(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
     return ledgers_of(evidence)
 
 
-def _kind(message: Message) -> str:
+def _event_and_side(message: Message) -> str:
     """What happened, and to whose memory: ``refused: device``; only the first where a message is
     about nobody's memory (side none).
     """
@@ -88,7 +88,7 @@ def message_table(evidence: CaseEvidence) -> Shown:
     """
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
-        kind = _kind(message)
+        kind = _event_and_side(message)
         sizes = _named_sizes(message)
         for name, size in sizes:
             precision = f"+- {show_bytes(size.precision_bytes)}"
@@ -123,17 +123,17 @@ def printed_anew(message: Message) -> str:
     form = form_of(message.row, squeeze(message.words))
     if not form:
         return f"{message.program}: {meaning(message.row)}"
-    line = re.sub(r"(?:\s*…)+", " …", _printed(form, message))
+    line = re.sub(r"(?:\s*…)+", " …", _printed_nodes(form, message))
     return line.strip(" …")
 
 
-def _printed(nodes: Sequence[Node], message: Message) -> str:
+def _printed_nodes(nodes: Sequence[Node], message: Message) -> str:
     """The nodes of a form with the fields of a message filled in."""
     line = ""
     for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""]):
         if isinstance(node, Alternatives):
             branch = _branch(node, message, before, after)
-            line += _printed(branch, message)
+            line += _printed_nodes(branch, message)
         elif isinstance(node, Gap):
             line += " … "
         elif isinstance(node, Field):
@@ -147,7 +147,7 @@ def _printed_field(field: Field, message: Message) -> str:
     """What a message gives for a field of its form. A size is written as the message has it, but
     where the form has a unit behind the field, only the number in that unit.
     """
-    value = _read(field, message)
+    value = _value_of_field(field, message)
     if isinstance(value, Quantity) and field.unit:
         amount, _, printed_unit = value.text.partition(" ")
         if printed_unit == field.unit:
@@ -192,12 +192,12 @@ def _is_printed(nodes: Iterable[Node], message: Message) -> bool:
         if squeeze(words) not in squeezed:
             return False
         words = ""
-        if isinstance(node, Field) and _read(node, message) == NOT_READ:
+        if isinstance(node, Field) and _value_of_field(node, message) == NOT_READ:
             return False
     return True
 
 
-def _read(field: Field, message: Message) -> object:
+def _value_of_field(field: Field, message: Message) -> object:
     """What a message gives for a field of its form; NOT_READ where it gives nothing. It is
     NOT_READ, too, for a name: names are a user's own and stay with the user.
     """

@@ -99,14 +99,14 @@ def page_output(
         return shown
     return replace(
         shown,
-        says=_word(about, "says"),
+        says=_text_of_key(about, "says"),
         again=about.get("again") is True,
-        label=_word(about, "label"),
+        label=_text_of_key(about, "label"),
         applies=about.get("applies") is not False,
     )
 
 
-def _word(about: Mapping[str, object], key: str) -> str:
+def _text_of_key(about: Mapping[str, object], key: str) -> str:
     """A text in an output's metadata; empty where there is none."""
     text = about.get(key)
     if not isinstance(text, str):
@@ -168,9 +168,8 @@ def _picture(
     candidates = [alt]
     if isinstance(about, dict):
         candidates.insert(0, about.get("alt"))
-    if not words.startswith(
-        "<Figure"
-    ):  # matplotlib's own words say nothing of the figure
+    # matplotlib's own words say nothing of the figure
+    if not words.startswith("<Figure"):
         candidates.append(words)
     alt = plain(next(filter(None, candidates), NO_WORDS))
     if "image/svg+xml" in data:

@@ -56,9 +56,8 @@ def _numbers_of(fact: DataclassInstance) -> Iterator[list[object]]:
     for field in fields(fact):
         reading = getattr(fact, field.name)
         label = field.name.replace("_", " ")
-        if isinstance(
-            name, str
-        ):  # of a limit or a parameter; the name of a card is a reading
+        # The name of a limit or a parameter is text; that of a card is a reading.
+        if isinstance(name, str):
             label = f"{name} {label}"
         if isinstance(reading, Reading) and isinstance(reading.value, (int, float)):
             yield [address, label, reading, reading.source]

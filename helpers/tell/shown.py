@@ -315,11 +315,8 @@ class Shown:
 
     def _drawn(self, wide: bool) -> Drawing:
         """The figure, drawn for a desk or for a phone."""
-        from helpers.tell.sheet import (
-            WIDE,
-            WIDTH,
-            page_width,
-        )  # matplotlib loads slowly
+        # here: matplotlib loads slowly
+        from helpers.tell.sheet import WIDE, WIDTH, page_width
 
         assert self.draw is not None
         width = WIDTH

@@ -25,9 +25,8 @@ NOBODY = "no visible process"
 NO_POOL = "No memory pool was found."
 NO_GPU = "No GPU was found: neither a driver nor the PCI bus shows one."
 
-if (
-    TYPE_CHECKING
-):  # one_source is used where no box is read, and these take time to load
+# one_source is used where no box is read, and these take time to load
+if TYPE_CHECKING:
     from helpers.look.gpus import Gpu, Pool
     from helpers.look.kernel_log import Event
     from helpers.look.pcie import PcieLink

@@ -165,7 +165,7 @@ def ceilings_table(stack: Stack) -> Shown:
     result = stack.decision.says
     for row in stack.rows:
         state = ""
-        if _binds(stack, row):
+        if _decides(stack, row):
             state = "decides"
             result = f"{row.name} decides: {row.value.show()}"
         elif not row.layer and not _is_card(row):
@@ -192,7 +192,7 @@ def ceilings_table(stack: Stack) -> Shown:
     )
 
 
-def _binds(stack: Stack, row: Ceiling) -> bool:
+def _decides(stack: Stack, row: Ceiling) -> bool:
     """Whether a row is the ceiling that decides: the lowest one."""
     return bool(row.layer) and row.layer == stack.decision.binding
 
@@ -262,7 +262,7 @@ def ceilings_bars(stack: Stack) -> Shown:
     cells = []
     for row in rows:
         state = ""
-        if _binds(stack, row):
+        if _decides(stack, row):
             state = "which decides"
         cells.append([row.name, row.value, row.pending_bytes, state])
     # At least 1 byte: the scale of the bars divides by it.
@@ -282,9 +282,8 @@ def _bars_title(stack: Stack, rows: list[Ceiling], most_bytes: int) -> str:
     """The title of a figure of ceilings: the last layer with a pending value, which is the nearest
     to torch, else the layer that decides, else why none does.
     """
-    from .figures import (
-        out_of,
-    )  # here: it loads matplotlib, which the command does not need
+    # here: it loads matplotlib, which the command does not need
+    from .figures import out_of
 
     for row in reversed(rows):
         if row.pending_bytes is not None:
@@ -293,7 +292,7 @@ def _bars_title(stack: Stack, rows: list[Ceiling], most_bytes: int) -> str:
     decision = stack.decision
     if decision.binding_bytes is None:
         return decision.says.rstrip(".")
-    name = next((row.name for row in rows if _binds(stack, row)), decision.binding)
+    name = next((row.name for row in rows if _decides(stack, row)), decision.binding)
     return f"{out_of(decision.binding_bytes, most_bytes)}: {name} decides"
 
 
@@ -314,12 +313,13 @@ def _is_card(row: Ceiling) -> bool:
 def _draw_ceilings(
     stack: Stack, rows: list[Ceiling], most_bytes: int, title: str
 ) -> sheet.Drawing:
+    """Draw the figure of ``ceilings_bars``."""
     from . import sheet  # here: it loads matplotlib, which the command does not need
 
     page = sheet.FigurePage(title)
     name = plain(stack.name) or "This box"
     page.heading(name, stack.pci or "no GPU")
-    bars = [_ceiling_bar(row, _binds(stack, row)) for row in rows]
+    bars = [_ceiling_bar(row, _decides(stack, row)) for row in rows]
     page.bars(bars, most_bytes, stack.decision.binding_bytes)
     legend = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
     page.footnote(legend + "Hatched stub: not known.")

@@ -162,7 +162,7 @@ def _screen(
     if more:
         return [*lines, *more.splitlines()]
     is_check_left_out = len(listed) < len(steps(verdict))
-    for text in _more(verdict, is_check_left_out):
+    for text in _last_lines(verdict, is_check_left_out):
         lines += wrapped(text, columns=SCREEN)
     return lines
 
@@ -187,9 +187,9 @@ def _why_lines(verdict: Verdict, reasons: list[Evidence]) -> list[str]:
     that was also seen and has another cause.
     """
     lines = [bold("Why")]
-    quotes = [verdict.error]  # _reason adds what it quotes
+    quotes = [verdict.error]  # _reason_lines adds what it quotes
     for row in reasons:
-        lines += _reason(row, after_title(verdict, row.says), quotes)
+        lines += _reason_lines(row, after_title(verdict, row.says), quotes)
     if not reasons:
         lines += wrapped(summary(verdict), "  ", "    ", SCREEN)
     if beside(verdict):
@@ -204,7 +204,7 @@ def _error_lines(verdict: Verdict, most: int | None = None) -> list[str]:
     return wrapped(verdict.error, "  | ", "  | ", SCREEN, most)
 
 
-def _more(verdict: Verdict, is_check_left_out: bool) -> list[str]:
+def _last_lines(verdict: Verdict, is_check_left_out: bool) -> list[str]:
     """The last lines of a screen: what is missing, which causes stay possible, and what ``--wide``
     shows; with the check of the next step, where that was left out above.
     """
@@ -227,7 +227,7 @@ def _more(verdict: Verdict, is_check_left_out: bool) -> list[str]:
     return [*lines, f"{shows}: --wide"]
 
 
-def _reason(row: Evidence, says: str, quotes: list[str]) -> list[str]:
+def _reason_lines(row: Evidence, says: str, quotes: list[str]) -> list[str]:
     """A piece of evidence in lines of a terminal: a number before its sentence ``says``, the words
     of a log below it.
 
@@ -248,21 +248,21 @@ def as_text(verdict: Verdict) -> str:
     """The verdict with all its evidence."""
     lines = [*wrapped(verdict.headline), f"({label(verdict)})", *_error_lines(verdict)]
     if summary(verdict):
-        lines += ["", *_prose(summary(verdict), "")]
-    lines += ["", "Evidence", *_items(rows(verdict), "None.")]
+        lines += ["", *_paragraph(summary(verdict), "")]
+    lines += ["", "Evidence", *_evidence_lines(rows(verdict), "None.")]
     if sums(verdict):
         lines += ["", SUMS]
         for row in sums(verdict):
-            lines += _prose(row.says)
+            lines += _paragraph(row.says)
     lines += [
         "",
         "Evidence against it",
-        *_items(verdict.against, NOTHING_AGAINST),
+        *_evidence_lines(verdict.against, NOTHING_AGAINST),
         "",
         "Missing",
     ]
     for missing in verdict.missing:
-        lines += [*_prose(f"{missing.reading}:"), *typed(missing.how, "      ")]
+        lines += [*_paragraph(f"{missing.reading}:"), *typed(missing.how, "      ")]
     if not verdict.missing:
         lines.append(f"  {NOTHING_MISSING}")
     if verdict.alternatives:
@@ -283,9 +283,14 @@ def as_markdown(verdict: Verdict) -> str:
     parts.append(label(verdict))
     if summary(verdict):
         parts.append(_escaped(summary(verdict)))
-    parts.append(_listed("Evidence", map(_item, rows(verdict)), "None."))
-    missing = [f"{_escaped(row.reading)}: {_how(row.how)}" for row in verdict.missing]
-    parts.append(_listed("Missing", missing, NOTHING_MISSING))
+    parts.append(
+        _list_in_markdown("Evidence", map(_item_in_markdown, rows(verdict)), "None.")
+    )
+    missing = [
+        f"{_escaped(row.reading)}: {_how_in_markdown(row.how)}"
+        for row in verdict.missing
+    ]
+    parts.append(_list_in_markdown("Missing", missing, NOTHING_MISSING))
     return "\n\n".join(parts) + "\n"
 
 
@@ -333,31 +338,31 @@ def alternatives(verdict: Verdict) -> list[str]:
     return listed
 
 
-def _items(items: list[Evidence], none: str) -> list[str]:
+def _evidence_lines(items: list[Evidence], none: str) -> list[str]:
     """Lines for a terminal: each piece of evidence, and below it its value and source."""
     if not items:
         return [f"  {none}"]
     lines = []
     for row in items:
         value = plain(row.reading.show())
-        lines += _prose(row.says)
+        lines += _paragraph(row.says)
         lines.append(f"      {value}   from {one_source([row.reading])}")
     return lines
 
 
-def _prose(text: str, indent: str = "  ") -> list[str]:
+def _paragraph(text: str, indent: str = "  ") -> list[str]:
     """A text as one paragraph in lines of a terminal."""
     return wrapped(flat(text), indent)
 
 
-def _item(row: Evidence) -> str:
+def _item_in_markdown(row: Evidence) -> str:
     """A piece of evidence in Markdown: its sentence, value and source."""
     value = _escaped(row.reading.show())
     source = code(one_source([row.reading]))
     return f"{_escaped(row.says)} **{value}** from {source}"
 
 
-def _listed(title: str, lines: Iterable[str], none: str) -> str:
+def _list_in_markdown(title: str, lines: Iterable[str], none: str) -> str:
     """A title in Markdown with a list below it; ``none`` in place of an empty list."""
     items = "\n".join(f"- {line}" for line in lines)
     if not items:
@@ -365,7 +370,7 @@ def _listed(title: str, lines: Iterable[str], none: str) -> str:
     return f"**{title}**\n\n{items}"
 
 
-def _how(text: str) -> str:
+def _how_in_markdown(text: str) -> str:
     """How to get a missing reading, in Markdown: one line is a sentence, of several lines each is a
     command (in code) or a comment.
     """

@@ -117,9 +117,8 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
     # transformers modeling_mamba.py: a model of states alone has no attention and no feed-forward
     if with_attention:
         attention = with_attention * attention_of_a_layer(s)
-        ff_layers = (
-            s.n_layer_ff or s.n_layer
-        )  # all layers, unless some are nothing else
+        # Where some layers are a feed-forward and nothing else, no other layer has one.
+        ff_layers = s.n_layer_ff or s.n_layer
     # Of the layers with a feed-forward, the first n_dense have no experts, and of the rest each
     # moe_step-th has.
     moe_layers = 0.0

@@ -141,7 +141,7 @@ def _host_used(sample: Row) -> int | None:
     return int(host["MemTotal"] - host["MemAvailable"])
 
 
-def _cells(row: Row, *names: str) -> list[object]:
+def _values_or_not_known(row: Row, *names: str) -> list[object]:
     """The values of a row, "not known" for those that it lacks."""
     values = []
     for name in names:
@@ -162,7 +162,7 @@ def views(sample: Row) -> list[str | Shown]:
         tables.append(f"process {process['pid']}: {process['why']}")
     elif process:
         columns = ["pid", "name", "state", *(Column(name, "bytes") for name in PROCESS)]
-        cells = _cells(process, "name", "state", *PROCESS.values())
+        cells = _values_or_not_known(process, "name", "state", *PROCESS.values())
         row = [str(process["pid"]), *cells]
         tables.append(Shown("the process watched, from outside", columns, [row]))
     return [*tables, _holders(sample["holders"])]
@@ -171,9 +171,11 @@ def views(sample: Row) -> list[str | Shown]:
 def _pools(sample: Row) -> Shown:
     """How much of the RAM and of each GPU's memory is in use; the title says what cannot be seen."""
     host = {"used": _host_used(sample), "total": sample["host"].get("MemTotal")}
-    rows = [["host RAM", *_cells(host, "used", "total"), "", ""]]
+    rows = [["host RAM", *_values_or_not_known(host, "used", "total"), "", ""]]
     for gpu in sample["gpus"]:
-        sizes = _cells(gpu, "vram_used", "vram_total", "gtt_used", "gtt_total")
+        sizes = _values_or_not_known(
+            gpu, "vram_used", "vram_total", "gtt_used", "gtt_total"
+        )
         rows.append([f"VRAM {gpu['pci']}", *sizes])
     heads = ("in use", "of", "GTT in use", "of GTT")
     columns = ["pool", *(Column(name, "bytes") for name in heads)]
@@ -188,7 +190,7 @@ def _holders(holders: list[Row]) -> Shown:
         title += f", the {MOST_HOLDERS} largest of {len(largest)}"
     rows = []
     for row in largest[:MOST_HOLDERS]:
-        sizes = _cells(row, "vram", "gtt")
+        sizes = _values_or_not_known(row, "vram", "gtt")
         rows.append([str(row["pid"]), row["name"], row["pci"], *sizes, row["by"]])
     sizes_heads = [Column("VRAM", "bytes"), Column("GTT", "bytes")]
     return Shown(title, ["pid", "name", "GPU", *sizes_heads, "by"], rows)
