@@ -28,8 +28,9 @@ AMD = "0x1002"
 """The vendor id of AMD's graphics; its processors have another one."""
 LINK = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 AWAKE = ("active", "unsupported", "")
-"""The power states in which a device's link is read: since Linux 6.18 that would wake a device in
-another state (pci_config_pm_runtime_get in drivers/pci/pci-sysfs.c).
+"""The power states in which a device's link is read: since Linux 6.18, and stable kernels of October
+2025, that would wake a device in another state (pci_config_pm_runtime_get in
+drivers/pci/pci-sysfs.c).
 """
 
 
