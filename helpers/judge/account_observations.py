@@ -66,7 +66,9 @@ def account_observations(account: Account) -> Iterator[Decided]:
 
 
 def _without_request(account: Account) -> Iterator[Decided]:
-    """The memory that PyTorch had cached, where the message does not print the request's size."""
+    """The memory that PyTorch had cached, where the message does not print the request's size:
+    then nothing can be compared with it.
+    """
     allocated = account.message.allocated
     if account.stranded and account.reserved and allocated:
         says = (

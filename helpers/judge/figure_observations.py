@@ -91,8 +91,9 @@ def size_observations(
 
 
 def _of_relation(relation: Relation, kind: str) -> Observation:
-    """A relation of look.relations as an observation, with a name of its own where the kind of GPU
-    or the pools change what it means.
+    """A relation of look.relations as an observation, with its name. Two have names of their own:
+    ``runtime-below-card``, since no limit of an APU's memory explains it on a card, and
+    ``runtime-totals-differ`` where both totals are a runtime's.
     """
     name = relation.name
     pools = {figure.pool for figure in relation.figures}

@@ -50,11 +50,10 @@ def host_limit_observations(
 
 
 def _room(host: Machine) -> Reading | None:
-    """The most that the kernel grants one request (mm/util.c, __vm_enough_memory); None where that
-    is not known, or the kernel never refuses.
+    """The most that the kernel grants one request (mm/util.c, __vm_enough_memory): RAM and swap
+    together or, in strict mode, what is left of the commit limit. None where that is not known,
+    or the kernel never refuses.
     """
-    # By default (0) one request may be as large as RAM and swap; in strict mode all of them
-    # together may be as large as the commit limit.
     room = sum_of([host.ram_total, host.swap_total])
     if host.overcommit.value == STRICT:
         room = host.commit_limit

@@ -111,6 +111,7 @@ def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool
     names a program, every line of the last day counts.
     """
     age_s = _age_s(event, bundle)
+    # The log is what is asked about: a line without a time counts, too.
     if failing is None:
         return age_s is None or age_s <= DAY_S
     if event.pid in failing.pids:
@@ -118,7 +119,7 @@ def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool
     group = memory_group(bundle)
     if group and str(event.facts.get("cgroup", "")).strip("/") == group:
         return True
-    if age_s is None or age_s > RECENT_S:
+    if age_s is None or age_s > RECENT_S:  # a name alone may be that of an earlier run
         return False
     if event.pid is None and not event.process:
         return True

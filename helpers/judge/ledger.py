@@ -34,8 +34,9 @@ from helpers.look.nvidia import MigSlice
 def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
     """The driver's ledger of every GPU of the box, then those of posted tools.
 
-    The ledger of the first message that refuses memory of the device follows that of its GPU, or
-    all of the box where its GPU is not known. A message that gives no amounts has no ledger.
+    Of the messages the first that refuses memory of the device has a ledger, as later ones are
+    mostly its consequences. It follows the ledger of its GPU, or those of all GPUs where its GPU
+    is not known. A message that gives no amounts has no ledger.
     """
     cards: tuple[Gpu, ...] = ()
     books: dict[str, list[GpuLedger]] = {}  # by PCI address
@@ -211,7 +212,7 @@ def _in_two_places(
         "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by "
         "side, and their totals are alternatives."
     )
-    if not gtt.ok:  # the carve-out alone is not what is in use
+    if not gtt.ok:  # ``used`` is then not known: the carve-out alone is a part of it
         return _InUse(total, gtt, off_by_bytes, (note,))
     used = _sum(carveout, gtt, f"{carveout.source} + {gtt.source}")
     return _InUse(total, used, 2 * off_by_bytes, (note,))

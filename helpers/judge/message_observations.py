@@ -271,7 +271,9 @@ def _above_free(message: Message, source: str, origin: str) -> Iterator[Observat
 
 
 def _families(message: Message) -> Iterator[str]:
-    """The libraries whose own failures the catalogue knows."""
+    """Names of observations that are of one library alone, XLA or MIOpen: failures.json has entries
+    of their own for these, beside those for any library.
+    """
     if message.program.startswith("XLA") and message.event in ("workspace", "mismatch"):
         yield "row:jax"
     if message.program.startswith("MIOpen") and message.event == "workspace":

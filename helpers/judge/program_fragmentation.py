@@ -123,7 +123,9 @@ def _evidence_of_pieces(
 
 
 def fragmentation_for_good(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    """All that the program needs would fit, and expandable segments do not help."""
+    """Fragmentation that no setting removes: by the repeat without a limit all that the program
+    needs would fit, and the repeat with expandable segments failed as well.
+    """
     limitless = facts.without_limit
     expandable = facts.expandable
     assert limitless is not None and expandable is not None, "asked only where both ran"

@@ -62,7 +62,9 @@ def nothing_refused(facts: ProgramFacts) -> Verdict:
 
 
 def _title(facts: ProgramFacts) -> str:
-    """How the program ended, or that nothing failed in what was recorded of it, and its peak."""
+    """How the program ended (exit code 0, another one, or None where no record says it), or that
+    nothing failed in what was recorded of it; and its peak, or what it keeps with each step.
+    """
     peak = show_bytes(facts.peak_allocated_bytes)
     if facts.exit_code == 0 and facts.usable_bytes:
         return (

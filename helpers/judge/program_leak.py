@@ -53,7 +53,7 @@ def leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
         against.append(of_repeat(facts.expandable, facts))
         alternatives.append(Alternative("allocator-fragmentation", "weak"))
         confidence = "likely"
-    elif facts.expandable is not None:
+    elif facts.expandable is not None:  # it failed there as well: no fragmentation
         evidence.append(of_repeat(facts.expandable, facts))
     verdict = Verdict(
         cause="user-leak",

@@ -58,7 +58,9 @@ def ineffective_setting(facts: ProgramFacts) -> Verdict:
 
 
 def limited_by_itself(facts: ProgramFacts, refusal: Refusal) -> Verdict:
-    """The program's own limit refused the request: the card has the room."""
+    """The program's own limit refused the request, for which the card has room. How much it needs
+    in all is known only from a repeat without a limit that finished; else it is a lower bound.
+    """
     repeat = facts.without_limit
     is_measured = repeat is not None and repeat.finishes
     needed = show_bytes(needed_bytes(facts, refusal))

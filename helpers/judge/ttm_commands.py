@@ -187,7 +187,9 @@ def _grubby(change: LimitChange) -> Lines:
 
 
 def _update_grub(change: LimitChange) -> Lines:
-    """Debian and its relatives: a file in grub.d, and stale arguments out of /etc/default/grub."""
+    """Debian and its relatives: the new argument in a file of our own in default/grub.d, which
+    update-grub reads after /etc/default/grub; old arguments out of that one.
+    """
     line = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
     run = [_keep_copy(GRUB), f"sudo sed -i -E '/^GRUB_CMDLINE_LINUX/{line}' {GRUB}"]
     undo = _put_back([GRUB])
@@ -221,7 +223,7 @@ def _systemd_boot(change: LimitChange) -> Lines:
 
 
 def _kernelstub(change: LimitChange) -> Lines:
-    """Pop!_OS: one call for each argument."""
+    """Pop!_OS: one call for each argument that differs before and after the change."""
     run = _kernelstub_lines(drop=change.old, add=change.new)
     undo = _kernelstub_lines(drop=change.new, add=change.old)
     return _around(change, run, undo, "update-initramfs")

@@ -135,10 +135,12 @@ def _limits_written(bundle: Bundle) -> list[Setting]:
 def _intended(
     earlier: Bundle, now: Bundle, reserve_bytes: int | None, target_bytes: int | None
 ) -> tuple[int | None, str]:
-    """The limit that was intended, in bytes (None: none), and where it comes from, in words."""
+    """The limit that was intended, in bytes, and where it comes from, in words; None and "" where
+    no limit was. The order of the places is that of ``verify``.
+    """
     answer = ttm_answer(earlier, reserve_bytes, target_bytes)
     page = _page_bytes(now, earlier)
-    if target_bytes is not None:
+    if target_bytes is not None:  # the kernel counts in pages, so a part of one is lost
         return target_bytes // page * page, "the target given"
     places = ((now, "configured now"), (earlier, "configured in the earlier bundle"))
     for bundle, words in places:
