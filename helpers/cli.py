@@ -124,17 +124,17 @@ def _with_output_spelt_out(argv: list[str]) -> int:
 
 
 def _about_a_file(error: OSError) -> str:
-    """Which file could not be read or written, why, and what was expected."""
+    """Which file could not be read or written, why, and what was expected.
+
+    Standard output is named where it cannot be written now, whatever file the error names: else
+    Python's own flush at the exit would fail, and complain a second time. Where neither the error
+    nor this test says which file it is, the text says a file.
+    """
     name = error.filename
     why = error.strerror
     if isinstance(error, FileNotFoundError) and name:
         return _not_there(Path(os.fsdecode(name)))
-    # An error that names no file may be about the answer itself: then writing fails again.
-    try:
-        if not name:
-            print()
-        sys.stdout.flush()
-    except OSError:
+    if _stdout_is_broken(has_to_print=not name):
         name = "standard output"
         _say_no_more()
     if not name:
@@ -143,6 +143,22 @@ def _about_a_file(error: OSError) -> str:
         why = str(error)
     expected = "expected what may be read, and a place that may be written and has room"
     return f"{name}: {why}; {expected}"
+
+
+def _stdout_is_broken(has_to_print: bool) -> bool:
+    """Whether standard output cannot be written, as on a full disk: what is still to be written is
+    flushed.
+
+    ``has_to_print``: print an empty line first. An error that names no file may come from an
+    earlier flush, after which nothing is left to be written, and only a new line fails again.
+    """
+    try:
+        if has_to_print:
+            print()
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _about_a_package(name: str | None) -> str:
@@ -167,6 +183,7 @@ def _hand_over(argv: list[str]) -> None:
     is_set_up = (SET_UP / "casebook.json").exists() and os.access(python, os.X_OK)
     if not is_set_up or sys.flags.no_site or argv[:1] == ["capture"]:
         return
+    # Else it would start itself again without end.
     if sys.executable == str(python) or os.path.samefile(sys.prefix, SET_UP):
         return
     program = str(CHECKOUT / "helpers" / "__main__.py")

@@ -44,6 +44,7 @@ def box_answers(sections: list[Section]) -> list[BoxAnswer]:
 def _public_run(run: Run, copies: PublicCopy) -> Run:
     """A copy of a run whose texts are typed or empty."""
     verdict = copies.verdict(run.verdict)
+    # The title was not in the workbook's words, so the copy has none; a table of runs needs one.
     if verdict is not None and not verdict.title:
         verdict = replace(verdict, title=verdict_facts.headline(run.verdict))
     parameters = typed_parameters(run)

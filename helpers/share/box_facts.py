@@ -98,8 +98,8 @@ def _gpu_name(gpu: Gpu) -> str:
 
 
 def _with_a_name(gpu: Gpu) -> Gpu:
-    """The GPU itself where its chip's name may be shared, else a copy that is named by
-    its vendor.
+    """The GPU itself where its chip's name may be shared, else a copy that is named by its vendor,
+    since the rules of the table would leave its name empty.
     """
     if public.chip(text_of(gpu.name)):
         return gpu

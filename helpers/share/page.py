@@ -58,18 +58,23 @@ def review_of(about: Subject) -> Review:
 
 
 def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
-    """The page of a subject with the texts that somebody ticked."""
+    """The page of a subject: its typed facts, and the texts that somebody ticked.
+
+    A sentence on it counts the texts that were not ticked, and those that were not looked into.
+    """
     copies = PublicCopy(about.evidence)
     judged = copies.verdict(_judged(about, copies))
-    if about.is_verdict_ours:
+    if (
+        about.is_verdict_ours
+    ):  # anybody can read it in the workbook, so it is not reworded
         judged = about.verdict
     sections = public_sections(about, copies)
     answers = box_answers(sections)
     review = review_beside(about, copies.said)
     story = _story(about)
     ticked = review.ticked(choices)
-    kept = Counter(row.text.kind for row in review.rows if row not in ticked)
-    left_out = left_out_words(kept + about.unread)
+    not_ticked = Counter(row.text.kind for row in review.rows if row not in ticked)
+    left_out = left_out_words(not_ticked + about.unread)
     all_views = views(about, copies, sections, bool(story))
     html = render(
         "shared.html.j2",
@@ -126,6 +131,8 @@ def _story(about: Subject) -> list[Any]:
     if about.notebook is None or place is None or place.parent.name != "cases":
         return []
     pieces = cells(own_part(about.notebook), PageRoom(STORY_BYTES))
+    # A case study begins with prose. Without it, as where a person changed the first cell, the rest
+    # is no story, and its tables are shown as those of any notebook.
     if pieces and isinstance(pieces[0], ProseCell):
         return pieces
     return []

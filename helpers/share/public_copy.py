@@ -124,6 +124,7 @@ class PublicCopy:
             public_fields["state"] = public.typed("state", fact.state)
         if isinstance(fact, LedgerRow) and not public_fields["words"]:
             public_fields["words"] = fact.kind.replace("_", " ")  # a word of a list
+        # The kernel prints names of processes into its lines, so the line is made anew.
         if isinstance(fact, Event):
             name = self.names.of("process", fact.pid or fact.process)
             public_fields.update(process=name, pid=None, text=self._printed_anew(fact))
@@ -141,6 +142,7 @@ class PublicCopy:
 
     def _reading(self, reading: Reading) -> Reading:
         """A reading with its number or its words, and the public part of its source."""
+        # The name of the item, a file of the bundle, is left out for good.
         copy = replace(reading, source=public.source_or_kind(reading.source), item="")
         if reading.ok:
             copy = replace(copy, why="")
@@ -169,7 +171,9 @@ class PublicCopy:
         return "; ".join(map(printed_anew, read_message(text).messages))
 
     def _printed_anew(self, event: Event) -> str:
-        """The meaning of a line of the kernel, with its numbers and addresses."""
+        """The meaning of a line of the kernel, with its numbers and addresses; other texts of the
+        line, such as the name of a process, are left out.
+        """
         says = [meaning(event.row).removesuffix(".")]
         for name, value in event.facts.items():
             words = name.removesuffix("_bytes").replace("_", " ")

@@ -111,6 +111,7 @@ def _of_this_box() -> Iterator[tuple[str, str]]:
     own_uid = os.getuid()
     for entry in pwd.getpwall():
         is_own = entry.pw_uid == own_uid and own_uid != 0  # root is no name
+        # Users of services have lower numbers, and names that every box has.
         if is_own or entry.pw_uid >= PEOPLE_FROM:
             full_name, _, _ = entry.pw_gecos.partition(",")
             yield "user", entry.pw_name

@@ -146,6 +146,7 @@ def _of_batch(folder: Path, only: str = "", with_notebooks: bool = False) -> Sub
         )
     bundle, no_bundle = _bundle_of_runs(runs, folder)
     names = _names_of(bundle)
+    # First of the runs on the box of the bundle, so that the answer and the box belong together.
     verdict = leading(run.verdict for run in runs if run.box in names)
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
@@ -219,7 +220,7 @@ def _with_texts(
         place = f"run {number}, "
         if is_one_run:
             place = ""
-        with suppress(NotebookError):
+        with suppress(NotebookError):  # a run that never began has no notebook
             notebook = read_notebook(folder / run.run_id / "notebook.ipynb")
             texts += of_notebook(notebook, place)
     if not is_one_run:
@@ -240,6 +241,7 @@ def _with_evidence(subject: Subject, bundle: Path | None) -> Subject:
     evidence = evidence_from_message("\n".join(printed))
     if bundle is not None:
         captured = evidence_from_bundle(open_bundle(bundle))
+        # What the runs printed stands in place of an error text that the bundle has.
         if evidence.messages:
             captured = replace(evidence, bundle=captured.bundle)
         evidence = captured
@@ -282,6 +284,7 @@ def _of_bundle(path: Path) -> Subject:
     try:
         bundle = open_bundle(path)
     except BundleError as error:
+        # Without the folders above it, whose names may be private.
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
     evidence = evidence_from_bundle(bundle)
     verdict = diagnose(evidence)
@@ -333,7 +336,7 @@ def _of_notebook(path: Path) -> Subject:
         verdict = verdict_of(notebook)
         committed_verdict = verdict_of(own_part(notebook))
         is_verdict_ours = verdict is not None and verdict == committed_verdict
-    if verdict and not is_verdict_ours:
+    if verdict and not is_verdict_ours:  # the words of ours are public
         texts += of_verdict(verdict, "verdict")
     name = public.notebook(path.name)
     steps = (f"{name}.ipynb",)
@@ -358,7 +361,7 @@ def _of_notebook(path: Path) -> Subject:
 
 
 def _boxes_of(notebook: NotebookNode) -> list[str]:
-    """The values that cells of parameters give to ``box``."""
+    """The values that cells of parameters give to ``box``, in the order of the cells."""
     boxes = []
     for cell in notebook.cells:
         if {INJECTED, PARAMETERS} & set(cell.metadata.get("tags", [])):

@@ -58,7 +58,10 @@ class SharedText:
 
     @property
     def is_committed(self) -> bool:
-        """Whether a notebook of the workbook has exactly this text; also true of an empty text."""
+        """Whether a notebook of the workbook has exactly this text; also true of an empty text.
+
+        An output without words, such as a figure, has an ``original`` and is not empty.
+        """
         is_empty = not self.text.strip() and not self.original
         if is_empty:
             return True
@@ -114,11 +117,12 @@ def own_part(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if not SharedText(SOURCE, "", cell.source).is_committed:
             continue
-        kept = type(cell)(cell)
+        own_cell = type(cell)(cell)
         if cell.cell_type == "code":
-            kept.outputs = [row for row in cell.outputs if _of_output(row).is_committed]
-        kept.metadata = {}
-        part.cells.append(kept)
+            outputs = [row for row in cell.outputs if _of_output(row).is_committed]
+            own_cell.outputs = outputs
+        own_cell.metadata = {}  # it may hold a person's words, and no digest covers it
+        part.cells.append(own_cell)
     return part
 
 
@@ -126,6 +130,7 @@ def of_run(run: Run, place: str) -> Iterator[SharedText]:
     """The texts of a record of a run."""
     texts = [str(getattr(run, name)) for name in RECORD_TEXTS]
     for text in [*texts, *run.notes]:
+        # The page shows these names anyway.
         is_public = public.notebook(text) or public.box(text)
         if text and not is_public:
             yield SharedText("text of a record", place, text)
@@ -154,7 +159,10 @@ def of_verdict(verdict: Verdict, place: str) -> Iterator[SharedText]:
 
 
 def of_bundle(bundle: Bundle) -> Iterator[SharedText]:
-    """The items of a bundle whose source may not be named: their form is not known."""
+    """The items of a bundle that hold any text: those whose source public.source does not name.
+
+    Items of a named source have a known form, and the page has their facts as tables.
+    """
     for number, item in enumerate(bundle.items, 1):
         text = bundle.read(item.source).text
         if text.strip() and not public.source(item.source):

@@ -64,7 +64,9 @@ def how_sure(verdict: Verdict | None) -> str:
 
 
 def still_open(verdict: Verdict) -> list[str]:
-    """The causes that the evidence leaves open, each with its confidence."""
+    """The causes that the evidence leaves open, each with its confidence; without the cause
+    ``other``, which names none.
+    """
     named = [row for row in verdict.alternatives if row.cause != "other"]
     return [f"{CAUSE_WORDS[row.cause]} ({row.confidence})" for row in named]
 

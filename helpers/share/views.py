@@ -61,6 +61,7 @@ def typed_views(notebook: NotebookNode, copies: PublicCopy) -> Iterator[Shown]:
             about = output.get("metadata", {}).get(ABOUT)
             if not isinstance(about, dict) or "view" not in about:
                 continue
+            # A table in a form that is not known, of an older release or of a person, is left out.
             with suppress(ValueError):
                 view = Shown.of_data(about["view"], f"Result of cell {number}")
                 passing = view.passing(copies.rules)
@@ -82,7 +83,7 @@ def boxes_view(answers: Sequence[BoxAnswer], runs: Iterable[Section]) -> Shown:
     counts = Counter(section.run.box for section in runs)
     rows = []
     for answer in answers:
-        says = answer.obstacle
+        says = answer.obstacle  # why no run has a verdict
         sure = ""
         if answer.verdict is not None:
             says = answer.verdict.headline

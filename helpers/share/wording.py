@@ -200,6 +200,7 @@ def _sentences() -> Iterator[str]:
             if file.suffix == ".json":
                 sentence = OPTIONAL.sub("\n", sentence)
             yield _with_gaps(sentence)
+            # Once more with the endings of words left out, for where they are empty.
             yield _with_gaps(ENDING.sub("", sentence))
     yield from (row["says"] for row in table())
 
@@ -270,6 +271,8 @@ def _steps(clause: list[str], begin: int, state: str) -> Iterator[tuple[int, str
         end = begin + len(piece.words)
         # The first word was compared in small letters, since a clause may begin a sentence.
         has_words = tuple(clause[begin + 1 : end]) == piece.words[1:]
+        # A piece with a gap before it needs a value there. A piece without one may also begin the
+        # clause, or stand in a gap itself, as a clause does that a sentence takes in.
         is_allowed = state == FILLED or not piece.after_gap
         if not has_words or not is_allowed:
             continue
