@@ -35,7 +35,9 @@ WORTH_A_TRY = 0.1
 choice: every try costs a rehearsal, also for a leak too small to have filled the card.
 """
 MOST_GROWERS = 3
-"""For how many of the growers, which keep the most first, it is searched what keeps them."""
+"""For how many of the growers it is searched what keeps them: those on lines of the program come
+first, and of these the ones that keep the most with each step (growth.py).
+"""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _device_files(root: str, pid: int) -> list[JsonRow]:
             status, why = files.fault(error)
             if status == "not_allowed":
                 return [{"pid": pid, "status": status, "why": why}]
-            continue
+            continue  # it was closed meanwhile
         if target.startswith(DEVICE_PREFIXES):
             target = os.fsencode(target).decode("utf-8", "replace")
             rows.append({"pid": pid, "fd": number, "target": target, "status": "ok"})

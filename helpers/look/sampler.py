@@ -88,7 +88,7 @@ class Sampler:
         for index in range(self.nvidia_count):
             self._add_nvidia(index, gpus, holders)
         why = []
-        if self.why and not gpus:
+        if self.why and not gpus:  # with an amdgpu card NVIDIA's library is not missed
             why.append(self.why)
         if self.refused:
             why.append(
@@ -145,6 +145,7 @@ class Sampler:
                 self.names.pop(ended, None)
             self.running = running
             self.refused = self.refused & running
+            # Without waiting for its turn: it is the process that somebody looks at.
             if self.pid in running:
                 self._scan(self.pid)
         for _ in range(min(SCANNED, len(self.to_scan))):

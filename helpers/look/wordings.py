@@ -106,7 +106,7 @@ class Template:
                 behind_gap = ""
             else:
                 behind_gap += self._expression(node, is_last=node is nodes[-1])
-        if gap and not behind_gap:
+        if gap and not behind_gap:  # the form ends with a gap
             return f"{expression}.{{0,{gap}}}?"
         return expression + self._with_gap(gap, behind_gap)
 
