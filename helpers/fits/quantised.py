@@ -63,7 +63,7 @@ def _bits(quantisation: Mapping[str, object]) -> float | None:
         weights = part_of(part_of(group).get("weights"))
         if weights:
             return _bits_of_group(weights)
-    # transformers BitsAndBytesConfig, which older releases wrote with an underscore. Its other
+    # transformers BitsAndBytesConfig, which some releases write with an underscore. Its other
     # type, fp4 (bnb_4bit_quant_type), takes as much as nf4: 4 bits and a scale of 32 bits for 64
     # weights (bitsandbytes functional.py).
     if quantisation.get("load_in_4bit") or quantisation.get("_load_in_4bit"):
