@@ -124,7 +124,7 @@ def _nearest(module: str, name: str) -> str:
         in_any_module.setdefault(row.name, key)
         if row.module == module:
             in_this_module[row.name] = key
-    # Amdgpu.pages_limit: the name is right, the module is not.
+    # As in amdgpu.pages_limit: the name is right, the module is not.
     if name in in_any_module:
         return in_any_module[name]
     for keys in (in_this_module, in_any_module):
