@@ -108,14 +108,18 @@ def own_file(name: str) -> Path:
 
 
 def _resumed(arguments: Namespace, outputs: Path) -> Path | None:
-    """The folder of the batch to go on with, or None for a new batch. Raises WrongUse."""
+    """The folder of the batch to go on with, or None for a new batch. Raises WrongUse.
+
+    For --resume without a name it is the newest batch whose plan has the same text as the plan has
+    now: another text may have other runs.
+    """
     if arguments.resume is None:  # without --resume
         if arguments.again:
             raise WrongUse(
                 "--again: expected --resume beside it; add --resume, or --resume BATCH"
             )
         return None
-    if arguments.resume:
+    if arguments.resume:  # empty: --resume without a name
         return named_batch(arguments.resume)
     plan = own_file(arguments.plan)
     text = load_plan(plan, arguments.box).text.encode()

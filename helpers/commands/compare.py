@@ -39,7 +39,9 @@ def compare(arguments: Namespace) -> int:
 
 
 def share_of(text: str) -> float | None:
-    """The share that --allow names, such as 1% or 0.01; None for no text. Raises WrongUse."""
+    """The share that --allow names, such as 1% or 0.01; None for no text, which allows any rise.
+    Raises WrongUse.
+    """
     if not text:
         return None
     try:

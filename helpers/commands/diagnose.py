@@ -150,7 +150,7 @@ def _bundle(name: str) -> Bundle:
         return open_box(name)
     except BundleError as error:
         start = _first_bytes(name)
-        if start is None or not_text(start):
+        if start is None or not_text(start):  # unreadable, or no text
             raise
         advice = f"an error text is read by: diagnose --message {name}"
         if start.lstrip().startswith(b"{"):  # a trace in JSON lines, as the oracle's
@@ -201,7 +201,7 @@ def _evidence_of_text(file: TextFile) -> CaseEvidence:
 def _is_trace(name: str) -> bool:
     """Whether a recording is given in place of a box, by its name or its first bytes."""
     start = _first_bytes(name)
-    if start is None:
+    if start is None:  # a folder, or the name of a recorded box
         return False
     is_named_so = name.endswith((".pickle", ".pkl"))
     return is_named_so or not_text(start) in ("a pickle", "a Parquet file")

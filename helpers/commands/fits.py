@@ -204,7 +204,8 @@ def _refuse_cards_that_share_no_layer(
 
 
 def _inputs(arguments: Namespace, alike: int = 0) -> dict[str, Any]:
-    """What the options say, as inputs of a sheet.
+    """What the options say, as inputs of a sheet, which replace those of the model or log; an option
+    that is not given has no input.
 
     ``alike``: between how many cards of a box each layer is divided (0: not divided).
     """
@@ -224,8 +225,8 @@ def _inputs(arguments: Namespace, alike: int = 0) -> dict[str, Any]:
         inputs.pop("held_words", None)
     for name, option in OPTIONS.items():
         inputs[name] = getattr(arguments, option)
-    kept = {name: value for name, value in inputs.items() if value not in (None, "")}
-    if "card_total_bytes" in kept:
+    given = {name: value for name, value in inputs.items() if value not in (None, "")}
+    if "card_total_bytes" in given:
         # A log says what was free of its own card, not of this one.
-        kept["card_free_bytes"] = None
-    return kept
+        given["card_free_bytes"] = None
+    return given

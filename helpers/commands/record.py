@@ -69,7 +69,7 @@ def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -
     ran_out = [row for row in recording.processes if row["ooms"] and row["devices"]]
     if not ran_out or not recording.exit_code:
         return ""
-    devices = ran_out[0]["devices"]
+    devices = ran_out[0]["devices"]  # of the first process that ran out
     fullest = max(devices, key=lambda device: device["stats"].get("num_ooms", 0))
     options = card_options(recording.processes, fullest["total_bytes"])
     words = [*PROGRAM.split(), "rehearse", *options]

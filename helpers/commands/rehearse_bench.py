@@ -114,7 +114,7 @@ def all_runs(bench: RehearsalBench, out: Path) -> list[Rehearsal]:
     arguments = bench.arguments
     runs: list[Rehearsal] = []
     for limits in _limits_of_runs(bench):
-        if runs and runs[-1].exit_code == STOPPED:
+        if runs and runs[-1].exit_code == STOPPED:  # SIGTERM ends all runs
             break
         if runs and arguments.values == "between" and runs[0].exact:
             break  # nothing depends on values, so the other end is the same

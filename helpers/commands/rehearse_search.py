@@ -80,6 +80,7 @@ def search_for_size(bench: RehearsalBench) -> int:
             exit_code = int(result.best is None)
             says = tries.in_words(result)
         except search.SearchError:
+            # SIGTERM ends a rehearsal before its answer, which the search takes for an error.
             runs = tries.rehearsals.values()
             was_stopped = any(run.exit_code == STOPPED for run in runs)
             if not was_stopped:

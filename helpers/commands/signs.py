@@ -115,7 +115,10 @@ def _beside(
 def _tell(
     record: Path | None, first_s: float, name: str, ended: threading.Event
 ) -> None:
-    """Print how long a program runs, until ``ended`` is set or its processes are gone."""
+    """Print how long a program runs, until ``ended`` is set, or its processes have been gone for
+    ``first_s`` seconds after some were seen. While none was seen, the line says working instead of
+    running, and nothing is said of the RAM.
+    """
     began = time.monotonic()
     next_line_s = first_s
     last_seen_s: float | None = None

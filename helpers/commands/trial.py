@@ -174,6 +174,7 @@ def _rehearse_trials(arguments: Namespace) -> int:
     shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in study.rows]
     say(arguments, shapes, shown, note, *trust)
     harms = any(row.effect == "harms" for row in study.rows)
+    # Of all remedies of a card some harm, which is an answer and no failure.
     if arguments.preset and harms:
         return 1
     return 0
@@ -197,6 +198,7 @@ def _workload(arguments: Namespace) -> Workload:
         if not equals:
             raise WrongUse(f"trial: {part!r} in the workload; expected name=value")
         # An unknown name stays a text; `workload` refuses it.
+        # The default says of which type a value is.
         default: Parameter = ""
         if name in BUILT_IN:
             default = BUILT_IN[name].parameters.get(key, "")

@@ -31,7 +31,7 @@ def ttm(arguments: Namespace) -> int:
     if arguments.verify:
         result = verify(open_box(arguments.verify), now, reserve, target)
         say(arguments, asdict(result), verify_table(result))
-        return int(not result.took)
+        return int(not result.took)  # 1: the change did not take effect
     answer = ttm_answer(now, reserve, target)
     if arguments.json:
         print(to_json(answer, indent=1))

@@ -92,7 +92,7 @@ class Box:
     @property
     def claims(self) -> Shown | None:
         """What the case study of a recorded box claims, each with what became of it; else None."""
-        # It needs PyYAML, which is missing where nothing is installed.
+        # Imported here, because it needs PyYAML, which is missing where nothing is installed.
         from helpers.tell.claims import claims_table
 
         table = claims_table(self.facts.box)

@@ -46,7 +46,9 @@ class Ceilings(Result):
 
     @property
     def at_the_limit(self) -> list[str]:
-        """The names of all layers whose limit equals the one that binds."""
+        """The names of all layers whose limit equals the one that binds, to a small rounding; none
+        where no layer is known to bind.
+        """
         lowest = self.binding_bytes
         if not lowest:
             return []
@@ -126,6 +128,7 @@ class TtmPlan(Result):
         ours = planned_step(
             self.box.facts, verdict.cause, self.reserve_bytes, self.target_bytes
         )
+        # None: the cause is not the one that the limits show, or nothing is to be changed.
         if not ours or not usual:
             return Answer(verdict)
         sets_the_limit = verdict.next_step.command == usual.command

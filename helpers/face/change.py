@@ -93,7 +93,7 @@ class ProgramFix(Result):
         """The verdict: the change that was found, that none was, or why none was looked for."""
         if self.failure is not None:
             return Answer(verdict_on_change(self.failure, self.winner, self.trials))
-        reason, _, _ = self.why.partition(": ")
+        reason, _, _ = self.why.partition(": ")  # what follows is advice
         verdict = Verdict(
             cause="other",
             confidence="likely",

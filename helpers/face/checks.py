@@ -79,7 +79,9 @@ def next_steps(rows: Iterable[Sequence[str]]) -> list[str]:
 def _next_step(gpu: str, message: str) -> str:
     """The next step for the cause that a check's message shows.
 
-    Where that is none of a check, a second run tells a broken card from a bad moment.
+    Where the cause is one of ABOUT_OWN_PROGRAMS, its step does not help here: on a GPU the checks
+    are run again, which tells a broken card from a bad moment, and on the CPU torch is installed
+    again.
     """
     verdict = diagnose(evidence_from_message(message))
     if verdict.cause in ABOUT_OWN_PROGRAMS:

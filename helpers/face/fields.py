@@ -66,6 +66,7 @@ def _properties_and_methods(subject: object) -> list[tuple[str, str]]:
     rows = []
     for name, member in inspect.getmembers(kind):
         says = inspect.getdoc(member)
+        # The default of a field is a member of the class, too.
         is_field = is_dataclass(subject) and name in _values(subject)
         if name.startswith("_") or is_field or not says:
             continue
@@ -86,6 +87,7 @@ def _words(name: str, value: object) -> str:
     """A value in a few words; empty where there is none."""
     if value is None or value == "":
         return ""
+    # A Reading and a Quantity are dataclasses too, so they are asked first.
     if isinstance(value, Reading):
         words = value.show()
     elif isinstance(value, Quantity):

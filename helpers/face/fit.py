@@ -156,6 +156,7 @@ def what_fits(
     if gpu or capacity:
         inputs.update(_inputs_of_card(gpu, capacity))
     elif box and as_box(box).gpus:
+        # A box without a GPU gives no card: only the need is computed, as without a box.
         # vLLM and SGLang run on one card here, the freest; other servers use all cards (0).
         alike = 0
         if family_of(program) in ("vLLM", "SGLang"):

@@ -116,7 +116,7 @@ class VolumeProfiles(Result):
 
     def under_limit(self, strategies: Sequence[str], beyond_mib: int = 16) -> Shown:
         """Which ways of counting finish with so many MiB of private memory beyond the trades."""
-        # rounded up
+        # The trades in MiB, rounded up; the limit is beyond them, since they are loaded within it.
         inputs_mib = -(-self.shape.trades * self.shape.bytes_a_trade // MIB)
         rows = study.refusals(self.store, strategies, inputs_mib + beyond_mib)
         return view.refusals_table(rows)

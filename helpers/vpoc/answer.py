@@ -26,7 +26,8 @@ def best_strategy(free: Free) -> str:
 def verdict_on_chunks(
     shape: ProfileShape, free: Free, measured: Sequence[StrategyRow]
 ) -> Verdict:
-    """The ways that do not fit this memory, the one to use, and its chunk.
+    """The ways that do not fit this memory, the one to use, and its chunk; or, where not even its
+    smallest chunk fits, that fewer sessions have to be counted at a time.
 
     ``measured``: rows of the study, which are evidence too; empty where it was not run.
     """

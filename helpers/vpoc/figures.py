@@ -137,9 +137,9 @@ def _draw_strategies(
     for point in points:
         row = point.row
         colour = COLOURS[row.strategy]
-        inside = colour
-        if row.sessions:
-            inside = "none"
+        fill = colour
+        if row.sessions:  # extrapolated
+            fill = "none"
         axes.plot(
             point.peak_bytes / MIB,
             point.seconds,
@@ -147,7 +147,7 @@ def _draw_strategies(
             markersize=6,
             linestyle="none",
             color=colour,
-            markerfacecolor=inside,
+            markerfacecolor=fill,
             label=strategy_words(row).replace(" from ", "\nfrom "),
         )
     axes.axhline(limit_s, color=MUTED, linestyle="--", linewidth=1)

@@ -35,7 +35,9 @@ class Free:
 
 
 def free_of(bundle: Bundle) -> Free:
-    """The free memory of a box: of its first GPU whose use is known, else of its RAM."""
+    """The free memory of a box: of its first GPU whose use is known, else of its RAM: what is
+    available, or half of all RAM where a recording does not say that.
+    """
     for gpu in gpus(bundle):
         for pool in gpu.pools:
             if pool.total.ok and pool.used.ok:

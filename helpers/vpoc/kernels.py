@@ -64,7 +64,8 @@ def _add(
     if width <= FAST_WIDTH:
         groups = n // np.uint64(8)
         done = groups * np.uint64(8)
-        # Written out for eight lanes, so that their adds do not wait for each other.
+        # Written out for eight lanes, so that their adds do not wait for each other. A group with a
+        # place beyond is counted as outside, and not added: the caller refuses the whole table.
         for g in range(groups):
             j = g * np.uint64(8)
             k0 = _place(ticks, j, 0, low)
@@ -259,6 +260,7 @@ def areas(
         while inside * SHARE_UNITS < total * share:
             up = _next_volume(row, hi, 1, last, two_rows)
             down = _next_volume(row, lo, -1, first, two_rows)
+            # Both ends are reached: rounding of fractional or very large volumes can lead here.
             if up < 0 and down < 0:
                 break
             if up >= down:

@@ -97,7 +97,7 @@ def measure(
         module = HERE
         python = sys.executable
         device = "cpu"
-    if device == "cuda":
+    if device == "cuda":  # a result names the very card
         device = "cuda:0"
     failed = Measured(strategy, "failed", device=device)
     if not shutil.which(python):
@@ -132,7 +132,9 @@ def measure(
             why = f"{ended.signal or ended.how}: {ended.last_line}"
             return replace(failed, status=status, why=why)
         table = None
-        if out.is_file():
+        if (
+            out.is_file()
+        ):  # a child that failed, or was not asked for counts, writes none
             table = np.fromfile(out, store.layout.counts).reshape(-1, store.layout.bins)
     reply = replies[-1]
     return replace(

@@ -225,6 +225,7 @@ def _quick_chunk(strategy: str, shape: ProfileShape, free: Free) -> tuple[int, s
     It keeps a GPU busy, or takes half of the CPU's cache, with the rest for the table of counts.
     All trades where the size of the cache is unknown.
     """
+    # The bandwidth of a GPU bounds its chunk, the cache that of a CPU.
     if free.gpu:
         quick_bytes = GPU_CHUNK_BYTES
         bound = "bandwidth"

@@ -119,7 +119,7 @@ def read_instruments(
     trades = {}
     for name in _chosen(path, present, instrument):
         rows = table.filter(compute.equal(names, name))
-        size = tick
+        size = tick  # None: _trades guesses it from the instrument's own prices
         different_prices = compute.count_distinct(rows["price"]).as_py()
         if tick is None and different_prices < LEAST_PRICES:
             size = common_tick  # of all instruments together
@@ -245,7 +245,8 @@ def _header_options(
             f"{path.name}: {seen}: expected columns for time, price and volume"
         )
     numbers = [cell for cell in cells if NUMBER.fullmatch(cell.strip(' "'))]
-    # A trade has a price and a volume; the names of a header may include one number.
+    # A trade has a price and a volume; the names of a header may include one number. A trade in the
+    # first line is accepted only where price and volume are named by their places.
     is_trade = len(numbers) >= 2
     named = [columns.get(role, "") for role in ("price", "volume")]
     if is_trade and not all(name.isdigit() for name in named):

@@ -102,7 +102,8 @@ def strategies(
     chunk_trades: int = CHUNK_TRADES,
     repeats: int = 5,
 ) -> list[StrategyRow]:
-    """Measure each strategy. ``limit``: the seconds of limit_s.
+    """Measure each strategy, and compare its counts with those of the fused pass. ``limit``: the
+    seconds of limit_s.
 
     One-hot runs on as few sessions as fit ONE_HOT_BYTES, and its figures are extrapolated.
     """
@@ -122,7 +123,7 @@ def strategies(
             counts = measured.counts
         if row.seconds is not None:
             row = replace(row, times_limit=row.seconds / limit)
-        if counts is not None:
+        if counts is not None:  # those of one_hot are of the first sessions alone
             row = replace(row, equal=bool(np.array_equal(counts, want[: len(counts)])))
         rows.append(row)
     return rows
