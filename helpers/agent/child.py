@@ -91,8 +91,7 @@ def parsed(printed: bytes) -> Answer:
     """The JSON object with which an output ends, whose first line is only a brace. Raises
     ValueError where there is none.
     """
-    start = (b"\n" + printed).rfind(
-        b"\n{\n"
-    )  # of the object in ``printed``; -1 for none
+    # of the object in ``printed``; -1 for none
+    start = (b"\n" + printed).rfind(b"\n{\n")
     answer_object: Answer = json.loads(printed[max(0, start) :])
     return answer_object

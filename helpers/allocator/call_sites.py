@@ -184,9 +184,8 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     frame = candidates[0]
     in_program = bool(program)
     parts = _PLACE.fullmatch(frame)
-    if (
-        parts is None
-    ):  # no line of Python that stack_frames.py wrote, so no file is known
+    if parts is None:
+        # no line of Python that stack_frames.py wrote, so no file is known
         return CallSite(frame, in_program)
     return CallSite(
         frame, in_program, parts["file"], int(parts["line"]), parts["function"]

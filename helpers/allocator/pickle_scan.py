@@ -259,9 +259,8 @@ def collect(
 
     Returns what is wrong (or PLAIN), and the height of the stack then.
     """
-    first = (
-        mark  # the lowest of the values; -1 is below any stack, so it is EMPTY_STACK
-    )
+    # the lowest of the values; -1 is below any stack, so it is EMPTY_STACK
+    first = mark
     if action == TUPLE:
         first = height - (opcode - TUPLE_WITHOUT_VALUES)
     elif action == SET_ITEM:

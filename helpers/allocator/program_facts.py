@@ -87,9 +87,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     # The operations after which the largest lines, and up to which growth, are counted.
     holding_at = requests.peak
     growth_until = requests.fullest
-    if (
-        refusal is not None
-    ):  # what held memory at the failure counts, not at some later peak
+    if refusal is not None:
+        # what held memory at the failure counts, not at some later peak
         holding_at = operation
         growth_until = operation
     live = requests.live
@@ -361,9 +360,8 @@ def _replays(study: Study) -> Replays | None:
     """
     capacity_bytes = study.card.capacity_bytes
     tried = list(CONFS)
-    if (
-        len(study.trace) <= MOST_EVENTS
-    ):  # a longer trace takes too long for all settings
+    if len(study.trace) <= MOST_EVENTS:
+        # a longer trace takes too long for all settings
         tried += grid(behaviour(study.torch, study.build))
     try:
         stream, _, _ = prepared(study.trace, study.card)

@@ -176,7 +176,8 @@ def _claim(out: Path, folder: Path) -> None:
         out,
         out.with_suffix(".pickle"),
         folder,
-    ):  # the trace is written as .pickle
+    ):
+        # the trace is written as .pickle
         if path.exists():
             raise NameTakenError(
                 f"{path}: exists already; expected a new name; choose another --out, "

@@ -63,9 +63,8 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
         notes.append(
             f"one of its Pythons is {version}, and the recorder needs 3.9 or later"
         )
-    elif (
-        not reached
-    ):  # no file of any kind: the recorder's sitecustomize was never read
+    elif not reached:
+        # no file of any kind: the recorder's sitecustomize was never read
         notes.append(NOT_LOADED)
     elif not rows and not broken:
         notes.append("the command never imported torch")

@@ -335,9 +335,8 @@ class _State:
             expandable=event.action == "segment_unmap",
         )
         if not restored.expandable and event.size == SMALL_SEGMENT_BYTES:
-            restored.small = (
-                True  # only the small pool has cudaMalloc segments of this size
-            )
+            # only the small pool has cudaMalloc segments of this size
+            restored.small = True
         self.ranges.put(event.address, restored)
         return restored
 

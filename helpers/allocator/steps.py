@@ -399,9 +399,8 @@ def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate |
             loops = at_lines
     highest = max((loop.height for loop in loops), default=0.0)
     high = [loop for loop in loops if loop.height >= SAME_HEIGHT * highest]
-    if (
-        not trains
-    ):  # no backward pass tells steps from their parts, so the outermost loop counts
+    if not trains:
+        # no backward pass tells steps from their parts, so the outermost loop counts
         outermost = min((loop.depth for loop in high), default=0)
         high = [loop for loop in high if loop.depth == outermost]
     most = max((len(loop.begins) for loop in high), default=0)

@@ -32,9 +32,8 @@ def runs_table(batch: str) -> Shown:
     runs = sorted(view.runs, key=lambda run: run.state == "answered")
     rows = []
     for run, parameters in zip(runs, differences(runs), strict=True):
-        outcome = run.cause or gone(
-            run
-        )  # both are empty while it is planned or under way
+        # both are empty while it is planned or under way
+        outcome = run.cause or gone(run)
         if run.verdict:
             outcome = run.verdict.short
         state = run.state.replace("_", " ")

@@ -265,9 +265,8 @@ def _values(leader: Section, sections: Sections) -> list[Sections]:
     with_verdict = (s for s in sections if s.title == leader.title and s.run.verdict)
     said = attrgetter("run.verdict.headline", "run.verdict.next_step")
     groups = [runs for _, runs in grouped(with_verdict, said)]
-    return sorted(
-        groups, key=lambda runs: leader not in runs
-    )  # False sorts before True
+    # False sorts before True
+    return sorted(groups, key=lambda runs: leader not in runs)
 
 
 def _cell(runs: Sections, of_box: Verdict | None) -> Cell:

@@ -186,9 +186,8 @@ class Cluster(Local):
         task = self._submitted(worker, folder, run, job)
         _, node, boot = self.about[worker]
         started = move(run, "started", node=node, boot_id=boot, started_at=now())
-        kept(
-            folder, started
-        )  # writes the record, so that a resumed batch knows the node
+        # writes the record, so that a resumed batch knows the node
+        kept(folder, started)
         began = time.monotonic()
         while not task.done():
             self._update_workers()

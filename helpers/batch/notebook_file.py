@@ -147,9 +147,8 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
             kinds[node.target.id] = node.annotation
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                if isinstance(
-                    target, ast.Name
-                ):  # an annotation of an earlier line stays
+                if isinstance(target, ast.Name):
+                    # an annotation of an earlier line stays
                     kinds.setdefault(target.id, None)
     return kinds
 

@@ -113,9 +113,8 @@ class Plain:
 
     def _left(self) -> str:
         """How long the batch will still take, as the end of a line; empty if that is not known."""
-        side_by_side = max(
-            1, len(self.next_line_s)
-        )  # it has an entry for each run under way
+        # it has an entry for each run under way
+        side_by_side = max(1, len(self.next_line_s))
         left_s = time_left_s(self.runs, side_by_side)
         if not left_s:
             return ""

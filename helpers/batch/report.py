@@ -275,9 +275,8 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, object]:
     day = min(starts, default="")[: len("2026-01-31")]
     boxes = len(looked_at(answers, report.sections))
     subject = f"{in_boxes(boxes)}, {len(runs)} runs"
-    if (
-        len(runs) == boxes
-    ):  # several: of a single box ``subject`` becomes its name below
+    if len(runs) == boxes:
+        # several: of a single box ``subject`` becomes its name below
         subject = f"{boxes} boxes, one run on each"
     verdict: Verdict | None = None
     facts_of_box: list[tuple[str, str]] = []

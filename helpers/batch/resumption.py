@@ -53,9 +53,8 @@ def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
         return run.attempt
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
-    if (
-        run.state != "died" or run.strikes > 1
-    ):  # more than one strike: tried again before
+    if run.state != "died" or run.strikes > 1:
+        # more than one strike: tried again before
         return 0
     oom_kills = None  # not known: after a reboot the count starts at 0
     if run.boot_id == boot_id():

@@ -307,9 +307,8 @@ class Subject:
         conf = arguments.conf
         self.same_settings = conf is None
         if arguments.verb == "whatif":
-            conf = (
-                None  # its --conf is a list of settings to try beside the recorded ones
-            )
+            # its --conf is a list of settings to try beside the recorded ones
+            conf = None
         held_bytes = None
         if arguments.held:
             held_bytes = _size(arguments.held, "held")

@@ -238,9 +238,8 @@ class Trials:
         may_be_the_same = change.cuts_graphs or change.results is not Results.OTHER
         if trial.passes and may_be_the_same and not change.is_setting:
             trial = replace(trial, proof=self.prove(self.program, change))
-        if (
-            trial.rehearsal.exit_code == INTERRUPTED
-        ):  # somebody ended fix, not the trial
+        if trial.rehearsal.exit_code == INTERRUPTED:
+            # somebody ended fix, not the trial
             raise KeyboardInterrupt
         self.done.append(trial)
         self.on_trial(trial)

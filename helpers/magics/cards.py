@@ -120,9 +120,8 @@ def of_cell(ledgers: Mapping[str, Ledger]) -> Notice:
     largest = max(ledger.peak for ledger in ledgers.values())
     if not largest:
         return Notice("This cell made no tensors.")
-    least = min(
-        largest, LEAST_WORTH_SAYING
-    )  # the device with the largest peak always shows
+    # the device with the largest peak always shows
+    least = min(largest, LEAST_WORTH_SAYING)
     used = {
         device: ledger for device, ledger in ledgers.items() if ledger.peak >= least
     }

@@ -64,9 +64,8 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     """
     copies = PublicCopy(about.evidence)
     judged = copies.verdict(_judged(about, copies))
-    if (
-        about.is_verdict_ours
-    ):  # anybody can read it in the workbook, so it is not reworded
+    if about.is_verdict_ours:
+        # anybody can read it in the workbook, so it is not reworded
         judged = about.verdict
     sections = public_sections(about, copies)
     answers = box_answers(sections)

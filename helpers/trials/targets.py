@@ -219,9 +219,8 @@ def _visible_value(
         choice = environ.get("CUDA_VISIBLE_DEVICES")  # HIP reads it, too
     numbers = _torch_numbers(alike)
     number = numbers.get(gpu.pci)
-    if (
-        choice is not None
-    ):  # torch numbers the GPUs in the order in which they are listed there
+    if choice is not None:
+        # torch numbers the GPUs in the order in which they are listed there
         listed = [word.strip() for word in choice.split(",") if word.strip()]
         if number is not None and number < len(listed):
             return listed[number], ""

@@ -159,9 +159,8 @@ class PreparedTrial:
         """Start the process in its cgroup, and watch it to its end."""
         own_program = not self.workload.command  # of this project, not the user's
         its_umask = INHERITED_UMASK
-        if (
-            not own_program
-        ):  # its files belong to the user, with the user's own permissions
+        if not own_program:
+            # its files belong to the user, with the user's own permissions
             its_umask = umask.users_umask
         # Unbuffered: each line of a user's command is heard as it is printed.
         settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1", **mark.variables}

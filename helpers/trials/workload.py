@@ -41,9 +41,8 @@ def _built_in() -> dict[str, BuiltIn]:
     workloads = {}
     for row in content["workloads"]:
         parameters = row["parameters"]
-        if row.get(
-            "keeping"
-        ):  # it tidies between steps: under_torch/workloads.py, tidy
+        if row.get("keeping"):
+            # it tidies between steps: under_torch/workloads.py, tidy
             parameters |= content["keeping"]
         workloads[row["name"]] = BuiltIn(
             row["name"], row["shows"], row["seconds"], parameters

@@ -15,9 +15,8 @@ def cells() -> dict[str, int]:
     shell = getattr(ipython, "get_ipython", lambda: None)()
     compiler = getattr(shell, "compile", None)
     numbers = getattr(compiler, "_filename_map", None)
-    if not isinstance(
-        numbers, dict
-    ):  # not IPython, or a release that keeps no such table
+    if not isinstance(numbers, dict):
+        # not IPython, or a release that keeps no such table
         return {}
     return dict(numbers)
 

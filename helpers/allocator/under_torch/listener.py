@@ -144,9 +144,8 @@ class Listener:
         second one counts only where the first went elsewhere, as the program has set a descriptor of
         its own (asyncio does).
         """
-        if (
-            self._pipe == NO_PIPE
-        ):  # no signals, only the watch: it recorded a block, or could not listen
+        if self._pipe == NO_PIPE:
+            # no signals, only the watch: it recorded a block, or could not listen
             time.sleep(wait_s)
             return []
         readable, _, _ = select.select([self._pipe[0]], [], [], wait_s)

@@ -137,9 +137,8 @@ def written_bytes() -> int | None:
         with open("/proc/self/io", "rb") as fields:
             for line in fields:
                 name, _, count = line.partition(b":")
-                if (
-                    name == b"wchar"
-                ):  # bytes passed to write(2), whatever they were written to
+                if name == b"wchar":
+                    # bytes passed to write(2), whatever they were written to
                     return int(count)
     except (OSError, ValueError):
         return None

@@ -113,9 +113,8 @@ class Recorder:
         """The program has imported torch: prepare to record it, once."""
         if self.torch is not None:
             return
-        self.torch = sys.modules.get(
-            "torch", module
-        )  # a module may replace itself there
+        # a module may replace itself there
+        self.torch = sys.modules.get("torch", module)
         try:
             self._attach()
         except Exception as error:  # noqa: BLE001 - private calls of torch; the program must run whatever they raise
@@ -368,9 +367,8 @@ class Recorder:
         self.open = self.open and not self.history
         self._is_fork = True
         self.history = False
-        self._lock = (
-            threading.RLock()
-        )  # a thread of the parent may have held the old one
+        # a thread of the parent may have held the old one
+        self._lock = threading.RLock()
         self.base = own_base(os.path.dirname(self.base))
         self._hang = QuietWatch(self.base, 0)
         forked = "forked from a recorded process; its quiet spells are not watched"

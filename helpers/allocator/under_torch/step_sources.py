@@ -53,9 +53,8 @@ def running_part_of_step() -> dict[str, Any]:
         part = _part_that_runs(frame)
         if is_own(code.co_filename):
             called = code
-        if (
-            part is None or called is None
-        ):  # or a library's step that runs no function of the program
+        if part is None or called is None:
+            # or a library's step that runs no function of the program
             continue
         lines = part.lines
         if called is not code:  # a library runs the step
@@ -198,9 +197,8 @@ def _bound_in(statement: ast.stmt) -> set[str]:
     """The names that a statement binds, or to whose collections it adds."""
     bound = set()
     for node in ast.walk(statement):
-        if isinstance(
-            getattr(node, "ctx", None), ast.Store
-        ):  # x = 1, x[0] = 1, for x in y
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            # x = 1, x[0] = 1, for x in y
             bound.add(_written(node))
             continue
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

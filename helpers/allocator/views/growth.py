@@ -103,9 +103,8 @@ def growth_table(
         )
     head = columns(GROWERS, widest=WIDEST)
     rows = [_grower_cells(row) for row in recorded.growers]
-    if not any(
-        row.keeper for row in recorded.growers
-    ):  # an empty first column is left out
+    if not any(row.keeper for row in recorded.growers):
+        # an empty first column is left out
         head = head[1:]
         rows = [row[1:] for row in rows]
     none = "No line keeps more memory from one step to the next."

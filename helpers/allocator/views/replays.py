@@ -212,9 +212,8 @@ def ranked(answer: WhatIf) -> list[Replay]:
     """The rows of a what-if, the one to use first, which need not be the best (whatif.recommended); the
     others in their order, the best first.
     """
-    if (
-        answer.needs_bytes
-    ):  # none is to be used; ``use`` is "", as for the default settings
+    if answer.needs_bytes:
+        # none is to be used; ``use`` is "", as for the default settings
         return list(answer.rows)
     return sorted(answer.rows, key=lambda row: row.settings != answer.use)
 

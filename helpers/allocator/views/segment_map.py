@@ -147,9 +147,8 @@ def _allocated_at(
     events = np.flatnonzero(allocates & served)
     parts = [replay.column(name)[events] for name in ("kind", "ordinal", "offset")]
     places = map(tuple, np.stack(parts, axis=1).tolist())
-    return dict(
-        zip(places, events.tolist(), strict=True)
-    )  # of equal places the last one stays
+    # of equal places the last one stays
+    return dict(zip(places, events.tolist(), strict=True))
 
 
 def _rows(

@@ -316,9 +316,8 @@ def work(spec: Row) -> Iterator[Row]:
         **start,
     }
     step_began = unhindered()
-    losses = PROGRAMS[spec["workload"]](
-        run, spec["seed"], p
-    )  # a step for each value it yields
+    # a step for each value it yields
+    losses = PROGRAMS[spec["workload"]](run, spec["seed"], p)
     try:
         for number, loss in enumerate(losses):
             now = unhindered()

@@ -62,9 +62,8 @@ class AtTorch:
         finally:
             self.busy = False
         loader = getattr(spec, "loader", object())
-        if not hasattr(
-            loader, "exec_module"
-        ):  # no torch, or a loader of a kind that cannot be changed
+        if not hasattr(loader, "exec_module"):
+            # no torch, or a loader of a kind that cannot be changed
             return None
         execute = loader.exec_module
 
@@ -99,9 +98,8 @@ def own_module(name: str) -> types.ModuleType:
     """A module of the recorder or of a rehearsal, imported under the name PACKAGE."""
     if PACKAGE not in sys.modules:
         package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
-        more = os.environ.get(
-            "CASEBOOK_PROGRAMS", ""
-        )  # folders of a rehearsal's modules
+        # folders of a rehearsal's modules
+        more = os.environ.get("CASEBOOK_PROGRAMS", "")
         package.__path__ = [
             os.path.dirname(FOLDER),
             *filter(None, more.split(os.pathsep)),
