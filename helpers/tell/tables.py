@@ -76,7 +76,7 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     listed = list(gpus)
     spaces: dict[str, None] = {}  # a set that keeps its order
     for gpu in listed:
-        spaces |= dict.fromkeys(gpu.indices)
+        spaces.update(dict.fromkeys(gpu.indices))
     rows = []
     for gpu in listed:
         numbers = [gpu.indices.get(space, "") for space in spaces]
